@@ -1,0 +1,32 @@
+# How every target of the project is compiled, and the one way to declare a library.
+
+add_library(sluice_options INTERFACE)
+# -Wrestrict is wrong about std::string in GCC 12 (its bug 105651).
+target_compile_options(sluice_options INTERFACE -Wall -Wextra -Wconversion -Wshadow -Werror
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(SLUICE_MARCH)
+  target_compile_options(sluice_options INTERFACE -march=${SLUICE_MARCH})
+endif()
+if(SLUICE_SANITIZE STREQUAL "address")
+  target_compile_options(sluice_options INTERFACE -fsanitize=address,undefined
+                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(sluice_options INTERFACE -fsanitize=address,undefined)
+elseif(SLUICE_SANITIZE STREQUAL "thread")
+  target_compile_options(sluice_options INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(sluice_options INTERFACE -fsanitize=thread)
+elseif(SLUICE_SANITIZE)
+  message(FATAL_ERROR "SLUICE_SANITIZE is '${SLUICE_SANITIZE}': give address, thread or nothing")
+endif()
+
+# sluice_library(NAME SOURCES ... HEADERS ... LINKS ...)
+# A folder's static library. HEADERS are its public interface: each must compile alone (the target
+# all_verify_interface_header_sets checks it). LINKS are the folders to its left and third parties.
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+function(sluice_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;LINKS;PRIVATE_LINKS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
+                 FILES ${ARG_HEADERS})
+  target_link_libraries(${name} PUBLIC sluice_options ${ARG_LINKS} PRIVATE ${ARG_PRIVATE_LINKS})
+endfunction()

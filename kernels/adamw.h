@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// One AdamW update of a run of parameters that share a weight decay (Loshchilov & Hutter, 2019,
+/// algorithm 2):
+///   g = gradient_scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
+///   w -= rate * weight_decay * w;  w -= rate * (m / c1) / (sqrt(v / c2) + epsilon)
+/// with the bias corrections c1 = 1 - b1^step and c2 = 1 - b2^step.
+/// master, first_moment, second_moment, grad: [n], f32 (or all f64). `working`, if given, receives
+/// the weight in its own dtype (bf16 rounded half away from zero).
+struct AdamW {
+  View master;
+  View first_moment;
+  View second_moment;
+  View grad;
+  View working{};
+  double rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double gradient_scale = 1;
+  double correction1 = 1;
+  double correction2 = 1;
+};
+void launch_cpu(const AdamW& op);
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/view.h"
+#include "kernels/dropout.h"
+
+namespace sluice {
+
+/// Causal multi-head attention, fused (Dao, "FlashAttention-2", 2023): the T x T matrix is never
+/// stored. q, k and v lie side by side in the rows of `qkv`, each [heads * head width].
+/// qkv: [B, T, 3*C]; out: [B, T, C]; log_sum_exp: [B, heads, T], f32 (f64 for f64).
+/// Scores are scaled by 1/sqrt(C/heads). `mask` drops attention probabilities.
+struct AttentionForward {
+  View out;
+  View log_sum_exp;
+  View qkv;
+  int heads = 1;
+  DropoutMask mask{};
+};
+void launch_cpu(const AttentionForward& op);
+
+/// grad_qkv: [B, T, 3*C], written whole. Everything else as in the forward pass.
+struct AttentionBackward {
+  View grad_qkv;
+  View grad_out;
+  View out;
+  View log_sum_exp;
+  View qkv;
+  int heads = 1;
+  DropoutMask mask{};
+};
+void launch_cpu(const AttentionBackward& op);
+
+/// Attention of new positions over a cache, for generation. Appends the keys and values of
+/// `qkv` [B, t, 3*C] to the caches [B, capacity, C] at `start`, then lets position start+i look
+/// at positions 0..start+i. out: [B, t, C].
+struct CachedAttention {
+  View out;
+  View key_cache;
+  View value_cache;
+  View qkv;
+  std::int64_t start = 0;
+  int heads = 1;
+};
+void launch_cpu(const CachedAttention& op);
+
+}  // namespace sluice

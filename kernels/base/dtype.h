@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace sluice {
+
+/// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 8;
+    case DType::f32:
+      return 4;
+    case DType::bf16:
+      return 2;
+    case DType::f16:
+      return 2;
+    case DType::i32:
+      return 4;
+  }
+  return 0;
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i32:
+      return "i32";
+  }
+  return "?";
+}
+
+constexpr bool is_floating(DType dtype) {
+  return dtype != DType::i32;
+}
+
+/// The type in which sums over `dtype` are kept, and in which statistics and gradients of
+/// parameters are stored: f64 for f64, else f32.
+constexpr DType accumulator_of(DType dtype) {
+  return dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace sluice {
+
+/// bfloat16: the upper half of an fp32. Conversion rounds to nearest, ties to even.
+struct BFloat16 {
+  std::uint16_t bits;
+
+  BFloat16() = default;
+  explicit constexpr BFloat16(float value) : bits(0) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+    const std::uint32_t quiet_nan = (u >> 16) | 0x40u;
+    const bool is_nan = (u & 0x7FFFFFFFu) > 0x7F800000u;
+    bits = static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
+  }
+  explicit constexpr operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+  /// Ties away from zero: how every state layout derives the working weight from its fp32 master
+  /// (a tie rounded to even would need a 17th bit in the split layout).
+  static constexpr BFloat16 round_half_away(float value) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (u + 0x8000u) >> 16;
+    const std::uint32_t quiet_nan = (u >> 16) | 0x40u;
+    const bool is_nan = (u & 0x7FFFFFFFu) > 0x7F800000u;
+    BFloat16 result;
+    result.bits = static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
+    return result;
+  }
+};
+
+/// IEEE binary16. Conversion rounds to nearest, ties to even; overflow becomes infinity.
+struct Half {
+  std::uint16_t bits;
+
+  Half() = default;
+  explicit constexpr Half(float value) : bits(0) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = (u >> 16) & 0x8000u;
+    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
+    std::uint32_t out = 0;
+    if (magnitude >= 0x7F800000u) {  // infinity or NaN
+      out = magnitude > 0x7F800000u ? 0x7E00u | ((magnitude >> 13) & 0x1FFu) : 0x7C00u;
+    } else if (magnitude >= 0x477FF000u) {  // rounds to 65536 or more
+      out = 0x7C00u;
+    } else if (magnitude < 0x38800000u) {  // subnormal: let an fp32 addition do the rounding
+      const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+      out = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
+    } else {
+      out = (magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    }
+    bits = static_cast<std::uint16_t>(sign | out);
+  }
+  explicit constexpr operator float() const {
+    const std::uint32_t sign = (bits & 0x8000u) << 16;
+    const std::uint32_t exponent = (bits >> 10) & 0x1Fu;
+    const std::uint32_t mantissa = bits & 0x3FFu;
+    if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
+    if (exponent == 0) {
+      const float value = static_cast<float>(mantissa) * 0x1p-24f;
+      return sign != 0 ? -value : value;
+    }
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  }
+};
+
+}  // namespace sluice

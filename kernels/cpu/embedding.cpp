@@ -1,0 +1,57 @@
+#include "kernels/embedding.h"
+
+#include "kernels/base/dispatch.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+
+using namespace cpu;
+
+void launch_cpu(const EmbeddingForward& op) {
+  dispatch_floating(op.out.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    const std::int64_t width = op.out.dim(-1);
+    const std::int64_t positions = op.tokens.dim(1);
+    const std::int32_t* tokens = op.tokens.data<std::int32_t>();
+    parallel_ranges(op.tokens.size(), 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const T* token = op.token_table.data<T>() + tokens[i] * width;
+        const T* position =
+            op.position_table.data<T>() + (op.first_position + i % positions) * width;
+        T* out = op.out.data<T>() + i * width;
+#pragma omp simd
+        for (std::int64_t j = 0; j < width; ++j)
+          out[j] = static_cast<T>(static_cast<A>(token[j]) + static_cast<A>(position[j]));
+      }
+    });
+  });
+}
+
+void launch_cpu(const EmbeddingBackward& op) {
+  dispatch_floating(op.grad_out.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    const std::int64_t width = op.grad_out.dim(-1);
+    const std::int64_t positions = op.tokens.dim(1);
+    const std::int32_t* tokens = op.tokens.data<std::int32_t>();
+    parallel_ranges(width, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = 0; i < op.tokens.size(); ++i) {
+        const T* grad = op.grad_out.data<T>() + i * width;
+        if (op.grad_token_table) {
+          A* row = op.grad_token_table.data<A>() + tokens[i] * width;
+#pragma omp simd
+          for (std::int64_t j = begin; j < end; ++j)
+            row[j] += static_cast<A>(grad[j]);
+        }
+        if (op.grad_position_table) {
+          A* row = op.grad_position_table.data<A>() + (op.first_position + i % positions) * width;
+#pragma omp simd
+          for (std::int64_t j = begin; j < end; ++j)
+            row[j] += static_cast<A>(grad[j]);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace sluice

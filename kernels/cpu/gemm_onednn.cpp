@@ -1,0 +1,234 @@
+#include "kernels/cpu/gemm_onednn.h"
+
+#include <algorithm>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/base/philox.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/elementwise.h"
+
+namespace sluice::cpu {
+namespace {
+
+using Memory = dnnl::memory;
+
+/// Everything that makes one tile's primitive different from another's.
+struct TileShape {
+  std::int64_t m, n, k;
+  std::int64_t lda, ldb, ldc;
+  bool transpose_a, transpose_b, accumulate;
+  DType in, out;
+  std::optional<DType> bias;
+
+  auto tie() const {
+    return std::tie(m, n, k, lda, ldb, ldc, transpose_a, transpose_b, accumulate, in, out, bias);
+  }
+  bool operator==(const TileShape& other) const { return tie() == other.tie(); }
+};
+
+struct TileShapeHash {
+  std::size_t operator()(const TileShape& s) const {
+    std::uint64_t key = 0;
+    for (const std::int64_t value :
+         {s.m, s.n, s.k, s.lda, s.ldb, s.ldc,
+          static_cast<std::int64_t>(s.transpose_a) | static_cast<std::int64_t>(s.transpose_b) << 1 |
+              static_cast<std::int64_t>(s.accumulate) << 2 | static_cast<std::int64_t>(s.in) << 4 |
+              static_cast<std::int64_t>(s.out) << 8})
+      key = mix_key(key, static_cast<std::uint64_t>(value));
+    return key;
+  }
+};
+
+Memory::data_type onednn_type(DType dtype) {
+  return dtype == DType::bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+}
+
+const dnnl::engine& engine() {
+  static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+  return instance;
+}
+
+struct TilePrimitive {
+  dnnl::matmul matmul;
+  Memory::desc a, b, c, bias, scratchpad;
+};
+
+TilePrimitive make_primitive(const TileShape& s) {
+  TilePrimitive p;
+  const auto in = onednn_type(s.in);
+  p.a =
+      Memory::desc({s.m, s.k}, in, s.transpose_a ? Memory::dims{1, s.lda} : Memory::dims{s.lda, 1});
+  p.b =
+      Memory::desc({s.k, s.n}, in, s.transpose_b ? Memory::dims{1, s.ldb} : Memory::dims{s.ldb, 1});
+  p.c = Memory::desc({s.m, s.n}, onednn_type(s.out), Memory::dims{s.ldc, 1});
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.accumulate) {
+    dnnl::post_ops ops;
+    ops.append_sum(1.0f);
+    attributes.set_post_ops(ops);
+  }
+  if (s.bias) p.bias = Memory::desc({1, s.n}, onednn_type(*s.bias), Memory::dims{s.n, 1});
+  const auto description =
+      s.bias ? dnnl::matmul::desc(p.a, p.b, p.bias, p.c) : dnnl::matmul::desc(p.a, p.b, p.c);
+  const dnnl::matmul::primitive_desc primitive(description, attributes, engine());
+  p.scratchpad = primitive.scratchpad_desc();
+  p.matmul = dnnl::matmul(primitive);
+  return p;
+}
+
+/// A memo of primitives: creating one costs as much as a small product. One per thread that
+/// issues products, so that it needs no lock. nullopt: this processor cannot do it.
+const std::optional<TilePrimitive>& primitive_for(const TileShape& shape) {
+  thread_local std::unordered_map<TileShape, std::optional<TilePrimitive>, TileShapeHash> memo;
+  const auto found = memo.find(shape);
+  if (found != memo.end()) return found->second;
+#ifdef _OPENMP
+  // oneDNN plans a primitive for the threads it sees now; a tile is always computed by one.
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+#endif
+  std::optional<TilePrimitive> made;
+  try {
+    made = make_primitive(shape);
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented) throw;
+  }
+#ifdef _OPENMP
+  omp_set_num_threads(threads);
+#endif
+  return memo.emplace(shape, std::move(made)).first->second;
+}
+
+std::byte* scratch_of_this_thread(std::size_t bytes) {
+  thread_local std::vector<std::byte> scratch;
+  if (scratch.size() < bytes) scratch.resize(bytes);
+  return scratch.data();
+}
+
+/// The tile of the fixed grid: near-square tiles keep oneDNN's kernels at full speed; small
+/// products are cut finer so that several threads have work.
+std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n) {
+  std::int64_t tile_m = 256;
+  std::int64_t tile_n = 384;
+  const auto tiles = [&] { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); };
+  while (tiles() < 8 && tile_m > 64 && tile_m > m / 2)
+    tile_m /= 2;
+  while (tiles() < 8 && tile_n > 192)
+    tile_n /= 2;
+  return {tile_m, tile_n};
+}
+
+View block(const View& view, std::int64_t row, std::int64_t column) {
+  View part = view;
+  part.address += (row * view.stride(0) + column) * static_cast<std::int64_t>(size_of(view.dtype));
+  return part;
+}
+
+void run_tile(const Gemm& op, const TilePrimitive& p, std::int64_t row, std::int64_t column) {
+  const View a = op.transpose_a ? block(op.a, 0, row) : block(op.a, row, 0);
+  const View b = op.transpose_b ? block(op.b, column, 0) : block(op.b, 0, column);
+  const View c = block(op.out, row, column);
+  dnnl::stream stream(engine());
+  std::unordered_map<int, Memory> arguments{
+      {DNNL_ARG_SRC, Memory(p.a, engine(), a.address)},
+      {DNNL_ARG_WEIGHTS, Memory(p.b, engine(), b.address)},
+      {DNNL_ARG_DST, Memory(p.c, engine(), c.address)},
+      {DNNL_ARG_SCRATCHPAD,
+       Memory(p.scratchpad, engine(), scratch_of_this_thread(p.scratchpad.get_size()))}};
+  if (op.bias)
+    arguments.emplace(
+        DNNL_ARG_BIAS,
+        Memory(p.bias, engine(),
+               op.bias.address + column * static_cast<std::int64_t>(size_of(op.bias.dtype))));
+  p.matmul.execute(stream, arguments);
+}
+
+bool run_grid(const Gemm& op) {
+  const std::int64_t m = op.out.dim(0);
+  const std::int64_t n = op.out.dim(1);
+  const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
+  const auto [tile_m, tile_n] = tile_size(m, n);
+  const std::int64_t grid_m = (m + tile_m - 1) / tile_m;
+  const std::int64_t grid_n = (n + tile_n - 1) / tile_n;
+  // Whole tiles, and the narrower ones of the last row and column.
+  const TilePrimitive* primitives[2][2] = {};
+  for (int last_row = 0; last_row < 2; ++last_row) {
+    for (int last_column = 0; last_column < 2; ++last_column) {
+      const TileShape shape{.m = last_row ? m - (grid_m - 1) * tile_m : std::min(tile_m, m),
+                            .n = last_column ? n - (grid_n - 1) * tile_n : std::min(tile_n, n),
+                            .k = k,
+                            .lda = op.a.stride(0),
+                            .ldb = op.b.stride(0),
+                            .ldc = op.out.stride(0),
+                            .transpose_a = op.transpose_a,
+                            .transpose_b = op.transpose_b,
+                            .accumulate = op.accumulate,
+                            .in = op.a.dtype,
+                            .out = op.out.dtype,
+                            .bias = op.bias ? std::optional(op.bias.dtype) : std::nullopt};
+      const auto& made = primitive_for(shape);
+      if (!made) return false;
+      primitives[last_row][last_column] = &*made;
+    }
+  }
+  const auto tile = [&, tile_m = tile_m, tile_n = tile_n](std::int64_t task) {
+    const std::int64_t i = task % grid_m;
+    const std::int64_t j = task / grid_m;
+    run_tile(op, *primitives[i == grid_m - 1][j == grid_n - 1], i * tile_m, j * tile_n);
+  };
+#ifdef _OPENMP
+  // Always inside a parallel region, a single tile too: there oneDNN keeps to one thread.
+#pragma omp parallel for schedule(dynamic, 1)
+#endif
+  for (std::int64_t task = 0; task < grid_m * grid_n; ++task)
+    tile(task);
+  return true;
+}
+
+/// An f32 copy of a two-dimensional View, rows packed.
+View widen(const View& view, std::vector<float>& storage) {
+  storage.resize(static_cast<std::size_t>(view.size()));
+  View wide(reinterpret_cast<std::byte*>(storage.data()), DType::f32, {view.dim(0), view.dim(1)});
+  View row_in(view.address, view.dtype, {view.dim(1)});
+  View row_out(wide.address, DType::f32, {view.dim(1)});
+  for (std::int64_t i = 0; i < view.dim(0); ++i) {
+    row_in.address = block(view, i, 0).address;
+    row_out.address = block(wide, i, 0).address;
+    launch_cpu(Cast{.out = row_out, .in = row_in});
+  }
+  return wide;
+}
+
+void run_in_f32(const Gemm& op) {
+  std::vector<float> a, b, out, bias;
+  Gemm wide = op;
+  wide.a = widen(op.a, a);
+  wide.b = widen(op.b, b);
+  if (op.bias) {
+    bias.resize(static_cast<std::size_t>(op.bias.size()));
+    wide.bias = View(reinterpret_cast<std::byte*>(bias.data()), DType::f32, {op.bias.size()});
+    launch_cpu(Cast{.out = wide.bias, .in = op.bias});
+  }
+  if (op.out.dtype == DType::f32) {
+    check(run_grid(wide), "oneDNN cannot multiply f32 matrices on this processor");
+    return;
+  }
+  wide.out = widen(op.out, out);
+  check(run_grid(wide), "oneDNN cannot multiply f32 matrices on this processor");
+  for (std::int64_t i = 0; i < op.out.dim(0); ++i)
+    launch_cpu(Cast{.out = View(block(op.out, i, 0).address, op.out.dtype, {op.out.dim(1)}),
+                    .in = View(block(wide.out, i, 0).address, DType::f32, {op.out.dim(1)})});
+}
+
+}  // namespace
+
+void gemm_onednn(const Gemm& op) {
+  if (op.a.dtype == DType::f16 || !run_grid(op)) run_in_f32(op);
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// out[b, t] = token_table[tokens[b, t]] + position_table[first_position + t]
+/// tokens: [B, T] i32, each below the table's rows (checked by the loader, not here);
+/// token_table: [V, C]; position_table: [positions, C]; out: [B, T, C].
+struct EmbeddingForward {
+  View out;
+  View tokens;
+  View token_table;
+  View position_table;
+  std::int64_t first_position = 0;
+};
+void launch_cpu(const EmbeddingForward& op);
+
+/// Adds to both gradients (f32, f64 for f64); the caller zeroes them first where they are new.
+/// Each column is summed by one thread in token order: deterministic without atomics.
+struct EmbeddingBackward {
+  View grad_token_table{};     ///< [V, C]; not given: not wanted
+  View grad_position_table{};  ///< [positions, C]; likewise
+  View grad_out;
+  View tokens;
+  std::int64_t first_position = 0;
+};
+void launch_cpu(const EmbeddingBackward& op);
+
+}  // namespace sluice

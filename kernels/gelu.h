@@ -1,0 +1,23 @@
+#pragma once
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// The tanh form of GELU (Hendrycks & Gimpel, 2016), which GPT-2 uses:
+///   out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
+struct GeluForward {
+  View out;
+  View in;
+};
+void launch_cpu(const GeluForward& op);
+
+/// grad_in = grad_out * gelu'(in); grad_in may be grad_out.
+struct GeluBackward {
+  View grad_in;
+  View grad_out;
+  View in;
+};
+void launch_cpu(const GeluBackward& op);
+
+}  // namespace sluice

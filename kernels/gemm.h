@@ -1,0 +1,23 @@
+#pragma once
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// out = op(a) op(b) + bias, or out += op(a) op(b) with `accumulate`.
+/// op(a): [m, k], op(b): [k, n], out: [m, n], bias: [n]; two-dimensional Views whose rows may be
+/// strided. a and b share a dtype; out has that dtype or f32 (sums are kept in f32, or in f64).
+/// On the CPU the product is cut into a tile grid fixed by the shape, each tile computed by one
+/// thread, so the bits do not depend on the number of threads.
+struct Gemm {
+  View out;
+  View a;
+  View b;
+  View bias{};
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+void launch_cpu(const Gemm& op);
+
+}  // namespace sluice

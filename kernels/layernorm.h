@@ -1,0 +1,44 @@
+#pragma once
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// Layer normalisation over the last dimension (Ba et al., 2016, eq. 4; biased variance), with
+/// the residual addition of a transformer block fused in front:
+///   sum = in + branch;   out = (sum - mean) * rstd * weight + bias
+/// Without `branch` it is a plain LayerNorm and `sum` is not written.
+/// in, branch, sum, out: [rows, width]; weight, bias: [width]; mean, rstd: [rows], f32 (f64).
+struct LayerNormForward {
+  View out;
+  View sum{};
+  View mean;
+  View rstd;
+  View in;
+  View branch{};
+  View weight;
+  View bias;
+  double epsilon = 1e-5;
+};
+void launch_cpu(const LayerNormForward& op);
+
+/// grad_in = the LayerNorm's gradient + grad_sum (what reached `sum` from elsewhere, if given).
+/// It is the gradient of both `in` and `branch`. grad_weight, grad_bias: [width], f32 (f64);
+/// with `accumulate_*` they are added to. `normalized_in` is the sum (or in) of the forward pass.
+/// grad_in may be grad_sum.
+struct LayerNormBackward {
+  View grad_in;
+  View grad_weight;
+  View grad_bias;
+  View grad_out;
+  View grad_sum{};
+  View normalized_in;
+  View mean;
+  View rstd;
+  View weight;
+  bool accumulate_weight = false;
+  bool accumulate_bias = false;
+};
+void launch_cpu(const LayerNormBackward& op);
+
+}  // namespace sluice

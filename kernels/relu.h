@@ -1,0 +1,22 @@
+#pragma once
+
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// out = max(in, 0)
+struct ReluForward {
+  View out;
+  View in;
+};
+void launch_cpu(const ReluForward& op);
+
+/// grad_in = grad_out where out > 0, else 0. The output decides, so the input need not be kept.
+struct ReluBackward {
+  View grad_in;
+  View grad_out;
+  View out;
+};
+void launch_cpu(const ReluBackward& op);
+
+}  // namespace sluice
