@@ -1,0 +1,114 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace sluice {
+
+/// A tensor that a Node keeps from the forward pass, by name, so that what a graph holds can be
+/// listed and counted.
+struct SavedTensor {
+  std::string_view name;
+  Tensor tensor;
+};
+
+class Backward;
+
+/// One backward step. The op's own file derives it, keeps what it needs and says so in `saved`.
+class Node {
+ public:
+  virtual ~Node() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual std::vector<SavedTensor> saved() const = 0;
+  /// Hands the gradients of the inputs to `pass`. grad_outputs[i] belongs to output i, none if
+  /// nothing reached it. Called once; what was saved is released afterwards.
+  virtual void backward(std::span<const Tensor> grad_outputs, Backward& pass) = 0;
+
+  const std::vector<Tensor>& inputs() const { return inputs_; }
+
+ private:
+  friend class Backward;
+  friend void attach(std::shared_ptr<Node>, std::vector<Tensor>, std::span<Tensor* const>);
+  std::vector<Tensor> inputs_;
+  std::size_t outputs_ = 0;
+};
+
+/// A buffer that a backward step writes to directly, such as a matrix product that adds to the
+/// gradient of its weight.
+struct GradientTarget {
+  Tensor tensor;
+  bool accumulate = false;  ///< add to what is there; otherwise overwrite all of it
+};
+
+/// One run of backward() over a graph: collects gradients until a node's turn comes.
+class Backward {
+ public:
+  /// Whether input i of the node that is running wants a gradient at all.
+  bool wants(std::size_t input) const;
+
+  /// Hands over a finished gradient. It may share memory with other tensors and is never written
+  /// to afterwards.
+  void give(std::size_t input, const Tensor& gradient);
+
+  /// The place to write or add the gradient of input i, in `dtype` (that of the leaf's own buffer
+  /// if it has one).
+  GradientTarget target(std::size_t input, DType dtype);
+
+ private:
+  friend void backward(const Tensor& output, const Tensor& gradient);
+  void walk(const Tensor& output, const Tensor& gradient);
+  void arrived(const Tensor& leaf);
+
+  struct State;
+  State* state_ = nullptr;
+};
+
+/// Runs the graph behind `output` backwards and adds to the gradients of its leaves. `gradient` is
+/// that of the output; none means 1 for a single element. The graph is used up.
+void backward(const Tensor& output, const Tensor& gradient = {});
+
+/// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
+void attach(std::shared_ptr<Node> node, std::vector<Tensor> inputs,
+            std::span<Tensor* const> outputs);
+/// True if a result of these inputs must be differentiable: ops save tensors only then.
+bool recording(std::initializer_list<Tensor> inputs);
+
+/// While it lives, ops on this thread record nothing (evaluation, generation).
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+
+/// Every tensor that the graph behind `output` keeps alive, with the name of its node.
+struct KeptTensor {
+  std::string_view node;
+  SavedTensor saved;
+};
+std::vector<KeptTensor> kept_tensors(const Tensor& output);
+
+// --- leaves ---
+
+/// Lets gradients of `leaf` go to `buffer` (same shape), not to memory of its own.
+void set_gradient_buffer(const Tensor& leaf, const Tensor& buffer);
+/// Called by backward() as soon as the leaf's gradient of that pass is complete.
+void set_gradient_ready_hook(const Tensor& leaf, std::function<void()> hook);
+/// The next contribution overwrites instead of adding.
+void forget_gradient(const Tensor& leaf);
+/// Where to write or add a gradient of `leaf` at once, outside of a backward pass.
+GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype);
+/// Zeroes the gradient buffer of a leaf that no contribution reached.
+void settle_gradient(const Tensor& leaf);
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+#include "engine/device_context.h"
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget)
+    : runtime_(std::move(runtime)) {
+  reserved_ = budget != 0 ? budget : runtime_->capacity();
+  start_ = runtime_->reserve(reserved_);
+  // Where addresses are limited (ulimit -v), take what there is, unless a budget was asked for.
+  while (start_ == nullptr && budget == 0 && reserved_ > (std::size_t{1} << 26)) {
+    reserved_ /= 2;
+    start_ = runtime_->reserve(reserved_);
+  }
+  if (start_ == nullptr)
+    fail(fmt::format("the system refused to reserve {} bytes of {} memory; lower the budget",
+                     reserved_, name_of(device().kind)));
+  arena_ = std::make_unique<Arena>(reserved_);
+}
+
+DeviceContext::~DeviceContext() {
+  runtime_->release(start_, reserved_);
+}
+
+DevicePtr make_cpu_device(std::size_t budget) {
+  return std::make_shared<DeviceContext>(make_cpu_runtime(), budget);
+}
+
+DevicePtr make_meta_device(std::size_t budget) {
+  return std::make_shared<DeviceContext>(make_meta_runtime(), budget);
+}
+
+}  // namespace sluice

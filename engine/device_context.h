@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "engine/arena.h"
+#include "kernels/base/runtime.h"
+
+namespace sluice {
+
+/// One device as the engine uses it: its runtime, its compute stream and the arena that owns its
+/// memory. Made in `main` (shared, because every Storage keeps its device alive) and passed down.
+class DeviceContext {
+ public:
+  /// Reserves `budget` bytes of addresses at once (0: what the machine has); nothing is taken from
+  /// the system later. Throws Error when the system refuses the reservation.
+  DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget = 0);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  Device device() const { return runtime_->device(); }
+  Runtime& runtime() const { return *runtime_; }
+  Stream stream() const { return {device(), 0}; }
+  const Arena& arena() const { return *arena_; }
+
+  std::byte* allocate(std::size_t bytes) { return start_ + arena_->allocate(bytes); }
+  void release(std::byte* block) { arena_->release(static_cast<std::size_t>(block - start_)); }
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+  std::byte* start_ = nullptr;
+  std::size_t reserved_ = 0;
+  std::unique_ptr<Arena> arena_;
+};
+
+using DevicePtr = std::shared_ptr<DeviceContext>;
+
+DevicePtr make_cpu_device(std::size_t budget = 0);
+/// Runs nothing, but allocates as the real device would: its arena's peak is the plan.
+DevicePtr make_meta_device(std::size_t budget = 0);
+
+}  // namespace sluice

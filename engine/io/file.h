@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace sluice {
+
+/// An open file descriptor with its path. Interrupted and partial system calls are continued.
+/// Every error names the path and the system's reason; a file to be read that is missing, is not
+/// readable or is not a regular file is ErrorKind::usage, all else ErrorKind::runtime.
+class File {
+ public:
+  /// For reading. Refuses anything but a regular file, so that a pipe or a terminal cannot block.
+  static File open(std::filesystem::path path);
+  /// For writing from the start; an existing file is emptied.
+  static File create(std::filesystem::path path);
+  /// For sync() only.
+  static File open_directory(std::filesystem::path path);
+
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();  ///< closes; a failure is reported by close() only
+
+  const std::filesystem::path& path() const { return path_; }
+  int descriptor() const { return descriptor_; }
+  /// Bytes, as the file system says now.
+  std::uint64_t size() const;
+
+  /// Fills `out` from `offset`. A file that ends earlier (truncated since it was opened) is an
+  /// Error, where a mapping would raise SIGBUS. Safe from several threads at once.
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  void write(std::span<const std::byte> bytes);
+  /// Returns once the contents are on the disk. A directory on a file system that cannot sync
+  /// directories counts as synced.
+  void sync();
+  void close();
+
+ private:
+  File(int descriptor, std::filesystem::path path);
+
+  int descriptor_;
+  std::filesystem::path path_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,121 @@
+#include "engine/io/stored_tensor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/io/json_document.h"
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t piece = 1 << 20;  // elements converted at a time
+
+DType dtype_of(const StoredTensor& stored, const SafetensorsReader& reader) {
+  switch (stored.type) {
+    case StoredType::F64:
+      return DType::f64;
+    case StoredType::F32:
+      return DType::f32;
+    case StoredType::BF16:
+      return DType::bf16;
+    case StoredType::F16:
+      return DType::f16;
+    default:
+      fail(fmt::format("{}: tensor {} holds {}; weights must be F32, BF16, F16 or F64",
+                       reader.path().string(), quote(stored.name), name_of(stored.type)),
+           ErrorKind::usage);
+  }
+}
+
+DType dtype_of(StoredType type) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    if (stored_type(dtype) == type) return dtype;
+  fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
+}
+
+/// A host buffer of `elements` values as a View for the conversion kernel.
+struct HostPiece {
+  HostPiece(DType type, std::int64_t elements)
+      : bytes(static_cast<std::size_t>(elements) * size_of(type)), dtype(type) {}
+  View view(std::int64_t count) { return View(bytes.data(), dtype, {count}); }
+  std::span<std::byte> first(std::int64_t count) {
+    return std::span(bytes).first(static_cast<std::size_t>(count) * size_of(dtype));
+  }
+  std::vector<std::byte> bytes;
+  DType dtype;
+};
+
+std::int64_t first_non_finite(const HostPiece& values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    double value = 0;
+    if (values.dtype == DType::f64) {
+      std::memcpy(&value, values.bytes.data() + i * 8, sizeof value);
+    } else {
+      float narrow = 0;
+      std::memcpy(&narrow, values.bytes.data() + i * 4, sizeof narrow);
+      value = static_cast<double>(narrow);
+    }
+    if (!std::isfinite(value)) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+StoredType stored_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return StoredType::F64;
+    case DType::f32:
+      return StoredType::F32;
+    case DType::bf16:
+      return StoredType::BF16;
+    case DType::f16:
+      return StoredType::F16;
+    case DType::i32:
+      return StoredType::I32;
+  }
+  fail("unknown dtype");
+}
+
+void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
+                 const Tensor& target) {
+  const DType from = dtype_of(stored, reader);
+  const DType wide = accumulator_of(target.dtype());
+  const Stream host{{DeviceKind::cpu, 0}, 0};
+  HostPiece raw(from, std::min(piece, target.size()));
+  HostPiece values(wide, std::min(piece, target.size()));
+  HostPiece converted(target.dtype(), std::min(piece, target.size()));
+  for (std::int64_t first = 0; first < target.size(); first += piece) {
+    const std::int64_t count = std::min(piece, target.size() - first);
+    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(from), raw.first(count));
+    run(Cast{.out = values.view(count), .in = raw.view(count)}, host);
+    const std::int64_t bad = first_non_finite(values, count);
+    if (bad >= 0)
+      fail(fmt::format("{}: tensor {} is not finite at element {}", reader.path().string(),
+                       quote(stored.name), first + bad),
+           ErrorKind::usage);
+    run(Cast{.out = converted.view(count), .in = values.view(count), .half_away = true}, host);
+    target.slice(first, {count}).copy_bytes_from(converted.first(count));
+  }
+}
+
+void write_floats(SafetensorsWriter& writer, const Tensor& source, StoredType type) {
+  const DType to = dtype_of(type);
+  const Stream host{{DeviceKind::cpu, 0}, 0};
+  HostPiece raw(source.dtype(), std::min(piece, source.size()));
+  HostPiece converted(to, std::min(piece, source.size()));
+  for (std::int64_t first = 0; first < source.size(); first += piece) {
+    const std::int64_t count = std::min(piece, source.size() - first);
+    source.slice(first, {count}).copy_bytes_to(raw.first(count));
+    run(Cast{.out = converted.view(count), .in = raw.view(count), .half_away = true}, host);
+    writer.write(converted.first(count));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/tensor.h"
+#include "kernels/dropout.h"
+
+namespace sluice {
+
+/// Causal multi-head attention. qkv: [B, T, 3*C] with q, k, v side by side; result: [B, T, C].
+/// C must be a multiple of `heads`. `mask` drops attention probabilities.
+Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask = {});
+
+/// Attention of the positions start .. start+t-1 over a cache that keeps all earlier keys and
+/// values. key_cache, value_cache: [B, capacity, C]. Records nothing; for generation.
+Tensor cached_attention(const Tensor& qkv, const Tensor& key_cache, const Tensor& value_cache,
+                        std::int64_t start, int heads);
+
+}  // namespace sluice

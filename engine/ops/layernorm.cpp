@@ -1,0 +1,126 @@
+#include "engine/ops/layernorm.h"
+
+#include <fmt/format.h>
+
+#include "engine/autograd.h"
+#include "kernels/base/run.h"
+#include "kernels/layernorm.h"
+
+namespace sluice {
+namespace {
+
+/// Inputs: weight, bias, then what was added up: x alone, or stream and branch, which receive the
+/// same gradient.
+class LayerNormNode final : public Node {
+ public:
+  LayerNormNode(Tensor in, Tensor weight, Tensor mean, Tensor rstd)
+      : in_(std::move(in)),
+        weight_(std::move(weight)),
+        mean_(std::move(mean)),
+        rstd_(std::move(rstd)) {}
+
+  std::string_view name() const override { return "layernorm"; }
+  std::vector<SavedTensor> saved() const override {
+    return {{"in", in_}, {"weight", weight_}, {"mean", mean_}, {"rstd", rstd_}};
+  }
+
+  /// Output 0 is the normalised tensor, output 1 the sum.
+  void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
+    const Tensor& grad_out = grad_outputs[0];
+    const Tensor grad_sum = grad_outputs.size() > 1 ? grad_outputs[1] : Tensor();
+    if (!grad_out) return give_to_addends(grad_sum, pass);
+    const DType sums = accumulator_of(in_.dtype());
+    Tensor grad_in = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
+    const auto weight = target_or_scratch(0, sums, pass);
+    const auto bias = target_or_scratch(1, sums, pass);
+    run(LayerNormBackward{.grad_in = grad_in.view(),
+                          .grad_weight = weight.tensor.view(),
+                          .grad_bias = bias.tensor.view(),
+                          .grad_out = grad_out.view(),
+                          .grad_sum = grad_sum ? grad_sum.view() : View{},
+                          .normalized_in = in_.view(),
+                          .mean = mean_.view(),
+                          .rstd = rstd_.view(),
+                          .weight = weight_.view(),
+                          .accumulate_weight = weight.accumulate,
+                          .accumulate_bias = bias.accumulate},
+        in_.stream());
+    give_to_addends(grad_in, pass);
+  }
+
+ private:
+  void give_to_addends(const Tensor& gradient, Backward& pass) const {
+    for (std::size_t input = 2; input < inputs().size(); ++input)
+      pass.give(input, gradient);
+  }
+  GradientTarget target_or_scratch(std::size_t input, DType dtype, Backward& pass) const {
+    if (pass.wants(input)) return pass.target(input, dtype);
+    return {Tensor::empty(weight_.device(), weight_.shape(), dtype), false};
+  }
+
+  Tensor in_, weight_, mean_, rstd_;
+};
+
+struct Statistics {
+  Tensor mean, rstd;
+};
+
+Statistics make_statistics(const Tensor& x) {
+  const Shape rows{x.size() / x.dim(-1)};
+  const DType dtype = accumulator_of(x.dtype());
+  return {Tensor::empty(x.device(), rows, dtype), Tensor::empty(x.device(), rows, dtype)};
+}
+
+void require_width(const Tensor& x, const Tensor& weight) {
+  if (x.dim(-1) != weight.size())
+    fail(fmt::format("layernorm: an input of shape {} does not fit a weight of shape {}",
+                     to_string(x.shape()), to_string(weight.shape())));
+}
+
+}  // namespace
+
+Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+  require_width(x, weight);
+  Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
+  const auto [mean, rstd] = make_statistics(x);
+  run(LayerNormForward{.out = out.view(),
+                       .mean = mean.view(),
+                       .rstd = rstd.view(),
+                       .in = x.view(),
+                       .weight = weight.view(),
+                       .bias = bias.view(),
+                       .epsilon = epsilon},
+      x.stream());
+  if (recording({x, weight, bias})) {
+    Tensor* const outputs[] = {&out};
+    attach(std::make_shared<LayerNormNode>(x, weight, mean, rstd), {weight, bias, x}, outputs);
+  }
+  return out;
+}
+
+ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
+                                const Tensor& bias, double epsilon) {
+  require_width(stream, weight);
+  check(stream.shape() == branch.shape(), "a residual branch must have the shape of its stream");
+  ResidualNorm result{Tensor::empty(stream.device(), stream.shape(), stream.dtype()),
+                      Tensor::empty(stream.device(), stream.shape(), stream.dtype())};
+  const auto [mean, rstd] = make_statistics(stream);
+  run(LayerNormForward{.out = result.normalized.view(),
+                       .sum = result.sum.view(),
+                       .mean = mean.view(),
+                       .rstd = rstd.view(),
+                       .in = stream.view(),
+                       .branch = branch.view(),
+                       .weight = weight.view(),
+                       .bias = bias.view(),
+                       .epsilon = epsilon},
+      stream.stream());
+  if (recording({stream, branch, weight, bias})) {
+    Tensor* const outputs[] = {&result.normalized, &result.sum};
+    attach(std::make_shared<LayerNormNode>(result.sum.detach(), weight, mean, rstd),
+           {weight, bias, stream, branch}, outputs);
+  }
+  return result;
+}
+
+}  // namespace sluice

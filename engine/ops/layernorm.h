@@ -1,0 +1,18 @@
+#pragma once
+
+#include "engine/tensor.h"
+
+namespace sluice {
+
+/// LayerNorm over the last dimension. x: [..., width]; weight, bias: [width].
+Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon);
+
+/// The residual addition and the LayerNorm after it, in one pass over memory.
+struct ResidualNorm {
+  Tensor sum;         ///< stream + branch
+  Tensor normalized;  ///< LayerNorm(sum)
+};
+ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
+                                const Tensor& bias, double epsilon);
+
+}  // namespace sluice

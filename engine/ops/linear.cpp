@@ -1,0 +1,140 @@
+#include "engine/ops/linear.h"
+
+#include <fmt/format.h>
+
+#include "engine/autograd.h"
+#include "kernels/base/run.h"
+#include "kernels/column_sum.h"
+#include "kernels/gemm.h"
+
+namespace sluice {
+namespace {
+
+class LinearNode final : public Node {
+ public:
+  LinearNode(Tensor x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
+
+  std::string_view name() const override { return "linear"; }
+  std::vector<SavedTensor> saved() const override { return {{"x", x_}, {"weight", weight_}}; }
+
+  void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
+    const Tensor& grad = grad_outputs[0];
+    const std::int64_t in = weight_.dim(0);
+    const std::int64_t out = weight_.dim(1);
+    const std::int64_t rows = x_.size() / in;
+    const DType sums = accumulator_of(x_.dtype());
+    if (pass.wants(0)) {
+      Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
+      run(Gemm{.out = grad_x.view({rows, in}),
+               .a = grad.view({rows, out}),
+               .b = weight_.view(),
+               .transpose_b = true},
+          x_.stream());
+      pass.give(0, grad_x);
+    }
+    if (pass.wants(1)) {
+      const auto target = pass.target(1, sums);
+      run(Gemm{.out = target.tensor.view(),
+               .a = x_.view({rows, in}),
+               .b = grad.view({rows, out}),
+               .transpose_a = true,
+               .accumulate = target.accumulate},
+          x_.stream());
+    }
+    if (inputs()[2] && pass.wants(2)) {
+      const auto target = pass.target(2, sums);
+      run(ColumnSum{.out = target.tensor.view(),
+                    .in = grad.view({rows, out}),
+                    .accumulate = target.accumulate},
+          x_.stream());
+    }
+  }
+
+ private:
+  Tensor x_, weight_;
+};
+
+class LinearTransposedNode final : public Node {
+ public:
+  LinearTransposedNode(Tensor x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
+
+  std::string_view name() const override { return "linear_transposed"; }
+  std::vector<SavedTensor> saved() const override { return {{"x", x_}, {"weight", weight_}}; }
+
+  void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
+    const Tensor& grad = grad_outputs[0];
+    const std::int64_t in = weight_.dim(1);
+    const std::int64_t out = weight_.dim(0);
+    const std::int64_t rows = x_.size() / in;
+    if (pass.wants(0)) {
+      Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
+      run(Gemm{.out = grad_x.view({rows, in}), .a = grad.view({rows, out}), .b = weight_.view()},
+          x_.stream());
+      pass.give(0, grad_x);
+    }
+    if (pass.wants(1)) {
+      const auto target = pass.target(1, accumulator_of(x_.dtype()));
+      run(Gemm{.out = target.tensor.view(),
+               .a = grad.view({rows, out}),
+               .b = x_.view({rows, in}),
+               .transpose_a = true,
+               .accumulate = target.accumulate},
+          x_.stream());
+    }
+  }
+
+ private:
+  Tensor x_, weight_;
+};
+
+Shape with_last(Shape shape, std::int64_t width) {
+  shape.back() = width;
+  return shape;
+}
+
+void require_width(const Tensor& x, std::int64_t width, const Tensor& weight) {
+  if (x.dim(-1) != width)
+    fail(fmt::format("linear: an input of shape {} does not fit a weight of shape {}",
+                     to_string(x.shape()), to_string(weight.shape())));
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const std::int64_t in = weight.dim(0);
+  const std::int64_t out = weight.dim(1);
+  require_width(x, in, weight);
+  const std::int64_t rows = x.size() / in;
+  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), out), x.dtype());
+  run(Gemm{.out = result.view({rows, out}),
+           .a = x.view({rows, in}),
+           .b = weight.view(),
+           .bias = bias ? bias.view() : View{}},
+      x.stream());
+  if (recording({x, weight, bias})) {
+    Tensor* const outputs[] = {&result};
+    attach(std::make_shared<LinearNode>(x, weight), {x, weight, bias}, outputs);
+  }
+  return result;
+}
+
+Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype) {
+  const std::int64_t in = weight.dim(1);
+  const std::int64_t out = weight.dim(0);
+  require_width(x, in, weight);
+  const std::int64_t rows = x.size() / in;
+  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), out), out_dtype);
+  run(Gemm{.out = result.view({rows, out}),
+           .a = x.view({rows, in}),
+           .b = weight.view(),
+           .transpose_b = true},
+      x.stream());
+  if (recording({x, weight})) {
+    check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");
+    Tensor* const outputs[] = {&result};
+    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, outputs);
+  }
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,89 @@
+#include "engine/ops/linear_cross_entropy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/autograd.h"
+#include "kernels/base/run.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/gemm.h"
+#include "kernels/reduce.h"
+
+namespace sluice {
+namespace {
+
+/// All is computed by the time it exists; it only passes the gradient of `hidden` on.
+class LinearCrossEntropyNode final : public Node {
+ public:
+  explicit LinearCrossEntropyNode(Tensor grad_hidden) : grad_hidden_(std::move(grad_hidden)) {}
+
+  std::string_view name() const override { return "linear_cross_entropy"; }
+  std::vector<SavedTensor> saved() const override { return {{"grad_hidden", grad_hidden_}}; }
+
+  void backward(std::span<const Tensor>, Backward& pass) override {
+    pass.give(0, std::exchange(grad_hidden_, {}));
+  }
+
+ private:
+  Tensor grad_hidden_;
+};
+
+}  // namespace
+
+LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& table,
+                                        const Tensor& targets,
+                                        const LinearCrossEntropyOptions& options) {
+  const std::int64_t width = table.dim(1);
+  const std::int64_t vocabulary = table.dim(0);
+  const std::int64_t rows = hidden.size() / width;
+  if (hidden.dim(-1) != width || targets.size() != rows)
+    fail(fmt::format("linear_cross_entropy: hidden {}, table {} and targets {} do not fit together",
+                     to_string(hidden.shape()), to_string(table.shape()),
+                     to_string(targets.shape())));
+  const DevicePtr& device = hidden.device();
+  const Stream stream = hidden.stream();
+  const DType sums = accumulator_of(hidden.dtype());
+  LinearCrossEntropy result{Tensor::empty(device, {1}, sums), Tensor::empty(device, {rows}, sums)};
+  const bool record = recording({hidden, table});
+  Tensor grad_hidden;
+  if (record && hidden.requires_grad())
+    grad_hidden = Tensor::empty(device, hidden.shape(), hidden.dtype());
+
+  const std::int64_t chunk = std::min(options.chunk, rows);
+  const Tensor buffer = Tensor::empty(device, {chunk, vocabulary}, hidden.dtype());
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    const std::int64_t count = std::min(chunk, rows - first);
+    const View inputs = hidden.slice(first * width, {count, width}).view();
+    const View logits = buffer.slice(0, {count, vocabulary}).view();
+    run(Gemm{.out = logits, .a = inputs, .b = table.view(), .transpose_b = true}, stream);
+    run(CrossEntropy{.losses = result.losses.slice(first, {count}).view(),
+                     .logits = logits,
+                     .targets = targets.slice(first, {count}).view(),
+                     .gradient_scale = options.scale,
+                     .write_gradient = record},
+        stream);
+    if (grad_hidden)
+      run(Gemm{.out = grad_hidden.slice(first * width, {count, width}).view(),
+               .a = logits,
+               .b = table.view()},
+          stream);
+    if (record && table.requires_grad()) {
+      const auto target = leaf_gradient_target(table, sums);
+      run(Gemm{.out = target.tensor.view(),
+               .a = logits,
+               .b = inputs,
+               .transpose_a = true,
+               .accumulate = target.accumulate},
+          stream);
+    }
+  }
+  run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
+  if (record) {
+    Tensor* const outputs[] = {&result.loss};
+    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden), {hidden, table}, outputs);
+  }
+  return result;
+}
+
+}  // namespace sluice

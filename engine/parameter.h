@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "engine/tensor.h"
+
+namespace sluice {
+
+/// How a parameter starts in a model without weights: normal with mean 0, or one value.
+struct Initial {
+  double standard_deviation = 0;
+  double value = 0;
+
+  static Initial normal(double standard_deviation) { return {standard_deviation, 0}; }
+  static Initial constant(double value) { return {0, value}; }
+};
+
+/// What a module declares: a name, a shape, a start, and the member that will hold the tensor.
+/// Memory is given to all parameters of a model at once (optim/parameter_space.h), so that they
+/// lie in one flat space and exist only once.
+struct Parameter {
+  std::string name;
+  Shape shape;
+  Initial initial;
+  Tensor* tensor;
+};
+
+}  // namespace sluice

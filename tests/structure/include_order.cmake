@@ -1,0 +1,92 @@
+# cmake -DSOURCE_DIR=<root of the tree> -P include_order.cmake
+#
+# Folders form a line: a file includes only from its own folder or from folders to the left. Nothing
+# includes tests/ or bench/ but they themselves, which may include anything. Libraries that are
+# slow to compile, or that only one folder may know, stay out of the headers and in that folder.
+cmake_minimum_required(VERSION 3.25)
+if(NOT IS_DIRECTORY "${SOURCE_DIR}")
+  message(FATAL_ERROR "give -DSOURCE_DIR=<root of the tree> (got '${SOURCE_DIR}')")
+endif()
+
+set(LINE kernels engine optim parallel models apps)  # from left to right
+set(OUTSIDE tests bench)
+
+# Third-party headers that no header may include. json_fwd.hpp is meant for headers.
+set(HEAVY "^(nlohmann/json\\.hpp|CLI/|fmt/|catch2/|(oneapi/)?dnnl|mpi\\.h|cuda|cublas|cudnn|nccl)")
+# pattern|folder: the only folder of the line whose files may include it.
+set(OWNED "^mpi\\.h|parallel/" "^(oneapi/)?dnnl|kernels/cpu/" "^CLI/|apps/")
+
+set(violations 0)
+
+# The line number is looked up only for a violation: counting lines of every file would be slow.
+function(report file line sentence)
+  file(READ "${SOURCE_DIR}/${file}" text)
+  string(REGEX REPLACE "[][]" "" text "\n${text}")
+  string(FIND "${text}" "\n${line}" at)
+  string(SUBSTRING "${text}" 0 ${at} before)
+  string(REGEX MATCHALL "\n" newlines "${before}")
+  list(LENGTH newlines number)
+  math(EXPR number "${number} + 1")
+  message("${file}:${number}: ${sentence}")
+  math(EXPR violations "${violations} + 1")
+  set(violations ${violations} PARENT_SCOPE)
+endfunction()
+
+macro(check_include)
+  string(REGEX REPLACE "/.*" "" target "${header}")
+  list(FIND LINE "${target}" target_place)
+  if(target IN_LIST OUTSIDE)
+    if(place GREATER -1)
+      report("${file}" "${line}" "${folder}/ must not include ${header}: nothing does")
+    endif()
+  elseif(place GREATER -1 AND target_place GREATER place)
+    report("${file}" "${line}" "${folder}/ must not include ${header}: ${target}/ is to its right")
+  elseif(place GREATER -1 AND quoted AND target_place LESS 0)
+    report("${file}" "${line}"
+           "\"${header}\": write the path from the root of the tree (or <> for a library)")
+  endif()
+
+  # A test helper has to name the test framework; everything else stays out of headers there too.
+  if(file MATCHES "\\.(h|hpp)$" AND header MATCHES "${HEAVY}"
+     AND NOT (folder STREQUAL "tests" AND header MATCHES "^catch2/"))
+    report("${file}" "${line}" "a header must not include ${header}: include it in the .cpp")
+  endif()
+  foreach(rule IN LISTS OWNED)
+    string(REGEX REPLACE "[|][^|]*$" "" pattern "${rule}")
+    string(REGEX REPLACE "^.*[|]" "" owner "${rule}")
+    if(place GREATER -1 AND header MATCHES "${pattern}" AND NOT file MATCHES "^${owner}")
+      report("${file}" "${line}" "only ${owner} may include ${header}")
+    endif()
+  endforeach()
+endmacro()
+
+set(checked 0)
+foreach(folder IN LISTS LINE OUTSIDE)
+  list(FIND LINE "${folder}" place)
+  set(root "${SOURCE_DIR}/${folder}")
+  file(GLOB_RECURSE files RELATIVE "${SOURCE_DIR}"
+       "${root}/*.h" "${root}/*.hpp" "${root}/*.inl" "${root}/*.cpp" "${root}/*.cu" "${root}/*.cuh")
+  foreach(file IN LISTS files)
+    if(file MATCHES "/\\.")
+      continue()
+    endif()
+    math(EXPR checked "${checked} + 1")
+    file(STRINGS "${SOURCE_DIR}/${file}" lines
+         REGEX "^[ \t]*#[ \t]*include[ \t]*[\"<]")
+    string(REGEX REPLACE "[][]" "" lines "${lines}")  # a lone bracket would join list elements
+    foreach(line IN LISTS lines)
+      if(line MATCHES "include[ \t]*([\"<])([^\">]+)[\">]")
+        set(header "${CMAKE_MATCH_2}")
+        string(COMPARE EQUAL "${CMAKE_MATCH_1}" "\"" quoted)
+        check_include()
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
+
+if(checked EQUAL 0)
+  message(FATAL_ERROR "no source files below ${SOURCE_DIR}")
+elseif(violations GREATER 0)
+  message(FATAL_ERROR "include order: ${violations} violations in ${checked} files")
+endif()
+message(STATUS "include order: ${checked} files, no violations")

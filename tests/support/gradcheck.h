@@ -1,0 +1,117 @@
+#pragma once
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "engine/tensor.h"
+
+// What numeric tests share: data, arrays for kernels, thread counts, and the proof of gradients by
+// finite differences.
+
+namespace sluice::test {
+
+using Values = std::vector<double>;
+
+/// Uniform in [-scale, scale), the same on every machine (mt19937_64 is fixed by the standard; the
+/// library's distributions are not).
+Values random_values(std::int64_t count, std::uint64_t seed, double scale = 1);
+
+/// |actual - expected| / |expected| in the l2 norm; NaN where a NaN is, so no bound accepts it.
+double relative_l2(const Values& actual, const Values& expected);
+
+/// How far rounding may move a result of this dtype, relative l2, when sums are kept in its
+/// accumulator. The round-off of one store is about a third of each figure.
+double tolerance_of(DType dtype);
+
+/// Host memory of one dtype for kernels. It comes from malloc, not from an arena, so that
+/// AddressSanitizer sees every access past an end.
+class Array {
+ public:
+  /// All NaN: a result that was not written shows.
+  Array(DType dtype, std::int64_t count)
+      : dtype_(dtype),
+        count_(static_cast<std::size_t>(count)),
+        bytes_(count_ * size_of(dtype), std::byte{0xFF}) {}
+  Array(DType dtype, const Values& values)
+      : Array(dtype, static_cast<std::int64_t>(values.size())) {
+    set(values);
+  }
+
+  void set(const Values& values);
+  Values values() const;
+  template <class T>
+  T* data() {
+    return reinterpret_cast<T*>(bytes_.data());
+  }
+  View view(std::initializer_list<std::int64_t> shape) { return {bytes_.data(), dtype_, shape}; }
+  /// All elements in one dimension.
+  View flat() { return view({static_cast<std::int64_t>(count_)}); }
+  DType dtype() const { return dtype_; }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  DType dtype_;
+  std::size_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+inline View view_of(std::vector<std::int32_t>& ids, std::initializer_list<std::int64_t> shape) {
+  return {reinterpret_cast<std::byte*>(ids.data()), DType::i32, shape};
+}
+
+/// While it lives, kernels called here run on `count` threads; without OpenMP, on one.
+class ThreadCount {
+ public:
+#ifdef _OPENMP
+  explicit ThreadCount(int count) : before_(omp_get_max_threads()) {
+    omp_set_num_threads(count);
+  }
+  ~ThreadCount() {
+    omp_set_num_threads(before_);
+  }
+#else
+  explicit ThreadCount(int) {}
+#endif
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  [[maybe_unused]] int before_ = 1;
+};
+
+/// Whether `action` returns the same with 1, 2, 3, 4 and once more 2 threads.
+template <class Action>
+bool same_with_any_threads(Action&& action) {
+  const auto run = [&](int threads) {
+    const ThreadCount limit(threads);
+    return action();
+  };
+  const auto first = run(1);
+  for (const int threads : {2, 3, 4, 2}) {
+    if (run(threads) != first) return false;
+  }
+  return true;
+}
+
+struct GradcheckOptions {
+  double tolerance = 1e-8;  ///< absolute, on every element of every gradient
+  double step = 1e-5;
+  std::size_t samples = 200;   ///< elements of a leaf that are perturbed; all if it has fewer
+  bool unit_upstream = false;  ///< start from gradient 1 (a loss), not from random weights
+};
+
+using TensorFunction = std::function<Tensor(const std::vector<Tensor>&)>;
+
+/// Compares the gradients that backward() leaves in `leaves` (f64) with central differences of a
+/// weighted sum of the outputs. Returns what differs, leaf by leaf; empty when all agree.
+std::string gradcheck(const TensorFunction& function, std::vector<Tensor> leaves,
+                      const GradcheckOptions& options = {});
+
+}  // namespace sluice::test
