@@ -1,0 +1,123 @@
+#include "models/gpt2/gpt2.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "engine/ops/attention.h"
+#include "engine/ops/dropout.h"
+#include "engine/ops/embedding.h"
+#include "engine/ops/gelu.h"
+
+namespace sluice {
+namespace {
+
+/// The places in a block where elements are dropped; site 0 is the embedding.
+enum class DropoutSite : std::uint64_t { attention = 1, attention_out = 2, mlp_out = 3 };
+
+std::uint64_t site(std::int64_t layer, DropoutSite place) {
+  return static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(place);
+}
+
+/// Adds the pending branch and normalises, whichever form the pair is in.
+ResidualNorm normalize(const LayerNormLayer& norm, const ResidualPair& pair) {
+  if (!pair.branch) return {pair.stream, norm(pair.stream)};
+  return norm(pair.stream, pair.branch);
+}
+
+}  // namespace
+
+GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer)
+    : layer_(layer),
+      heads_(static_cast<int>(config.n_head)),
+      ln_1_{fmt::format("h.{}.ln_1", layer), config.n_embd, config.layer_norm_epsilon},
+      ln_2_{fmt::format("h.{}.ln_2", layer), config.n_embd, config.layer_norm_epsilon},
+      attention_in_{fmt::format("h.{}.attn.c_attn", layer), config.n_embd, 3 * config.n_embd},
+      attention_out_{fmt::format("h.{}.attn.c_proj", layer), config.n_embd, config.n_embd},
+      mlp_in_{fmt::format("h.{}.mlp.c_fc", layer), config.n_embd, config.inner()},
+      mlp_out_{fmt::format("h.{}.mlp.c_proj", layer), config.inner(), config.n_embd} {
+  // Residual projections start smaller, so that the stream's variance does not grow with depth
+  // (Radford et al., 2019, section 2.3).
+  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
+  attention_out_.standard_deviation = residual;
+  mlp_out_.standard_deviation = residual;
+}
+
+std::vector<Parameter> GPT2Block::parameters() {
+  // Matrices first: weight decay then covers one stretch of each block.
+  std::vector<Parameter> list;
+  for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
+    list.push_back(layer->weight_parameter());
+  for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
+    list.push_back(layer->bias_parameter());
+  for (LayerNormLayer* norm : {&ln_1_, &ln_2_})
+    std::ranges::move(norm->parameters(), std::back_inserter(list));
+  return list;
+}
+
+Tensor GPT2Block::attend(const Tensor& x, const DropoutSource& dropout,
+                         KeyValueCache* cache) const {
+  const Tensor qkv = attention_in_(x);
+  if (cache == nullptr)
+    return attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)));
+  auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
+  return cached_attention(qkv, keys, values, cache->length, heads_);
+}
+
+ResidualPair GPT2Block::forward(const ResidualPair& in, const DropoutSource& dropout,
+                                KeyValueCache* cache) const {
+  const auto [stream, x] = normalize(ln_1_, in);
+  const Tensor attended = sluice::dropout(attention_out_(attend(x, dropout, cache)),
+                                          dropout.mask(site(layer_, DropoutSite::attention_out)));
+  const auto [sum, y] = ln_2_(stream, attended);
+  return {sum, sluice::dropout(mlp_out_(gelu(mlp_in_(y))),
+                               dropout.mask(site(layer_, DropoutSite::mlp_out)))};
+}
+
+GPT2::GPT2(const GPT2Config& config)
+    : config_(config), final_norm_{"ln_f", config.n_embd, config.layer_norm_epsilon} {
+  validate(config);
+  for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
+    blocks_.push_back(std::make_unique<GPT2Block>(config, layer));
+}
+
+std::vector<Parameter> GPT2::parameters() {
+  std::vector<Parameter> list{{"wte.weight",
+                               {config_.vocab_size, config_.n_embd},
+                               Initial::normal(0.02),
+                               &token_embedding_},
+                              {"wpe.weight",
+                               {config_.n_positions, config_.n_embd},
+                               Initial::normal(0.02),
+                               &position_embedding_}};
+  for (const auto& block : blocks_)
+    std::ranges::move(block->parameters(), std::back_inserter(list));
+  std::ranges::move(final_norm_.parameters(), std::back_inserter(list));
+  return list;
+}
+
+Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
+                    KeyValueCache* cache) const {
+  const std::int64_t first = cache != nullptr ? cache->length : 0;
+  ResidualPair pair{sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first),
+                                    dropout.mask(0)),
+                    {}};
+  for (const auto& block : blocks_)
+    pair = block->forward(pair, dropout, cache);
+  if (cache != nullptr) cache->length += tokens.dim(1);
+  return normalize(final_norm_, pair).normalized;
+}
+
+Tensor GPT2::logits(const Tensor& hidden_states) const {
+  return linear_transposed(hidden_states, token_embedding_, accumulator_of(hidden_states.dtype()));
+}
+
+LinearCrossEntropy GPT2::loss(const Tensor& tokens, const Tensor& targets,
+                              const LinearCrossEntropyOptions& options,
+                              const DropoutSource& dropout) const {
+  return linear_cross_entropy(hidden(tokens, dropout), token_embedding_, targets, options);
+}
+
+}  // namespace sluice

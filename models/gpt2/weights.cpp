@@ -1,0 +1,150 @@
+#include "models/gpt2/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <vector>
+
+#include "engine/io/json_document.h"
+#include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "transformer.";
+
+/// The weight files of a folder: one, or the shards of an index.
+std::vector<fs::path> weight_files(const fs::path& folder) {
+  const fs::path single = folder / "model.safetensors";
+  if (fs::exists(single)) return {single};
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(index))
+    fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
+                     folder.string()),
+         ErrorKind::usage);
+  const nlohmann::json json = read_json_file(index, std::uint64_t{1} << 26);
+  std::set<std::string> names;
+  if (!json.is_object() || !json.contains("weight_map") || !json.at("weight_map").is_object())
+    fail(fmt::format("{}: \"weight_map\" is missing", index.string()), ErrorKind::usage);
+  for (const auto& [tensor, file] : json.at("weight_map").items()) {
+    // A shard lies beside its index: a name that leads elsewhere is an attack or a mistake.
+    if (!file.is_string() ||
+        fs::path(file.get<std::string>()).filename() != file.get<std::string>())
+      fail(fmt::format("{}: the file of tensor {} is {}; it must be a plain file name",
+                       index.string(), quote(tensor), file.dump()),
+           ErrorKind::usage);
+    names.insert(file.get<std::string>());
+  }
+  std::vector<fs::path> files;
+  for (const auto& name : names)
+    files.push_back(folder / name);
+  return files;
+}
+
+struct Found {
+  const SafetensorsReader* reader;
+  const StoredTensor* tensor;
+};
+
+std::string plain_name(const std::string& stored) {
+  return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
+}
+
+bool is_mask_buffer(const std::string& name, const StoredTensor& tensor) {
+  static const std::regex pattern(R"(h\.\d+\.attn\.(bias|masked_bias))");
+  return std::regex_match(name, pattern) && tensor.shape.size() != 1;
+}
+
+std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& readers) {
+  std::map<std::string, Found> found;
+  for (const auto& reader : readers) {
+    for (const auto& tensor : reader.tensors()) {
+      const std::string name = plain_name(tensor.name);
+      if (is_mask_buffer(name, tensor)) continue;
+      if (!found.emplace(name, Found{&reader, &tensor}).second)
+        fail(fmt::format("{}: tensor {} is there twice", reader.path().string(), quote(name)),
+             ErrorKind::usage);
+    }
+  }
+  return found;
+}
+
+/// lm_head.weight is a second copy of the tied embedding; another one would be another model.
+void require_tied(const Found& head, const Found& table) {
+  std::vector<std::byte> a(1 << 20);
+  std::vector<std::byte> b(1 << 20);
+  bool equal = head.tensor->type == table.tensor->type && head.tensor->shape == table.tensor->shape;
+  const std::uint64_t bytes = head.tensor->byte_size();
+  for (std::uint64_t at = 0; equal && at < bytes; at += a.size()) {
+    const std::size_t count = std::min<std::uint64_t>(a.size(), bytes - at);
+    head.reader->read(*head.tensor, at, std::span(a).first(count));
+    table.reader->read(*table.tensor, at, std::span(b).first(count));
+    equal = std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(count), b.begin());
+  }
+  if (!equal)
+    fail(fmt::format("{}: lm_head.weight differs from wte.weight; only tied embeddings are "
+                     "supported",
+                     head.reader->path().string()),
+         ErrorKind::usage);
+}
+
+void load_slot(const ParameterSpace::Slot& slot, const Found& found, const Tensor& master) {
+  Shape stored = found.tensor->shape;
+  // A shorter context uses the first rows of the position table.
+  if (slot.name == "wpe.weight" && stored.size() == 2 && stored[0] > slot.shape[0])
+    stored[0] = slot.shape[0];
+  if (stored != slot.shape)
+    fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
+                     found.reader->path().string(), quote(found.tensor->name),
+                     to_string(found.tensor->shape), to_string(slot.shape)),
+         ErrorKind::usage);
+  read_floats(*found.reader, *found.tensor, master.slice(slot.offset, slot.shape));
+}
+
+}  // namespace
+
+void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpace& space) {
+  std::vector<SafetensorsReader> readers;
+  for (const auto& file : weight_files(folder))
+    readers.emplace_back(file);
+  auto found = collect(readers);
+  for (const auto& slot : space.slots()) {
+    const auto entry = found.find(slot.name);
+    if (entry == found.end())
+      fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
+                       folder.string(), quote(slot.name), config.n_layer),
+           ErrorKind::usage);
+    load_slot(slot, entry->second, space.master());
+  }
+  if (const auto head = found.find("lm_head.weight"); head != found.end()) {
+    require_tied(head->second, found.at("wte.weight"));
+    found.erase(head);
+  }
+  for (const auto& [name, entry] : found)
+    if (space.find(name) == nullptr)
+      fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
+                       entry.reader->path().string(), quote(name), config.n_layer),
+           ErrorKind::usage);
+  space.derive_working();
+}
+
+std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& slot : space.slots())
+    tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
+  // Hugging Face refuses a file that does not say which framework's layout it has.
+  SafetensorsWriter writer(file, std::move(tensors), {{"format", "pt"}});
+  for (const auto& slot : space.slots())
+    write_floats(writer, space.master().slice(slot.offset, slot.shape), type);
+  writer.finish();
+  return writer.crc32();
+}
+
+}  // namespace sluice

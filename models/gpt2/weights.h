@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "engine/io/safetensors_header.h"
+#include "models/gpt2/config.h"
+#include "optim/parameter_space.h"
+
+namespace sluice {
+
+/// Fills the master weights of `space` (a GPT-2's, of shape `config`) from a Hugging Face folder:
+/// model.safetensors, or the shards that model.safetensors.index.json lists; F32, BF16 or F16.
+///
+/// Tolerated: names with or without the prefix "transformer.", mask buffers (h.N.attn.bias of
+/// rank 4, h.N.attn.masked_bias), lm_head.weight if it equals wte.weight, and more rows in
+/// wpe.weight than `config` has positions (the context is cropped). Refused, naming the file and
+/// the tensor: anything missing, unknown, found twice, of another shape, or not finite.
+void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
+                  ParameterSpace& space);
+
+/// Writes the master weights as one safetensors file under Hugging Face's names, converted to
+/// `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is synced.
+std::uint32_t save_weights(const std::filesystem::path& file, const ParameterSpace& space,
+                           StoredType type);
+
+}  // namespace sluice

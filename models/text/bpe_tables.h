@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/text/bpe_merger.h"
+
+namespace sluice {
+
+/// A byte-level BPE tokenizer as its files write it, not yet checked. Names of symbols are in the
+/// byte alphabet. The rest is for messages: the files, and how a merge's place in one is counted.
+struct BpeDescription {
+  struct Symbol {
+    std::string name;
+    std::uint64_t id;
+  };
+  struct Merge {
+    std::string left;
+    std::string right;
+    std::size_t place;
+  };
+  std::filesystem::path vocabulary_file;
+  std::filesystem::path merges_file;
+  std::string_view place_name;  ///< "line" or "merge"
+  std::vector<Symbol> symbols;
+  std::vector<Merge> merges;  ///< the most preferred first
+};
+
+/// The same with ids in place of names, and checked: what encoding and decoding need.
+struct BpeTables {
+  std::vector<std::string> symbols;             ///< the bytes that each id stands for
+  std::array<std::int32_t, 256> byte_symbol{};  ///< the id of each single byte
+  BpeMerges merges;
+  std::optional<std::int32_t> end_of_text;  ///< the id of "<|endoftext|>"
+};
+
+/// Fails (usage), naming file and value, where ids are not 0, 1, 2, ... each once; a name is not in
+/// the byte alphabet; one of the 256 bytes has no symbol; a merge is not of known symbols with a
+/// known result, or comes twice; or a symbol that is not a <special> or [special] one is made by no
+/// merge, as after a cut in the list of merges.
+BpeTables check_bpe(const BpeDescription& description);
+
+inline constexpr std::string_view end_of_text_name = "<|endoftext|>";
+
+}  // namespace sluice

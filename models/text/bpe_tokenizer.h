@@ -1,0 +1,34 @@
+#pragma once
+
+#include "models/text/bpe_tables.h"
+#include "models/text/pre_tokenizer.h"
+#include "models/text/tokenizer.h"
+
+namespace sluice {
+
+/// GPT-2's byte-level byte-pair encoding. It encodes any bytes, and decode(encode(text)) == text;
+/// what PreTokenizer says about text that is not valid UTF-8 holds here.
+class BpeTokenizer final : public Tokenizer {
+ public:
+  /// `tables` as check_bpe() and the functions of bpe_files.h return them.
+  explicit BpeTokenizer(BpeTables tables) : tables_(std::move(tables)) {}
+
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::vector<std::int32_t> encode_with_special(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::int64_t vocab_size() const override {
+    return static_cast<std::int64_t>(tables_.symbols.size());
+  }
+  std::optional<std::int32_t> end_of_text() const override { return tables_.end_of_text; }
+  std::string_view kind() const override { return "gpt2"; }
+  /// Writes vocab.json, merges.txt and tokenizer_config.json, as Hugging Face names them.
+  void save(const std::filesystem::path& directory) const override;
+
+ private:
+  class Encoding;
+
+  BpeTables tables_;
+  PreTokenizer splitter_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,98 @@
+#include "models/text/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "models/text/bpe_files.h"
+#include "models/text/bpe_tokenizer.h"
+#include "models/text/byte_tokenizer.h"
+#include "models/text/char_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One way in which a folder can describe a tokenizer.
+struct Format {
+  std::string_view kind;
+  std::vector<std::string_view> files;
+  std::unique_ptr<Tokenizer> (*load)(const fs::path& directory);
+
+  bool is_in(const fs::path& directory) const {
+    return std::all_of(files.begin(), files.end(), [&](std::string_view file) {
+      std::error_code unreadable;
+      return fs::exists(directory / file, unreadable);
+    });
+  }
+};
+
+std::unique_ptr<Tokenizer> bpe_tokenizer(BpeTables tables) {
+  return std::make_unique<BpeTokenizer>(std::move(tables));
+}
+
+std::vector<Format> formats_in(const fs::path& directory) {
+  std::vector<Format> formats = {
+      {"chars",
+       {"chars.json"},
+       [](const fs::path& folder) -> std::unique_ptr<Tokenizer> {
+         return std::make_unique<CharTokenizer>(CharTokenizer::load(folder / "chars.json"));
+       }},
+      {"bytes",
+       {"bytes.json"},
+       [](const fs::path& folder) -> std::unique_ptr<Tokenizer> {
+         return std::make_unique<ByteTokenizer>(ByteTokenizer::load(folder / "bytes.json"));
+       }},
+      {"gpt2",
+       {"vocab.json", "merges.txt"},
+       [](const fs::path& folder) {
+         return bpe_tokenizer(read_bpe_files(folder / "vocab.json", folder / "merges.txt"));
+       }},
+      {"gpt2",
+       {"encoder.json", "vocab.bpe"},
+       [](const fs::path& folder) {
+         return bpe_tokenizer(read_bpe_files(folder / "encoder.json", folder / "vocab.bpe"));
+       }},
+      {"gpt2",
+       {"tokenizer.json"},
+       [](const fs::path& folder) {
+         return bpe_tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
+       }},
+  };
+  std::erase_if(formats, [&](const Format& format) { return !format.is_in(directory); });
+  return formats;
+}
+
+}  // namespace
+
+std::size_t Tokenizer::index(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size()) [[unlikely]]
+    fail(fmt::format("token id {} is outside the vocabulary of this '{}' tokenizer, 0 to {}", id,
+                     kind(), vocab_size() - 1),
+         ErrorKind::usage);
+  return static_cast<std::size_t>(id);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& directory) {
+  const auto formats = formats_in(directory);
+  if (formats.empty())
+    fail(fmt::format("{} has no tokenizer: looked for chars.json, bytes.json, vocab.json with "
+                     "merges.txt, encoder.json with vocab.bpe, and tokenizer.json",
+                     directory.string()),
+         ErrorKind::usage);
+  const Format& chosen = formats.front();
+  for (const Format& other : formats)
+    if (other.kind != chosen.kind)
+      fail(fmt::format("{} has two tokenizers, {} and {}: remove the one that is not meant",
+                       directory.string(), chosen.files.front(), other.files.front()),
+           ErrorKind::usage);
+  return chosen.load(directory);
+}
+
+bool has_tokenizer(const fs::path& directory) {
+  return !formats_in(directory).empty();
+}
+
+}  // namespace sluice

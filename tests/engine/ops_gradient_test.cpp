@@ -1,0 +1,293 @@
+#include <catch2/catch.hpp>
+
+#include "engine/autograd.h"
+#include "engine/ops/attention.h"
+#include "engine/ops/dropout.h"
+#include "engine/ops/embedding.h"
+#include "engine/ops/gelu.h"
+#include "engine/ops/layernorm.h"
+#include "engine/ops/linear.h"
+#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/relu.h"
+#include "models/mlp/mlp.h"
+#include "optim/parameter_space.h"
+#include "tests/support/gradcheck.h"
+
+namespace sluice {
+namespace {
+
+using test::gradcheck;
+using test::GradcheckOptions;
+using test::random_values;
+using test::Values;
+using Leaves = std::vector<Tensor>;
+
+DevicePtr device() {
+  return make_cpu_device(std::size_t{256} << 20);
+}
+
+Tensor random_tensor(const DevicePtr& on, const Shape& shape, std::uint64_t seed,
+                     double scale = 1) {
+  return Tensor::from_host(on, shape, DType::f64, random_values(element_count(shape), seed, scale));
+}
+
+TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
+  const auto cpu = device();
+  // A ReLU whose kink lies inside the step has no derivative that central differences could meet.
+  const Tensor at_kink = Tensor::from_host(cpu, {2}, DType::f64, Values{0.0, 1.0});
+  const auto report = gradcheck([](const Leaves& in) { return relu(in[0]); }, {at_kink});
+  CHECK_THAT(report, Catch::Contains("leaf 0 element 0"));
+  CHECK_THAT(report, !Catch::Contains("element 1"));
+  // A leaf that the output does not depend on gets no gradient at all.
+  CHECK_THAT(gradcheck([](const Leaves& in) { return gelu(in[0]); },
+                       {random_tensor(cpu, {3}, 1), random_tensor(cpu, {3}, 2)}),
+             Catch::Contains("leaf 1 has no gradient"));
+}
+
+TEST_CASE("linear has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  const auto with_bias = [](const Leaves& in) { return linear(in[0], in[1], in[2]); };
+  const auto without_bias = [](const Leaves& in) { return linear(in[0], in[1]); };
+  const struct {
+    Shape x;
+    std::int64_t out;
+  } cases[] = {{{1, 1}, 1}, {{3, 5, 7}, 11}, {{2, 33, 65}, 37}, {{70, 3}, 130}};
+  for (const auto& [x, out] : cases) {
+    CAPTURE(to_string(x), out);
+    const Leaves leaves{random_tensor(cpu, x, 1), random_tensor(cpu, {x.back(), out}, 2),
+                        random_tensor(cpu, {out}, 3)};
+    CHECK(gradcheck(with_bias, leaves) == "");
+    CHECK(gradcheck(without_bias, {leaves[0], leaves[1]}) == "");
+  }
+}
+
+TEST_CASE("linear_transposed has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  for (const auto& [rows, in, out] :
+       {std::array<std::int64_t, 3>{1, 1, 1}, {5, 7, 13}, {33, 65, 17}}) {
+    CAPTURE(rows, in, out);
+    CHECK(gradcheck(
+              [](const Leaves& leaf) { return linear_transposed(leaf[0], leaf[1], DType::f64); },
+              {random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, {out, in}, 2)}) == "");
+  }
+}
+
+TEST_CASE("gelu, relu and dropout have the gradients of their formulas", "[gradient]") {
+  const auto cpu = device();
+  CHECK(gradcheck([](const Leaves& in) { return gelu(in[0]); },
+                  {random_tensor(cpu, {5, 37}, 1, 5)}) == "");
+  Values away = random_values(5 * 37, 2);
+  for (auto& value : away)
+    value += value < 0 ? -0.01 : 0.01;
+  CHECK(gradcheck([](const Leaves& in) { return relu(in[0]); },
+                  {Tensor::from_host(cpu, {5, 37}, DType::f64, away)}) == "");
+  const DropoutMask mask{.key = 99, .probability = 0.3f, .first_sample = 5};
+  CHECK(gradcheck([&](const Leaves& in) { return dropout(in[0], mask); },
+                  {random_tensor(cpu, {4, 3, 13}, 3)}) == "");
+}
+
+TEST_CASE("layernorm has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  const auto function = [](const Leaves& in) { return layernorm(in[0], in[1], in[2], 1e-5); };
+  // Not two or three: elements that happen to be close make the variance small and the third
+  // derivative, which is the error of a central difference, large.
+  for (const std::int64_t width : {1, 7, 37, 65}) {
+    CAPTURE(width);
+    CHECK(gradcheck(function, {random_tensor(cpu, {2, 5, width}, 1, 2),
+                               random_tensor(cpu, {width}, 2), random_tensor(cpu, {width}, 3)}) ==
+          "");
+  }
+}
+
+TEST_CASE("residual_layernorm has the gradient of both its results", "[gradient]") {
+  const auto cpu = device();
+  const std::int64_t width = 19;
+  const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {3, 3, width}, 2),
+                      random_tensor(cpu, {width}, 3), random_tensor(cpu, {width}, 4)};
+  const auto norm = [](const Leaves& in) {
+    return residual_layernorm(in[0], in[1], in[2], in[3], 1e-5);
+  };
+  CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              return residual_layernorm(in[0], in[1], leaves[2].detach(), leaves[3].detach(), 1e-5)
+                  .sum;
+            },
+            {leaves[0], leaves[1]}) == "");
+  // Both results flow on, as between the two halves of a transformer block.
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto first = norm(in);
+              return residual_layernorm(first.sum, gelu(first.normalized), in[2], in[3], 1e-5)
+                  .normalized;
+            },
+            leaves) == "");
+  // The same tensor as stream and branch.
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              return residual_layernorm(in[0], in[0], in[1], in[2], 1e-5).normalized;
+            },
+            {leaves[0], leaves[2], leaves[3]}) == "");
+}
+
+TEST_CASE("residual sums whose inputs are used again keep their gradients apart", "[gradient]") {
+  const auto cpu = device();
+  const Tensor w = random_tensor(cpu, {5}, 1), bias = random_tensor(cpu, {5}, 2);
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto first = residual_layernorm(in[0], in[1], w, bias, 1e-5);
+              const auto second = residual_layernorm(first.sum, in[0], w, bias, 1e-5);
+              const auto third = residual_layernorm(in[1], second.sum, w, bias, 1e-5);
+              const auto fourth = residual_layernorm(third.sum, first.sum, w, bias, 1e-5);
+              return residual_layernorm(fourth.normalized, second.normalized, w, bias, 1e-5).sum;
+            },
+            {random_tensor(cpu, {2, 5}, 3), random_tensor(cpu, {2, 5}, 4)}) == "");
+}
+
+TEST_CASE("attention has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  for (const std::int64_t head_width : {1, 5, 16, 64}) {
+    for (const std::int64_t length : {1, 7, 64, 65, 130}) {
+      for (const std::int64_t batch : {1, 2}) {
+        for (const float probability : {0.0f, 0.25f}) {
+          const int heads = head_width == 64 ? 1 : 3;
+          CAPTURE(head_width, length, batch, probability);
+          const DropoutMask mask{.key = 7, .probability = probability, .first_sample = 3};
+          const GradcheckOptions options{.samples = length > 60 ? 24u : 60u};
+          CHECK(gradcheck([&](const Leaves& in) { return attention(in[0], heads, mask); },
+                          {random_tensor(cpu, {batch, length, 3 * heads * head_width}, 1, 1.5)},
+                          options) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  const Tensor tokens =
+      Tensor::from_tokens(cpu, {2, 5}, std::vector<std::int32_t>{3, 3, 0, 6, 3, 6, 1, 0, 3, 3});
+  for (const std::int64_t first : {0, 4}) {
+    CHECK(gradcheck([&](const Leaves& in) { return embedding(tokens, in[0], in[1], first); },
+                    {random_tensor(cpu, {7, 13}, 1), random_tensor(cpu, {9, 13}, 2)}) == "");
+  }
+}
+
+TEST_CASE("linear_cross_entropy has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  const Tensor targets =
+      Tensor::from_tokens(cpu, {2, 5}, std::vector<std::int32_t>{3, 10, 0, 6, 3, 6, 1, 0, 10, 3});
+  // Chunks smaller than the rows, dividing and not dividing them, equal to and above them.
+  for (const std::int64_t chunk : {1, 3, 5, 10, 64}) {
+    for (const double scale : {1.0, 0.1}) {
+      CAPTURE(chunk, scale);
+      const auto loss = [&](const Leaves& in) {
+        return linear_cross_entropy(in[0], in[1], targets, {.scale = scale, .chunk = chunk}).loss;
+      };
+      CHECK(gradcheck(loss, {random_tensor(cpu, {2, 5, 13}, 1), random_tensor(cpu, {11, 13}, 2)},
+                      {.unit_upstream = true}) == "");
+      // Through a producer of the hidden rows, so that the gradient has to travel on.
+      CHECK(gradcheck(
+                [&](const Leaves& in) {
+                  return loss({gelu(in[0]), in[1]});
+                },
+                {random_tensor(cpu, {2, 5, 13}, 3), random_tensor(cpu, {11, 13}, 4)},
+                {.unit_upstream = true}) == "");
+    }
+  }
+}
+
+TEST_CASE("a recorded and an unrecorded loss are the same number", "[gradient]") {
+  const auto cpu = device();
+  const Tensor targets = Tensor::from_tokens(cpu, {3}, std::vector<std::int32_t>{0, 4, 2});
+  Tensor hidden = random_tensor(cpu, {3, 9}, 1), table = random_tensor(cpu, {5, 9}, 2);
+  const Values x = hidden.to_host(), w = table.to_host();
+  const auto run = [&] {
+    return linear_cross_entropy(hidden, table, targets, {.scale = 0.5, .chunk = 2});
+  };
+  const auto plain = run();
+  hidden.set_requires_grad(true);
+  table.set_requires_grad(true);
+  const auto recorded = run();
+  backward(recorded.loss);
+  CHECK(plain.losses.to_host() == recorded.losses.to_host());
+  CHECK(plain.loss.item() == recorded.loss.item());
+  double sum = 0;
+  const std::size_t ids[] = {0, 4, 2};
+  for (std::size_t i = 0; i < 3; ++i) {
+    double exponentials = 0, target = 0;
+    for (std::size_t j = 0; j < 5; ++j) {
+      double logit = 0;
+      for (std::size_t k = 0; k < 9; ++k)
+        logit += x[i * 9 + k] * w[j * 9 + k];
+      exponentials += std::exp(logit);
+      if (j == ids[i]) target = logit;
+    }
+    CHECK(plain.losses.item(static_cast<std::int64_t>(i)) ==
+          Approx(std::log(exponentials) - target).epsilon(1e-12));
+    sum += std::log(exponentials) - target;
+  }
+  CHECK(plain.loss.item() == Approx(0.5 * sum).epsilon(1e-12));
+}
+
+TEST_CASE("every parameter of the MLP has the right gradient", "[gradient]") {
+  const auto cpu = device();
+  Mlp model({.in = 7, .width = 19, .layers = 3, .classes = 5});
+  const auto parameters = model.parameters();
+  ParameterSpace space(parameters, cpu, DType::f64, ParameterSpace::Use::training);
+  space.initialize(3);
+  Leaves leaves;
+  for (const auto& parameter : parameters) {
+    // The declared start (0.02, ones, zeros) would leave some gradients too small to tell.
+    const Tensor start = random_tensor(cpu, parameter.shape, 10 + leaves.size(), 1);
+    std::vector<std::byte> bytes(start.bytes());
+    start.copy_bytes_to(bytes);
+    parameter.tensor->copy_bytes_from(bytes);
+    leaves.push_back(*parameter.tensor);
+  }
+  const Tensor x = random_tensor(cpu, {6, 7}, 5);
+  const Tensor targets = Tensor::from_tokens(cpu, {6}, std::vector<std::int32_t>{0, 4, 2, 2, 1, 3});
+  CHECK(gradcheck([&](const Leaves&) { return model.loss(x, targets, {.scale = 1.0 / 6}).loss; },
+                  leaves, {.unit_upstream = true}) == "");
+}
+
+TEST_CASE("a table tied between embedding and head collects both gradients", "[gradient]") {
+  const auto cpu = device();
+  const std::vector<std::int32_t> ids{3, 3, 0, 6, 3, 6, 1, 0, 3, 3};
+  const Tensor tokens = Tensor::from_tokens(cpu, {2, 5}, ids);
+  const auto loss = [&](const Leaves& in) {
+    const Tensor x = embedding(tokens, in[0], in[1]);
+    const Tensor hidden =
+        residual_layernorm(x, attention(linear(x, in[2]), 2), in[3], in[4], 1e-5).normalized;
+    return linear_cross_entropy(hidden, in[0], tokens, {.scale = 0.1, .chunk = 4}).loss;
+  };
+  CHECK(gradcheck(loss,
+                  {random_tensor(cpu, {7, 6}, 1), random_tensor(cpu, {5, 6}, 2),
+                   random_tensor(cpu, {6, 18}, 3), random_tensor(cpu, {6}, 4),
+                   random_tensor(cpu, {6}, 5)},
+                  {.unit_upstream = true}) == "");
+}
+
+TEST_CASE("hooks of unreached leaves stay silent, that of a tied table fires once", "[gradient]") {
+  const auto cpu = device();
+  int table_fired = 0, other_fired = 0;
+  Tensor table = random_tensor(cpu, {3, 3}, 1);
+  Tensor other = random_tensor(cpu, {1}, 2);
+  table.set_requires_grad(true);
+  other.set_requires_grad(true);
+  set_gradient_ready_hook(table, [&] { ++table_fired; });
+  set_gradient_ready_hook(other, [&] { ++other_fired; });
+  const Tensor targets = Tensor::from_tokens(cpu, {3}, std::vector<std::int32_t>{0, 1, 2});
+  // The table is a matrix on the way and the head at the end.
+  const auto loss = linear_cross_entropy(linear(table, table), table, targets, {.chunk = 2});
+  CHECK(table_fired == 0);
+  backward(loss.loss);
+  CHECK(table_fired == 1);
+  // A frozen trunk: only the head contributes, and still its hook has to fire.
+  backward(linear_cross_entropy(table.detach(), table, targets, {}).loss);
+  CHECK(table_fired == 2);
+  CHECK(other_fired == 0);
+}
+
+}  // namespace
+}  // namespace sluice

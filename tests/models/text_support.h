@@ -1,0 +1,64 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/error.h"
+#include "models/text/bpe_tables.h"
+#include "models/text/byte_alphabet.h"
+#include "tests/support/shared.h"
+#include "tests/support/temp_dir.h"
+
+namespace sluice::test {
+
+struct TemporaryFolder : TempDir {
+  std::filesystem::path write(std::string_view name, std::string_view text) const {
+    write_file(path() / name, text);
+    return path() / name;
+  }
+};
+
+/// A tokenizer small enough to spoil in every way: ids 0 to 255 are the bytes, then come "ab",
+/// "abc", " a" and "<|endoftext|>".
+inline BpeDescription small_bpe() {
+  BpeDescription bpe{"vocab.json", "merges.txt", "line", {}, {{"a", "b", 1}, {"ab", "c", 2}}};
+  bpe.merges.push_back({to_byte_alphabet(" "), "a", 3});
+  const auto add = [&](const std::string& name) {
+    bpe.symbols.push_back({name, bpe.symbols.size()});
+  };
+  for (int byte = 0; byte < 256; ++byte)
+    add(to_byte_alphabet(std::string(1, static_cast<char>(byte))));
+  for (const auto& merge : bpe.merges)
+    add(merge.left + merge.right);
+  add("<|endoftext|>");
+  return bpe;
+}
+
+/// The message of the Error(usage) that `action` must end in.
+template <class Action>
+std::string usage_error(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    CHECK(std::string_view(error.what()).find('\n') == std::string_view::npos);
+    return error.what();
+  }
+  FAIL("no error");
+  return {};
+}
+
+/// The folder of the real GPT-2 files and texts; says so where it is absent.
+inline std::optional<std::filesystem::path> shared_data() {
+  const auto shared = shared_dir();
+  if (!shared) {
+    WARN("skipped: no shared data");
+    return std::nullopt;
+  }
+  return *shared / "data";
+}
+
+}  // namespace sluice::test
