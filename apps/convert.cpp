@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "apps/train/command_line.h"
+#include "apps/train/model_folder.h"
+
+namespace sluice {
+namespace {
+
+struct Options {
+  std::string input, output, dtype = "f32";
+  std::optional<std::int64_t> context;
+};
+
+void declare(CommandLine& line, Options& o) {
+  line.add("--input", o.input, "Hugging Face folder: single file or shards, any float type");
+  line.require("--input");
+  line.add("--output", o.output, "Folder to write: config.json, model.safetensors, tokenizer");
+  line.require("--output");
+  line.add_choice("--dtype", o.dtype, "Type of the stored weights", {"f32", "bf16", "f16"});
+  line.add("--context", o.context, "Keep only this many positions", 1);
+}
+
+int run(const Options& o) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(o.input, o.output, error))
+    fail("--output is the --input folder; give another one", ErrorKind::usage);
+  const auto loaded =
+      load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context);
+  const auto tokenizer = has_tokenizer(o.input) ? load_tokenizer(o.input) : nullptr;
+  const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
+                          : o.dtype == "f16" ? StoredType::F16
+                                             : StoredType::F32;
+  export_model(o.output, loaded.model->config(), *loaded.space, tokenizer.get(), type);
+  fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), o.output, o.dtype);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  return sluice::run_program("convert", [&] {
+    sluice::Options options;
+    sluice::CommandLine line("convert",
+                             "Rewrites a model folder: another type, one file for shards, a "
+                             "shorter context.");
+    sluice::declare(line, options);
+    return line.parse(argc, argv) ? sluice::run(options) : 0;
+  });
+}

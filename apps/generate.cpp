@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "apps/train/command_line.h"
+#include "apps/train/dataset.h"
+#include "apps/train/model_folder.h"
+#include "kernels/cpu/parallel_for.h"
+#include "models/gpt2/generate.h"
+
+namespace sluice {
+namespace {
+
+struct Options {
+  std::string model, prompt, tokens, stop, precision = "fp32", tokenizer_dir;
+  std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
+  double temperature = 0.8, top_p = 1;
+  std::uint64_t seed = 0;
+  bool no_cache = false;
+};
+
+void declare(CommandLine& line, Options& o) {
+  line.group("Model");
+  line.add("--model", o.model, "Hugging Face folder, such as train_gpt2's OUTPUT/model");
+  line.require("--model");
+  line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
+  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16"});
+  line.group("Text");
+  line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
+  line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
+  line.add("--max-tokens", o.max_tokens, "New tokens at most");
+  line.add("--stop", o.stop, "End when this text appears");
+  line.add("--num", o.num, "Continuations", 1);
+  line.group("Sampling");
+  line.add("--temperature", o.temperature, "0: greedy", 0, 1e6);
+  line.add("--top-k", o.top_k, "Only the k most likely tokens; 0: all");
+  line.add("--top-p", o.top_p, "Only the likeliest tokens that reach this probability", 0, 1);
+  line.add("--seed", o.seed, "The same seed gives the same text");
+  line.group("Machine");
+  line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
+  line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::int32_t> ids;
+  std::string word;
+  while (stream >> word) {
+    std::size_t used = 0;
+    int id = -1;
+    try {
+      id = std::stoi(word, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used != word.size())
+      fail(fmt::format("--tokens: '{}' is not a token id", word), ErrorKind::usage);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string read_prompt(const std::string& prompt) {
+  if (prompt == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (prompt.starts_with('@')) return read_text(prompt.substr(1));
+  return prompt;
+}
+
+/// Prints text as it is made, but only whole UTF-8 characters, and nothing from a stop text on.
+class Printer {
+ public:
+  explicit Printer(std::string stop) : stop_(std::move(stop)) {}
+
+  /// False once the stop text has appeared.
+  bool add(const std::string& text) {
+    text_ += text;
+    if (!stop_.empty()) {
+      const auto at = text_.find(stop_, printed_ > stop_.size() ? printed_ - stop_.size() : 0);
+      if (at != std::string::npos) {
+        flush(at);
+        return false;
+      }
+    }
+    // A stop text may have begun, a character may be unfinished: hold that much back.
+    std::size_t end = text_.size() - std::min(text_.size(), stop_.empty() ? 0 : stop_.size() - 1);
+    std::size_t start = end;
+    while (start > 0 && end - start < 3 && (text_[start - 1] & 0xC0) == 0x80)
+      --start;
+    if (start > 0 && (text_[start - 1] & 0xC0) == 0xC0) end = start - 1;
+    flush(end);
+    return true;
+  }
+  void finish() { flush(text_.size()); }
+
+ private:
+  void flush(std::size_t end) {
+    if (end <= printed_) return;
+    std::fwrite(text_.data() + printed_, 1, end - printed_, stdout);
+    std::fflush(stdout);
+    printed_ = end;
+  }
+
+  std::string stop_, text_;
+  std::size_t printed_ = 0;
+};
+
+int run(const Options& o) {
+  cpu::set_threads(static_cast<int>(o.threads));
+  if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
+    fail("give --prompt or --tokens, not both", ErrorKind::usage);
+  const auto device = make_cpu_device();
+  const auto loaded =
+      load_model(o.model, device, parse_precision(o.precision), ParameterSpace::Use::inference);
+  Generation generation{.max_tokens = o.max_tokens,
+                        .sampling = {.temperature = o.temperature,
+                                     .top_k = o.top_k,
+                                     .top_p = o.top_p,
+                                     .seed = o.seed},
+                        .use_cache = !o.no_cache};
+  if (!o.tokens.empty()) {
+    const auto ids = parse_ids(o.tokens);
+    if (ids.empty()) fail("--tokens holds no token id", ErrorKind::usage);
+    for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed)
+      fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));
+    return 0;
+  }
+  const auto tokenizer = load_tokenizer(o.tokenizer_dir.empty() ? o.model : o.tokenizer_dir);
+  const auto end_of_text = tokenizer->end_of_text();
+  const std::string prompt = read_prompt(o.prompt);
+  auto ids = tokenizer->encode(prompt);
+  if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
+  for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
+    if (n > 0) fmt::print("\n---\n");
+    fmt::print("{}", prompt);
+    Printer printer(o.stop);
+    generate(*loaded.model, device, ids, generation, [&](std::int32_t id) {
+      if (end_of_text && id == *end_of_text) return false;
+      return printer.add(tokenizer->decode(std::span(&id, 1)));
+    });
+    printer.finish();
+    fmt::print("\n");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  return sluice::run_program("generate", [&] {
+    sluice::Options options;
+    sluice::CommandLine line("generate", "Continues text with a trained model.");
+    sluice::declare(line, options);
+    return line.parse(argc, argv) ? sluice::run(options) : 0;
+  });
+}

@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include "apps/train/command_line.h"
+#include "apps/train/model_folder.h"
+#include "engine/autograd.h"
+#include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
+#include "engine/io/token_file.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+namespace {
+
+struct Options {
+  std::string model, tokens, dump, precision = "fp32";
+  std::int64_t batch = 1, seq = 16, threads = 0;
+};
+
+void declare(CommandLine& line, Options& o) {
+  line.add("--model", o.model, "Hugging Face folder");
+  line.require("--model");
+  line.add("--tokens", o.tokens, "File of uint16 ids; the first batch * seq + 1 are used");
+  line.require("--tokens");
+  line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
+  line.add("--seq", o.seq, "Tokens per sequence", 1, 1 << 20);
+  line.add("--dump", o.dump, "Write logits, loss and every gradient to this safetensors file");
+  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16", "fp64"});
+  line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
+}
+
+void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
+          const ParameterSpace& space) {
+  const StoredType type = stored_type(space.gradient().dtype());
+  std::vector<StoredTensor> list{{.name = "logits", .type = type, .shape = logits.shape()},
+                                 {.name = "loss", .type = type, .shape = {}}};
+  for (const auto& slot : space.slots())
+    list.push_back({.name = "grad." + slot.name, .type = type, .shape = slot.shape});
+  SafetensorsWriter writer(path, list, {});
+  write_floats(writer, logits, type);
+  write_floats(writer, loss, type);
+  for (const auto& slot : space.slots())
+    write_floats(writer, space.gradient().slice(slot.offset, slot.shape), type);
+  writer.finish();
+}
+
+int run(const Options& o) {
+  cpu::set_threads(static_cast<int>(o.threads));
+  const auto device = make_cpu_device();
+  const auto loaded =
+      load_model(o.model, device, parse_precision(o.precision), ParameterSpace::Use::training);
+  const TokenFile file(o.tokens);
+  file.check_ids(loaded.model->config().vocab_size);
+  const auto count = static_cast<std::size_t>(o.batch * o.seq);
+  if (file.size() < count + 1)
+    fail(fmt::format("{} has {} tokens; --batch {} x --seq {} needs {}", o.tokens, file.size(),
+                     o.batch, o.seq, count + 1),
+         ErrorKind::usage);
+  std::vector<std::int32_t> ids(count + 1);
+  file.read(0, ids);
+  const Shape shape{o.batch, o.seq};
+  const auto inputs = Tensor::from_tokens(device, shape, std::span(ids).first(count));
+  const auto targets = Tensor::from_tokens(device, shape, std::span(ids).subspan(1));
+  const Tensor logits = [&] {
+    const NoGrad no_grad;
+    return loaded.model->logits(loaded.model->hidden(inputs));
+  }();
+  const auto loss =
+      loaded.model->loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)});
+  backward(loss.loss);
+  loaded.space->settle_gradients();
+  fmt::print("loss {:.9g} grad_norm {:.9g}\n", loss.loss.item(), loaded.space->gradient_norm());
+  if (!o.dump.empty()) dump(o.dump, logits, loss.loss, *loaded.space);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  return sluice::run_program("probe", [&] {
+    sluice::Options options;
+    sluice::CommandLine line("probe",
+                             "One forward and backward pass over the first tokens of a file, for "
+                             "comparison with another framework.");
+    sluice::declare(line, options);
+    return line.parse(argc, argv) ? sluice::run(options) : 0;
+  });
+}

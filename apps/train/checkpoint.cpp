@@ -1,0 +1,213 @@
+#include "apps/train/checkpoint.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "engine/io/durable.h"
+#include "engine/io/json_document.h"
+#include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int version = 1;
+
+std::string step_name(std::int64_t step) {
+  return fmt::format("step-{:08}", step);
+}
+
+std::string state_name(const OptimizerState& state, const ParameterSpace::Slot& slot) {
+  return fmt::format("{}.{}", state.name, slot.name);
+}
+
+std::uint32_t write_weights(const fs::path& path, const ParameterSpace& space) {
+  const StoredType type = stored_type(space.master().dtype());
+  std::vector<StoredTensor> tensors;
+  for (const auto& slot : space.slots())
+    tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
+  SafetensorsWriter writer(path, std::move(tensors), {});
+  for (const auto& slot : space.slots())
+    write_floats(writer, space.master().slice(slot.offset, slot.shape), type);
+  writer.finish();
+  return writer.crc32();
+}
+
+std::uint32_t write_optimizer(const fs::path& path, const ParameterSpace& space,
+                              const Optimizer& optimizer) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& state : optimizer.state())
+    for (const auto& slot : space.slots())
+      tensors.push_back({.name = state_name(state, slot),
+                         .type = stored_type(state.tensor.dtype()),
+                         .shape = slot.shape});
+  SafetensorsWriter writer(path, std::move(tensors), {});
+  for (const auto& state : optimizer.state())
+    for (const auto& slot : space.slots())
+      write_floats(writer, state.tensor.slice(slot.offset, slot.shape),
+                   stored_type(state.tensor.dtype()));
+  writer.finish();
+  return writer.crc32();
+}
+
+std::uint32_t crc_of_file(const File& file) {
+  std::vector<std::byte> buffer(std::size_t{1} << 22);
+  const std::uint64_t size = file.size();
+  uLong sum = crc32(0, nullptr, 0);
+  for (std::uint64_t at = 0; at < size; at += buffer.size()) {
+    const std::size_t count = std::min<std::uint64_t>(buffer.size(), size - at);
+    file.read_at(at, std::span(buffer).first(count));
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(buffer.data()), static_cast<uInt>(count));
+  }
+  return static_cast<std::uint32_t>(sum);
+}
+
+[[noreturn]] void damaged(const fs::path& file, const std::string& why) {
+  fail(fmt::format("{} is damaged: {}; resume from an older checkpoint with --resume PATH",
+                   file.string(), why));
+}
+
+void verify_file(const fs::path& path, const Json& expected) {
+  const File file = File::open(path);
+  if (file.size() != expected.at("bytes").get<std::uint64_t>())
+    damaged(path, fmt::format("{} bytes, {} expected", file.size(),
+                              expected.at("bytes").get<std::uint64_t>()));
+  if (crc_of_file(file) != expected.at("crc32").get<std::uint32_t>())
+    damaged(path, "its checksum differs");
+}
+
+Json read_state(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "state.json";
+  Json state = read_json_file(path, std::uint64_t{1} << 20);
+  try {
+    // The state guards itself too: its own checksum is over everything else in it.
+    const auto expected = state.at("crc32").get<std::uint32_t>();
+    state.erase("crc32");
+    const std::string text = state.dump();
+    const auto actual = static_cast<std::uint32_t>(
+        crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
+    if (actual != expected) damaged(path, "its checksum differs");
+    if (state.at("version").get<int>() != version)
+      fail(fmt::format("{} has version {}, this program reads {}", path.string(),
+                       state.at("version").dump(), version));
+    if (state.at("step").get<std::int64_t>() < 0) damaged(path, "the step is negative");
+  } catch (const Json::exception&) {
+    damaged(path, "a field is missing or of the wrong type");
+  }
+  return state;
+}
+
+void require_same_run(const fs::path& checkpoint, const Json& saved, const Json& run) {
+  for (const auto& [key, value] : run.items()) {
+    if (saved.contains(key) && saved.at(key) == value) continue;
+    fail(fmt::format("{} cannot be resumed: its {} is {}, this run's is {}; start over with "
+                     "--resume never and another --output",
+                     checkpoint.string(), key,
+                     saved.contains(key) ? saved.at(key).dump() : "not recorded", value.dump()),
+         ErrorKind::usage);
+  }
+}
+
+void read_slot(const SafetensorsReader& reader, const std::string& name,
+               const ParameterSpace::Slot& slot, const Tensor& flat) {
+  const StoredTensor* stored = reader.find(name);
+  if (stored == nullptr || stored->shape != slot.shape)
+    damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", name));
+  read_floats(reader, *stored, flat.slice(slot.offset, slot.shape));
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& run,
+                         const ParameterSpace& space, const Optimizer& optimizer,
+                         std::int64_t keep) {
+  fs::create_directories(folder);
+  const fs::path final_path = folder / step_name(step);
+  const fs::path temporary = folder / fmt::format("{}.tmp.{}", step_name(step), getpid());
+  fs::remove_all(temporary);
+  fs::create_directory(temporary);
+  try {
+    Json files;
+    const auto record = [&](const char* name, std::uint32_t crc) {
+      files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
+    };
+    record("weights.safetensors", write_weights(temporary / "weights.safetensors", space));
+    record("optimizer.safetensors",
+           write_optimizer(temporary / "optimizer.safetensors", space, optimizer));
+    Json state{{"version", version},
+               {"step", step},
+               {"updates", optimizer.updates()},
+               {"run", run},
+               {"files", files}};
+    const std::string text = state.dump();
+    state["crc32"] =
+        crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
+    const std::string document = state.dump(2);
+    write_file_durably(temporary / "state.json", std::as_bytes(std::span(document)));
+    sync_directory(temporary);
+    // Saving a step again (after a resume) replaces a checkpoint that holds the same bits.
+    if (fs::exists(final_path)) fs::remove_all(final_path);
+    rename_durably(temporary, final_path);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+  auto all = list_checkpoints(folder);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
+    fs::remove_all(all[i]);
+  return final_path;
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  static const std::regex pattern(R"(step-\d{8,})");
+  std::vector<fs::path> found;
+  if (fs::is_directory(folder))
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.is_directory() && std::regex_match(entry.path().filename().string(), pattern))
+        found.push_back(entry.path());
+  std::ranges::sort(found, {}, [](const fs::path& path) {
+    return std::pair(path.filename().string().size(), path.filename().string());
+  });
+  return found;
+}
+
+void remove_temporaries(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().find(".tmp.") != std::string::npos)
+      fs::remove_all(entry.path());
+}
+
+std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run, ParameterSpace& space,
+                             Optimizer& optimizer) {
+  const Json state = read_state(checkpoint);
+  try {
+    require_same_run(checkpoint, state.at("run"), run);
+    for (const char* name : {"weights.safetensors", "optimizer.safetensors"})
+      verify_file(checkpoint / name, state.at("files").at(name));
+    optimizer.set_updates(state.at("updates").get<std::int64_t>());
+  } catch (const Json::exception&) {
+    damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
+  }
+  const SafetensorsReader weights(checkpoint / "weights.safetensors");
+  const SafetensorsReader moments(checkpoint / "optimizer.safetensors");
+  for (const auto& slot : space.slots()) {
+    read_slot(weights, slot.name, slot, space.master());
+    for (const auto& part : optimizer.state())
+      read_slot(moments, state_name(part, slot), slot, part.tensor);
+  }
+  space.derive_working();
+  return state.at("step").get<std::int64_t>();
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "optim/parameter_space.h"
+
+namespace sluice {
+
+/// A checkpoint is a folder step-NNNNNNNN with weights.safetensors (the master weights),
+/// optimizer.safetensors (the optimizer's state by parameter) and state.json, written last: the
+/// step, what the run was, and size and CRC-32 of the other files. It is written beside its place
+/// as step-NNNNNNNN.tmp.<pid>, synced, and renamed: under its own name it is whole or absent.
+
+/// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a
+/// resumed run must agree on. Returns the checkpoint's path.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
+                                      const nlohmann::json& run, const ParameterSpace& space,
+                                      const Optimizer& optimizer, std::int64_t keep);
+
+/// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+/// Removes temporaries that a crash has left.
+void remove_temporaries(const std::filesystem::path& folder);
+
+/// Checks sizes and checksums of all files; throws Error naming the file that is damaged, or the
+/// field of `run` that differs. Returns the step and fills weights, state and update count.
+std::int64_t load_checkpoint(const std::filesystem::path& checkpoint, const nlohmann::json& run,
+                             ParameterSpace& space, Optimizer& optimizer);
+
+}  // namespace sluice

@@ -1,0 +1,228 @@
+#include "apps/train/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+/// Levenshtein's distance, for "did you mean".
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j)
+    row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+std::string number(double value) {
+  return fmt::format("{:g}", value);
+}
+
+/// A validator that prints the allowed range and refuses NaN.
+CLI::Validator range(double low, double high) {
+  const std::string text = fmt::format("from {} to {}", number(low), number(high));
+  const auto check = [low, high, text](std::string& input) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(input, value) || !(value >= low && value <= high))
+      return fmt::format("'{}' is not a number {}", input, text);
+    return {};
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
+  const auto check = [low, high](std::string& input) -> std::string {
+    std::int64_t value = 0;
+    if (CLI::detail::lexical_cast(input, value) && value >= low && value <= high) return {};
+    if (high == std::numeric_limits<std::int64_t>::max())
+      return fmt::format("'{}' is not a whole number of at least {}", input, low);
+    return fmt::format("'{}' is not a whole number from {} to {}", input, low, high);
+  };
+  return CLI::Validator(check, "");
+}
+
+/// --n_layer is accepted for --n-layer.
+std::string kebab(std::string argument) {
+  if (argument.rfind("--", 0) != 0) return argument;
+  const auto end = std::min(argument.find('='), argument.size());
+  std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return argument;
+}
+
+}  // namespace
+
+struct CommandLine::Impl {
+  CLI::App app;
+  std::string heading = "Options";
+
+  std::string nearest(const std::string& flag) const {
+    std::string best;
+    std::size_t distance = std::max<std::size_t>(3, flag.size() / 2);
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& known : option->get_lnames()) {
+        const std::size_t d = edit_distance(flag, known);
+        if (d < distance) {
+          distance = d;
+          best = known;
+        }
+      }
+    }
+    return best;
+  }
+
+  [[noreturn]] void unknown(const std::string& what, const std::string& name) const {
+    const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    const std::string guess = nearest(kebab("--" + bare).substr(2));
+    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, name,
+                     guess.empty() ? "" : fmt::format(" (did you mean --{}?)", guess)),
+         ErrorKind::usage);
+  }
+};
+
+CommandLine::CommandLine(const std::string& name, const std::string& description)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->app.name(name);
+  impl_->app.description(description);
+  impl_->app.allow_extras(true);  // reported here, with the nearest name
+  impl_->app.option_defaults()->always_capture_default();
+  impl_->app.set_help_flag("--help,-h", "Print this and exit");
+  impl_->app.set_version_flag("--version", name + " (Sluice) " SLUICE_VERSION,
+                              "Print the version and exit");
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::group(const std::string& heading) {
+  impl_->heading = heading;
+}
+
+void CommandLine::add(const std::string& flag, std::string& value, const std::string& help) {
+  impl_->app.add_option(flag, value, help)->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
+  impl_->app.add_flag(flag, value, help)->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, std::int64_t& value, const std::string& help,
+                      std::int64_t low, std::int64_t high) {
+  impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& value,
+                      const std::string& help, std::int64_t low) {
+  impl_->app.add_option(flag, value, help)
+      ->check(integer_range(low, std::numeric_limits<std::int64_t>::max()))
+      ->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {
+  impl_->app.add_option(flag, value, help)
+      ->check(integer_range(0, std::numeric_limits<std::int64_t>::max()))
+      ->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, double& value, const std::string& help, double low,
+                      double high) {
+  impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
+}
+
+void CommandLine::add(const std::string& flag, std::optional<double>& value,
+                      const std::string& help, double low, double high) {
+  impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
+}
+
+void CommandLine::add_choice(const std::string& flag, std::string& value, const std::string& help,
+                             const std::vector<std::string>& choices) {
+  const auto check = [choices](std::string& input) -> std::string {
+    if (std::ranges::find(choices, input) != choices.end()) return {};
+    return fmt::format("'{}' is not one of {}", input, fmt::join(choices, ", "));
+  };
+  impl_->app.add_option(flag, value, fmt::format("{} ({})", help, fmt::join(choices, "|")))
+      ->check(CLI::Validator(check, ""))
+      ->group(impl_->heading);
+}
+
+void CommandLine::allow_config_file() {
+  impl_->app.set_config("--config", "", "Read options from this file; flags win")
+      ->group(impl_->heading);
+  impl_->app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+void CommandLine::require(const std::string& flag) {
+  impl_->app.get_option(flag)->required();
+}
+
+bool CommandLine::parse(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i)
+    arguments.push_back(kebab(argv[i]));  // CLI11 takes from the end
+  try {
+    impl_->app.parse(arguments);
+  } catch (const CLI::Success& done) {
+    impl_->app.exit(done);
+    return false;
+  } catch (const CLI::ConfigError& error) {
+    const std::string text = error.what();
+    const std::string marker = "INI was not able to parse ";
+    if (text.rfind(marker, 0) == 0)
+      impl_->unknown("key in the configuration file", text.substr(marker.size()));
+    fail(text, ErrorKind::usage);
+  } catch (const CLI::FileError& error) {
+    fail(fmt::format("the configuration file cannot be read: {}", error.what()), ErrorKind::usage);
+  } catch (const CLI::ParseError& error) {
+    fail(error.what(), ErrorKind::usage);
+  }
+  const auto extras = impl_->app.remaining();
+  if (!extras.empty()) {
+    if (extras.front().rfind('-', 0) == 0) impl_->unknown("flag", extras.front());
+    fail(fmt::format("unexpected argument '{}'; options begin with --", extras.front()),
+         ErrorKind::usage);
+  }
+  return true;
+}
+
+std::string CommandLine::resolved() const {
+  return impl_->app.config_to_str(true, false);
+}
+
+int run_program(const std::string& name, const std::function<int()>& body) {
+  const auto report = [&](const std::string& message) {
+    fmt::print(stderr, "{}: error: {}\n", name, message);
+  };
+  try {
+    return body();
+  } catch (const Error& error) {
+    report(error.what());
+    switch (error.kind()) {
+      case ErrorKind::runtime:
+        return 1;
+      case ErrorKind::usage:
+        return 2;
+      case ErrorKind::numerical:
+        return 3;
+    }
+  } catch (const std::bad_alloc&) {
+    report("the system has no memory left; use a smaller model or batch");
+  } catch (const std::exception& error) {
+    report(error.what());
+  }
+  return 1;
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// The one table of a program's options: it parses the command line and a --config file (the
+/// command line wins), makes --help and --version, and writes the resolved configuration. Bad use
+/// is an Error (usage); an unknown flag or key names the nearest known one.
+class CommandLine {
+ public:
+  CommandLine(const std::string& name, const std::string& description);
+  ~CommandLine();
+
+  /// Options declared from here on stand under this heading in --help.
+  void group(const std::string& heading);
+
+  // `flag` is the long kebab-case name with its dashes; the value given beforehand is the default.
+  void add(const std::string& flag, std::string& value, const std::string& help);
+  void add(const std::string& flag, bool& value, const std::string& help);
+  void add(const std::string& flag, std::int64_t& value, const std::string& help,
+           std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
+  void add(const std::string& flag, std::optional<std::int64_t>& value, const std::string& help,
+           std::int64_t low = 0);
+  void add(const std::string& flag, std::uint64_t& value, const std::string& help);
+  void add(const std::string& flag, double& value, const std::string& help, double low,
+           double high);
+  void add(const std::string& flag, std::optional<double>& value, const std::string& help,
+           double low, double high);
+  void add_choice(const std::string& flag, std::string& value, const std::string& help,
+                  const std::vector<std::string>& choices);
+  /// Adds --config FILE.
+  void allow_config_file();
+  void require(const std::string& flag);
+
+  /// False when --help or --version was asked for and printed: the program is done.
+  bool parse(int argc, const char* const* argv);
+
+  /// Every option with its value, as a file for --config.
+  std::string resolved() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Runs a program's body. Prints an Error as "NAME: error: ..." on stderr and returns its exit
+/// code: 1 run-time failure, 2 usage, 3 numerical stop.
+int run_program(const std::string& name, const std::function<int()>& body);
+
+}  // namespace sluice

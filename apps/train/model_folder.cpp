@@ -1,0 +1,73 @@
+#include "apps/train/model_folder.h"
+
+#include <fmt/format.h>
+
+#include "engine/io/durable.h"
+#include "models/gpt2/weights.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string_view torch_name(StoredType type) {
+  switch (type) {
+    case StoredType::BF16:
+      return "bfloat16";
+    case StoredType::F16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
+LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+  if (!fs::is_directory(folder))
+    fail(fmt::format("there is no model folder {}; give a folder with config.json and "
+                     "model.safetensors",
+                     folder.string()),
+         ErrorKind::usage);
+  GPT2Config config = read_config(folder / "config.json");
+  if (context) {
+    if (*context > config.n_positions)
+      fail(fmt::format("--context {} is longer than the model's {} positions", *context,
+                       config.n_positions),
+           ErrorKind::usage);
+    config.n_positions = *context;
+  }
+  LoadedModel loaded{std::make_unique<GPT2>(config), nullptr};
+  loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
+  load_weights(folder, config, *loaded.space);
+  return loaded;
+}
+
+void export_model(const fs::path& folder, const GPT2Config& config, const ParameterSpace& space,
+                  const Tokenizer* tokenizer, StoredType type) {
+  fs::create_directories(folder);
+  const fs::path temporary = folder / "model.safetensors.tmp";
+  save_weights(temporary, space, type);
+  rename_durably(temporary, folder / "model.safetensors");
+  std::int64_t end_of_text = -1;
+  if (tokenizer != nullptr) {
+    tokenizer->save(folder);
+    end_of_text = tokenizer->end_of_text().value_or(-1);
+  }
+  const std::string json = config_json(config, torch_name(type), end_of_text);
+  write_file_durably(folder / "config.json", std::as_bytes(std::span(json)));
+}
+
+DType parse_precision(const std::string& name) {
+  if (name == "fp32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "fp64") return DType::f64;
+  if (name == "tf32")
+    fail("--precision tf32 needs a GPU with tensor cores; on the CPU use fp32 or bf16",
+         ErrorKind::usage);
+  fail(fmt::format("--precision {} is not available on the CPU; use fp32 or bf16", name),
+       ErrorKind::usage);
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "engine/io/safetensors_header.h"
+#include "models/gpt2/gpt2.h"
+#include "models/text/tokenizer.h"
+#include "optim/parameter_space.h"
+
+namespace sluice {
+
+/// A model with its weights.
+struct LoadedModel {
+  std::unique_ptr<GPT2> model;
+  std::unique_ptr<ParameterSpace> space;
+};
+
+/// Opens a Hugging Face folder. `context` shortens the model's.
+LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context = {});
+
+/// Writes config.json, model.safetensors and the tokenizer's files, each whole or not at all;
+/// Hugging Face opens the folder.
+void export_model(const std::filesystem::path& folder, const GPT2Config& config,
+                  const ParameterSpace& space, const Tokenizer* tokenizer, StoredType type);
+
+/// fp32, bf16, fp16 as --precision and --dtype name them. Throws Error (usage) for tf32 and for
+/// what the CPU does not train in.
+DType parse_precision(const std::string& name);
+
+}  // namespace sluice

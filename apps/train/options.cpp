@@ -1,0 +1,72 @@
+#include "apps/train/options.h"
+
+#include <limits>
+
+namespace sluice {
+
+void declare_options(CommandLine& line, TrainOptions& o) {
+  const double infinity = std::numeric_limits<double>::max();
+  line.group("Model");
+  line.add("--model", o.model,
+           "gpt2, gpt2-medium, gpt2-large, gpt2-xl (random weights), or a Hugging Face folder");
+  line.add("--n-layer", o.n_layer, "Blocks of a shape of your own", 1);
+  line.add("--n-head", o.n_head, "Attention heads", 1);
+  line.add("--n-embd", o.n_embd, "Width; a multiple of --n-head", 1);
+  line.add("--vocab-size", o.vocab_size, "Vocabulary; default: the tokenizer's", 1);
+  line.add("--context", o.context, "Longest sequence; crops that of a loaded model", 1);
+
+  line.group("Data");
+  line.add("--data", o.data, "Text file, .bin of uint16 ids, llm.c .bin, or prepare_data's folder");
+  line.add("--val-data", o.val_data, "The same, for validation; default: the last tenth of a text");
+  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
+                  {"auto", "bytes", "chars", "gpt2"});
+  line.add("--tokenizer-dir", o.tokenizer_dir, "Folder with vocab.json + merges.txt or the like");
+  line.add_choice("--data-order", o.data_order, "Order of the training sequences",
+                  {"shuffled", "sequential"});
+
+  line.group("Batch and length");
+  line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
+  line.add("--micro-batch", o.micro_batch, "Sequences computed at a time; default: what suits", 1);
+  line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the context", 1);
+  line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
+
+  line.group("Optimizer");
+  line.add_choice("--optimizer", o.optimizer, "Update rule", {"adamw", "sgd"});
+  line.add("--lr", o.lr, "Learning rate; default 1e-3, 3e-4 for gpt2*, 5e-5 for a folder", 0,
+           infinity);
+  line.add("--min-lr", o.min_lr, "Rate at the end of the schedule; default a tenth of --lr", 0,
+           infinity);
+  line.add("--warmup-steps", o.warmup_steps, "Updates until the rate is full");
+  line.add_choice("--lr-schedule", o.lr_schedule, "Shape of the rate after warm-up",
+                  {"constant", "cosine", "linear"});
+  line.add("--beta1", o.beta1, "AdamW's first decay; SGD's momentum", 0, 1);
+  line.add("--beta2", o.beta2, "AdamW's second decay", 0, 1);
+  line.add("--eps", o.eps, "AdamW's epsilon, outside the root", 0, 1);
+  line.add("--weight-decay", o.weight_decay, "Decoupled; on tensors of two or more dimensions", 0,
+           infinity);
+  line.add("--grad-clip", o.grad_clip, "Bound on the global gradient norm; 0: none", 0, infinity);
+  line.add("--dropout", o.dropout, "Probability, everywhere that GPT-2 has it", 0, 0.999);
+
+  line.group("Machine");
+  line.add_choice("--precision", o.precision, "Arithmetic; master weights stay fp32",
+                  {"fp32", "tf32", "bf16", "fp16"});
+  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+  line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
+
+  line.group("Run");
+  line.add("--output", o.output, "Folder of the run; default runs/<time>");
+  line.add("--save-every", o.save_every, "Checkpoint every this many steps; 0: only at the end");
+  line.add("--keep", o.keep, "Checkpoints kept", 1);
+  line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
+  line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
+  line.add("--val-steps", o.val_steps, "Micro-batches per validation", 1);
+  line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
+  line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
+  line.add("--prompt", o.prompt, "Text that samples continue");
+  line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
+  line.add("--max-bad-steps", o.max_bad_steps,
+           "Stop (exit code 3) after this many non-finite gradients in a row", 1);
+  line.allow_config_file();
+}
+
+}  // namespace sluice

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "apps/train/command_line.h"
+#include "models/gpt2/config.h"
+
+namespace sluice {
+
+/// What the user of train_gpt2 asked for, before anything was looked up. Field names are the
+/// flags'; `declare_options` is the table with their meaning.
+struct TrainOptions {
+  std::string model;  ///< empty: a shape of one's own
+  std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
+  std::optional<std::int64_t> vocab_size, context;
+
+  std::string data, val_data;
+  std::string tokenizer = "auto", tokenizer_dir;
+  std::string data_order = "shuffled";
+
+  std::int64_t batch_size = 16;
+  std::optional<std::int64_t> micro_batch, seq_len;
+  std::int64_t steps = 300;
+
+  std::string optimizer = "adamw";
+  std::optional<double> lr, min_lr;
+  std::int64_t warmup_steps = 20;
+  std::string lr_schedule = "cosine";
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0, dropout = 0;
+
+  std::string precision = "fp32", device = "auto";
+  std::int64_t threads = 0;
+
+  std::string output, resume = "auto";
+  std::int64_t save_every = 0, keep = 2;
+  std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
+  std::string prompt;
+  std::uint64_t seed = 1337;
+  std::int64_t max_bad_steps = 5;
+};
+
+void declare_options(CommandLine& line, TrainOptions& options);
+
+}  // namespace sluice

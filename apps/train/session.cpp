@@ -1,0 +1,381 @@
+#include "apps/train/session.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/train/calibrate.h"
+#include "apps/train/checkpoint.h"
+#include "apps/train/loader.h"
+#include "apps/train/model_folder.h"
+#include "apps/train/progress.h"
+#include "apps/train/run_log.h"
+#include "apps/train/setup.h"
+#include "apps/train/stop_signal.h"
+#include "engine/io/durable.h"
+#include "kernels/cpu/parallel_for.h"
+#include "models/gpt2/generate.h"
+#include "models/gpt2/weights.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// What the operating system counts for this process.
+std::size_t resident_peak() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+fs::path output_folder(const TrainOptions& options) {
+  if (!options.output.empty()) return options.output;
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char name[32];
+  std::strftime(name, sizeof name, "%Y%m%d-%H%M%S", &local);
+  return fs::path("runs") / name;
+}
+
+class Session {
+ public:
+  Session(const TrainOptions& options, const std::string& resolved);
+  void run();
+
+ private:
+  void prepare_output(const std::string& resolved);
+  nlohmann::json run_identity() const;
+  void resume();
+  void load(const fs::path& checkpoint);
+  void print_table() const;
+  void train_until(std::int64_t last, const StopSignal& signal);
+  void record_step(std::int64_t step, const TrainStep& result, double milliseconds);
+  void guard_numbers(std::int64_t step, const TrainStep& result);
+  void validate_now(std::int64_t step);
+  void sample_now(std::int64_t step);
+  void save_now(std::int64_t step);
+  void finish(const char* stopped_by);
+
+  bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
+
+  const TrainOptions& options_;
+  RunSetup setup_;
+  fs::path output_;
+  DevicePtr device_;
+  GPT2 model_;
+  ParameterSpace space_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Trainer trainer_;
+  BatchLoader loader_;
+  std::size_t planned_ = 0;
+  double peak_rate_ = 0;
+  std::optional<RunLog> log_;
+  std::optional<StepPrinter> printer_;
+  std::string data_fingerprint_;
+  std::int64_t step_ = 0;  ///< updates done
+  std::int64_t saved_step_ = -1;
+  std::int64_t bad_steps_ = 0;
+  double last_loss_ = NAN, last_val_ = NAN;
+};
+
+SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
+  return {o.data_order == "sequential" ? SequenceSampler::Order::sequential
+                                       : SequenceSampler::Order::shuffled,
+          o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
+}
+
+Session::Session(const TrainOptions& options, const std::string& resolved)
+    : options_(options),
+      setup_(resolve(options)),
+      output_(output_folder(options)),
+      device_(make_cpu_device()),
+      model_(setup_.config),
+      space_(model_.parameters(), device_, setup_.dtype, ParameterSpace::Use::training),
+      optimizer_(make_optimizer(options, space_)),
+      trainer_(model_, space_, *optimizer_, setup_.schedule, setup_.trainer),
+      loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
+              setup_.trainer.seq_len),
+      data_fingerprint_(fingerprint(*setup_.data.train)) {
+  planned_ = planned_peak(options, setup_);
+  if (planned_ > device_->arena().capacity())
+    fail(
+        fmt::format("training needs {}, this machine has {}; use a smaller --micro-batch, "
+                    "--seq-len or model",
+                    format_bytes(planned_), format_bytes(device_->arena().capacity())));
+  prepare_output(resolved);
+  if (setup_.model_folder.empty())
+    space_.initialize(options.seed);
+  else
+    load_weights(setup_.model_folder, setup_.config, space_);
+  resume();
+  peak_rate_ = measure_matmul_rate(device_, setup_.dtype);
+}
+
+void Session::prepare_output(const std::string& resolved) {
+  std::error_code error;
+  fs::create_directories(output_, error);
+  if (error)
+    fail(fmt::format("--output {} cannot be made: {}", output_.string(), error.message()),
+         ErrorKind::usage);
+  if (access(output_.c_str(), W_OK | X_OK) != 0)
+    fail(fmt::format("--output {} is not writable", output_.string()), ErrorKind::usage);
+  if (options_.resume == "never" && !list_checkpoints(output_ / "checkpoints").empty())
+    fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
+                     "another --output",
+                     output_.string()),
+         ErrorKind::usage);
+  log_.emplace(output_ / "log.jsonl");
+  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
+}
+
+/// What must be the same for a checkpoint to be continued.
+nlohmann::json Session::run_identity() const {
+  const GPT2Config& c = setup_.config;
+  return {{"model",
+           {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
+            c.layer_norm_epsilon}},
+          {"optimizer", options_.optimizer},
+          {"precision", options_.precision},
+          {"data", data_fingerprint_},
+          {"data_order", options_.data_order},
+          {"batch_size", options_.batch_size},
+          {"seq_len", setup_.trainer.seq_len},
+          {"seed", options_.seed}};
+}
+
+void Session::load(const fs::path& checkpoint) {
+  step_ = load_checkpoint(checkpoint, run_identity(), space_, *optimizer_);
+  saved_step_ = step_;
+  fmt::print("resumed      {} (step {})\n", checkpoint.string(), step_);
+}
+
+void Session::resume() {
+  if (options_.resume == "never") return;
+  if (options_.resume != "auto") {
+    if (!fs::is_directory(options_.resume))
+      fail(fmt::format("--resume {}: there is no such checkpoint (auto and never are the other "
+                       "values)",
+                       options_.resume),
+           ErrorKind::usage);
+    return load(options_.resume);
+  }
+  remove_temporaries(output_ / "checkpoints");
+  auto all = list_checkpoints(output_ / "checkpoints");
+  for (; !all.empty(); all.pop_back()) {
+    try {
+      return load(all.back());
+    } catch (const Error& error) {
+      // A damaged checkpoint must not cost the run while an older one is whole.
+      if (error.kind() != ErrorKind::runtime || all.size() == 1) throw;
+      fmt::print("warning      {}\n             falling back to {}\n", error.what(),
+                 all[all.size() - 2].string());
+      log_->write("warning", {{"message", error.what()}});
+    }
+  }
+}
+
+void Session::print_table() const {
+  const GPT2Config& c = setup_.config;
+  const auto row = [](const char* name, const std::string& text) {
+    fmt::print("{:<12} {}\n", name, text);
+  };
+  row("model",
+      fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
+                  "parameters{}",
+                  c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
+                  format_count(static_cast<double>(space_.parameters())),
+                  setup_.model_folder.empty() ? "" : " from " + setup_.model_folder.string()));
+  row("data",
+      fmt::format("{}: {} tokens{}, {}", setup_.data_path.string(),
+                  format_count(static_cast<double>(setup_.data.train->size())),
+                  setup_.tokenizer ? fmt::format(" ({})", setup_.tokenizer->kind()) : std::string(),
+                  setup_.data.val
+                      ? fmt::format("{} for validation",
+                                    format_count(static_cast<double>(setup_.data.val->size())))
+                      : std::string("none for validation")));
+  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
+                           options_.batch_size, setup_.trainer.seq_len, setup_.trainer.micro_batch,
+                           options_.steps,
+                           format_count(static_cast<double>(options_.batch_size) *
+                                        static_cast<double>(setup_.trainer.seq_len) *
+                                        static_cast<double>(options_.steps))));
+  row("machine", fmt::format("cpu, {} threads, {}, matrix products {:.0f} GFLOP/s", cpu::threads(),
+                             options_.precision, peak_rate_ / 1e9));
+  row("memory", fmt::format("{} planned of {}", format_bytes(planned_),
+                            format_bytes(device_->arena().capacity())));
+  row("output", output_.string());
+}
+
+void Session::run() {
+  print_table();
+  log_->write("start", {{"version", 1},
+                        {"program", "Sluice " SLUICE_VERSION},
+                        {"step", step_},
+                        {"steps", options_.steps},
+                        {"parameters", space_.parameters()},
+                        {"planned_bytes", planned_},
+                        {"matmul_flops", peak_rate_},
+                        {"threads", cpu::threads()},
+                        {"run", run_identity()}});
+  if (step_ >= options_.steps && options_.steps > 0)
+    fmt::print("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
+               options_.steps);
+  printer_.emplace(step_, options_.steps, is_terminal(STDOUT_FILENO));
+  const StopSignal signal;
+  train_until(options_.steps, signal);
+  finish(signal.received());
+}
+
+void Session::train_until(std::int64_t last, const StopSignal& signal) {
+  while (step_ < last && signal.received() == nullptr) {
+    const auto start = Clock::now();
+    const TrainStep result = trainer_.step(step_, loader_.batch(step_));
+    ++step_;
+    record_step(step_, result, milliseconds_since(start));
+    guard_numbers(step_, result);
+    if (step_ == last) break;
+    if (due(step_, options_.val_every)) validate_now(step_);
+    if (due(step_, options_.sample_every)) sample_now(step_);
+    if (due(step_, options_.save_every)) save_now(step_);
+  }
+}
+
+void Session::record_step(std::int64_t step, const TrainStep& result, double milliseconds) {
+  const auto tokens =
+      static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
+  const double rate = tokens / milliseconds * 1e3;
+  const double mfu = rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / peak_rate_;
+  last_loss_ = result.loss;
+  log_->write("train", {{"step", step},
+                        {"loss", result.loss},
+                        {"grad_norm", result.gradient_norm},
+                        {"lr", result.rate},
+                        {"tokens", tokens},
+                        {"step_ms", milliseconds},
+                        {"tokens_per_second", rate},
+                        {"mfu", mfu},
+                        {"memory_bytes", device_->arena().peak()},
+                        {"applied", result.applied}});
+  printer_->step({.step = step,
+                  .loss = result.loss,
+                  .norm = result.gradient_norm,
+                  .rate = result.rate,
+                  .milliseconds = milliseconds,
+                  .tokens_per_second = rate,
+                  .mfu = mfu,
+                  .memory = device_->arena().peak()});
+}
+
+void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
+  if (result.applied) {
+    bad_steps_ = 0;
+    return;
+  }
+  ++bad_steps_;
+  const std::string text =
+      fmt::format("step {}: the gradient is not finite; the update was skipped ({} in a row)", step,
+                  bad_steps_);
+  printer_->print("warning      " + text);
+  log_->write("warning", {{"step", step}, {"message", text}});
+  if (bad_steps_ < options_.max_bad_steps) return;
+  fail(fmt::format("{} gradients in a row were not finite at step {}; the weights are those of the "
+                   "last good step and were not saved over; lower --lr or check the data",
+                   bad_steps_, step),
+       ErrorKind::numerical);
+}
+
+void Session::validate_now(std::int64_t step) {
+  if (!setup_.data.val) return;
+  const auto start = Clock::now();
+  last_val_ = trainer_.evaluate(*setup_.data.val, options_.val_steps);
+  const double ms = milliseconds_since(start);
+  printer_->print(
+      fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
+  log_->write("val", {{"step", step}, {"loss", last_val_}, {"ms", ms}});
+}
+
+void Session::sample_now(std::int64_t step) {
+  if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
+  const Tokenizer& tokenizer = *setup_.tokenizer;
+  std::vector<std::int32_t> prompt;
+  if (!options_.prompt.empty())
+    prompt = tokenizer.encode(options_.prompt);
+  else if (tokenizer.end_of_text())
+    prompt = {*tokenizer.end_of_text()};
+  else
+    prompt = {setup_.data.train->size() > 0 ? tokenizer.encode("\n").front() : 0};
+  const auto made =
+      generate(model_, device_, prompt,
+               {.max_tokens = options_.sample_tokens,
+                .sampling = {.temperature = 0.8,
+                             .top_k = 200,
+                             .seed = options_.seed + static_cast<std::uint64_t>(step)}});
+  const std::string text = options_.prompt + tokenizer.decode(made);
+  printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
+  log_->write("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+}
+
+void Session::save_now(std::int64_t step) {
+  if (saved_step_ == step) return;
+  const auto start = Clock::now();
+  const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(), space_,
+                                         *optimizer_, options_.keep);
+  saved_step_ = step;
+  const double ms = milliseconds_since(start);
+  printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
+  log_->write("checkpoint", {{"step", step}, {"path", saved.string()}, {"ms", ms}});
+}
+
+void Session::finish(const char* stopped_by) {
+  if (stopped_by != nullptr)
+    printer_->print(fmt::format("stopping     {} received after step {}", stopped_by, step_));
+  save_now(step_);
+  if (stopped_by == nullptr) {
+    validate_now(step_);
+    sample_now(step_);
+    export_model(output_ / "model", setup_.config, space_, setup_.tokenizer.get(), StoredType::F32);
+  }
+  log_->write("end", {{"step", step_},
+                      {"loss", last_loss_},
+                      {"val_loss", last_val_},
+                      {"planned_bytes", planned_},
+                      {"engine_peak_bytes", device_->arena().peak()},
+                      {"resident_peak_bytes", resident_peak()},
+                      {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
+  fmt::print(
+      "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
+      std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string());
+  fmt::print("memory       {} planned, {} used by tensors, {} resident at most\n",
+             format_bytes(planned_), format_bytes(device_->arena().peak()),
+             format_bytes(resident_peak()));
+  if (stopped_by != nullptr) {
+    fmt::print("go on with   the same command and --output {}\n", output_.string());
+    return;
+  }
+  fmt::print("model        {}\n", (output_ / "model").string());
+  fmt::print("next         generate --model {} --prompt \"...\"\n", (output_ / "model").string());
+  fmt::print("             scripts/plot_run.py {}\n", output_.string());
+}
+
+}  // namespace
+
+void run_training(const TrainOptions& options, const std::string& resolved) {
+  cpu::set_threads(static_cast<int>(options.threads));
+  Session(options, resolved).run();
+}
+
+}  // namespace sluice

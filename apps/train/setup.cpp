@@ -1,0 +1,194 @@
+#include "apps/train/setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/train/model_folder.h"
+#include "models/text/bpe_files.h"
+#include "models/text/byte_tokenizer.h"
+#include "models/text/char_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The text that ships with the program: its own documentation and sources.
+fs::path shipped_text() {
+  const fs::path text =
+      fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sluice/corpus.txt";
+  if (!fs::exists(text))
+    fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
+                     text.string()),
+         ErrorKind::usage);
+  return text;
+}
+
+void resolve_model(const TrainOptions& o, RunSetup& setup) {
+  GPT2Config& config = setup.config;
+  if (o.model.empty()) {
+    config.n_layer = o.n_layer;
+    config.n_head = o.n_head;
+    config.n_embd = o.n_embd;
+    config.n_positions = o.context.value_or(128);
+    config.vocab_size = 0;  // the tokenizer's, below
+  } else if (const auto known = preset(o.model)) {
+    config = *known;
+    config.n_positions = o.context.value_or(config.n_positions);
+  } else if (fs::is_directory(o.model)) {
+    setup.model_folder = o.model;
+    config = read_config(setup.model_folder / "config.json");
+    if (o.context && *o.context > config.n_positions)
+      fail(fmt::format("--context {} is longer than the model's {} positions", *o.context,
+                       config.n_positions),
+           ErrorKind::usage);
+    config.n_positions = o.context.value_or(config.n_positions);
+  } else {
+    fail(fmt::format("--model '{}' is neither a folder nor one of {}", o.model,
+                     fmt::join(preset_names(), ", ")),
+         ErrorKind::usage);
+  }
+}
+
+/// Where the tokenizer comes from, in order: --tokenizer-dir, the model's folder, the folder of
+/// prepared data, the kind asked for.
+std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup) {
+  const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
+    if (o.tokenizer != "auto" && tokenizer->kind() != o.tokenizer)
+      fail(fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}", from.string(),
+                       tokenizer->kind(), o.tokenizer),
+           ErrorKind::usage);
+    return tokenizer;
+  };
+  if (!o.tokenizer_dir.empty())
+    return require_kind(load_tokenizer(o.tokenizer_dir), o.tokenizer_dir);
+  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder))
+    return require_kind(load_tokenizer(setup.model_folder), setup.model_folder);
+  if (fs::is_directory(setup.data_path) && has_tokenizer(setup.data_path))
+    return require_kind(load_tokenizer(setup.data_path), setup.data_path);
+  if (o.tokenizer == "gpt2" || (o.tokenizer == "auto" && preset(o.model)))
+    if (!is_token_data(setup.data_path))
+      fail(
+          "the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
+          "encoder.json "
+          "and vocab.bpe); --tokenizer bytes works without files",
+          ErrorKind::usage);
+  if (is_token_data(setup.data_path)) return nullptr;
+  if (o.tokenizer == "chars")
+    return std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_text(setup.data_path)));
+  return std::make_unique<ByteTokenizer>();
+}
+
+void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
+  GPT2Config& config = setup.config;
+  if (o.model.empty())
+    config.vocab_size =
+        o.vocab_size.value_or(setup.tokenizer ? setup.tokenizer->vocab_size() : 50257);
+  else if (o.vocab_size && *o.vocab_size != config.vocab_size)
+    fail(fmt::format("--vocab-size {} contradicts --model {}, which has {}", *o.vocab_size, o.model,
+                     config.vocab_size),
+         ErrorKind::usage);
+  if (setup.tokenizer && setup.tokenizer->vocab_size() > config.vocab_size)
+    fail(fmt::format("the {} tokenizer has {} tokens, the model only {}; raise --vocab-size or "
+                     "choose another --tokenizer",
+                     setup.tokenizer->kind(), setup.tokenizer->vocab_size(), config.vocab_size),
+         ErrorKind::usage);
+  validate(config);
+}
+
+void resolve_batch(const TrainOptions& o, RunSetup& setup) {
+  auto& trainer = setup.trainer;
+  trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
+  if (trainer.seq_len > setup.config.n_positions)
+    fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
+                     setup.config.n_positions),
+         ErrorKind::usage);
+  if (o.micro_batch) {
+    if (o.batch_size % *o.micro_batch != 0)
+      fail(fmt::format("--batch-size {} is not divisible by --micro-batch {}: {} * {} = {}",
+                       o.batch_size, *o.micro_batch, o.batch_size / *o.micro_batch, *o.micro_batch,
+                       o.batch_size / *o.micro_batch * *o.micro_batch),
+           ErrorKind::usage);
+    trainer.micro_batch = *o.micro_batch;
+  } else {
+    // Enough tokens for full-speed matrix products, few enough for modest activations.
+    constexpr std::int64_t enough_tokens = 8192;
+    std::int64_t rows = o.batch_size;
+    while (rows > 1 && (rows * trainer.seq_len > enough_tokens || o.batch_size % rows != 0))
+      --rows;
+    trainer.micro_batch = rows;
+  }
+  const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
+  if (setup.data.train->size() < needed)
+    fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
+                     "smaller --batch-size or a shorter --seq-len",
+                     setup.data_path.string(), setup.data.train->size(), o.batch_size,
+                     trainer.seq_len, needed),
+         ErrorKind::usage);
+  if (setup.data.val && setup.data.val->size() < trainer.seq_len + 1) {
+    if (!o.val_data.empty())
+      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data,
+                       setup.data.val->size(), trainer.seq_len + 1),
+           ErrorKind::usage);
+    setup.data.val = nullptr;
+  }
+  trainer.grad_clip = o.grad_clip;
+  trainer.dropout = o.dropout;
+  trainer.seed = o.seed;
+}
+
+void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
+  const double usual = !setup.model_folder.empty() ? 5e-5 : (o.model.empty() ? 1e-3 : 3e-4);
+  Schedule& schedule = setup.schedule;
+  schedule.kind = o.lr_schedule == "constant" ? ScheduleKind::constant
+                  : o.lr_schedule == "cosine" ? ScheduleKind::cosine
+                                              : ScheduleKind::linear;
+  schedule.rate = o.lr.value_or(usual);
+  schedule.final_rate = o.min_lr.value_or(schedule.rate / 10);
+  schedule.warmup = o.warmup_steps;
+  schedule.updates = o.steps;
+}
+
+}  // namespace
+
+RunSetup resolve(const TrainOptions& o) {
+  if (o.device == "cuda")
+    fail("--device cuda: this program was built without CUDA; use --device cpu", ErrorKind::usage);
+  RunSetup setup;
+  setup.dtype = parse_precision(o.precision);
+  setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
+  if (!fs::exists(setup.data_path))
+    fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+  resolve_model(o, setup);
+  setup.tokenizer = resolve_tokenizer(o, setup);
+  resolve_vocabulary(o, setup);
+  setup.data =
+      open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
+  resolve_batch(o, setup);
+  resolve_schedule(o, setup);
+  return setup;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace& space) {
+  if (o.optimizer == "sgd")
+    return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay});
+  return make_adamw(
+      space,
+      {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay});
+}
+
+std::size_t planned_peak(const TrainOptions& o, const RunSetup& setup) {
+  const DevicePtr device = make_meta_device();
+  GPT2 model(setup.config);
+  ParameterSpace space(model.parameters(), device, setup.dtype, ParameterSpace::Use::training);
+  const auto optimizer = make_optimizer(o, space);
+  Trainer trainer(model, space, *optimizer, setup.schedule, setup.trainer);
+  const auto tokens = static_cast<std::size_t>(o.batch_size * setup.trainer.seq_len);
+  trainer.step(0, {.tokens = std::vector<std::int32_t>(tokens),
+                   .targets = std::vector<std::int32_t>(tokens)});
+  if (setup.data.val) trainer.evaluate(*setup.data.val, 1);
+  return device->arena().peak();
+}
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/train/loader.h"
+#include "models/gpt2/gpt2.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+namespace sluice {
+
+struct TrainStep {
+  double loss = 0;           ///< mean over the batch, before the update
+  double gradient_norm = 0;  ///< before clipping
+  double rate = 0;
+  bool applied = true;  ///< false: the gradient was not finite and nothing was changed
+};
+
+/// One update after another: forward and backward of the micro-batches in order, clipping, the
+/// optimizer. It neither prints nor saves.
+class Trainer {
+ public:
+  struct Options {
+    std::int64_t micro_batch = 1;  ///< sequences; divides the batch
+    std::int64_t seq_len = 1;
+    double grad_clip = 1;
+    double dropout = 0;
+    std::uint64_t seed = 0;
+  };
+
+  Trainer(const GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
+          const Options& options)
+      : model_(model),
+        space_(space),
+        optimizer_(optimizer),
+        schedule_(schedule),
+        options_(options) {}
+
+  /// The update of step `step`, counted from 0.
+  TrainStep step(std::int64_t step, const Batch& batch);
+
+  /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially.
+  double evaluate(const TokenSource& tokens, std::int64_t batches) const;
+
+ private:
+  const GPT2& model_;
+  ParameterSpace& space_;
+  Optimizer& optimizer_;
+  Schedule schedule_;
+  Options options_;
+};
+
+}  // namespace sluice

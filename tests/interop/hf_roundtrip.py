@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Check, against Hugging Face transformers, that models pass both ways unharmed.
+
+  hf_roundtrip.py --bin-dir build/default/bin [--trained OUTPUT/model] [--keep FOLDER]
+
+(a) transformers writes random models (F32, BF16, sharded); our `probe` must compute its logits,
+    loss and gradients. (b) Our `convert` writes them in f32, bf16 and f16; transformers must open
+    the result and find the same weights and logits. (c) With --trained, transformers opens a model
+    that train_gpt2 exported, and its tokenizer.
+
+Run by hand, with a python that has torch, transformers and safetensors. The reference is
+transformers in float64. Exit codes: 0 all passed, 1 a check failed, 2 wrong use.
+"""
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local: never look a name up
+
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+
+LOGITS, LOSS, GRADIENT = 2e-5, 1e-5, 1e-5  # max abs, abs, relative l2
+DTYPES = {  # dtype, its unit roundoff, its smallest step, relative l2 that it may cost the logits
+    "f32": (torch.float32, 0.0, 0.0, 0.0),
+    "bf16": (torch.bfloat16, 2.0**-8, 0.0, 2e-2),
+    "f16": (torch.float16, 2.0**-11, 2.0**-24, 2e-3),
+}
+TEXT = ("To be, or not to be: that's the question.\n\n  Twice  two spaces, 1234 digits, don't "
+        "can't we'll;\ttab, caf\u00e9, na\u00efve, \u4f60\u597d, \U0001f642 end")
+
+
+class Checks:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def result(self, ok, text):
+        self.passed += ok
+        self.failed += not ok
+        print(f"{'ok  ' if ok else 'FAIL'}  {text}", flush=True)
+        return ok
+
+    def bound(self, name, figure, bound):
+        return self.result(figure <= bound, f"{name}: {figure:.3e} (bound {bound:.1e})")
+
+    def same(self, name, got, want):
+        return self.result(got == want, f"{name}: " + (
+            "as expected" if got == want else f"got {got}, expected {want}"))
+
+
+def call(checks, name, *command):
+    """Runs one of our programs. A failure is a failed check that shows the last thing it said."""
+    done = subprocess.run([str(part) for part in command], text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    if done.returncode:
+        said = " | ".join(done.stdout.splitlines()[-3:])
+        checks.result(False, f"{name}: {Path(command[0]).name} ended with "
+                      f"{done.returncode}: {said}")
+    return done.returncode == 0
+
+
+def random_model(seed, layers, heads, width, vocab, context):
+    """Every parameter is far from its usual start (biases 0, gains 1), so that one which is
+    forgotten, swapped or transposed shows."""
+    torch.manual_seed(seed)
+    end = vocab - 1
+    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=width, vocab_size=vocab,
+                        n_positions=context, bos_token_id=end, eos_token_id=end,
+                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1:
+                p.normal_(0.0 if name.endswith("bias") else 1.0, 0.1)
+            else:  # embeddings are [n, width], Conv1D weights [in, out]
+                embedding = name.endswith(("wte.weight", "wpe.weight"))
+                p.normal_(0.0, (1.5 / width**0.5) if embedding else 0.7 / p.shape[0]**0.5)
+    return model
+
+
+def open_model(checks, name, folder):
+    """The folder as transformers reads it, widened to float64; None (a failed check) if it cannot
+    or if a weight is missing or unknown."""
+    try:
+        model, info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+    except Exception as error:  # whatever transformers says about our files is the finding
+        checks.result(False, f"{name}: transformers cannot open it: {str(error).splitlines()[0]}")
+        return None
+    wrong = {key: sorted(map(str, info.get(key) or ())) for key in
+             ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    wrong = {key: names for key, names in wrong.items() if names and names != ["lm_head.weight"]}
+    if not checks.same(f"{name}: weights missing or unknown", wrong, {}):
+        return None
+    return model.double().eval()
+
+
+def write_tokens(path, vocab, count, seed):
+    """`count` random ids as headerless little-endian uint16; returns them."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, vocab, (count,), generator=generator)
+    path.write_bytes(b"".join(int(i).to_bytes(2, "little") for i in ids))
+    return ids
+
+
+def weights_of(model):
+    """Names as on the hub's gpt2: no prefix, and the tied head not named twice."""
+    return {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
+
+
+def reference(model, ids, batch, seq):
+    """Logits, loss and gradients in float64. The loss is not the model's own, since transformers
+    takes that in float32."""
+    model.zero_grad()
+    logits = model(ids[:-1].view(batch, seq), use_cache=False).logits
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[1:])
+    loss.backward()
+    gradients = {name: p.grad for name, p in weights_of(model).items()}
+    return logits.detach(), loss.item(), gradients
+
+
+def relative(got, want):
+    return ((got.double() - want.double()).norm() / want.double().norm().clamp_min(1e-300)).item()
+
+
+def max_abs(got, want):
+    return (got.double() - want.double()).abs().max().item()
+
+
+def check_probe(checks, name, programs, folder, model, batch, seq, bound=LOGITS):
+    """Runs probe on `folder` and compares everything it dumps with `model` in float64."""
+    tokens, dump = folder.parent / f"{folder.name}.bin", folder.parent / f"{folder.name}.dump"
+    ids = write_tokens(tokens, model.config.vocab_size, batch * seq + 1, seed=7)
+    dump.unlink(missing_ok=True)
+    if not call(checks, name, programs / "probe", "--model", folder, "--tokens", tokens, "--batch",
+                batch, "--seq", seq, "--dump", dump):
+        return
+    try:
+        got = load_file(dump)
+    except Exception as error:
+        checks.result(False, f"{name}: the dump cannot be read: {error}")
+        return
+    logits, loss, gradients = reference(model, ids, batch, seq)
+    wanted = {"logits", "loss"} | {f"grad.{key}" for key in gradients}
+    if not checks.same(f"{name}: tensors missing from the dump", sorted(wanted - set(got)), []):
+        return
+    checks.same(f"{name}: unknown gradients in the dump",
+                sorted(key for key in set(got) - wanted if key.startswith("grad.")), [])
+    if checks.same(f"{name}: shape of logits", tuple(got["logits"].shape), tuple(logits.shape)):
+        checks.bound(f"{name}: logits, max abs", max_abs(got["logits"], logits), bound)
+    checks.bound(f"{name}: loss, abs", abs(got["loss"].double().mean().item() - loss), LOSS)
+    errors = {}
+    for key, want in gradients.items():
+        have = got[f"grad.{key}"]
+        if have.shape != want.shape:
+            checks.same(f"{name}: shape of grad.{key}", tuple(have.shape), tuple(want.shape))
+            return
+        errors[key] = relative(have, want)
+    at = max(errors, key=lambda key: (math.isnan(errors[key]), errors[key]))
+    checks.bound(f"{name}: gradients, worst relative l2 of {len(gradients)} ({at})",
+                 errors[at], GRADIENT)
+
+
+def check_convert(checks, name, programs, source, model, dtype, exact=False):
+    """Runs convert on `source`, opens the result and compares it with `model` (the source).
+    `exact`: the source's values fit the dtype, so nothing may change."""
+    output = source.parent / f"{source.name}-{dtype}"
+    if not call(checks, name, programs / "convert", "--input", source, "--output", output,
+                "--dtype", dtype):
+        return
+    stored = {str(t.dtype).removeprefix("torch.") for file in output.glob("*.safetensors")
+              for t in load_file(file).values() if t.is_floating_point()}
+    kind, unit, step, cost = DTYPES[dtype]
+    checks.same(f"{name}: stored dtype", stored, {str(kind).removeprefix("torch.")})
+    opened = open_model(checks, name, output)
+    if opened is None:
+        return
+    unit, step, cost = (0.0, 0.0, 0.0) if exact else (unit, step, cost)
+    worst, ours = 0.0, weights_of(opened)
+    for key, want in weights_of(model).items():
+        # In units of the error that rounding to nearest may make; ties may go either way.
+        allowed = (want.abs() * unit).clamp_min(step)
+        error = (ours[key] - want).abs()
+        worst = max(worst, (error / allowed.clamp_min(1e-30)).nan_to_num(1e30).max().item())
+    checks.bound(f"{name}: weights, worst error over what {dtype} rounding allows", worst, 1.0)
+    ids = write_tokens(source.parent / "convert.bin", model.config.vocab_size, 65, seed=8)[:64]
+    with torch.no_grad():
+        want, got = (m(ids.view(2, 32), use_cache=False).logits for m in (model, opened))
+    checks.bound(f"{name}: logits, relative l2", relative(got, want), cost)
+
+
+def check_made_models(checks, programs, work):
+    shapes = {"small": (2, 3, 48, 512, 64), "odd": (3, 1, 20, 509, 33)}
+    cases = [  # name, shape, saved as, largest file, batch, seq, dtypes to convert to
+        ("f32", "small", torch.float32, "1GB", 2, 16, ("f32", "bf16", "f16")),
+        ("f32-full", "small", torch.float32, "1GB", 3, 64, ()),
+        ("f32-odd", "odd", torch.float32, "1GB", 3, 17, ()),
+        ("bf16", "small", torch.bfloat16, "1GB", 2, 16, ("f32", "bf16")),
+        ("sharded", "small", torch.float32, "100KB", 2, 16, ("f32",)),
+    ]
+    for number, (name, shape, dtype, shard, batch, seq, targets) in enumerate(cases):
+        folder = work / name
+        random_model(number, *shapes[shape]).to(dtype).save_pretrained(folder,
+                                                                       max_shard_size=shard)
+        sharded = (folder / "model.safetensors.index.json").exists()
+        if not checks.same(f"{name}: transformers wrote shards", sharded, shard == "100KB"):
+            continue
+        model = open_model(checks, name, folder)
+        if model is None:
+            continue
+        check_probe(checks, f"{name} probe", programs, folder, model, batch, seq)
+        for target in targets:
+            check_convert(checks, f"{name} to {target}", programs, folder, model, target,
+                          exact=target == "f32" or dtype == torch.bfloat16)
+
+
+def check_tokenizer(checks, programs, folder, vocab_size, work):
+    try:
+        tokenizer = GPT2Tokenizer.from_pretrained(str(folder))
+        ids = tokenizer(TEXT)["input_ids"]
+        back = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    except Exception as error:
+        checks.result(False, f"tokenizer: transformers cannot use it: {str(error).splitlines()[0]}")
+        return
+    checks.same("tokenizer: text after encode and decode", back, TEXT)
+    checks.result(0 <= min(ids) and max(ids) < vocab_size,
+                  f"tokenizer: ids up to {max(ids)} (vocabulary of the model: {vocab_size})")
+    program = programs / "prepare_data"
+    if not program.exists():
+        print("skip  tokenizer against prepare_data: it is not in --bin-dir")
+        return
+    text, output = work / "text.txt", work / "text.bin"
+    text.write_bytes(TEXT.encode())
+    if call(checks, "tokenizer against prepare_data", program, "--input", text, "--tokenizer",
+            "gpt2", "--tokenizer-dir", folder, "--encode-only", output):
+        raw = output.read_bytes()
+        ours = [int.from_bytes(raw[i:i + 2], "little") for i in range(0, len(raw), 2)]
+        checks.same("tokenizer: ids of prepare_data", ours, ids)
+
+
+def check_trained(checks, programs, trained, work):
+    # A link keeps the files that the checks write out of the folder of the run.
+    folder = work / "trained"
+    folder.symlink_to(trained.resolve(), target_is_directory=True)
+    model = open_model(checks, "trained", folder)
+    if model is None:
+        return
+    context, vocab = model.config.n_positions, model.config.vocab_size
+    seq = min(64, context)
+    ids = write_tokens(work / "scale.bin", vocab, seq, seed=7)
+    with torch.no_grad():
+        scale = model(ids.view(1, seq), use_cache=False).logits.abs().max().item()
+    # Trained logits can be in the tens, where one float32 step is already near the bound.
+    check_probe(checks, "trained probe", programs, folder, model, 1, seq,
+                bound=LOGITS * max(1.0, scale))
+    if (folder / "vocab.json").exists():
+        check_tokenizer(checks, programs, folder, vocab, work)
+    else:
+        print("skip  tokenizer: no vocab.json in the folder")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--bin-dir", type=Path, default=Path("build/default/bin"))
+    p.add_argument("--trained", type=Path, metavar="DIR", help="an OUTPUT/model folder")
+    p.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for the files, kept")
+    a = p.parse_args()
+    for name in ("probe", "convert"):
+        if not (a.bin_dir / name).exists():
+            p.error(f"no {name} in {a.bin_dir}: build the project or give --bin-dir")
+    if a.trained and not (a.trained / "config.json").exists():
+        p.error(f"no config.json in {a.trained}")
+    if a.keep:
+        try:
+            a.keep.mkdir(parents=True)
+        except OSError as error:
+            p.error(f"cannot make --keep {a.keep}: {error.strerror}")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    checks, programs = Checks(), a.bin_dir.resolve()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = (a.keep or Path(scratch)).resolve()
+        check_made_models(checks, programs, work)
+        if a.trained:
+            check_trained(checks, programs, a.trained, work)
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
