@@ -14,13 +14,11 @@ Arena::Arena(std::size_t capacity) : capacity_(capacity / alignment * alignment)
 
 std::size_t Arena::allocate(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
+  // Compared before rounding up, which could wrap.
+  if (bytes > capacity_) refuse(bytes);
   const std::size_t wanted = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
   const auto best = free_by_size_.lower_bound({wanted, 0});
-  if (best == free_by_size_.end())
-    fail(
-        fmt::format("out of memory: {} bytes wanted, {} of {} in use; use a smaller micro-batch, "
-                    "a shorter sequence or a larger memory budget",
-                    wanted, in_use_, capacity_));
+  if (best == free_by_size_.end()) refuse(wanted);
   const auto [size, offset] = *best;
   erase_free(offset, size);
   if (size > wanted) insert_free(offset + wanted, size - wanted);
@@ -29,6 +27,13 @@ std::size_t Arena::allocate(std::size_t bytes) {
   peak_ = std::max(peak_, in_use_);
   high_water_ = std::max(high_water_, offset + wanted);
   return offset;
+}
+
+void Arena::refuse(std::size_t bytes) const {
+  fail(
+      fmt::format("out of memory: {} bytes wanted, {} of {} in use; use a smaller micro-batch, a "
+                  "shorter sequence or a larger memory budget",
+                  bytes, in_use_, capacity_));
 }
 
 void Arena::release(std::size_t offset) {

@@ -30,6 +30,7 @@ class Arena {
   std::size_t capacity() const { return capacity_; }
 
  private:
+  [[noreturn]] void refuse(std::size_t bytes) const;
   void insert_free(std::size_t offset, std::size_t bytes);
   void erase_free(std::size_t offset, std::size_t bytes);
 

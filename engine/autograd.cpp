@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -157,6 +158,8 @@ void Backward::walk(const Tensor& output, const Tensor& gradient) {
 void backward(const Tensor& output, const Tensor& gradient) {
   check(output && output.impl()->producer != nullptr,
         "backward() needs a tensor that was computed from one that requires a gradient");
+  check(!gradient || (gradient.shape() == output.shape() && gradient.dtype() == output.dtype()),
+        "the gradient given to backward() must have the shape and dtype of its tensor");
   Tensor seed = gradient;
   if (!seed) {
     check(output.size() == 1, "backward() without a gradient needs a single number");
@@ -168,6 +171,8 @@ void backward(const Tensor& output, const Tensor& gradient) {
 
 void attach(std::shared_ptr<Node> node, std::vector<Tensor> inputs,
             std::span<Tensor* const> outputs) {
+  const bool wanted = std::ranges::any_of(inputs, &Tensor::requires_grad);
+  if (!grad_enabled || !wanted) return;
   node->inputs_ = std::move(inputs);
   node->outputs_ = outputs.size();
   for (std::size_t i = 0; i < outputs.size(); ++i) {

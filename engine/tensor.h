@@ -74,7 +74,8 @@ class Tensor {
   View view() const;
   View view(std::initializer_list<std::int64_t> shape) const;
 
-  /// The same elements under another shape of the same size.
+  /// The same elements under another shape of the same size, without their history, like slice():
+  /// gradients do not flow through either.
   Tensor reshape(const Shape& shape) const;
   /// Elements [first, first + count) of the flattened tensor, sharing memory.
   Tensor slice(std::int64_t first, const Shape& shape) const;

@@ -41,6 +41,7 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
     fail(fmt::format("linear_cross_entropy: hidden {}, table {} and targets {} do not fit together",
                      to_string(hidden.shape()), to_string(table.shape()),
                      to_string(targets.shape())));
+  check(options.chunk > 0, "the vocabulary head needs chunks of at least one token");
   const DevicePtr& device = hidden.device();
   const Stream stream = hidden.stream();
   const DType sums = accumulator_of(hidden.dtype());

@@ -10,26 +10,29 @@ struct BFloat16 {
   std::uint16_t bits;
 
   BFloat16() = default;
-  explicit constexpr BFloat16(float value) : bits(0) {
-    const auto u = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-    const std::uint32_t quiet_nan = (u >> 16) | 0x40u;
-    const bool is_nan = (u & 0x7FFFFFFFu) > 0x7F800000u;
-    bits = static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
-  }
+  explicit constexpr BFloat16(float value) : bits(round_to_even(value)) {}
   explicit constexpr operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
+
+  // On bits, without branches or temporaries, so that loops over them become SIMD.
+
+  static constexpr std::uint16_t round_to_even(float value) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    return select(u, (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+  }
   /// Ties away from zero: how every state layout derives the working weight from its fp32 master
   /// (a tie rounded to even would need a 17th bit in the split layout).
-  static constexpr BFloat16 round_half_away(float value) {
+  static constexpr std::uint16_t round_half_away(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t rounded = (u + 0x8000u) >> 16;
+    return select(u, (u + 0x8000u) >> 16);
+  }
+
+ private:
+  /// `rounded`, or a quiet NaN where the fp32 was one.
+  static constexpr std::uint16_t select(std::uint32_t u, std::uint32_t rounded) {
     const std::uint32_t quiet_nan = (u >> 16) | 0x40u;
-    const bool is_nan = (u & 0x7FFFFFFFu) > 0x7F800000u;
-    BFloat16 result;
-    result.bits = static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
-    return result;
+    return static_cast<std::uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded);
   }
 };
 

@@ -96,7 +96,7 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
   for (std::int64_t i = 0; i < rows; ++i) {
     const A inverse = A{1} / softmax.sum[i];
     for (std::int64_t d = 0; d < width; ++d)
-      out[i * channels + d] = static_cast<T>(sum[i * ld + d] * inverse);
+      store(out[i * channels + d], sum[i * ld + d] * inverse);
     lse[i] = softmax.maximum[i] + std::log(softmax.sum[i]);
   }
 }

@@ -135,7 +135,7 @@ class HeadBackward {
     const A factor = part == 0 ? scale_ : A{1};
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t d = 0; d < width_; ++d)
-        to[i * stride_ + d] = static_cast<T>(from[i * ld_ + d] * factor);
+        cpu::store(to[i * stride_ + d], from[i * ld_ + d] * factor);
   }
 
   const AttentionBackward& op_;

@@ -64,7 +64,7 @@ void attend(const CachedAttention& op, std::int64_t b, std::int64_t i, std::int6
   }
   T* out = op.out.data<T>() + (b * fresh + i) * channels + h * width;
   for (std::int64_t d = 0; d < width; ++d)
-    out[d] = static_cast<T>(sum[static_cast<std::size_t>(d)]);
+    store(out[d], sum[static_cast<std::size_t>(d)]);
 }
 
 }  // namespace

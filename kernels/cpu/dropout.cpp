@@ -11,6 +11,7 @@ void launch_cpu(const Dropout& op) {
   dispatch_floating(op.in.dtype, [&]<class T>() {
     using A = Accumulator<T>;
     const std::int64_t samples = op.in.dim(0);
+    if (samples == 0) return;
     const std::int64_t size = op.in.size() / samples;
     const A scale = static_cast<A>(op.mask.scale());
     const std::uint32_t threshold = op.mask.threshold();
@@ -27,7 +28,7 @@ void launch_cpu(const Dropout& op) {
                                   static_cast<std::uint64_t>(op.mask.first_sample + sample));
         for (std::int64_t j = i; j < std::min(i + 4, end); ++j) {
           const bool keep = words[static_cast<std::size_t>(j - i)] >= threshold;
-          out[j] = static_cast<T>(keep ? static_cast<A>(in[j]) * scale : A(0));
+          store(out[j], keep ? static_cast<A>(in[j]) * scale : A(0));
         }
       }
     });

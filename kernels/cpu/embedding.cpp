@@ -22,7 +22,7 @@ void launch_cpu(const EmbeddingForward& op) {
         T* out = op.out.data<T>() + i * width;
 #pragma omp simd
         for (std::int64_t j = 0; j < width; ++j)
-          out[j] = static_cast<T>(static_cast<A>(token[j]) + static_cast<A>(position[j]));
+          store(out[j], static_cast<A>(token[j]) + static_cast<A>(position[j]));
       }
     });
   });

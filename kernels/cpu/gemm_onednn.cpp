@@ -110,16 +110,14 @@ std::byte* scratch_of_this_thread(std::size_t bytes) {
   return scratch.data();
 }
 
-/// The tile of the fixed grid: near-square tiles keep oneDNN's kernels at full speed; small
-/// products are cut finer so that several threads have work.
+/// The tile of the fixed grid. Wide tiles keep oneDNN's kernels at full speed (docs/performance.md
+/// has the comparison); a product of few tiles is cut finer so that several threads have work.
 std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n) {
-  std::int64_t tile_m = 256;
-  std::int64_t tile_n = 384;
-  const auto tiles = [&] { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); };
-  while (tiles() < 8 && tile_m > 64 && tile_m > m / 2)
+  std::int64_t tile_m = 128;
+  constexpr std::int64_t tile_n = 768;
+  const std::int64_t columns = (n + tile_n - 1) / tile_n;
+  while (tile_m > 32 && (m + tile_m - 1) / tile_m * columns < 4)
     tile_m /= 2;
-  while (tiles() < 8 && tile_n > 192)
-    tile_n /= 2;
   return {tile_m, tile_n};
 }
 

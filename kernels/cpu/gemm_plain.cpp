@@ -51,7 +51,7 @@ void multiply(const Gemm& op) {
         A value = sum[j - begin];
         if (bias != nullptr) value += static_cast<A>(static_cast<Accumulator<Bias>>(bias[j]));
         if (op.accumulate) value += static_cast<A>(row[j]);
-        row[j] = static_cast<Out>(static_cast<Accumulator<Out>>(value));
+        store(row[j], static_cast<Accumulator<Out>>(value));
       }
     });
   });

@@ -25,7 +25,7 @@ void forward_row(const LayerNormForward& op, std::int64_t row) {
     T* sum = op.sum.data<T>() + row * width;
 #pragma omp simd
     for (std::int64_t j = 0; j < width; ++j)
-      sum[j] = static_cast<T>(static_cast<A>(in[j]) + static_cast<A>(branch[j]));
+      store(sum[j], static_cast<A>(in[j]) + static_cast<A>(branch[j]));
     in = sum;
   }
   A mean = 0;
@@ -45,8 +45,8 @@ void forward_row(const LayerNormForward& op, std::int64_t row) {
   T* out = op.out.data<T>() + row * width;
 #pragma omp simd
   for (std::int64_t j = 0; j < width; ++j)
-    out[j] = static_cast<T>((static_cast<A>(in[j]) - mean) * rstd * static_cast<A>(weight[j]) +
-                            static_cast<A>(bias[j]));
+    store(out[j], (static_cast<A>(in[j]) - mean) * rstd * static_cast<A>(weight[j]) +
+                      static_cast<A>(bias[j]));
   op.mean.data<A>()[row] = mean;
   op.rstd.data<A>()[row] = rstd;
 }
@@ -79,7 +79,7 @@ void backward_row(const LayerNormBackward& op, std::int64_t row) {
     const A g = static_cast<A>(grad_out[j]) * static_cast<A>(weight[j]);
     A result = (g - sum - normalized * dot) * rstd;
     if (grad_sum != nullptr) result += static_cast<A>(grad_sum[j]);
-    grad_in[j] = static_cast<T>(result);
+    store(grad_in[j], result);
   }
 }
 

@@ -2,16 +2,17 @@
 
 #include "kernels/base/dispatch.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/math.h"
 
 namespace sluice::cpu {
 
-/// The working weight that belongs to a master weight. bf16 rounds half away from zero.
+/// Derives the working weight that belongs to a master weight. bf16 rounds half away from zero.
 template <class W, class A>
-W working_weight(A master) {
+inline void store_working(W& to, A master) {
   if constexpr (std::is_same_v<W, BFloat16>)
-    return BFloat16::round_half_away(static_cast<float>(master));
+    to.bits = BFloat16::round_half_away(static_cast<float>(master));
   else
-    return static_cast<W>(master);
+    store(to, static_cast<Accumulator<W>>(master));
 }
 
 /// Calls `body.operator()<A, W>()` with the types of the master and of the working weight.

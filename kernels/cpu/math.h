@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/base/half.h"
 
@@ -19,6 +20,16 @@ struct AccumulatorOf<double> {
 };
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
+
+/// Rounds a computed value into an element. In loops it takes the place of an assignment from a
+/// converted temporary, which the compiler would not vectorise.
+template <class T>
+inline void store(T& to, Accumulator<T> value) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    to.bits = BFloat16::round_to_even(value);
+  else
+    to = static_cast<T>(value);
+}
 
 /// exp for loops that the compiler vectorises: no branches, no calls. fp32 within 1.5 ulp on the
 /// normal range, 0 below it, infinity above it, NaN for NaN. Reduction by ln 2 in two parts and a
@@ -40,7 +51,8 @@ inline float fast_exp(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   // 2^n in two factors, since n = 128 has no fp32 of its own.
-  const auto exponent = static_cast<std::int32_t>(n);
+  // The integer n stands in the low bits of `shifted`.
+  const auto exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(magic);
   const std::int32_t half = exponent >> 1;
   const float a = std::bit_cast<float>((half + 127) << 23);
   const float b = std::bit_cast<float>((exponent - half + 127) << 23);

@@ -15,7 +15,7 @@ void launch_cpu(const Sum& op) {
       sum += static_cast<double>(static_cast<A>(in[i]));
     sum *= op.scale;
     if (op.accumulate) sum += static_cast<double>(static_cast<A>(*out));
-    *out = static_cast<T>(static_cast<A>(sum));
+    cpu::store(*out, static_cast<A>(sum));
   });
 }
 

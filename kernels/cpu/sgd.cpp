@@ -9,31 +9,36 @@ namespace {
 using namespace cpu;
 
 template <class A, class W>
-void update(const Sgd& op) {
-  A* master = op.master.data<A>();
-  A* velocity = op.velocity.data<A>();
-  const A* grad = op.grad.data<A>();
-  W* working = op.working ? op.working.data<W>() : nullptr;
-  const A momentum = static_cast<A>(op.momentum);
-  const A scale = static_cast<A>(op.gradient_scale);
-  const A keep = static_cast<A>(1 - op.rate * op.weight_decay);
-  const A rate = static_cast<A>(op.rate);
-  parallel_ranges(op.master.size(), std::int64_t{1} << 16,
-                  [=](std::int64_t begin, std::int64_t end) {
+void update(A* master, A* velocity, const A* grad, W* working, std::int64_t count, A momentum,
+            A scale, A keep, A rate) {
 #pragma omp simd
-                    for (std::int64_t i = begin; i < end; ++i) {
-                      velocity[i] = momentum * velocity[i] + scale * grad[i];
-                      const A w = master[i] * keep - rate * velocity[i];
-                      master[i] = w;
-                      if (working != nullptr) working[i] = working_weight<W>(w);
-                    }
-                  });
+  for (std::int64_t i = 0; i < count; ++i) {
+    velocity[i] = momentum * velocity[i] + scale * grad[i];
+    const A w = master[i] * keep - rate * velocity[i];
+    master[i] = w;
+    if (working != nullptr) store_working(working[i], w);
+  }
 }
 
 }  // namespace
 
 void launch_cpu(const Sgd& op) {
-  dispatch_master(op.master.dtype, op.working, [&]<class A, class W>() { update<A, W>(op); });
+  dispatch_master(op.master.dtype, op.working, [&]<class A, class W>() {
+    A* master = op.master.data<A>();
+    A* velocity = op.velocity.data<A>();
+    const A* grad = op.grad.data<A>();
+    W* working = op.working ? op.working.data<W>() : nullptr;
+    const A momentum = static_cast<A>(op.momentum);
+    const A scale = static_cast<A>(op.gradient_scale);
+    const A keep = static_cast<A>(1 - op.rate * op.weight_decay);
+    const A rate = static_cast<A>(op.rate);
+    parallel_ranges(op.master.size(), std::int64_t{1} << 16,
+                    [=](std::int64_t begin, std::int64_t end) {
+                      update(master + begin, velocity + begin, grad + begin,
+                             working != nullptr ? working + begin : nullptr, end - begin, momentum,
+                             scale, keep, rate);
+                    });
+  });
 }
 
 }  // namespace sluice

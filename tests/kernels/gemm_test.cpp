@@ -121,6 +121,8 @@ TEST_CASE("matrix products of every dtype, transpose and size", "[gemm]") {
   const std::int64_t sizes[][3] = {{1, 1, 1},    {3, 1, 17},   {1, 17, 3},    {17, 3, 1},
                                    {17, 64, 3},  {64, 17, 64}, {64, 64, 255}, {3, 257, 17},
                                    {257, 3, 64}, {65, 129, 1}, {1, 385, 257}};
+  // Each product is so small that a parallel region would be all of its time.
+  const test::ThreadCount one_thread(1);
   for (const auto& [dtype, out_dtype] : dtypes) {
     for (const auto& [m, n, k] : sizes) {
       for (const int transposes : {0, 1, 2, 3}) {

@@ -8,6 +8,8 @@
 #include "engine/rng.h"
 #include "kernels/base/philox.h"
 #include "kernels/cpu/math.h"
+#include "kernels/elementwise.h"
+#include "tests/support/gradcheck.h"
 
 namespace sluice {
 namespace {
@@ -99,11 +101,47 @@ TEST_CASE("conversion to 16 bits rounds to nearest", "[half]") {
     check_rounding<BFloat16>(8, 7, false, [](float x) { return BFloat16(x); });
   }
   SECTION("bf16, ties away from zero") {
-    check_rounding<BFloat16>(8, 7, true, [](float x) { return BFloat16::round_half_away(x); });
+    check_rounding<BFloat16>(8, 7, true, [](float x) {
+      BFloat16 rounded;
+      rounded.bits = BFloat16::round_half_away(x);
+      return rounded;
+    });
   }
   SECTION("f16") {
     check_rounding<Half>(5, 10, false, [](float x) { return Half(x); });
   }
+}
+
+TEST_CASE("add, fill and cast are exact up to one rounding", "[half]") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const std::int64_t size : {1, 33, 5003}) {
+      test::Array a(dtype, test::random_values(size, 1)), b(dtype, test::random_values(size, 2)),
+          out(dtype, size);
+      test::Values sum = a.values();
+      const test::Values second = b.values();
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] += second[i];
+      const test::Array exact(dtype, sum);
+      launch_cpu(Add{.out = out.flat(), .a = a.flat(), .b = b.flat()});
+      CHECK(out.bytes() == exact.bytes());
+      launch_cpu(Add{.out = a.flat(), .a = a.flat(), .b = b.flat()});
+      CHECK(a.bytes() == exact.bytes());
+      launch_cpu(Fill{.out = out.flat(), .value = -0.75});
+      CHECK(out.values() == test::Values(static_cast<std::size_t>(size), -0.75));
+      for (const DType to : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+        CAPTURE(name_of(dtype), name_of(to));
+        test::Array cast(to, size);
+        launch_cpu(Cast{.out = cast.flat(), .in = b.flat()});
+        CHECK(cast.bytes() == test::Array(to, second).bytes());
+      }
+    }
+  }
+  test::Array tie(DType::f32, test::Values{1 + 0x1p-8, -1 - 0x1p-8, 1 + 3 * 0x1p-8}),
+      out(DType::bf16, 3);
+  launch_cpu(Cast{.out = out.flat(), .in = tie.flat()});
+  CHECK(out.values() == test::Values{1, -1, 1 + 0x1p-6});
+  launch_cpu(Cast{.out = out.flat(), .in = tie.flat(), .half_away = true});
+  CHECK(out.values() == test::Values{1 + 0x1p-7, -1 - 0x1p-7, 1 + 0x1p-6});
 }
 
 TEST_CASE("fast_exp stays within 1.5 ulp of exp", "[half]") {
