@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "apps/train/command_line.h"
@@ -43,12 +44,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const std::string& t
   return load_tokenizer(o.tokenizer_dir);
 }
 
-/// Where a piece may end without changing the tokens: after a newline that a visible character
-/// follows, since GPT-2 never joins those two.
+/// Where a piece may end without changing the tokens: after a lone newline between two visible
+/// characters. GPT-2 makes it a piece of its own; a longer run of white space is split by what
+/// follows it.
 std::size_t piece_end(std::string_view text, std::size_t wanted) {
   const auto visible = [](char c) { return c > ' ' && c < 127; };
-  for (std::size_t at = wanted; at < text.size(); ++at)
-    if (text[at - 1] == '\n' && visible(text[at])) return at;
+  for (std::size_t at = std::max<std::size_t>(wanted, 2); at < text.size(); ++at)
+    if (visible(text[at - 2]) && text[at - 1] == '\n' && visible(text[at])) return at;
   return text.size();
 }
 
@@ -83,10 +85,15 @@ int run(const Options& o) {
   if (error)
     fail(fmt::format("--output {} cannot be made: {}", o.output, error.message()),
          ErrorKind::usage);
+  if (has_tokenizer(folder) && load_tokenizer(folder)->kind() != tokenizer->kind())
+    fail(fmt::format("{} holds data of the {} tokenizer; give another --output", o.output,
+                     load_tokenizer(folder)->kind()),
+         ErrorKind::usage);
   const std::size_t border = text_border(text, 1 - o.val_fraction);
   const std::string_view all(text);
   const std::size_t train = encode_to(folder / "train.bin", all.substr(0, border), *tokenizer, bar);
   std::size_t val = 0;
+  std::filesystem::remove(folder / "val.bin");  // of an earlier text
   if (border < text.size())
     val = encode_to(folder / "val.bin", all.substr(border), *tokenizer, bar);
   tokenizer->save(folder);

@@ -76,8 +76,20 @@ std::uint32_t crc_of_file(const File& file) {
                    file.string(), why));
 }
 
+/// What is wrong with a file of a checkpoint is damage, whoever notices: the reader of a user's
+/// file would call it wrong use.
+template <class Body>
+auto reading(const fs::path& file, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    damaged(file, error.what());
+  }
+}
+
 void verify_file(const fs::path& path, const Json& expected) {
-  const File file = File::open(path);
+  const File file = reading(path, [&] { return File::open(path); });
   if (file.size() != expected.at("bytes").get<std::uint64_t>())
     damaged(path, fmt::format("{} bytes, {} expected", file.size(),
                               expected.at("bytes").get<std::uint64_t>()));
@@ -87,7 +99,7 @@ void verify_file(const fs::path& path, const Json& expected) {
 
 Json read_state(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "state.json";
-  Json state = read_json_file(path, std::uint64_t{1} << 20);
+  Json state = reading(path, [&] { return read_json_file(path, std::uint64_t{1} << 20); });
   try {
     // The state guards itself too: its own checksum is over everything else in it.
     const auto expected = state.at("crc32").get<std::uint32_t>();
@@ -199,13 +211,15 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run, Parame
   } catch (const Json::exception&) {
     damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
   }
-  const SafetensorsReader weights(checkpoint / "weights.safetensors");
-  const SafetensorsReader moments(checkpoint / "optimizer.safetensors");
-  for (const auto& slot : space.slots()) {
-    read_slot(weights, slot.name, slot, space.master());
-    for (const auto& part : optimizer.state())
-      read_slot(moments, state_name(part, slot), slot, part.tensor);
-  }
+  reading(checkpoint, [&] {
+    const SafetensorsReader weights(checkpoint / "weights.safetensors");
+    const SafetensorsReader moments(checkpoint / "optimizer.safetensors");
+    for (const auto& slot : space.slots()) {
+      read_slot(weights, slot.name, slot, space.master());
+      for (const auto& part : optimizer.state())
+        read_slot(moments, state_name(part, slot), slot, part.tensor);
+    }
+  });
   space.derive_working();
   return state.at("step").get<std::int64_t>();
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <sstream>
 
 #include "kernels/base/error.h"
 
@@ -198,7 +199,12 @@ bool CommandLine::parse(int argc, const char* const* argv) {
 }
 
 std::string CommandLine::resolved() const {
-  return impl_->app.config_to_str(true, false);
+  // An option that was not given has no value to write, and "" could not be read back.
+  std::istringstream all(impl_->app.config_to_str(true, false));
+  std::string text;
+  for (std::string line; std::getline(all, line);)
+    if (!line.ends_with("=\"\"")) text += line + "\n";
+  return text;
 }
 
 int run_program(const std::string& name, const std::function<int()>& body) {

@@ -45,6 +45,11 @@ class MemoryTokens final : public TokenSource {
 };
 
 std::unique_ptr<TokenSource> encode(std::string_view text, const Tokenizer& tokenizer) {
+  if (tokenizer.vocab_size() > 65536)
+    fail(fmt::format("the tokenizer has {} tokens; tokens are kept as 16-bit numbers, so 65536 is "
+                     "the limit",
+                     tokenizer.vocab_size()),
+         ErrorKind::usage);
   return tokens_in_memory(tokenizer.encode(text));
 }
 

@@ -122,7 +122,7 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
   else
     load_weights(setup_.model_folder, setup_.config, space_);
   resume();
-  peak_rate_ = measure_matmul_rate(device_, setup_.dtype);
+  peak_rate_ = measure_matmul_rate(setup_.dtype);
 }
 
 void Session::prepare_output(const std::string& resolved) {
