@@ -80,7 +80,7 @@ class Printer {
     if (!stop_.empty()) {
       const auto at = text_.find(stop_, printed_ > stop_.size() ? printed_ - stop_.size() : 0);
       if (at != std::string::npos) {
-        flush(at);
+        text_.resize(at);
         return false;
       }
     }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <new>
 #include <sstream>
@@ -31,7 +32,7 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 std::string number(double value) {
-  return fmt::format("{:g}", value);
+  return fmt::format("{:.8g}", value);
 }
 
 /// A validator that prints the allowed range and refuses NaN.
@@ -48,8 +49,11 @@ CLI::Validator range(double low, double high) {
 
 CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
   const auto check = [low, high](std::string& input) -> std::string {
+    // Not CLI11's own conversion, which silently saturates.
     std::int64_t value = 0;
-    if (CLI::detail::lexical_cast(input, value) && value >= low && value <= high) return {};
+    const auto [end, error] = std::from_chars(input.data(), input.data() + input.size(), value);
+    const bool whole = error == std::errc() && end == input.data() + input.size();
+    if (whole && value >= low && value <= high) return {};
     if (high == std::numeric_limits<std::int64_t>::max())
       return fmt::format("'{}' is not a whole number of at least {}", input, low);
     return fmt::format("'{}' is not a whole number from {} to {}", input, low, high);
@@ -202,8 +206,12 @@ std::string CommandLine::resolved() const {
   // An option that was not given has no value to write, and "" could not be read back.
   std::istringstream all(impl_->app.config_to_str(true, false));
   std::string text;
-  for (std::string line; std::getline(all, line);)
-    if (!line.ends_with("=\"\"")) text += line + "\n";
+  for (std::string line; std::getline(all, line);) {
+    if (line.ends_with("=\"\"")) continue;
+    // CLI11 reads a comment even inside quotes: better no value than half of one.
+    const bool unreadable = line.find('#') != std::string::npos;
+    text += unreadable ? "# give as a flag, # cannot stand here: " + line + "\n" : line + "\n";
+  }
   return text;
 }
 

@@ -39,8 +39,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--warmup-steps", o.warmup_steps, "Updates until the rate is full");
   line.add_choice("--lr-schedule", o.lr_schedule, "Shape of the rate after warm-up",
                   {"constant", "cosine", "linear"});
-  line.add("--beta1", o.beta1, "AdamW's first decay; SGD's momentum", 0, 1);
-  line.add("--beta2", o.beta2, "AdamW's second decay", 0, 1);
+  // At 1 the bias correction would divide by zero.
+  line.add("--beta1", o.beta1, "AdamW's first decay; SGD's momentum", 0, 0.9999999);
+  line.add("--beta2", o.beta2, "AdamW's second decay", 0, 0.9999999);
   line.add("--eps", o.eps, "AdamW's epsilon, outside the root", 0, 1);
   line.add("--weight-decay", o.weight_decay, "Decoupled; on tensors of two or more dimensions", 0,
            infinity);

@@ -58,6 +58,7 @@ class Session {
 
  private:
   void prepare_output(const std::string& resolved);
+  void load_or_initialize();
   nlohmann::json run_identity() const;
   void resume();
   void load(const fs::path& checkpoint);
@@ -75,14 +76,15 @@ class Session {
   const TrainOptions& options_;
   RunSetup setup_;
   fs::path output_;
+  std::size_t planned_;  ///< bytes; before the device's memory is taken
   DevicePtr device_;
   GPT2 model_;
   ParameterSpace space_;
   std::unique_ptr<Optimizer> optimizer_;
   Trainer trainer_;
   BatchLoader loader_;
-  std::size_t planned_ = 0;
   double peak_rate_ = 0;
+  std::vector<std::string> warnings_;  ///< from before the log was there
   std::optional<RunLog> log_;
   std::optional<StepPrinter> printer_;
   std::string data_fingerprint_;
@@ -98,10 +100,33 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
           o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
+std::size_t plan_or_refuse(const TrainOptions& options, const RunSetup& setup) {
+  const std::size_t planned = planned_peak(options, setup);
+  const std::size_t capacity = make_cpu_runtime()->capacity();
+  if (planned > capacity)
+    fail(
+        fmt::format("training needs {} of memory, this machine has {}; use a smaller "
+                    "--micro-batch, --seq-len or model",
+                    format_bytes(planned), format_bytes(capacity)));
+  return planned;
+}
+
+/// Refuses a folder that could not be written, without making it.
+void require_writable(const fs::path& output) {
+  fs::path existing = fs::absolute(output);
+  while (!fs::exists(existing) && existing.has_relative_path())
+    existing = existing.parent_path();
+  if (!fs::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0)
+    fail(fmt::format("--output {} cannot be written: {} is {}", output.string(), existing.string(),
+                     fs::is_directory(existing) ? "not writable" : "not a folder"),
+         ErrorKind::usage);
+}
+
 Session::Session(const TrainOptions& options, const std::string& resolved)
     : options_(options),
       setup_(resolve(options)),
       output_(output_folder(options)),
+      planned_(plan_or_refuse(options, setup_)),
       device_(make_cpu_device()),
       model_(setup_.config),
       space_(model_.parameters(), device_, setup_.dtype, ParameterSpace::Use::training),
@@ -110,36 +135,32 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len),
       data_fingerprint_(fingerprint(*setup_.data.train)) {
-  planned_ = planned_peak(options, setup_);
-  if (planned_ > device_->arena().capacity())
-    fail(
-        fmt::format("training needs {}, this machine has {}; use a smaller --micro-batch, "
-                    "--seq-len or model",
-                    format_bytes(planned_), format_bytes(device_->arena().capacity())));
-  prepare_output(resolved);
-  if (setup_.model_folder.empty())
-    space_.initialize(options.seed);
-  else
-    load_weights(setup_.model_folder, setup_.config, space_);
+  // Nothing is written before everything that is given has been read and found good.
+  load_or_initialize();
   resume();
+  prepare_output(resolved);
   peak_rate_ = measure_matmul_rate(setup_.dtype);
 }
 
 void Session::prepare_output(const std::string& resolved) {
-  std::error_code error;
-  fs::create_directories(output_, error);
-  if (error)
-    fail(fmt::format("--output {} cannot be made: {}", output_.string(), error.message()),
-         ErrorKind::usage);
-  if (access(output_.c_str(), W_OK | X_OK) != 0)
-    fail(fmt::format("--output {} is not writable", output_.string()), ErrorKind::usage);
+  fs::create_directories(output_);
+  log_.emplace(output_ / "log.jsonl");
+  for (const auto& warning : warnings_)
+    log_->write("warning", {{"message", warning}});
+  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
+}
+
+void Session::load_or_initialize() {
+  require_writable(output_);
   if (options_.resume == "never" && !list_checkpoints(output_ / "checkpoints").empty())
     fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
                      "another --output",
                      output_.string()),
          ErrorKind::usage);
-  log_.emplace(output_ / "log.jsonl");
-  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
+  if (setup_.model_folder.empty())
+    space_.initialize(options_.seed);
+  else
+    load_weights(setup_.model_folder, setup_.config, space_);
 }
 
 /// What must be the same for a checkpoint to be continued.
@@ -183,7 +204,7 @@ void Session::resume() {
       if (error.kind() != ErrorKind::runtime || all.size() == 1) throw;
       fmt::print("warning      {}\n             falling back to {}\n", error.what(),
                  all[all.size() - 2].string());
-      log_->write("warning", {{"message", error.what()}});
+      warnings_.push_back(error.what());
     }
   }
 }

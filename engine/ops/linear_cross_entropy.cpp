@@ -52,27 +52,32 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
     grad_hidden = Tensor::empty(device, hidden.shape(), hidden.dtype());
 
   const std::int64_t chunk = std::min(options.chunk, rows);
-  const Tensor buffer = Tensor::empty(device, {chunk, vocabulary}, hidden.dtype());
+  // Logits are f32 also in 16-bit training: rounding them costs more than all other rounding of
+  // the loss together. Their gradient takes their place, in the dtype of the products to come.
+  const Tensor buffer = Tensor::empty(device, {chunk, vocabulary}, sums);
+  const auto narrow = static_cast<std::int64_t>(size_of(sums) / size_of(hidden.dtype()));
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);
     const View inputs = hidden.slice(first * width, {count, width}).view();
     const View logits = buffer.slice(0, {count, vocabulary}).view();
+    View grad_logits(logits.address, hidden.dtype(), {count, vocabulary});
+    grad_logits.strides[0] = narrow * vocabulary;
     run(Gemm{.out = logits, .a = inputs, .b = table.view(), .transpose_b = true}, stream);
     run(CrossEntropy{.losses = result.losses.slice(first, {count}).view(),
                      .logits = logits,
+                     .gradient = record ? grad_logits : View{},
                      .targets = targets.slice(first, {count}).view(),
-                     .gradient_scale = options.scale,
-                     .write_gradient = record},
+                     .gradient_scale = options.scale},
         stream);
     if (grad_hidden)
       run(Gemm{.out = grad_hidden.slice(first * width, {count, width}).view(),
-               .a = logits,
+               .a = grad_logits,
                .b = table.view()},
           stream);
     if (record && table.requires_grad()) {
       const auto target = leaf_gradient_target(table, sums);
       run(Gemm{.out = target.tensor.view(),
-               .a = logits,
+               .a = grad_logits,
                .b = inputs,
                .transpose_a = true,
                .accumulate = target.accumulate},

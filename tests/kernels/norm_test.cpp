@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/column_sum.h"
-#include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/gelu.h"
@@ -166,66 +165,6 @@ TEST_CASE("layernorm survives a large mean and a constant row", "[norm]") {
   CHECK(constant.rstd.values()[1] == Approx(1 / std::sqrt(1e-5)));
 }
 
-struct Loss {
-  std::int64_t rows, vocabulary;
-  Array logits, losses;
-  std::vector<std::int32_t> targets;
-
-  Loss(std::int64_t row_count, std::int64_t words, DType dtype, double scale)
-      : rows(row_count),
-        vocabulary(words),
-        logits(dtype, random_values(rows * words, 1, scale)),
-        losses(accumulator_of(dtype), rows) {
-    for (std::int64_t i = 0; i < rows; ++i)
-      targets.push_back(static_cast<std::int32_t>((i * 7919 + words - 1) % words));
-  }
-  void run(double gradient_scale, bool write_gradient) {
-    launch_cpu(CrossEntropy{.losses = losses.flat(),
-                            .logits = logits.view({rows, vocabulary}),
-                            .targets = test::view_of(targets, {rows}),
-                            .gradient_scale = gradient_scale,
-                            .write_gradient = write_gradient});
-  }
-};
-
-TEST_CASE("cross entropy agrees with its definition", "[loss]") {
-  const struct {
-    std::int64_t rows, vocabulary;
-    double scale;
-  } cases[] = {{3, 1, 2}, {5, 2, 3}, {70, 17, 2}, {4, 1001, 1}, {3, 50257, 4}, {6, 300, 1e4}};
-  for (const DType dtype : dtypes) {
-    for (const auto& [rows, vocabulary, scale] : cases) {
-      CAPTURE(name_of(dtype), rows, vocabulary, scale);
-      Loss loss(rows, vocabulary, dtype, scale);
-      const Values logits = loss.logits.values();
-      loss.run(0.25, false);
-      CHECK(loss.logits.values() == logits);
-      const Values unrecorded = loss.losses.values();
-      loss.run(0.25, true);
-      CHECK(loss.losses.values() == unrecorded);
-      const Values gradients = loss.logits.values();
-      Values losses, expected;
-      const auto width = static_cast<std::size_t>(vocabulary);
-      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-        const double* x = logits.data() + row * width;
-        const double highest = *std::max_element(x, x + width);
-        double sum = 0, balance = 0;
-        for (std::size_t j = 0; j < width; ++j)
-          sum += std::exp(x[j] - highest);
-        const auto target = static_cast<std::size_t>(loss.targets[row]);
-        losses.push_back(highest - x[target] + std::log(sum));
-        for (std::size_t j = 0; j < width; ++j) {
-          expected.push_back(0.25 * (std::exp(x[j] - highest) / sum - (j == target ? 1 : 0)));
-          balance += gradients[row * width + j];
-        }
-        CHECK(std::abs(balance) <= 0.25 * std::max(tolerance_of(dtype), 1e-12) * 2);
-      }
-      CHECK(relative_l2(unrecorded, losses) <= tolerance_of(accumulator_of(dtype)));
-      CHECK(relative_l2(gradients, expected) <= tolerance_of(dtype));
-    }
-  }
-}
-
 TEST_CASE("gelu and relu agree with their definitions", "[elementwise]") {
   for (const DType dtype : dtypes) {
     for (const std::int64_t size : {1, 15, 16, 33, 5003}) {
@@ -379,17 +318,16 @@ TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
       Norm norm(301, 130, dtype);
       norm.forward(true);
       norm.backward(true, false);
-      Loss loss(37, 1001, dtype, 3);
-      loss.run(1, true);
       Array columns(accumulator_of(dtype), 130), partial(DType::f64, 3), sum(DType::f32, 1);
       launch_cpu(ColumnSum{.out = columns.flat(), .in = norm.in.view({301, 130})});
       Array many(DType::f32, random_values(2 * SquaredNorm::block + 5, 1));
       launch_cpu(SquaredNorm{.partial = partial.flat(), .in = many.flat()});
       launch_cpu(Sum{.out = sum.flat(), .in = many.flat()});
-      return std::array{norm.out.bytes(),       norm.mean.bytes(),   norm.rstd.bytes(),
-                        norm.grad_in.bytes(),   norm.sum.bytes(),    norm.grad_weight.bytes(),
-                        norm.grad_bias.bytes(), loss.losses.bytes(), loss.logits.bytes(),
-                        columns.bytes(),        partial.bytes(),     sum.bytes()};
+      return std::array{norm.out.bytes(),       norm.mean.bytes(),
+                        norm.rstd.bytes(),      norm.grad_in.bytes(),
+                        norm.sum.bytes(),       norm.grad_weight.bytes(),
+                        norm.grad_bias.bytes(), columns.bytes(),
+                        partial.bytes(),        sum.bytes()};
     }));
   }
 }

@@ -1,0 +1,197 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/train/trainer.h"
+#include "tests/support/fixture.h"
+#include "tests/support/gradcheck.h"
+
+namespace sluice::test {
+namespace {
+
+using Json = nlohmann::json;
+
+/// A training run as a fixture describes it.
+struct Run {
+  DevicePtr device = make_cpu_device();
+  TestModel loaded;
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<TrainStep> steps;
+
+  Run(const Fixture& fixture, DType dtype, std::int64_t micro_batch)
+      : loaded(open_model(fixture.model(), device, dtype)) {
+    const Json& hyper = fixture.json().at("hyper");
+    optimizer = make_adamw(*loaded.space, {.beta1 = hyper.at("beta1"),
+                                           .beta2 = hyper.at("beta2"),
+                                           .epsilon = hyper.at("eps"),
+                                           .weight_decay = hyper.at("weight_decay")});
+    const std::int64_t batch = fixture.hyper("batch"), seq_len = fixture.hyper("seq");
+    const double final_rate = hyper.at("min_lr");
+    const Schedule schedule{.kind = final_rate > 0 ? ScheduleKind::cosine : ScheduleKind::constant,
+                            .rate = hyper.at("lr"),
+                            .final_rate = final_rate,
+                            .warmup = fixture.hyper("warmup"),
+                            .updates = fixture.hyper("steps")};
+    const auto tokens = open_token_file(fixture.token_file(), loaded.model->config().vocab_size);
+    const SequenceSampler sampler(SequenceSampler::Order::sequential, 0, tokens->size(), batch,
+                                  seq_len);
+    BatchLoader loader(*tokens, sampler, batch, seq_len);
+    Trainer trainer(*loaded.model, *loaded.space, *optimizer, schedule,
+                    {.micro_batch = micro_batch,
+                     .seq_len = seq_len,
+                     .grad_clip = hyper.at(hyper.contains("clip") ? "clip" : "grad_clip")});
+    for (std::int64_t step = 0; step < schedule.updates; ++step)
+      steps.push_back(trainer.step(step, loader.batch(step)));
+  }
+};
+
+/// Elements of a flat buffer that belong to one parameter.
+Values elements(const Tensor& flat, const ParameterSpace::Slot& slot) {
+  return flat.slice(slot.offset, slot.shape).to_host();
+}
+
+/// Whether element `i` of the parameter is a key's bias: its gradient is zero in exact arithmetic,
+/// so Adam makes real steps of rounding noise there.
+bool is_noise(const std::string& name, std::size_t i, std::size_t size) {
+  return name.ends_with("attn.c_attn.bias") && i >= size / 3 && i < 2 * size / 3;
+}
+
+/// Compares samples, and where all elements count, norm and sum, with a bound relative to the
+/// parameter's norm.
+void compare(const std::string& what, const ParameterSpace& space, const Tensor& flat,
+             const Json& expected, double bound) {
+  REQUIRE(expected.size() == space.slots().size());
+  for (const auto& slot : space.slots()) {
+    INFO(what << " of " << slot.name);
+    const Json& reference = expected.at(slot.name);
+    const Values values = elements(flat, slot);
+    const double scale = reference.at("l2").get<double>();
+    const auto size = static_cast<double>(values.size());
+    double off = 0;
+    std::size_t samples = 0;
+    for (const auto& sample : reference.at("samples")) {
+      const auto i = sample.at(0).get<std::size_t>();
+      if (is_noise(slot.name, i, values.size())) continue;
+      off += std::pow(values.at(i) - sample.at(1).get<double>(), 2);
+      ++samples;
+    }
+    REQUIRE(samples > 4);
+    // As though all elements were off like the samples.
+    CHECK(std::sqrt(off * size / static_cast<double>(samples)) <= bound * scale);
+    if (slot.name.ends_with("attn.c_attn.bias") && what == "parameters") continue;
+    double square = 0, sum = 0;
+    for (const double value : values) {
+      square += value * value;
+      sum += value;
+    }
+    CHECK(std::abs(std::sqrt(square) - scale) <= bound * scale);
+    CHECK(std::abs(sum - reference.at("sum").get<double>()) <= bound * scale * std::sqrt(size));
+  }
+}
+
+void compare_steps(const Run& run, const Json& trajectory, double loss_bound, double norm_bound) {
+  REQUIRE(trajectory.size() == run.steps.size());
+  for (std::size_t k = 0; k < run.steps.size(); ++k) {
+    INFO("step " << k);
+    const Json& expected = trajectory.at(k);
+    CHECK(std::abs(run.steps[k].loss - expected.at("loss").get<double>()) <= loss_bound);
+    CHECK(std::abs(run.steps[k].gradient_norm / expected.at("grad_norm").get<double>() - 1) <=
+          norm_bound);
+    CHECK(run.steps[k].rate == Approx(expected.at("lr").get<double>()).epsilon(1e-12));
+    CHECK(run.steps[k].applied);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fp32 training follows the reference: losses, norms, rates, weights and both moments") {
+  const ThreadCount one(1);
+  struct Row {
+    const char* name;
+    std::int64_t micro_batch;
+  };
+  for (const auto& [name, micro_batch] : {Row{"tiny", 4},
+                                          {"tiny", 1},
+                                          {"tiny", 2},
+                                          {"tiny-prefixed", 4},
+                                          {"tiny-bf16", 1},
+                                          {"odd", 2},
+                                          {"odd", 1}}) {
+    const auto fixture = Fixture::open(name);
+    if (!fixture) return;
+    INFO(name << ", micro-batch " << micro_batch);
+    const Run run(*fixture, DType::f32, micro_batch);
+    const Json& json = fixture->json();
+    compare_steps(run, json.at("trajectory"), 1e-5, 1e-5);
+    const auto& space = *run.loaded.space;
+    // Rounding alone is 2e-6; the mistakes that these bounds are for begin at 6e-5.
+    compare("parameters", space, space.master(), json.at("final_params"), 1e-5);
+    compare("first moment", space, run.optimizer->state().at(0).tensor, json.at("final_exp_avg"),
+            1e-5);
+    compare("second moment", space, run.optimizer->state().at(1).tensor,
+            json.at("final_exp_avg_sq"), 1e-5);
+  }
+}
+
+TEST_CASE("bf16 training stays as near to the reference as bf16 can be") {
+  const ThreadCount one(1);
+  const std::string name = GENERATE("tiny", "tiny-bf16", "odd");
+  const auto fixture = Fixture::open(name);
+  if (!fixture) return;
+  INFO(name);
+  const Run run(*fixture, DType::bf16, fixture->hyper("batch"));
+  const Json& json = fixture->json();
+  compare_steps(run, json.at("trajectory"), 3.6e-3, 1.8e-2);
+  const auto& space = *run.loaded.space;
+  CHECK(space.has_master());
+  compare("parameters", space, space.master(), json.at("final_params"), 1e-2);
+}
+
+TEST_CASE("a gradient that is not finite changes nothing and says so") {
+  const ThreadCount one(1);
+  const auto device = make_cpu_device();
+  const auto made = random_model(small_config(), device, DType::f32);
+  const auto optimizer = make_adamw(*made.space, {});
+  Trainer trainer(*made.model, *made.space, *optimizer, {.rate = 1e-2},
+                  {.micro_batch = 1, .seq_len = 16});
+  const Batch batch{.tokens = random_ids(16, 64, 1), .targets = random_ids(16, 64, 2)};
+  CHECK(trainer.step(0, batch).applied);
+  // A weight so large that the loss overflows.
+  const auto* slot = made.space->find("ln_f.weight");
+  const float huge = 3e38F;
+  made.space->master().slice(slot->offset, {1}).copy_bytes_from(std::as_bytes(std::span(&huge, 1)));
+  const Values before = made.space->master().to_host();
+  const Values moment = optimizer->state().at(0).tensor.to_host();
+  const TrainStep bad = trainer.step(1, batch);
+  CHECK_FALSE(bad.applied);
+  CHECK_FALSE(std::isfinite(bad.gradient_norm));
+  CHECK(made.space->master().to_host() == before);
+  CHECK(optimizer->state().at(0).tensor.to_host() == moment);
+  CHECK(optimizer->updates() == 1);
+}
+
+TEST_CASE("evaluation is the mean over whole micro-batches, without dropout or change") {
+  const ThreadCount one(1);
+  const auto device = make_cpu_device();
+  const auto made = random_model(small_config(), device, DType::f64);
+  const auto optimizer = make_adamw(*made.space, {});
+  Trainer trainer(*made.model, *made.space, *optimizer, {},
+                  {.micro_batch = 2, .seq_len = 8, .dropout = 0.5});
+  const auto ids = random_ids(16 * 3 + 9, 64, 1);
+  const auto source = tokens_in_memory(ids);
+  const auto loss_of = [&](std::size_t start) {
+    const auto part = [&](std::size_t from) {
+      return Tensor::from_tokens(device, {2, 8}, std::span(ids).subspan(from, 16));
+    };
+    return made.model->loss(part(start), part(start + 1), {.scale = 1.0 / 16}).loss.item();
+  };
+  const Values before = made.space->master().to_host();
+  const double mean = (loss_of(0) + loss_of(16) + loss_of(32)) / 3;
+  CHECK(trainer.evaluate(*source, 99) == Approx(mean).epsilon(1e-12));
+  CHECK(trainer.evaluate(*source, 1) == Approx(loss_of(0)).epsilon(1e-12));
+  CHECK(made.space->master().to_host() == before);
+  // Fewer tokens than a micro-batch: as many rows as there are.
+  CHECK(std::isfinite(trainer.evaluate(*tokens_in_memory(std::span(ids).first(9)), 5)));
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,228 @@
+#include "models/gpt2/generate.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "engine/autograd.h"
+#include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
+#include "tests/support/gradcheck.h"
+
+namespace sluice::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Ids = std::vector<std::int32_t>;
+
+/// How often each id comes in `count` draws.
+std::vector<int> histogram(const Values& logits, const Sampling& sampling, int count) {
+  std::vector<int> times(logits.size());
+  for (int position = 0; position < count; ++position)
+    ++times.at(
+        static_cast<std::size_t>(draw(logits, sampling, static_cast<std::uint64_t>(position))));
+  return times;
+}
+
+Values logs(Values probabilities) {
+  for (auto& p : probabilities)
+    p = std::log(p);
+  return probabilities;
+}
+
+struct Made {
+  DevicePtr device = make_cpu_device();
+  TestModel loaded =
+      random_model(small_config(), device, DType::f64, 1, ParameterSpace::Use::inference);
+
+  Ids run(const Ids& prompt, const Generation& options,
+          const std::function<bool(std::int32_t)>& on_token = {}) const {
+    return generate(*loaded.model, device, prompt, options, on_token);
+  }
+
+  /// What the model says after `window`, by its own forward pass.
+  std::int32_t best_after(const Ids& window) const {
+    const NoGrad no_grad;
+    const auto count = static_cast<std::int64_t>(window.size());
+    const auto logits =
+        loaded.model->logits(loaded.model->hidden(Tensor::from_tokens(device, {1, count}, window)))
+            .to_host();
+    const auto last = logits.end() - 64;
+    return static_cast<std::int32_t>(std::max_element(last, logits.end()) - last);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("temperature 0 takes the largest logit and the smallest id among equals") {
+  CHECK(draw(Values{1, 5, 2, 5}, {.temperature = 0}, 0) == 1);
+  CHECK(draw(Values{3, 3, 3}, {.temperature = 0}, 9) == 0);
+  CHECK(draw(Values{-1e30, -2e30}, {.temperature = 0}, 0) == 0);
+  CHECK(draw(Values{7}, {.temperature = 0}, 0) == 0);
+  CHECK(draw(Values{1, 5, 2}, {.temperature = 0, .top_k = 1, .top_p = 0.1, .seed = 4}, 3) == 1);
+}
+
+TEST_CASE("draws follow the distribution of the logits") {
+  const Values p{0.1, 0.2, 0.3, 0.4};
+  constexpr int count = 20000;
+  const auto times = histogram(logs(p), {.temperature = 1, .seed = 3}, count);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    // Five standard deviations: the seed is fixed, so this is not a matter of luck.
+    const double bound = 5 * std::sqrt(count * p[i] * (1 - p[i]));
+    CHECK(std::abs(times[i] - count * p[i]) < bound);
+  }
+}
+
+TEST_CASE("temperature raises probabilities to the power 1/T") {
+  // Squares of 0.1..0.4, normalised.
+  const Values expected{1 / 30.0, 4 / 30.0, 9 / 30.0, 16 / 30.0};
+  constexpr int count = 20000;
+  const auto times = histogram(logs({0.1, 0.2, 0.3, 0.4}), {.temperature = 0.5, .seed = 8}, count);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(std::abs(times[i] - count * expected[i]) <
+          5 * std::sqrt(count * expected[i] * (1 - expected[i])));
+}
+
+TEST_CASE("extreme temperatures and logits stay within the vocabulary") {
+  const Values logits{1, 2, 3};
+  CHECK(histogram(logits, {.temperature = 1e-12}, 100) == std::vector<int>{0, 0, 100});
+  CHECK(histogram(logits, {.temperature = 1e-300}, 100) == std::vector<int>{0, 0, 100});
+  const auto flat = histogram(logits, {.temperature = 1e6}, 3000);
+  for (const int times : flat)
+    CHECK(times > 800);
+  const double lowest = -std::numeric_limits<double>::infinity();
+  CHECK(histogram({lowest, 0, lowest}, {}, 100) == std::vector<int>{0, 100, 0});
+  CHECK(histogram({1e308, -1e308}, {}, 100) == std::vector<int>{100, 0});
+}
+
+TEST_CASE("top-k leaves the k largest") {
+  const Values logits = logs({0.1, 0.2, 0.3, 0.4});
+  CHECK(histogram(logits, {.top_k = 1}, 200) == std::vector<int>{0, 0, 0, 200});
+  const auto two = histogram(logits, {.top_k = 2}, 7000);
+  CHECK(two[0] + two[1] == 0);
+  CHECK(std::abs(two[2] - 3000) < 250);
+  CHECK(histogram(logits, {.top_k = 99, .seed = 2}, 500) == histogram(logits, {.seed = 2}, 500));
+  // Among equals the smaller ids stay, as in greedy choice.
+  const auto tied = histogram({1, 1, 1, 1}, {.top_k = 2}, 200);
+  CHECK(tied[0] + tied[1] == 200);
+}
+
+TEST_CASE("top-p leaves the fewest tokens that reach the probability") {
+  const Values logits = logs({0.1, 0.2, 0.3, 0.4});
+  const auto kept = [&](double top_p) {
+    std::set<std::size_t> ids;
+    const auto times = histogram(logits, {.top_p = top_p, .seed = 1}, 2000);
+    for (std::size_t i = 0; i < times.size(); ++i)
+      if (times[i] > 0) ids.insert(i);
+    return ids;
+  };
+  CHECK(kept(0) == std::set<std::size_t>{3});
+  CHECK(kept(0.39) == std::set<std::size_t>{3});
+  CHECK(kept(0.41) == std::set<std::size_t>{2, 3});
+  CHECK(kept(0.69) == std::set<std::size_t>{2, 3});
+  CHECK(kept(0.71) == std::set<std::size_t>{1, 2, 3});
+  CHECK(kept(1) == std::set<std::size_t>{0, 1, 2, 3});
+}
+
+TEST_CASE("a draw is a function of seed and position") {
+  const Values logits(50, 0.0);
+  const auto stream = [&](std::uint64_t seed) {
+    Ids ids;
+    for (std::uint64_t position = 0; position < 40; ++position)
+      ids.push_back(draw(logits, {.seed = seed}, position));
+    return ids;
+  };
+  CHECK(stream(1) == stream(1));
+  CHECK(stream(1) != stream(2));
+  CHECK(draw(logits, {.seed = 1}, 17) == stream(1)[17]);
+}
+
+TEST_CASE("the cache changes nothing, for prompts and continuations of many lengths") {
+  const ThreadCount one(1);
+  const Made made;
+  for (const std::size_t prompt : {1, 2, 7, 15, 16, 17, 40}) {
+    for (const std::int64_t count : {1, 2, 9, 40}) {
+      INFO("prompt " << prompt << ", " << count << " new tokens");
+      const auto ids = random_ids(prompt, 64, prompt);
+      Generation options{.max_tokens = count, .sampling = {.temperature = 0.9, .seed = 3}};
+      const auto cached = made.run(ids, options);
+      options.use_cache = false;
+      CHECK(made.run(ids, options) == cached);
+      CHECK(cached.size() == static_cast<std::size_t>(count));
+    }
+  }
+}
+
+TEST_CASE("greedy generation is the model's best token each time") {
+  const ThreadCount one(1);
+  const Made made;
+  Ids window = random_ids(4, 64, 2);
+  const auto generated = made.run(window, {.max_tokens = 12, .sampling = {.temperature = 0}});
+  for (const std::int32_t id : generated) {
+    CHECK(id == made.best_after(window));
+    window.push_back(id);
+  }
+}
+
+TEST_CASE("beyond the context, its later half goes on") {
+  const ThreadCount one(1);
+  const Made made;
+  const bool use_cache = GENERATE(true, false);
+  Ids window = random_ids(10, 64, 6);
+  const auto generated =
+      made.run(window, {.max_tokens = 30, .sampling = {.temperature = 0}, .use_cache = use_cache});
+  REQUIRE(generated.size() == 30);
+  for (const std::int32_t id : generated) {
+    if (window.size() > 16) window.erase(window.begin(), window.end() - 8);
+    CHECK(id == made.best_after(window));
+    window.push_back(id);
+  }
+}
+
+TEST_CASE("of a prompt longer than the context its end counts") {
+  const ThreadCount one(1);
+  const Made made;
+  const Ids prompt = random_ids(50, 64, 6);
+  const Ids end(prompt.end() - 16, prompt.end());
+  const Generation options{.max_tokens = 20, .sampling = {.temperature = 0}};
+  CHECK(made.run(prompt, options) == made.run(end, options));
+}
+
+TEST_CASE("tokens are handed over as they are made, until the receiver has enough") {
+  const ThreadCount one(1);
+  const Made made;
+  Ids seen;
+  const auto generated = made.run({1, 2}, {.max_tokens = 9}, [&](std::int32_t id) {
+    seen.push_back(id);
+    return seen.size() < 4;
+  });
+  CHECK(seen.size() == 4);
+  CHECK(generated == seen);
+  CHECK(made.run({1, 2}, {.max_tokens = 0}).empty());
+}
+
+TEST_CASE("prompts that are empty or outside the vocabulary are refused") {
+  const Made made;
+  const auto error = [&](const Ids& prompt) {
+    return error_message([&] { made.run(prompt, {.max_tokens = 1}); });
+  };
+  CHECK_THAT(error({}), Contains("at least one token"));
+  CHECK_THAT(error({1, 64}), Contains("64"));
+  CHECK_THAT(error({-1}), Contains("-1"));
+  CHECK_THAT(error({1, std::numeric_limits<std::int32_t>::min()}), Contains("vocabulary"));
+}
+
+TEST_CASE("a context of one token generates") {
+  const ThreadCount one(1);
+  auto config = small_config();
+  config.n_positions = 1;
+  const auto device = make_cpu_device();
+  const auto loaded = random_model(config, device, DType::f32);
+  const bool use_cache = GENERATE(true, false);
+  const Ids prompt{3};
+  CHECK(generate(*loaded.model, device, prompt, {.max_tokens = 5, .use_cache = use_cache}).size() ==
+        5);
+}
+
+}  // namespace sluice::test
