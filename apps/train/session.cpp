@@ -17,6 +17,7 @@
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
 #include "apps/train/setup.h"
+#include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
@@ -62,7 +63,6 @@ class Session {
   nlohmann::json run_identity() const;
   void resume();
   void load(const fs::path& checkpoint);
-  void print_table() const;
   void train_until(std::int64_t last, const StopSignal& signal);
   void record_step(std::int64_t step, const TrainStep& result, double milliseconds);
   void guard_numbers(std::int64_t step, const TrainStep& result);
@@ -209,40 +209,13 @@ void Session::resume() {
   }
 }
 
-void Session::print_table() const {
-  const GPT2Config& c = setup_.config;
-  const auto row = [](const char* name, const std::string& text) {
-    fmt::print("{:<12} {}\n", name, text);
-  };
-  row("model",
-      fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
-                  "parameters{}",
-                  c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
-                  format_count(static_cast<double>(space_.parameters())),
-                  setup_.model_folder.empty() ? "" : " from " + setup_.model_folder.string()));
-  row("data",
-      fmt::format("{}: {} tokens{}, {}", setup_.data_path.string(),
-                  format_count(static_cast<double>(setup_.data.train->size())),
-                  setup_.tokenizer ? fmt::format(" ({})", setup_.tokenizer->kind()) : std::string(),
-                  setup_.data.val
-                      ? fmt::format("{} for validation",
-                                    format_count(static_cast<double>(setup_.data.val->size())))
-                      : std::string("none for validation")));
-  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
-                           options_.batch_size, setup_.trainer.seq_len, setup_.trainer.micro_batch,
-                           options_.steps,
-                           format_count(static_cast<double>(options_.batch_size) *
-                                        static_cast<double>(setup_.trainer.seq_len) *
-                                        static_cast<double>(options_.steps))));
-  row("machine", fmt::format("cpu, {} threads, {}, matrix products {:.0f} GFLOP/s", cpu::threads(),
-                             options_.precision, peak_rate_ / 1e9));
-  row("memory", fmt::format("{} planned of {}", format_bytes(planned_),
-                            format_bytes(device_->arena().capacity())));
-  row("output", output_.string());
-}
-
 void Session::run() {
-  print_table();
+  print_start_table(options_, setup_,
+                    {.parameters = space_.parameters(),
+                     .planned_bytes = planned_,
+                     .available_bytes = device_->arena().capacity(),
+                     .matmul_flops = peak_rate_,
+                     .output = output_});
   log_->write("start", {{"version", 1},
                         {"program", "Sluice " SLUICE_VERSION},
                         {"step", step_},

@@ -1,0 +1,43 @@
+#include "apps/train/start_table.h"
+
+#include <fmt/format.h>
+
+#include "apps/train/progress.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+
+void print_start_table(const TrainOptions& options, const RunSetup& setup,
+                       const StartFacts& facts) {
+  const GPT2Config& c = setup.config;
+  const auto row = [](const char* name, const std::string& text) {
+    fmt::print("{:<12} {}\n", name, text);
+  };
+  row("model",
+      fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
+                  "parameters{}",
+                  c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
+                  format_count(static_cast<double>(facts.parameters)),
+                  setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
+  row("data",
+      fmt::format("{}: {} tokens{}, {}", setup.data_path.string(),
+                  format_count(static_cast<double>(setup.data.train->size())),
+                  setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
+                  setup.data.val
+                      ? fmt::format("{} for validation",
+                                    format_count(static_cast<double>(setup.data.val->size())))
+                      : std::string("none for validation")));
+  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
+                           options.batch_size, setup.trainer.seq_len, setup.trainer.micro_batch,
+                           options.steps,
+                           format_count(static_cast<double>(options.batch_size) *
+                                        static_cast<double>(setup.trainer.seq_len) *
+                                        static_cast<double>(options.steps))));
+  row("machine", fmt::format("cpu, {} threads, {}, matrix products {:.0f} GFLOP/s", cpu::threads(),
+                             options.precision, facts.matmul_flops / 1e9));
+  row("memory", fmt::format("{} planned of {}", format_bytes(facts.planned_bytes),
+                            format_bytes(facts.available_bytes)));
+  row("output", facts.output.string());
+}
+
+}  // namespace sluice

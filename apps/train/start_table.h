@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+
+#include "apps/train/options.h"
+#include "apps/train/setup.h"
+
+namespace sluice {
+
+/// What a run has come to beside its options.
+struct StartFacts {
+  std::int64_t parameters = 0;
+  std::size_t planned_bytes = 0;
+  std::size_t available_bytes = 0;
+  double matmul_flops = 0;  ///< measured, per second
+  std::filesystem::path output;
+};
+
+/// Prints what was decided, as aligned rows on stdout.
+void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
+
+}  // namespace sluice
