@@ -22,7 +22,7 @@ struct TrainOptions {
 
   std::int64_t batch_size = 16;
   std::optional<std::int64_t> micro_batch, seq_len;
-  std::int64_t steps = 300;
+  std::int64_t steps = 600;
 
   std::string optimizer = "adamw";
   std::optional<double> lr, min_lr;

@@ -133,7 +133,7 @@ TEST_CASE(
   CHECK(cut.start_of(4) == 0);
 }
 
-TEST_CASE("the smallest data: one batch and the token after it") {
+TEST_CASE("the smallest data: one batch and the token after it", "[threads]") {
   for (const Order order : {Order::shuffled, Order::sequential}) {
     for (const std::int64_t seq_len : {1, 5}) {
       const SequenceSampler sampler(order, 1, seq_len + 1, 1, seq_len);
@@ -152,7 +152,7 @@ TEST_CASE("the smallest data: one batch and the token after it") {
   }
 }
 
-TEST_CASE("batches have each token's successor as its target") {
+TEST_CASE("batches have each token's successor as its target", "[threads]") {
   const auto tokens = counting_tokens(1000);
   const Order order = GENERATE(Order::shuffled, Order::sequential);
   const SequenceSampler sampler(order, 5, 1000, 3, 7);
@@ -170,7 +170,7 @@ TEST_CASE("batches have each token's successor as its target") {
   }
 }
 
-TEST_CASE("batches read ahead equal those read at once, in order and out of it") {
+TEST_CASE("batches read ahead equal those read at once, in order and out of it", "[threads]") {
   const auto tokens = counting_tokens(3000);
   const SequenceSampler sampler(Order::shuffled, 5, 3000, 4, 11);
   const auto direct = [&](std::int64_t step) {
@@ -181,7 +181,7 @@ TEST_CASE("batches read ahead equal those read at once, in order and out of it")
     CHECK(same(loader.batch(step), direct(step)));
 }
 
-TEST_CASE("a file read ahead that shrinks is an error of the batch, not the end of the process") {
+TEST_CASE("a file read ahead that shrinks is an error of the batch, not the end of the process", "[threads]") {
   const TempDir dir;
   const auto file = dir.path() / "t.bin";
   write_tokens(file, 500, 64);

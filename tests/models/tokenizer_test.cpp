@@ -273,7 +273,7 @@ TEST_CASE("An id outside the vocabulary is an error that names it", "[tokenizer]
   CHECK_THAT(usage_error([&] { CharTokenizer::from_text("ab").decode(Ids{2}); }), Contains("2"));
 }
 
-TEST_CASE("One tokenizer serves several threads", "[tokenizer]") {
+TEST_CASE("One tokenizer serves several threads", "[tokenizer][threads]") {
   const auto tokenizer = any_bpe();
   std::string text;
   for (int i = 0; i < 3000; ++i)
