@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
@@ -24,6 +23,11 @@ constexpr int version = 1;
 
 std::string step_name(std::int64_t step) {
   return fmt::format("step-{:08}", step);
+}
+
+bool is_checkpoint_name(std::string_view name) {
+  return name.starts_with("step-") && name.size() >= step_name(0).size() &&
+         name.find_first_not_of("0123456789", 5) == std::string_view::npos;
 }
 
 std::string state_name(const OptimizerState& state, const ParameterSpace::Slot& slot) {
@@ -181,11 +185,10 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
-  static const std::regex pattern(R"(step-\d{8,})");
   std::vector<fs::path> found;
   if (fs::is_directory(folder))
     for (const auto& entry : fs::directory_iterator(folder))
-      if (entry.is_directory() && std::regex_match(entry.path().filename().string(), pattern))
+      if (entry.is_directory() && is_checkpoint_name(entry.path().filename().string()))
         found.push_back(entry.path());
   std::ranges::sort(found, {}, [](const fs::path& path) {
     return std::pair(path.filename().string().size(), path.filename().string());

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 #include <vector>
 
@@ -57,9 +56,11 @@ std::string plain_name(const std::string& stored) {
   return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
 }
 
-bool is_mask_buffer(const std::string& name, const StoredTensor& tensor) {
-  static const std::regex pattern(R"(h\.\d+\.attn\.(bias|masked_bias))");
-  return std::regex_match(name, pattern) && tensor.shape.size() != 1;
+/// h.N.attn.bias and h.N.attn.masked_bias, which old hub files carry: constants, not weights.
+bool is_mask_buffer(std::string_view name, const StoredTensor& tensor) {
+  if (tensor.shape.size() == 1 || !name.starts_with("h.")) return false;
+  name.remove_prefix(std::min(name.find_first_not_of("0123456789", 2), name.size()));
+  return name == ".attn.bias" || name == ".attn.masked_bias";
 }
 
 std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& readers) {
