@@ -89,17 +89,23 @@ void compare(const std::string& what, const ParameterSpace& space, const Tensor&
   }
 }
 
-void compare_steps(const Run& run, const Json& trajectory, double loss_bound, double norm_bound) {
+/// `loss_bound` is for the root mean square over the steps, `worst_bound` for any one of them.
+void compare_steps(const Run& run, const Json& trajectory, double loss_bound, double worst_bound,
+                   double norm_bound) {
   REQUIRE(trajectory.size() == run.steps.size());
+  double squares = 0;
   for (std::size_t k = 0; k < run.steps.size(); ++k) {
     INFO("step " << k);
     const Json& expected = trajectory.at(k);
-    CHECK(std::abs(run.steps[k].loss - expected.at("loss").get<double>()) <= loss_bound);
+    const double off = std::abs(run.steps[k].loss - expected.at("loss").get<double>());
+    squares += off * off;
+    CHECK(off <= worst_bound);
     CHECK(std::abs(run.steps[k].gradient_norm / expected.at("grad_norm").get<double>() - 1) <=
           norm_bound);
     CHECK(run.steps[k].rate == Approx(expected.at("lr").get<double>()).epsilon(1e-12));
     CHECK(run.steps[k].applied);
   }
+  CHECK(std::sqrt(squares / static_cast<double>(run.steps.size())) <= loss_bound);
 }
 
 }  // namespace
@@ -122,7 +128,7 @@ TEST_CASE("fp32 training follows the reference: losses, norms, rates, weights an
     INFO(name << ", micro-batch " << micro_batch);
     const Run run(*fixture, DType::f32, micro_batch);
     const Json& json = fixture->json();
-    compare_steps(run, json.at("trajectory"), 1e-5, 1e-5);
+    compare_steps(run, json.at("trajectory"), 1e-5, 1e-5, 1e-5);
     const auto& space = *run.loaded.space;
     // Rounding alone is 2e-6; the mistakes that these bounds are for begin at 6e-5.
     compare("parameters", space, space.master(), json.at("final_params"), 1e-5);
@@ -141,7 +147,9 @@ TEST_CASE("bf16 training stays as near to the reference as bf16 can be") {
   INFO(name);
   const Run run(*fixture, DType::bf16, fixture->hyper("batch"));
   const Json& json = fixture->json();
-  compare_steps(run, json.at("trajectory"), 3.6e-3, 1.8e-2);
+  // Twice what rounding the inputs of matrix products costs. One step of a batch of 46 tokens may
+  // be off by half as much again, depending on how a processor sums.
+  compare_steps(run, json.at("trajectory"), 3.6e-3, 5.4e-3, 1.8e-2);
   const auto& space = *run.loaded.space;
   CHECK(space.has_master());
   compare("parameters", space, space.master(), json.at("final_params"), 1e-2);
