@@ -12,6 +12,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/error.h"
+#include "models/gpt2/weights.h"
 
 namespace sluice {
 namespace {
@@ -32,18 +33,6 @@ bool is_checkpoint_name(std::string_view name) {
 
 std::string state_name(const OptimizerState& state, const ParameterSpace::Slot& slot) {
   return fmt::format("{}.{}", state.name, slot.name);
-}
-
-std::uint32_t write_weights(const fs::path& path, const ParameterSpace& space) {
-  const StoredType type = stored_type(space.master().dtype());
-  std::vector<StoredTensor> tensors;
-  for (const auto& slot : space.slots())
-    tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
-  SafetensorsWriter writer(path, std::move(tensors), {});
-  for (const auto& slot : space.slots())
-    write_floats(writer, space.master().slice(slot.offset, slot.shape), type);
-  writer.finish();
-  return writer.crc32();
 }
 
 std::uint32_t write_optimizer(const fs::path& path, const ParameterSpace& space,
@@ -156,7 +145,8 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
     const auto record = [&](const char* name, std::uint32_t crc) {
       files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
     };
-    record("weights.safetensors", write_weights(temporary / "weights.safetensors", space));
+    record("weights.safetensors", save_weights(temporary / "weights.safetensors", space,
+                                               stored_type(space.master().dtype())));
     record("optimizer.safetensors",
            write_optimizer(temporary / "optimizer.safetensors", space, optimizer));
     Json state{{"version", version},

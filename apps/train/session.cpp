@@ -361,7 +361,9 @@ void Session::finish(const char* stopped_by) {
     return;
   }
   fmt::print("model        {}\n", (output_ / "model").string());
-  fmt::print("next         generate --model {} --prompt \"...\"\n", (output_ / "model").string());
+  const fs::path programs = fs::proximate(fs::read_symlink("/proc/self/exe").parent_path());
+  fmt::print("next         {} --model {} --prompt \"...\"\n", (programs / "generate").string(),
+             (output_ / "model").string());
   fmt::print("             scripts/plot_run.py {}\n", output_.string());
 }
 

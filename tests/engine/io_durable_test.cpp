@@ -9,7 +9,6 @@
 
 #include "engine/io/checked_math.h"
 #include "engine/io/durable.h"
-#include "engine/io/mmap_file.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
@@ -177,25 +176,6 @@ TEST_CASE("reads beyond the end are errors", "[io][durable]") {
     const auto read = [&] { file.read_at(offset, std::as_writable_bytes(std::span(out))); };
     CHECK_THAT(error_message(read), Contains("no file reaches byte"));
   }
-}
-
-TEST_CASE("files are mapped", "[io][mmap]") {
-  const test::TempDir dir;
-  const auto path = dir.path() / "file";
-  test::write_file(path, "abc");
-  MmapFile first(path);
-  const MmapFile file = std::move(first);
-  REQUIRE(file.bytes().size() == 3);
-  REQUIRE(std::ranges::equal(file.bytes(), bytes_of("abc")));
-  REQUIRE_NOTHROW(file.check_unchanged());
-
-  std::filesystem::resize_file(path, 2);
-  REQUIRE_THAT(error_message([&] { file.check_unchanged(); }),
-               Contains(path.string()) && Contains("changed from 3 to 2 bytes"));
-
-  test::write_file(path, "");
-  REQUIRE(MmapFile(path).bytes().empty());
-  REQUIRE_THROWS_AS(MmapFile(dir.path() / "none"), Error);
 }
 
 }  // namespace
