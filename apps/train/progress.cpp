@@ -18,6 +18,11 @@ constexpr const char* erase_line = "\r\x1b[K";
 
 }  // namespace
 
+void say(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  static_cast<void>(written && std::fflush(stdout) == 0);
+}
+
 std::string format_duration(double seconds) {
   const auto total = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
   if (total >= 3600) return fmt::format("{}h{:02}m", total / 3600, total / 60 % 60);
@@ -54,23 +59,21 @@ void StepPrinter::step(const Line& line) {
       format_bytes(line.memory), format_duration(left));
   if (terminal_) {
     const double fraction = static_cast<double>(line.step) / static_cast<double>(steps_);
-    fmt::print("{}{} {}", erase_line, bar(fraction, 12), text);
+    say(fmt::format("{}{} {}", erase_line, bar(fraction, 12), text));
     line_open_ = true;
   } else {
-    fmt::print("{}\n", text);
+    say(fmt::format("{}\n", text));
   }
   if (line.step == steps_) end_line();
-  std::fflush(stdout);
 }
 
 void StepPrinter::print(const std::string& text) {
   end_line();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  say(fmt::format("{}\n", text));
 }
 
 void StepPrinter::end_line() {
-  if (line_open_) fmt::print("\n");
+  if (line_open_) say("\n");
   line_open_ = false;
 }
 

@@ -6,6 +6,10 @@
 
 namespace sluice {
 
+/// Writes to stdout at once. A reader that has gone away must not end a training: the log file has
+/// everything, so errors are ignored.
+void say(const std::string& text);
+
 /// "1h37m", "4m05s", "12s"
 std::string format_duration(double seconds);
 /// "1.68M", "312k", "950"

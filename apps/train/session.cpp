@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -181,7 +182,7 @@ nlohmann::json Session::run_identity() const {
 void Session::load(const fs::path& checkpoint) {
   step_ = load_checkpoint(checkpoint, run_identity(), space_, *optimizer_);
   saved_step_ = step_;
-  fmt::print("resumed      {} (step {})\n", checkpoint.string(), step_);
+  say(fmt::format("resumed      {} (step {})\n", checkpoint.string(), step_));
 }
 
 void Session::resume() {
@@ -202,8 +203,8 @@ void Session::resume() {
     } catch (const Error& error) {
       // A damaged checkpoint must not cost the run while an older one is whole.
       if (error.kind() != ErrorKind::runtime || all.size() == 1) throw;
-      fmt::print("warning      {}\n             falling back to {}\n", error.what(),
-                 all[all.size() - 2].string());
+      say(fmt::format("warning      {}\n             falling back to {}\n", error.what(),
+                      all[all.size() - 2].string()));
       warnings_.push_back(error.what());
     }
   }
@@ -226,8 +227,8 @@ void Session::run() {
                         {"threads", cpu::threads()},
                         {"run", run_identity()}});
   if (step_ >= options_.steps && options_.steps > 0)
-    fmt::print("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
-               options_.steps);
+    say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
+                    options_.steps));
   printer_.emplace(step_, options_.steps, is_terminal(STDOUT_FILENO));
   const StopSignal signal;
   train_until(options_.steps, signal);
@@ -350,26 +351,27 @@ void Session::finish(const char* stopped_by) {
                       {"engine_peak_bytes", device_->arena().peak()},
                       {"resident_peak_bytes", resident_peak()},
                       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
-  fmt::print(
+  say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
-      std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string());
-  fmt::print("memory       {} planned, {} used by tensors, {} resident at most\n",
-             format_bytes(planned_), format_bytes(device_->arena().peak()),
-             format_bytes(resident_peak()));
+      std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
+  say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n",
+                  format_bytes(planned_), format_bytes(device_->arena().peak()),
+                  format_bytes(resident_peak())));
   if (stopped_by != nullptr) {
-    fmt::print("go on with   the same command and --output {}\n", output_.string());
+    say(fmt::format("go on with   the same command and --output {}\n", output_.string()));
     return;
   }
-  fmt::print("model        {}\n", (output_ / "model").string());
+  say(fmt::format("model        {}\n", (output_ / "model").string()));
   const fs::path programs = fs::proximate(fs::read_symlink("/proc/self/exe").parent_path());
-  fmt::print("next         {} --model {} --prompt \"...\"\n", (programs / "generate").string(),
-             (output_ / "model").string());
-  fmt::print("             scripts/plot_run.py {}\n", output_.string());
+  say(fmt::format("next         {} --model {} --prompt \"...\"\n", (programs / "generate").string(),
+                  (output_ / "model").string()));
+  say(fmt::format("             scripts/plot_run.py {}\n", output_.string()));
 }
 
 }  // namespace
 
 void run_training(const TrainOptions& options, const std::string& resolved) {
+  std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
   cpu::set_threads(static_cast<int>(options.threads));
   Session(options, resolved).run();
 }

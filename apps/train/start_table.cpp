@@ -11,7 +11,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                        const StartFacts& facts) {
   const GPT2Config& c = setup.config;
   const auto row = [](const char* name, const std::string& text) {
-    fmt::print("{:<12} {}\n", name, text);
+    say(fmt::format("{:<12} {}\n", name, text));
   };
   row("model",
       fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -105,6 +106,16 @@ TEST_CASE("a configuration file sets flags, and the command line wins") {
            work.train("b", {"--seed", "6", "--lr", "0.002", "--n-layer", "2", "--dropout", "0.1"}));
   CHECK(work.bytes("a/model/model.safetensors") == work.bytes("b/model/model.safetensors"));
   CHECK_THAT(work.bytes("a/config.toml"), Contains("seed=6") && Contains("n-layer=2"));
+}
+
+TEST_CASE("a reader of stdout that goes away does not end the training") {
+  const Work work;
+  std::string command = "'" SLUICE_BIN_DIR "/train_gpt2'";
+  for (const auto& argument : work.train("out", {"--steps", "40"}))
+    command += " '" + argument + "'";
+  CHECK(std::system((command + " | head -n 1 > /dev/null").c_str()) == 0);
+  // The shell waits for the whole pipeline, so the training has ended one way or the other.
+  CHECK(events(work.path() / "out" / "log.jsonl").back().at("event") == "end");
 }
 
 TEST_CASE("log.jsonl has the events and fields that its readers expect") {
