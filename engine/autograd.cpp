@@ -169,7 +169,7 @@ void backward(const Tensor& output, const Tensor& gradient) {
   Backward().walk(output, seed);
 }
 
-void attach(std::shared_ptr<Node> node, std::vector<Tensor> inputs,
+void attach(const std::shared_ptr<Node>& node, std::vector<Tensor> inputs,
             std::span<Tensor* const> outputs) {
   const bool wanted = std::ranges::any_of(inputs, &Tensor::requires_grad);
   if (!grad_enabled || !wanted) return;

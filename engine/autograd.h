@@ -34,7 +34,7 @@ class Node {
 
  private:
   friend class Backward;
-  friend void attach(std::shared_ptr<Node>, std::vector<Tensor>, std::span<Tensor* const>);
+  friend void attach(const std::shared_ptr<Node>&, std::vector<Tensor>, std::span<Tensor* const>);
   std::vector<Tensor> inputs_;
   std::size_t outputs_ = 0;
 };
@@ -74,7 +74,7 @@ class Backward {
 void backward(const Tensor& output, const Tensor& gradient = {});
 
 /// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
-void attach(std::shared_ptr<Node> node, std::vector<Tensor> inputs,
+void attach(const std::shared_ptr<Node>& node, std::vector<Tensor> inputs,
             std::span<Tensor* const> outputs);
 /// True if a result of these inputs must be differentiable: ops save tensors only then.
 bool recording(std::initializer_list<Tensor> inputs);

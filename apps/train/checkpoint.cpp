@@ -136,7 +136,7 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
                          const ParameterSpace& space, const Optimizer& optimizer,
                          std::int64_t keep) {
   fs::create_directories(folder);
-  const fs::path final_path = folder / step_name(step);
+  fs::path final_path = folder / step_name(step);
   const fs::path temporary = folder / fmt::format("{}.tmp.{}", step_name(step), getpid());
   fs::remove_all(temporary);
   fs::create_directory(temporary);

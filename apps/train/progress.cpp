@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace sluice {
@@ -24,7 +25,7 @@ void say(const std::string& text) {
 }
 
 std::string format_duration(double seconds) {
-  const auto total = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
+  const std::int64_t total = std::lround(std::max(0.0, seconds));
   if (total >= 3600) return fmt::format("{}h{:02}m", total / 3600, total / 60 % 60);
   if (total >= 60) return fmt::format("{}m{:02}s", total / 60, total % 60);
   return fmt::format("{}s", total);

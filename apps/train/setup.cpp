@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 /// The text that ships with the program: its own documentation and sources.
 fs::path shipped_text() {
-  const fs::path text =
+  fs::path text =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sluice/corpus.txt";
   if (!fs::exists(text))
     fail(fmt::format("no --data was given and the text that ships with the program is not at {}",

@@ -119,8 +119,9 @@ std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n, 
   if (n > vocabulary_sized || k > vocabulary_sized) return {256, 384};
   if (k >= long_sum) return {128, 768};
   std::int64_t tile_m = 256;
-  constexpr std::int64_t tile_n = 384;
-  const std::int64_t columns = (n + tile_n - 1) / tile_n;
+  // Columns of equal width, in whole SIMD registers: 512 is two tiles of 256, not 384 and 128.
+  const std::int64_t columns = (n + 383) / 384;
+  const std::int64_t tile_n = ((n + columns - 1) / columns + 15) / 16 * 16;
   while (tile_m > 64 && (m + tile_m - 1) / tile_m * columns < 4)
     tile_m /= 2;
   return {tile_m, tile_n};
