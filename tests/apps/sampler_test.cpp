@@ -181,7 +181,8 @@ TEST_CASE("batches read ahead equal those read at once, in order and out of it",
     CHECK(same(loader.batch(step), direct(step)));
 }
 
-TEST_CASE("a file read ahead that shrinks is an error of the batch, not the end of the process", "[threads]") {
+TEST_CASE("a file read ahead that shrinks is an error of the batch, not the end of the process",
+          "[threads]") {
   const TempDir dir;
   const auto file = dir.path() / "t.bin";
   write_tokens(file, 500, 64);
