@@ -26,7 +26,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
-  line.add("--micro-batch", o.micro_batch, "Sequences computed at a time; default: what suits", 1);
+  line.add("--micro-batch", o.micro_batch, "Sequences computed at a time, or auto: what suits");
   line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the context", 1);
   line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
 
@@ -67,6 +67,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
   line.add("--max-bad-steps", o.max_bad_steps,
            "Stop (exit code 3) after this many non-finite gradients in a row", 1);
+  line.add("--deterministic", o.deterministic, "Equal bits for equal seeds; always so on the CPU");
   line.allow_config_file();
 }
 

@@ -21,7 +21,8 @@ struct TrainOptions {
   std::string data_order = "shuffled";
 
   std::int64_t batch_size = 16;
-  std::optional<std::int64_t> micro_batch, seq_len;
+  std::string micro_batch = "auto";  ///< or a number
+  std::optional<std::int64_t> seq_len;
   std::int64_t steps = 600;
 
   std::string optimizer = "adamw";
@@ -39,6 +40,7 @@ struct TrainOptions {
   std::string prompt;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
+  bool deterministic = true;
 };
 
 void declare_options(CommandLine& line, TrainOptions& options);

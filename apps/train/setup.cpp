@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "apps/train/model_folder.h"
 #include "models/text/bpe_files.h"
@@ -97,6 +98,15 @@ void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
   validate(config);
 }
 
+std::int64_t parse_micro_batch(const std::string& text) {
+  std::int64_t rows = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  if (error != std::errc() || end != text.data() + text.size() || rows < 1)
+    fail(fmt::format("--micro-batch: '{}' is neither auto nor a whole number of at least 1", text),
+         ErrorKind::usage);
+  return rows;
+}
+
 void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
   trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
@@ -104,13 +114,13 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
                      setup.config.n_positions),
          ErrorKind::usage);
-  if (o.micro_batch) {
-    if (o.batch_size % *o.micro_batch != 0)
+  if (o.micro_batch != "auto") {
+    const std::int64_t rows = parse_micro_batch(o.micro_batch);
+    if (o.batch_size % rows != 0)
       fail(fmt::format("--batch-size {} is not divisible by --micro-batch {}: {} * {} = {}",
-                       o.batch_size, *o.micro_batch, o.batch_size / *o.micro_batch, *o.micro_batch,
-                       o.batch_size / *o.micro_batch * *o.micro_batch),
+                       o.batch_size, rows, o.batch_size / rows, rows, o.batch_size / rows * rows),
            ErrorKind::usage);
-    trainer.micro_batch = *o.micro_batch;
+    trainer.micro_batch = rows;
   } else {
     // Enough tokens for full-speed matrix products, few enough for modest activations.
     constexpr std::int64_t enough_tokens = 8192;
