@@ -131,6 +131,7 @@ std::optional<GPT2Config> preset(std::string_view name) {
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
+  names.reserve(presets.size());
   for (const auto& entry : presets)
     names.push_back(entry.first);
   return names;

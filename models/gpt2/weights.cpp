@@ -42,6 +42,7 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
     names.insert(file.get<std::string>());
   }
   std::vector<fs::path> files;
+  files.reserve(names.size());
   for (const auto& name : names)
     files.push_back(folder / name);
   return files;
