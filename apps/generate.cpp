@@ -7,6 +7,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/dataset.h"
+#include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
@@ -15,7 +16,7 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, prompt, tokens, stop, precision = "fp32", tokenizer_dir;
+  std::string model, prompt, tokens, stop, precision = "fp32", device = "auto", tokenizer_dir;
   std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
@@ -27,7 +28,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--model", o.model, "Hugging Face folder, such as train_gpt2's OUTPUT/model");
   line.require("--model");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16"});
+  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
@@ -40,6 +41,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--top-p", o.top_p, "Only the likeliest tokens that reach this probability", 0, 1);
   line.add("--seed", o.seed, "The same seed gives the same text");
   line.group("Machine");
+  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
 }
@@ -111,9 +113,10 @@ int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
-  const auto device = make_cpu_device();
-  const auto loaded =
-      load_model(o.model, device, parse_precision(o.precision), ParameterSpace::Use::inference);
+  const DeviceKind kind = choose_device(o.device);
+  const Precision precision = parse_precision(o.precision, kind);
+  const auto device = make_device(kind, precision);
+  const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::inference);
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "apps/train/command_line.h"
+#include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
 #include "engine/autograd.h"
 #include "engine/io/safetensors.h"
@@ -12,7 +13,7 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, tokens, dump, precision = "fp32";
+  std::string model, tokens, dump, precision = "fp32", device = "auto";
   std::int64_t batch = 1, seq = 16, threads = 0;
 };
 
@@ -24,7 +25,9 @@ void declare(CommandLine& line, Options& o) {
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
   line.add("--seq", o.seq, "Tokens per sequence", 1, 1 << 20);
   line.add("--dump", o.dump, "Write logits, loss and every gradient to this safetensors file");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16", "fp64"});
+  line.add_choice("--precision", o.precision, "Arithmetic",
+                  {"fp32", "tf32", "bf16", "fp16", "fp64"});
+  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 }
 
@@ -45,9 +48,10 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
 
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
-  const auto device = make_cpu_device();
-  const auto loaded =
-      load_model(o.model, device, parse_precision(o.precision), ParameterSpace::Use::training);
+  const DeviceKind kind = choose_device(o.device);
+  const Precision precision = parse_precision(o.precision, kind);
+  const auto device = make_device(kind, precision);
+  const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::training);
   const TokenFile file(o.tokens);
   file.check_ids(loaded.model->config().vocab_size);
   const auto count = static_cast<std::size_t>(o.batch * o.seq);
@@ -68,6 +72,7 @@ int run(const Options& o) {
       loaded.model->loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)});
   backward(loss.loss);
   loaded.space->settle_gradients();
+  loaded.space->clip_gradients(0);
   fmt::print("loss {:.9g} grad_norm {:.9g}\n", loss.loss.item(), loaded.space->gradient_norm());
   if (!o.dump.empty()) dump(o.dump, logits, loss.loss, *loaded.space);
   return 0;

@@ -1,5 +1,6 @@
-# Finds everything the project can use and reports it in one table. Required libraries stop the
-# configuration with the Debian package to install; optional ones only change what is built.
+# Finds everything the project can use but CUDA (see Cuda.cmake) and notes it for one table. Required
+# libraries stop the configuration with the Debian package to install; optional ones only change
+# what is built.
 
 set(SLUICE_FOUND_TABLE "")
 function(sluice_report name state note)
@@ -58,28 +59,10 @@ else()
   sluice_report(oneDNN no "CPU matrix products use plain loops (slow): libdnnl-dev")
 endif()
 
-# What the project does not use yet is looked for all the same, so that the table tells what this
-# machine has; nothing is compiled against it.
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND)
-  sluice_report(CUDA found "${CUDAToolkit_VERSION} (the CUDA kernels are not in this version)")
-  find_library(SLUICE_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
-  find_library(SLUICE_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
-else()
-  sluice_report(CUDA no "CPU only")
-endif()
-foreach(library CUDNN NCCL)
-  if(SLUICE_${library}_LIBRARY)
-    sluice_report(${library} found "not used in this version")
-  else()
-    sluice_report(${library} no "")
-  endif()
-endforeach()
+# Not used yet, but the table tells whether this machine has it.
 find_program(SLUICE_MPIRUN mpirun)
 if(SLUICE_MPIRUN)
   sluice_report(MPI found "not used in this version")
 else()
   sluice_report(MPI no "one process only")
 endif()
-
-message(STATUS "Sluice ${PROJECT_VERSION}: what was found${SLUICE_FOUND_TABLE}")

@@ -1,19 +1,23 @@
 # How every target of the project is compiled, and the one way to declare a library.
 
 add_library(sluice_options INTERFACE)
+# For C++ alone: nvcc, which compiles the .cu files, knows none of these flags (cmake/Cuda.cmake).
+function(sluice_cxx_options)
+  target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${ARGN}>")
+endfunction()
 # -Wrestrict is wrong about std::string in GCC 12 (its bug 105651).
-target_compile_options(sluice_options INTERFACE -Wall -Wextra -Wconversion -Wshadow -Werror
-                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+sluice_cxx_options(-Wall -Wextra -Wconversion -Wshadow -Werror
+                   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(SLUICE_MARCH)
-  target_compile_options(sluice_options INTERFACE -march=${SLUICE_MARCH})
+  sluice_cxx_options(-march=${SLUICE_MARCH})
 endif()
 if(SLUICE_SANITIZE STREQUAL "address")
-  target_compile_options(sluice_options INTERFACE -fsanitize=address,undefined
-                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  sluice_cxx_options(-fsanitize=address,undefined -fno-sanitize-recover=all
+                     -fno-omit-frame-pointer)
   target_link_options(sluice_options INTERFACE -fsanitize=address,undefined)
 elseif(SLUICE_SANITIZE STREQUAL "thread")
-  target_compile_options(sluice_options INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  sluice_cxx_options(-fsanitize=thread -fno-omit-frame-pointer)
   target_link_options(sluice_options INTERFACE -fsanitize=thread)
 elseif(SLUICE_SANITIZE)
   message(FATAL_ERROR "SLUICE_SANITIZE is '${SLUICE_SANITIZE}': give address, thread or nothing")

@@ -19,6 +19,13 @@ DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budge
     fail(fmt::format("the system refused to reserve {} bytes of {} memory; lower the budget",
                      reserved_, name_of(device().kind)));
   arena_ = std::make_unique<Arena>(reserved_);
+  if (const std::size_t bytes = runtime_->workspace_bytes(); bytes > 0)
+    runtime_->set_workspace(stream(), allocate(bytes), bytes);
+}
+
+Stream DeviceContext::copy_stream() {
+  if (!copy_stream_) copy_stream_ = runtime_->make_stream();
+  return *copy_stream_;
 }
 
 DeviceContext::~DeviceContext() {
@@ -29,8 +36,12 @@ DevicePtr make_cpu_device(std::size_t budget) {
   return std::make_shared<DeviceContext>(make_cpu_runtime(), budget);
 }
 
-DevicePtr make_meta_device(std::size_t budget) {
-  return std::make_shared<DeviceContext>(make_meta_runtime(), budget);
+DevicePtr make_cuda_device(int index, std::size_t budget) {
+  return std::make_shared<DeviceContext>(make_cuda_runtime(index), budget);
+}
+
+DevicePtr make_meta_device(std::size_t budget, std::size_t workspace_bytes) {
+  return std::make_shared<DeviceContext>(make_meta_runtime(workspace_bytes), budget);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "engine/arena.h"
 #include "kernels/base/runtime.h"
@@ -21,8 +22,14 @@ class DeviceContext {
 
   Device device() const { return runtime_->device(); }
   Runtime& runtime() const { return *runtime_; }
-  Stream stream() const { return {device(), 0}; }
+  Stream stream() const { return runtime_->compute_stream(); }
+  /// For copies that go on beside the computing; made on first use.
+  Stream copy_stream();
   const Arena& arena() const { return *arena_; }
+
+  /// Whether f32 matrix products may round their operands to tf32.
+  bool tf32() const { return tf32_; }
+  void allow_tf32(bool yes) { tf32_ = yes; }
 
   std::byte* allocate(std::size_t bytes) { return start_ + arena_->allocate(bytes); }
   void release(std::byte* block) { arena_->release(static_cast<std::size_t>(block - start_)); }
@@ -32,12 +39,15 @@ class DeviceContext {
   std::byte* start_ = nullptr;
   std::size_t reserved_ = 0;
   std::unique_ptr<Arena> arena_;
+  std::optional<Stream> copy_stream_;
+  bool tf32_ = false;
 };
 
 using DevicePtr = std::shared_ptr<DeviceContext>;
 
 DevicePtr make_cpu_device(std::size_t budget = 0);
+DevicePtr make_cuda_device(int index = 0, std::size_t budget = 0);
 /// Runs nothing, but allocates as the real device would: its arena's peak is the plan.
-DevicePtr make_meta_device(std::size_t budget = 0);
+DevicePtr make_meta_device(std::size_t budget = 0, std::size_t workspace_bytes = 0);
 
 }  // namespace sluice

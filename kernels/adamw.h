@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -10,22 +11,24 @@ namespace sluice {
 ///   w -= rate * weight_decay * w;  w -= rate * (m / c1) / (sqrt(v / c2) + epsilon)
 /// with the bias corrections c1 = 1 - b1^step and c2 = 1 - b2^step.
 /// master, first_moment, second_moment, grad: [n], f32 (or all f64). `working`, if given, receives
-/// the weight in its own dtype (bf16 rounded half away from zero).
+/// the weight in its own dtype (bf16 rounded half away from zero). gradient_scale: one element of
+/// the master's dtype, 1 if not given; where it is not finite nothing is changed.
 struct AdamW {
   View master;
   View first_moment;
   View second_moment;
   View grad;
   View working{};
+  View gradient_scale{};
   double rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
-  double gradient_scale = 1;
   double correction1 = 1;
   double correction2 = 1;
 };
 void launch_cpu(const AdamW& op);
+void launch_cuda(const AdamW& op, Stream stream);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 #include "kernels/dropout.h"
 
@@ -19,6 +20,7 @@ struct AttentionForward {
   DropoutMask mask{};
 };
 void launch_cpu(const AttentionForward& op);
+void launch_cuda(const AttentionForward& op, Stream stream);
 
 /// grad_qkv: [B, T, 3*C], written whole. Everything else as in the forward pass.
 struct AttentionBackward {
@@ -31,6 +33,7 @@ struct AttentionBackward {
   DropoutMask mask{};
 };
 void launch_cpu(const AttentionBackward& op);
+void launch_cuda(const AttentionBackward& op, Stream stream);
 
 /// Attention of new positions over a cache, for generation. Appends the keys and values of
 /// `qkv` [B, t, 3*C] to the caches [B, capacity, C] at `start`, then lets position start+i look
@@ -44,5 +47,6 @@ struct CachedAttention {
   int heads = 1;
 };
 void launch_cpu(const CachedAttention& op);
+void launch_cuda(const CachedAttention& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -12,5 +13,6 @@ struct ColumnSum {
   bool accumulate = false;
 };
 void launch_cpu(const ColumnSum& op);
+void launch_cuda(const ColumnSum& op, Stream stream);
 
 }  // namespace sluice

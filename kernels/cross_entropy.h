@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -8,15 +11,17 @@ namespace sluice {
 /// logits[i, targets[i]]. `gradient`, if given, receives gradient_scale * (softmax - one-hot) in
 /// its own dtype. It may lie over the logits, row i beginning where row i of the logits does, so
 /// that probabilities never exist in memory: an element is read before its place is written.
-/// logits: [rows, vocabulary], f32 (f64); gradient: the same shape, rows may be strided;
-/// losses: [rows], f32 (f64); targets: [rows] i32.
+/// logits: [rows, vocabulary], f32 (f64), rows may be strided; gradient: likewise, and `padding`
+/// columns after each of its rows are set to 0; losses: [rows], f32 (f64); targets: [rows] i32.
 struct CrossEntropy {
   View losses;
   View logits;
   View gradient{};
   View targets;
   double gradient_scale = 1;
+  std::int64_t padding = 0;
 };
 void launch_cpu(const CrossEntropy& op);
+void launch_cuda(const CrossEntropy& op, Stream stream);
 
 }  // namespace sluice

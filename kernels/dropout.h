@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/base/philox.h"
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -14,10 +15,10 @@ struct DropoutMask {
   float probability = 0;
   std::int64_t first_sample = 0;  ///< global index of the batch's first sequence
 
-  bool active() const { return probability > 0; }
-  float scale() const { return 1.0f / (1.0f - probability); }
+  constexpr bool active() const { return probability > 0; }
+  constexpr float scale() const { return 1.0f / (1.0f - probability); }
   /// An element is kept when its random word is at least this.
-  std::uint32_t threshold() const {
+  constexpr std::uint32_t threshold() const {
     return static_cast<std::uint32_t>(static_cast<double>(probability) * 4294967296.0);
   }
 };
@@ -30,5 +31,6 @@ struct Dropout {
   DropoutMask mask;
 };
 void launch_cpu(const Dropout& op);
+void launch_cuda(const Dropout& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -11,6 +12,7 @@ struct Add {
   View b;
 };
 void launch_cpu(const Add& op);
+void launch_cuda(const Add& op, Stream stream);
 
 /// out = in in out's dtype. bf16 from f32: ties to even, or away from zero as working weights
 /// are derived from their master (`half_away`).
@@ -20,6 +22,7 @@ struct Cast {
   bool half_away = false;
 };
 void launch_cpu(const Cast& op);
+void launch_cuda(const Cast& op, Stream stream);
 
 /// out = value
 struct Fill {
@@ -27,5 +30,6 @@ struct Fill {
   double value = 0;
 };
 void launch_cpu(const Fill& op);
+void launch_cuda(const Fill& op, Stream stream);
 
 }  // namespace sluice

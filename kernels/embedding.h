@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -17,6 +18,7 @@ struct EmbeddingForward {
   std::int64_t first_position = 0;
 };
 void launch_cpu(const EmbeddingForward& op);
+void launch_cuda(const EmbeddingForward& op, Stream stream);
 
 /// Adds to both gradients (f32, f64 for f64); the caller zeroes them first where they are new.
 /// Each column is summed by one thread in token order: deterministic without atomics.
@@ -28,5 +30,6 @@ struct EmbeddingBackward {
   std::int64_t first_position = 0;
 };
 void launch_cpu(const EmbeddingBackward& op);
+void launch_cuda(const EmbeddingBackward& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -11,6 +12,7 @@ struct GeluForward {
   View in;
 };
 void launch_cpu(const GeluForward& op);
+void launch_cuda(const GeluForward& op, Stream stream);
 
 /// grad_in = grad_out * gelu'(in); grad_in may be grad_out.
 struct GeluBackward {
@@ -19,5 +21,6 @@ struct GeluBackward {
   View in;
 };
 void launch_cpu(const GeluBackward& op);
+void launch_cuda(const GeluBackward& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -17,7 +18,9 @@ struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+  bool tf32 = false;  ///< a GPU may round f32 operands to 10 bits of mantissa
 };
 void launch_cpu(const Gemm& op);
+void launch_cuda(const Gemm& op, Stream stream);
 
 }  // namespace sluice

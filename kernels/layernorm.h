@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -21,6 +22,7 @@ struct LayerNormForward {
   double epsilon = 1e-5;
 };
 void launch_cpu(const LayerNormForward& op);
+void launch_cuda(const LayerNormForward& op, Stream stream);
 
 /// grad_in = the LayerNorm's gradient + grad_sum (what reached `sum` from elsewhere, if given).
 /// It is the gradient of both `in` and `branch`. grad_weight, grad_bias: [width], f32 (f64);
@@ -40,5 +42,6 @@ struct LayerNormBackward {
   bool accumulate_bias = false;
 };
 void launch_cpu(const LayerNormBackward& op);
+void launch_cuda(const LayerNormBackward& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -13,5 +14,6 @@ struct Sum {
   bool accumulate = false;
 };
 void launch_cpu(const Sum& op);
+void launch_cuda(const Sum& op, Stream stream);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -10,6 +11,7 @@ struct ReluForward {
   View in;
 };
 void launch_cpu(const ReluForward& op);
+void launch_cuda(const ReluForward& op, Stream stream);
 
 /// grad_in = grad_out where out > 0, else 0. The output decides, so the input need not be kept.
 struct ReluBackward {
@@ -18,5 +20,6 @@ struct ReluBackward {
   View out;
 };
 void launch_cpu(const ReluBackward& op);
+void launch_cuda(const ReluBackward& op, Stream stream);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -16,5 +17,6 @@ struct SquaredNorm {
   View in;
 };
 void launch_cpu(const SquaredNorm& op);
+void launch_cuda(const SquaredNorm& op, Stream stream);
 
 }  // namespace sluice

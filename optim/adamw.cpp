@@ -18,7 +18,7 @@ class AdamWOptimizer final : public Optimizer {
 
   std::string_view name() const override { return "adamw"; }
 
-  void step(double rate, double gradient_scale) override {
+  void step(double rate, const Tensor& gradient_scale) override {
     ++updates_;
     const auto count = static_cast<double>(updates_);
     for (const auto& [offset, size, decay] : space_.runs()) {
@@ -30,12 +30,12 @@ class AdamWOptimizer final : public Optimizer {
                 .second_moment = part(second_),
                 .grad = part(space_.gradient()),
                 .working = space_.has_master() ? part(space_.working()) : View{},
+                .gradient_scale = gradient_scale ? gradient_scale.view() : View{},
                 .rate = rate,
                 .beta1 = options_.beta1,
                 .beta2 = options_.beta2,
                 .epsilon = options_.epsilon,
                 .weight_decay = decay ? options_.weight_decay : 0,
-                .gradient_scale = gradient_scale,
                 .correction1 = 1 - std::pow(options_.beta1, count),
                 .correction2 = 1 - std::pow(options_.beta2, count)},
           first_.stream());

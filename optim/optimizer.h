@@ -22,8 +22,11 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   virtual std::string_view name() const = 0;
-  /// One update. Gradients are multiplied by `gradient_scale` (clipping, loss scaling).
-  virtual void step(double rate, double gradient_scale) = 0;
+  /// One update. Gradients are multiplied by `gradient_scale` (clipping, loss scaling), one element
+  /// on their device; where it is not finite, nothing but the count of updates changes.
+  virtual void step(double rate, const Tensor& gradient_scale = {}) = 0;
+  /// Takes the last step's count back: its scale was not finite.
+  void retract() { --updates_; }
   virtual std::vector<OptimizerState> state() const = 0;
 
   /// Updates done so far; set when resuming.

@@ -1,11 +1,11 @@
 #include "optim/parameter_space.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/base/run.h"
+#include "kernels/clip.h"
 #include "kernels/elementwise.h"
 #include "kernels/squared_norm.h"
 
@@ -33,6 +33,8 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     gradient_ = Tensor::zeros(device, {size_}, master);
     norm_partials_ =
         Tensor::empty(device, {(size_ + SquaredNorm::block - 1) / SquaredNorm::block}, DType::f64);
+    norm_ = Tensor::empty(device, {1}, DType::f64);
+    clip_factor_ = Tensor::empty(device, {1}, master);
   }
   for (const Slot& slot : slots_) {
     *slot.tensor = working_.slice(slot.offset, slot.shape);
@@ -88,12 +90,16 @@ void ParameterSpace::settle_gradients() {
     settle_gradient(*slot.tensor);
 }
 
-double ParameterSpace::gradient_norm() const {
-  run(SquaredNorm{.partial = norm_partials_.view(), .in = gradient_.view()}, gradient_.stream());
-  double sum = 0;
-  for (const double partial : norm_partials_.to_host())
-    sum += partial;
-  return std::sqrt(sum);
+const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
+  const Stream stream = gradient_.stream();
+  run(SquaredNorm{.partial = norm_partials_.view(), .in = gradient_.view()}, stream);
+  run(ClipFactor{.norm = norm_.view(),
+                 .factor = clip_factor_.view(),
+                 .partial = norm_partials_.view(),
+                 .limit = limit,
+                 .loss_scale = loss_scale},
+      stream);
+  return clip_factor_;
 }
 
 }  // namespace sluice

@@ -62,15 +62,18 @@ class ParameterSpace {
   void forget_gradients();
   /// Zeroes the gradients of parameters that no backward pass reached.
   void settle_gradients();
-  /// The l2 norm of all gradients, summed over fixed blocks of the space in order.
-  double gradient_norm() const;
+  /// Measures the l2 norm of all gradients, over fixed blocks of the space in order, and returns
+  /// what the update multiplies them by (ClipFactor in kernels/clip.h): one element.
+  const Tensor& clip_gradients(double limit, double loss_scale = 1);
+  /// The norm that clip_gradients measured, loss scale taken out. Waits for the device.
+  double gradient_norm() const { return norm_.item(); }
 
  private:
   std::vector<Slot> slots_;
   std::vector<Run> runs_;
   std::int64_t size_ = 0;
   std::int64_t count_ = 0;
-  Tensor working_, master_, gradient_, norm_partials_;
+  Tensor working_, master_, gradient_, norm_partials_, norm_, clip_factor_;
 };
 
 }  // namespace sluice

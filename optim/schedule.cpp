@@ -22,8 +22,4 @@ double Schedule::at(std::int64_t k) const {
   return rate;
 }
 
-double clip_factor(double norm, double limit) {
-  return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
-}
-
 }  // namespace sluice

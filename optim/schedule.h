@@ -20,7 +20,4 @@ struct Schedule {
   double at(std::int64_t k) const;
 };
 
-/// The factor min(1, limit / (norm + 1e-6)) that bounds the gradient's norm; 1 where limit is 0.
-double clip_factor(double norm, double limit);
-
 }  // namespace sluice

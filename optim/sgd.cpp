@@ -15,7 +15,7 @@ class SgdOptimizer final : public Optimizer {
 
   std::string_view name() const override { return "sgd"; }
 
-  void step(double rate, double gradient_scale) override {
+  void step(double rate, const Tensor& gradient_scale) override {
     ++updates_;
     for (const auto& [offset, size, decay] : space_.runs()) {
       const auto part = [&, offset = offset, size = size](const Tensor& flat) {
@@ -25,10 +25,10 @@ class SgdOptimizer final : public Optimizer {
               .velocity = part(velocity_),
               .grad = part(space_.gradient()),
               .working = space_.has_master() ? part(space_.working()) : View{},
+              .gradient_scale = gradient_scale ? gradient_scale.view() : View{},
               .rate = rate,
               .momentum = options_.momentum,
-              .weight_decay = decay ? options_.weight_decay : 0,
-              .gradient_scale = gradient_scale},
+              .weight_decay = decay ? options_.weight_decay : 0},
           velocity_.stream());
     }
   }

@@ -2,26 +2,50 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
+#include "engine/rng.h"
 #include "engine/tensor.h"
 #include "kernels/base/run.h"
 #include "kernels/gemm.h"
 
 namespace sluice {
+namespace {
 
-double measure_matmul_rate(DType dtype) {
-  const DevicePtr device = make_cpu_device(std::size_t{1} << 26);
-  constexpr std::int64_t m = 768, n = 1536, k = 768;
-  const Tensor a = Tensor::zeros(device, {m, k}, dtype);
-  const Tensor b = Tensor::zeros(device, {k, n}, dtype);
-  const Tensor c = Tensor::zeros(device, {m, n}, dtype);
+/// Not zeros, which let a GPU draw less power and run faster than it would in training.
+Tensor random_matrix(const DevicePtr& device, std::int64_t rows, std::int64_t columns,
+                     DType dtype) {
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  fill_normal(random_key(0, "calibration"), 0, 1, row);
+  const std::vector<double> wide(row.begin(), row.end());
+  const Tensor matrix = Tensor::empty(device, {rows, columns}, dtype);
+  const Tensor first = Tensor::from_host(device, {columns}, dtype, wide);
+  for (std::int64_t i = 0; i < rows; ++i)
+    device->runtime().copy_within(matrix.slice(i * columns, {columns}).view().address,
+                                  first.view().address, first.bytes(), device->stream());
+  return matrix;
+}
+
+}  // namespace
+
+double measure_matmul_rate(DeviceKind kind, const Precision& precision) {
+  const DevicePtr device = make_device(kind, precision, std::size_t{512} << 20);
+  const DType dtype = precision.dtype;
+  // A GPU needs more to be busy.
+  const bool large = kind == DeviceKind::cuda && !device->runtime().info().emulated;
+  const std::int64_t m = large ? 4096 : 768, n = large ? 8192 : 1536, k = large ? 4096 : 768;
+  const Tensor a = random_matrix(device, m, k, dtype);
+  const Tensor b = random_matrix(device, k, n, dtype);
+  const Tensor c = Tensor::empty(device, {m, n}, dtype);
   double best = 0;
+  device->runtime().synchronize(device->stream());
   for (int run_number = 0; run_number < 6; ++run_number) {
     const auto start = std::chrono::steady_clock::now();
-    run(Gemm{.out = c.view(), .a = a.view(), .b = b.view()}, device->stream());
+    run(Gemm{.out = c.view(), .a = a.view(), .b = b.view(), .tf32 = precision.tf32},
+        device->stream());
     device->runtime().synchronize(device->stream());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, 2.0 * m * n * k / seconds.count());
+    best = std::max(best, 2.0 * static_cast<double>(m * n * k) / seconds.count());
   }
   return best;
 }

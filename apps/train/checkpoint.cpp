@@ -134,7 +134,7 @@ void read_slot(const SafetensorsReader& reader, const std::string& name,
 
 fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& run,
                          const ParameterSpace& space, const Optimizer& optimizer,
-                         std::int64_t keep) {
+                         const LossScaler& scaler, std::int64_t keep) {
   fs::create_directories(folder);
   fs::path final_path = folder / step_name(step);
   const fs::path temporary = folder / fmt::format("{}.tmp.{}", step_name(step), getpid());
@@ -154,6 +154,9 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
                {"updates", optimizer.updates()},
                {"run", run},
                {"files", files}};
+    if (scaler.enabled())
+      state["loss_scale"] = {{"scale", scaler.state().scale},
+                             {"good_updates", scaler.state().good_updates}};
     const std::string text = state.dump();
     state["crc32"] =
         crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
@@ -194,13 +197,18 @@ void remove_temporaries(const fs::path& folder) {
 }
 
 std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run, ParameterSpace& space,
-                             Optimizer& optimizer) {
+                             Optimizer& optimizer, LossScaler& scaler) {
   const Json state = read_state(checkpoint);
   try {
     require_same_run(checkpoint, state.at("run"), run);
     for (const char* name : {"weights.safetensors", "optimizer.safetensors"})
       verify_file(checkpoint / name, state.at("files").at(name));
     optimizer.set_updates(state.at("updates").get<std::int64_t>());
+    if (scaler.enabled()) {
+      const Json& saved = state.at("loss_scale");
+      scaler = LossScaler({.scale = saved.at("scale").get<double>(),
+                           .good_updates = saved.at("good_updates").get<std::int64_t>()});
+    }
   } catch (const Json::exception&) {
     damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
   }

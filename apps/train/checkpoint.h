@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/parameter_space.h"
 
@@ -20,7 +21,8 @@ namespace sluice {
 /// resumed run must agree on. Returns the checkpoint's path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
                                       const nlohmann::json& run, const ParameterSpace& space,
-                                      const Optimizer& optimizer, std::int64_t keep);
+                                      const Optimizer& optimizer, const LossScaler& scaler,
+                                      std::int64_t keep);
 
 /// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
@@ -28,8 +30,9 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 void remove_temporaries(const std::filesystem::path& folder);
 
 /// Checks sizes and checksums of all files; throws Error naming the file that is damaged, or the
-/// field of `run` that differs. Returns the step and fills weights, state and update count.
+/// field of `run` that differs. Returns the step and fills weights, state, update count and loss
+/// scale.
 std::int64_t load_checkpoint(const std::filesystem::path& checkpoint, const nlohmann::json& run,
-                             ParameterSpace& space, Optimizer& optimizer);
+                             ParameterSpace& space, Optimizer& optimizer, LossScaler& scaler);
 
 }  // namespace sluice

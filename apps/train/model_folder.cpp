@@ -59,15 +59,4 @@ void export_model(const fs::path& folder, const GPT2Config& config, const Parame
   write_file_durably(folder / "config.json", std::as_bytes(std::span(json)));
 }
 
-DType parse_precision(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "fp64") return DType::f64;
-  if (name == "tf32")
-    fail("--precision tf32 needs a GPU with tensor cores; on the CPU use fp32 or bf16",
-         ErrorKind::usage);
-  fail(fmt::format("--precision {} is not available on the CPU; use fp32 or bf16", name),
-       ErrorKind::usage);
-}
-
 }  // namespace sluice

@@ -27,8 +27,4 @@ LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& dev
 void export_model(const std::filesystem::path& folder, const GPT2Config& config,
                   const ParameterSpace& space, const Tokenizer* tokenizer, StoredType type);
 
-/// fp32, bf16, fp16 as --precision and --dtype name them. Throws Error (usage) for tf32 and for
-/// what the CPU does not train in.
-DType parse_precision(const std::string& name);
-
 }  // namespace sluice

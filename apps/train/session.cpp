@@ -77,7 +77,7 @@ class Session {
   const TrainOptions& options_;
   RunSetup setup_;
   fs::path output_;
-  std::size_t planned_;  ///< bytes; before the device's memory is taken
+  MemoryPlan plan_;  ///< before the device's memory is taken
   DevicePtr device_;
   GPT2 model_;
   ParameterSpace space_;
@@ -101,15 +101,25 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
           o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
-std::size_t plan_or_refuse(const TrainOptions& options, const RunSetup& setup) {
-  const std::size_t planned = planned_peak(options, setup);
-  const std::size_t capacity = make_cpu_runtime()->capacity();
-  if (planned > capacity)
-    fail(
-        fmt::format("training needs {} of memory, this machine has {}; use a smaller "
-                    "--micro-batch, --seq-len or model",
-                    format_bytes(planned), format_bytes(capacity)));
-  return planned;
+MemoryPlan plan_or_refuse(const TrainOptions& options, const RunSetup& setup) {
+  const MemoryPlan plan = plan_memory(options, setup);
+  const std::size_t capacity = make_runtime(setup.device)->capacity();
+  if (plan.high_water > capacity)
+    fail(fmt::format(
+        "training needs {} of memory, {} has {}; use a smaller --micro-batch, "
+        "--seq-len or model",
+        format_bytes(plan.high_water),
+        setup.device == DeviceKind::cuda ? "this GPU" : "this machine", format_bytes(capacity)));
+  return plan;
+}
+
+/// A GPU is asked for what the plan says and a little for what it could not foresee, once; on the
+/// CPU addresses cost nothing.
+DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan) {
+  constexpr std::size_t spare = std::size_t{64} << 20;
+  const bool cuda = setup.device == DeviceKind::cuda;
+  return make_device(setup.device, setup.precision,
+                     cuda ? plan.high_water + plan.high_water / 16 + spare : 0);
 }
 
 /// Refuses a folder that could not be written, without making it.
@@ -127,10 +137,10 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
     : options_(options),
       setup_(resolve(options)),
       output_(output_folder(options)),
-      planned_(plan_or_refuse(options, setup_)),
-      device_(make_cpu_device()),
+      plan_(plan_or_refuse(options, setup_)),
+      device_(open_device(setup_, plan_)),
       model_(setup_.config),
-      space_(model_.parameters(), device_, setup_.dtype, ParameterSpace::Use::training),
+      space_(model_.parameters(), device_, setup_.precision.dtype, ParameterSpace::Use::training),
       optimizer_(make_optimizer(options, space_)),
       trainer_(model_, space_, *optimizer_, setup_.schedule, setup_.trainer),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
@@ -140,7 +150,7 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
   load_or_initialize();
   resume();
   prepare_output(resolved);
-  peak_rate_ = measure_matmul_rate(setup_.dtype);
+  peak_rate_ = measure_matmul_rate(setup_.device, setup_.precision);
 }
 
 void Session::prepare_output(const std::string& resolved) {
@@ -180,7 +190,7 @@ nlohmann::json Session::run_identity() const {
 }
 
 void Session::load(const fs::path& checkpoint) {
-  step_ = load_checkpoint(checkpoint, run_identity(), space_, *optimizer_);
+  step_ = load_checkpoint(checkpoint, run_identity(), space_, *optimizer_, trainer_.scaler());
   saved_step_ = step_;
   say(fmt::format("resumed      {} (step {})\n", checkpoint.string(), step_));
 }
@@ -213,16 +223,17 @@ void Session::resume() {
 void Session::run() {
   print_start_table(options_, setup_,
                     {.parameters = space_.parameters(),
-                     .planned_bytes = planned_,
+                     .planned_bytes = plan_.peak,
                      .available_bytes = device_->arena().capacity(),
                      .matmul_flops = peak_rate_,
+                     .device_name = device_->runtime().info().name,
                      .output = output_});
   log_->write("start", {{"version", 1},
                         {"program", "Sluice " SLUICE_VERSION},
                         {"step", step_},
                         {"steps", options_.steps},
                         {"parameters", space_.parameters()},
-                        {"planned_bytes", planned_},
+                        {"planned_bytes", plan_.peak},
                         {"matmul_flops", peak_rate_},
                         {"threads", cpu::threads()},
                         {"run", run_identity()}});
@@ -328,7 +339,7 @@ void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   const auto start = Clock::now();
   const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(), space_,
-                                         *optimizer_, options_.keep);
+                                         *optimizer_, trainer_.scaler(), options_.keep);
   saved_step_ = step;
   const double ms = milliseconds_since(start);
   printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
@@ -347,7 +358,7 @@ void Session::finish(const char* stopped_by) {
   log_->write("end", {{"step", step_},
                       {"loss", last_loss_},
                       {"val_loss", last_val_},
-                      {"planned_bytes", planned_},
+                      {"planned_bytes", plan_.peak},
                       {"engine_peak_bytes", device_->arena().peak()},
                       {"resident_peak_bytes", resident_peak()},
                       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
@@ -355,7 +366,7 @@ void Session::finish(const char* stopped_by) {
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
   say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n",
-                  format_bytes(planned_), format_bytes(device_->arena().peak()),
+                  format_bytes(plan_.peak), format_bytes(device_->arena().peak()),
                   format_bytes(resident_peak())));
   if (stopped_by != nullptr) {
     say(fmt::format("go on with   the same command and --output {}\n", output_.string()));

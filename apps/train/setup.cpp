@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "apps/train/model_folder.h"
+#include "models/gpt2/generate.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -146,6 +147,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   trainer.grad_clip = o.grad_clip;
   trainer.dropout = o.dropout;
   trainer.seed = o.seed;
+  trainer.loss_scaling = setup.precision.loss_scaling;
 }
 
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
@@ -163,10 +165,9 @@ void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
 }  // namespace
 
 RunSetup resolve(const TrainOptions& o) {
-  if (o.device == "cuda")
-    fail("--device cuda: this program was built without CUDA; use --device cpu", ErrorKind::usage);
   RunSetup setup;
-  setup.dtype = parse_precision(o.precision);
+  setup.device = choose_device(o.device);
+  setup.precision = parse_precision(o.precision, setup.device);
   setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
   if (!fs::exists(setup.data_path))
     fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
@@ -188,17 +189,22 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
       {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay});
 }
 
-std::size_t planned_peak(const TrainOptions& o, const RunSetup& setup) {
-  const DevicePtr device = make_meta_device();
+MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup) {
+  const DevicePtr device = make_meta_device(0, make_runtime(setup.device)->workspace_bytes());
   GPT2 model(setup.config);
-  ParameterSpace space(model.parameters(), device, setup.dtype, ParameterSpace::Use::training);
+  ParameterSpace space(model.parameters(), device, setup.precision.dtype,
+                       ParameterSpace::Use::training);
   const auto optimizer = make_optimizer(o, space);
   Trainer trainer(model, space, *optimizer, setup.schedule, setup.trainer);
   const auto tokens = static_cast<std::size_t>(o.batch_size * setup.trainer.seq_len);
-  trainer.step(0, {.tokens = std::vector<std::int32_t>(tokens),
-                   .targets = std::vector<std::int32_t>(tokens)});
-  if (setup.data.val) trainer.evaluate(*setup.data.val, 1);
-  return device->arena().peak();
+  for (std::int64_t step = 0; step < 2; ++step) {
+    trainer.step(step, {.tokens = std::vector<std::int32_t>(tokens),
+                        .targets = std::vector<std::int32_t>(tokens)});
+    if (setup.data.val) trainer.evaluate(*setup.data.val, 1);
+    if (o.sample_tokens > 0)
+      generate(model, device, std::vector<std::int32_t>{0}, {.max_tokens = 2});
+  }
+  return {.peak = device->arena().peak(), .high_water = device->arena().high_water()};
 }
 
 }  // namespace sluice

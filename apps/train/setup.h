@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "apps/train/dataset.h"
+#include "apps/train/machine.h"
 #include "apps/train/options.h"
 #include "apps/train/trainer.h"
 #include "models/gpt2/config.h"
@@ -18,7 +19,8 @@ namespace sluice {
 /// contradiction among them has been refused.
 struct RunSetup {
   GPT2Config config;
-  DType dtype = DType::f32;
+  DeviceKind device = DeviceKind::cpu;
+  Precision precision;
   std::filesystem::path model_folder;    ///< empty: random weights
   std::unique_ptr<Tokenizer> tokenizer;  ///< none: token data of unknown origin
   std::filesystem::path data_path;
@@ -31,8 +33,12 @@ RunSetup resolve(const TrainOptions& options);
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, ParameterSpace& space);
 
-/// The bytes that training will have in use at its peak, counted by running one update of the same
-/// code on the meta device.
-std::size_t planned_peak(const TrainOptions& options, const RunSetup& setup);
+/// What training will take, counted by running two updates, a validation and the beginning of a
+/// sample of the same code on the meta device.
+struct MemoryPlan {
+  std::size_t peak = 0;        ///< bytes in use at one time
+  std::size_t high_water = 0;  ///< the end of the highest block: what the device must back
+};
+MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup);
 
 }  // namespace sluice

@@ -33,8 +33,11 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                            format_count(static_cast<double>(options.batch_size) *
                                         static_cast<double>(setup.trainer.seq_len) *
                                         static_cast<double>(options.steps))));
-  row("machine", fmt::format("cpu, {} threads, {}, matrix products {:.0f} GFLOP/s", cpu::threads(),
-                             options.precision, facts.matmul_flops / 1e9));
+  const std::string device = setup.device == DeviceKind::cpu
+                                 ? fmt::format("cpu, {} threads", cpu::threads())
+                                 : facts.device_name;
+  row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device, options.precision,
+                             facts.matmul_flops / 1e9));
   row("memory", fmt::format("{} planned of {}", format_bytes(facts.planned_bytes),
                             format_bytes(facts.available_bytes)));
   row("output", facts.output.string());

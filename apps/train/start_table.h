@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "apps/train/options.h"
 #include "apps/train/setup.h"
@@ -15,6 +16,7 @@ struct StartFacts {
   std::size_t planned_bytes = 0;
   std::size_t available_bytes = 0;
   double matmul_flops = 0;  ///< measured, per second
+  std::string device_name{};
   std::filesystem::path output;
 };
 

@@ -9,32 +9,45 @@
 namespace sluice {
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
-  const DevicePtr& device = space_.master().device();
   const auto tokens_per_update = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t piece = options_.micro_batch * options_.seq_len;
-  const Shape shape{options_.micro_batch, options_.seq_len};
-  TrainStep result{.rate = schedule_.at(step)};
-  space_.forget_gradients();
-  for (std::int64_t first = 0; first < tokens_per_update; first += piece) {
+  TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
+  const auto upload = [&](std::int64_t first) {
+    if (first >= tokens_per_update) return;
     const auto part = [&](const std::vector<std::int32_t>& ids) {
-      return Tensor::from_tokens(
-          device, shape,
-          std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(piece)));
+      return std::span(ids).subspan(static_cast<std::size_t>(first),
+                                    static_cast<std::size_t>(piece));
     };
+    upload_.start(part(batch.tokens), part(batch.targets));
+  };
+  std::vector<Tensor> losses;
+  space_.forget_gradients();
+  upload(0);
+  for (std::int64_t first = 0; first < tokens_per_update; first += piece) {
+    upload(first + piece);
+    const auto [tokens, targets] = upload_.take();
     const DropoutSource dropout{.seed = options_.seed,
                                 .step = static_cast<std::uint64_t>(step),
                                 .first_sample = batch.first_sequence + first / options_.seq_len,
                                 .probability = static_cast<float>(options_.dropout)};
-    const auto loss = model_.loss(part(batch.tokens), part(batch.targets),
-                                  {.scale = 1.0 / static_cast<double>(tokens_per_update)}, dropout);
-    result.loss += loss.loss.item();
+    const auto loss = model_.loss(
+        tokens, targets,
+        {.scale = 1.0 / static_cast<double>(tokens_per_update), .loss_scale = scaler_.scale()},
+        dropout);
+    losses.push_back(loss.loss);
     backward(loss.loss);
+    upload_.done();
   }
   space_.settle_gradients();
+  // The update is launched before anybody waits for the norm: where the norm is not finite, the
+  // kernels change nothing.
+  optimizer_.step(result.rate, space_.clip_gradients(options_.grad_clip, scaler_.scale()));
   result.gradient_norm = space_.gradient_norm();
+  for (const Tensor& loss : losses)
+    result.loss += loss.item();
   result.applied = std::isfinite(result.gradient_norm);
-  if (result.applied)
-    optimizer_.step(result.rate, clip_factor(result.gradient_norm, options_.grad_clip));
+  if (!result.applied) optimizer_.retract();
+  scaler_.update(result.applied);
   return result;
 }
 

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 
+#include "apps/train/batch_upload.h"
 #include "apps/train/loader.h"
 #include "models/gpt2/gpt2.h"
+#include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 
@@ -13,6 +15,7 @@ struct TrainStep {
   double loss = 0;           ///< mean over the batch, before the update
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
+  double loss_scale = 1;
   bool applied = true;  ///< false: the gradient was not finite and nothing was changed
 };
 
@@ -26,6 +29,8 @@ class Trainer {
     double grad_clip = 1;
     double dropout = 0;
     std::uint64_t seed = 0;
+    bool loss_scaling = false;  ///< for f16
+    bool copy_stream = true;    ///< batches arrive beside the computing
   };
 
   Trainer(const GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
@@ -34,7 +39,11 @@ class Trainer {
         space_(space),
         optimizer_(optimizer),
         schedule_(schedule),
-        options_(options) {}
+        options_(options),
+        upload_(space.master().device(), options.micro_batch, options.seq_len,
+                options.copy_stream) {
+    if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
+  }
 
   /// The update of step `step`, counted from 0.
   TrainStep step(std::int64_t step, const Batch& batch);
@@ -42,12 +51,16 @@ class Trainer {
   /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially.
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
+  LossScaler& scaler() { return scaler_; }
+
  private:
   const GPT2& model_;
   ParameterSpace& space_;
   Optimizer& optimizer_;
   Schedule schedule_;
   Options options_;
+  LossScaler scaler_;
+  BatchUpload upload_;
 };
 
 }  // namespace sluice

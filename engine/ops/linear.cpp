@@ -28,7 +28,8 @@ class LinearNode final : public Node {
       run(Gemm{.out = grad_x.view({rows, in}),
                .a = grad.view({rows, out}),
                .b = weight_.view(),
-               .transpose_b = true},
+               .transpose_b = true,
+               .tf32 = x_.device()->tf32()},
           x_.stream());
       pass.give(0, grad_x);
     }
@@ -38,7 +39,8 @@ class LinearNode final : public Node {
                .a = x_.view({rows, in}),
                .b = grad.view({rows, out}),
                .transpose_a = true,
-               .accumulate = target.accumulate},
+               .accumulate = target.accumulate,
+               .tf32 = x_.device()->tf32()},
           x_.stream());
     }
     if (inputs()[2] && pass.wants(2)) {
@@ -68,7 +70,10 @@ class LinearTransposedNode final : public Node {
     const std::int64_t rows = x_.size() / in;
     if (pass.wants(0)) {
       Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
-      run(Gemm{.out = grad_x.view({rows, in}), .a = grad.view({rows, out}), .b = weight_.view()},
+      run(Gemm{.out = grad_x.view({rows, in}),
+               .a = grad.view({rows, out}),
+               .b = weight_.view(),
+               .tf32 = x_.device()->tf32()},
           x_.stream());
       pass.give(0, grad_x);
     }
@@ -78,7 +83,8 @@ class LinearTransposedNode final : public Node {
                .a = grad.view({rows, out}),
                .b = x_.view({rows, in}),
                .transpose_a = true,
-               .accumulate = target.accumulate},
+               .accumulate = target.accumulate,
+               .tf32 = x_.device()->tf32()},
           x_.stream());
     }
   }
@@ -109,7 +115,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   run(Gemm{.out = result.view({rows, out}),
            .a = x.view({rows, in}),
            .b = weight.view(),
-           .bias = bias ? bias.view() : View{}},
+           .bias = bias ? bias.view() : View{},
+           .tf32 = x.device()->tf32()},
       x.stream());
   if (recording({x, weight, bias})) {
     Tensor* const outputs[] = {&result};
@@ -127,7 +134,8 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
   run(Gemm{.out = result.view({rows, out}),
            .a = x.view({rows, in}),
            .b = weight.view(),
-           .transpose_b = true},
+           .transpose_b = true,
+           .tf32 = x.device()->tf32()},
       x.stream());
   if (recording({x, weight})) {
     check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");

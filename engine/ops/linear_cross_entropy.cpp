@@ -54,25 +54,36 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
   const std::int64_t chunk = std::min(options.chunk, rows);
   // Logits are f32 also in 16-bit training: rounding them costs more than all other rounding of
   // the loss together. Their gradient takes their place, in the dtype of the products to come.
-  const Tensor buffer = Tensor::empty(device, {chunk, vocabulary}, sums);
+  // Rows are padded, so that GPUs can read them in wide pieces.
+  constexpr std::int64_t multiple = 64;
+  const std::int64_t padded = (vocabulary + multiple - 1) / multiple * multiple;
+  const Tensor buffer = Tensor::empty(device, {chunk, padded}, sums);
   const auto narrow = static_cast<std::int64_t>(size_of(sums) / size_of(hidden.dtype()));
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);
     const View inputs = hidden.slice(first * width, {count, width}).view();
-    const View logits = buffer.slice(0, {count, vocabulary}).view();
+    View logits(buffer.view().address, sums, {count, vocabulary});
+    logits.strides[0] = padded;
     View grad_logits(logits.address, hidden.dtype(), {count, vocabulary});
-    grad_logits.strides[0] = narrow * vocabulary;
-    run(Gemm{.out = logits, .a = inputs, .b = table.view(), .transpose_b = true}, stream);
+    grad_logits.strides[0] = narrow * padded;
+    run(Gemm{.out = logits,
+             .a = inputs,
+             .b = table.view(),
+             .transpose_b = true,
+             .tf32 = device->tf32()},
+        stream);
     run(CrossEntropy{.losses = result.losses.slice(first, {count}).view(),
                      .logits = logits,
                      .gradient = record ? grad_logits : View{},
                      .targets = targets.slice(first, {count}).view(),
-                     .gradient_scale = options.scale},
+                     .gradient_scale = options.scale * options.loss_scale,
+                     .padding = padded - vocabulary},
         stream);
     if (grad_hidden)
       run(Gemm{.out = grad_hidden.slice(first * width, {count, width}).view(),
                .a = grad_logits,
-               .b = table.view()},
+               .b = table.view(),
+               .tf32 = device->tf32()},
           stream);
     if (record && table.requires_grad()) {
       const auto target = leaf_gradient_target(table, sums);
@@ -80,7 +91,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
                .a = grad_logits,
                .b = inputs,
                .transpose_a = true,
-               .accumulate = target.accumulate},
+               .accumulate = target.accumulate,
+               .tf32 = device->tf32()},
           stream);
     }
   }

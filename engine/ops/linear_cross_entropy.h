@@ -10,6 +10,9 @@ struct LinearCrossEntropyOptions {
   /// Multiplies every token's loss: 1 / (tokens of the whole update), so that accumulation and
   /// ranks add up to a mean without a further pass.
   double scale = 1;
+  /// Multiplies the gradients further, not the loss: keeps small ones from vanishing in f16
+  /// (Micikevicius et al., "Mixed precision training", 2018, section 3.2).
+  double loss_scale = 1;
   /// Tokens whose logits exist at one time.
   std::int64_t chunk = 1024;
 };

@@ -6,10 +6,15 @@
 
 namespace sluice {
 
-/// Value handle of a queue of work on one device; the Runtime of that device owns what `id` names.
-/// Stream 0 is the compute stream. On the CPU work is done when the call returns.
+/// Value handle of a queue of work on one device. The Runtime that made it owns what `id` names;
+/// on the CPU and on `meta`, where work is done when a call returns, every stream is 0.
 struct Stream {
   Device device;
+  std::uint64_t id = 0;
+};
+
+/// Value handle of a point in a stream that other streams, or the host, can wait for.
+struct Event {
   std::uint64_t id = 0;
 };
 

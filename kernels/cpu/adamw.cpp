@@ -16,10 +16,10 @@ template <class A>
 struct Coefficients {
   A beta1, beta2, scale, epsilon, keep, rate, root_correction;
 
-  explicit Coefficients(const AdamW& op)
+  Coefficients(const AdamW& op, A gradient_scale)
       : beta1(static_cast<A>(op.beta1)),
         beta2(static_cast<A>(op.beta2)),
-        scale(static_cast<A>(op.gradient_scale)),
+        scale(gradient_scale),
         epsilon(static_cast<A>(op.epsilon)),
         keep(static_cast<A>(1 - op.rate * op.weight_decay)),
         rate(static_cast<A>(op.rate / op.correction1)),
@@ -53,7 +53,9 @@ void launch_cpu(const AdamW& op) {
     A* second = op.second_moment.data<A>();
     const A* grad = op.grad.data<A>();
     W* working = op.working ? op.working.data<W>() : nullptr;
-    const Coefficients<A> coefficients(op);
+    const A scale = op.gradient_scale ? *op.gradient_scale.data<A>() : A(1);
+    if (!std::isfinite(scale)) return;
+    const Coefficients<A> coefficients(op, scale);
     parallel_ranges(
         op.master.size(), std::int64_t{1} << 16, [=](std::int64_t begin, std::int64_t end) {
           update(master + begin, first + begin, second + begin, grad + begin,

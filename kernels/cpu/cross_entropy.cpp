@@ -49,9 +49,10 @@ void launch_cpu(const CrossEntropy& op) {
     const std::int64_t stride = op.gradient ? op.gradient.stride(0) : 0;
     A* losses = op.losses.data<A>();
     parallel_for(op.logits.rows(), [&](std::int64_t row) {
-      losses[row] = row_loss(logits + row * vocabulary,
-                             gradient != nullptr ? gradient + row * stride : nullptr, vocabulary,
-                             targets[row], static_cast<A>(op.gradient_scale));
+      T* out = gradient != nullptr ? gradient + row * stride : nullptr;
+      losses[row] = row_loss(logits + row * op.logits.stride(0), out, vocabulary, targets[row],
+                             static_cast<A>(op.gradient_scale));
+      if (out != nullptr) std::fill_n(out + vocabulary, op.padding, T{});
     });
   });
 }

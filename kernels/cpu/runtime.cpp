@@ -24,9 +24,20 @@ std::size_t cgroup_limit() {
   return limit;
 }
 
+/// The processor's own name for itself.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "CPU";
+}
+
 class CpuRuntime final : public Runtime {
  public:
   Device device() const override { return {DeviceKind::cpu, 0}; }
+  DeviceInfo info() const override {
+    return {.name = processor_name(), .memory = capacity(), .free_memory = capacity()};
+  }
 
   std::byte* reserve(std::size_t bytes) override {
     void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -56,35 +67,48 @@ class CpuRuntime final : public Runtime {
   void fill_zero(std::byte* start, std::size_t bytes, Stream) override {
     std::memset(start, 0, bytes);
   }
-  void synchronize(Stream) override {}
 };
 
 class MetaRuntime final : public Runtime {
  public:
+  explicit MetaRuntime(std::size_t workspace_bytes) : workspace_bytes_(workspace_bytes) {}
   Device device() const override { return {DeviceKind::meta, 0}; }
+  DeviceInfo info() const override { return {.name = "meta", .memory = capacity()}; }
   std::byte* reserve(std::size_t) override {
     constexpr std::uintptr_t nowhere = std::uintptr_t{1} << 40;
     return reinterpret_cast<std::byte*>(nowhere);  // NOLINT(performance-no-int-to-ptr)
   }
   void release(std::byte*, std::size_t) override {}
   std::size_t capacity() const override { return std::size_t{1} << 46; }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
   void copy_from_host(std::byte*, const std::byte*, std::size_t, Stream) override {}
   void copy_to_host(std::byte* to, const std::byte*, std::size_t bytes, Stream) override {
     std::memset(to, 0, bytes);
   }
   void copy_within(std::byte*, const std::byte*, std::size_t, Stream) override {}
   void fill_zero(std::byte*, std::size_t, Stream) override {}
-  void synchronize(Stream) override {}
+
+ private:
+  std::size_t workspace_bytes_;
 };
 
 }  // namespace
+
+std::byte* Runtime::reserve_pinned(std::size_t bytes) {
+  void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return start == MAP_FAILED ? nullptr : static_cast<std::byte*>(start);
+}
+
+void Runtime::release_pinned(std::byte* start, std::size_t bytes) {
+  munmap(start, bytes);
+}
 
 std::unique_ptr<Runtime> make_cpu_runtime() {
   return std::make_unique<CpuRuntime>();
 }
 
-std::unique_ptr<Runtime> make_meta_runtime() {
-  return std::make_unique<MetaRuntime>();
+std::unique_ptr<Runtime> make_meta_runtime(std::size_t workspace_bytes) {
+  return std::make_unique<MetaRuntime>(workspace_bytes);
 }
 
 }  // namespace sluice

@@ -1,5 +1,7 @@
 #include "kernels/sgd.h"
 
+#include <cmath>
+
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -29,7 +31,8 @@ void launch_cpu(const Sgd& op) {
     const A* grad = op.grad.data<A>();
     W* working = op.working ? op.working.data<W>() : nullptr;
     const A momentum = static_cast<A>(op.momentum);
-    const A scale = static_cast<A>(op.gradient_scale);
+    const A scale = op.gradient_scale ? *op.gradient_scale.data<A>() : A(1);
+    if (!std::isfinite(scale)) return;
     const A keep = static_cast<A>(1 - op.rate * op.weight_decay);
     const A rate = static_cast<A>(op.rate);
     parallel_ranges(op.master.size(), std::int64_t{1} << 16,

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
+#include "kernels/sample.h"
 
 namespace sluice {
 namespace {
@@ -22,48 +23,35 @@ KeyValueCache make_cache(const GPT2Config& config, const DevicePtr& device, DTyp
   return cache;
 }
 
-/// The logits after the last of `tokens`.
-std::vector<double> last_logits(const GPT2& model, const DevicePtr& device,
-                                std::span<const std::int32_t> tokens, KeyValueCache* cache) {
+/// The logits after the last of `tokens`: [1, vocabulary].
+Tensor last_logits(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> tokens,
+                   KeyValueCache* cache) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const Tensor hidden = model.hidden(Tensor::from_tokens(device, {1, count}, tokens), {}, cache);
   const std::int64_t width = hidden.dim(-1);
-  return model.logits(hidden.slice((count - 1) * width, {1, width})).to_host();
-}
-
-/// Keeps the most probable tokens, as many as top_k and top_p allow, in falling order.
-std::vector<std::size_t> candidates(std::span<const double> logits, const Sampling& sampling) {
-  std::vector<std::size_t> order(logits.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
-  if (sampling.top_k > 0)
-    order.resize(std::min(order.size(), static_cast<std::size_t>(sampling.top_k)));
-  return order;
+  return model.logits(hidden.slice((count - 1) * width, {1, width}));
 }
 
 }  // namespace
 
-std::int32_t draw(std::span<const double> logits, const Sampling& sampling,
-                  std::uint64_t position) {
-  if (sampling.temperature <= 0)
-    return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
-  std::vector<std::size_t> order = candidates(logits, sampling);
-  std::vector<double> weights(order.size());
-  double total = 0;
-  for (std::size_t i = 0; i < order.size(); ++i)
-    total += weights[i] = std::exp((logits[order[i]] - logits[order[0]]) / sampling.temperature);
-  // Nucleus: the fewest tokens whose probability reaches top_p (Holtzman et al., 2020).
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < sampling.top_p * total))
-    kept += weights[count++];
-  double point = uniform(random_key(sampling.seed, "sampling"), position) * kept;
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    point -= weights[i];
-    if (point < 0) return static_cast<std::int32_t>(order[i]);
+std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t position) {
+  const DevicePtr& device = logits.device();
+  if (logits.dtype() != DType::f32) {
+    const Tensor narrow = Tensor::empty(device, logits.shape(), DType::f32);
+    run(Cast{.out = narrow.view(), .in = logits.view()}, logits.stream());
+    return draw(narrow, sampling, position);
   }
-  return static_cast<std::int32_t>(order[count - 1]);
+  const double point = uniform(random_key(sampling.seed, "sampling"), position);
+  const Tensor points = Tensor::from_host(device, {1}, DType::f32, {&point, 1});
+  const Tensor token = Tensor::empty(device, {1}, DType::i32);
+  run(SampleToken{.tokens = token.view(),
+                  .logits = logits.view({1, logits.size()}),
+                  .points = points.view(),
+                  .temperature = static_cast<float>(sampling.temperature),
+                  .top_k = sampling.top_k,
+                  .top_p = static_cast<float>(sampling.top_p)},
+      logits.stream());
+  return static_cast<std::int32_t>(token.item());
 }
 
 std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
@@ -92,7 +80,7 @@ std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
       cache.length = 0;
     }
     const auto fresh = std::span(window).subspan(cached);
-    const auto logits = last_logits(model, device, fresh, options.use_cache ? &cache : nullptr);
+    const Tensor logits = last_logits(model, device, fresh, options.use_cache ? &cache : nullptr);
     if (options.use_cache) cached = window.size();
     const std::int32_t next = draw(logits, options.sampling, made.size());
     made.push_back(next);

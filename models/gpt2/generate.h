@@ -20,7 +20,7 @@ struct Sampling {
 };
 
 /// The next token for `logits` (one per vocabulary entry) at `position` of the stream.
-std::int32_t draw(std::span<const double> logits, const Sampling& sampling, std::uint64_t position);
+std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t position);
 
 struct Generation {
   std::int64_t max_tokens = 256;

@@ -262,8 +262,9 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
   const auto made = random_model(small_config(), device, DType::f32);
   const auto optimizer = make_adamw(*made.space, {});
   const Json run{{"seed", 5}, {"precision", "fp32"}, {"eps", 1e-5}};
-  const auto saved = save_checkpoint(dir.path(), 3, run, *made.space, *optimizer, 1);
-  CHECK(load_checkpoint(saved, run, *made.space, *optimizer) == 3);
+  LossScaler scaler;
+  const auto saved = save_checkpoint(dir.path(), 3, run, *made.space, *optimizer, scaler, 1);
+  CHECK(load_checkpoint(saved, run, *made.space, *optimizer, scaler) == 3);
   const std::string good = read_file(saved / "state.json");
   std::size_t accepted = 0, nameless = 0, usage = 0;
   for (std::size_t i = 0; i < good.size(); ++i) {
@@ -271,7 +272,7 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
     bad[i] = static_cast<char>(bad[i] ^ 1);
     write_file(saved / "state.json", bad);
     try {
-      load_checkpoint(saved, run, *made.space, *optimizer);
+      load_checkpoint(saved, run, *made.space, *optimizer, scaler);
       ++accepted;
     } catch (const Error& error) {
       nameless += std::string(error.what()).find("state.json") == std::string::npos;

@@ -16,6 +16,13 @@ namespace {
 using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 
+std::int32_t draw(const Values& logits, const Sampling& sampling, std::uint64_t position) {
+  const auto device = make_cpu_device(1 << 20);
+  return sluice::draw(
+      Tensor::from_host(device, {static_cast<std::int64_t>(logits.size())}, DType::f32, logits),
+      sampling, position);
+}
+
 /// How often each id comes in `count` draws.
 std::vector<int> histogram(const Values& logits, const Sampling& sampling, int count) {
   std::vector<int> times(logits.size());

@@ -90,14 +90,15 @@ bad_include(apps/x.cpp "#include \"tests/support/catch.h\"\n" "1: apps/ must not
 bad_include(models/y.cpp "#include \"bench/timing.h\"\n" "1: models/ must not include bench/")
 bad_include(engine/y.cpp "#include \"../apps/a.h\"\n" "1: \"../apps/a.h\": write the path")
 bad_include(engine/z.cpp "#include \"tensor.h\"\n" "1: \"tensor.h\": write the path")
-foreach(heavy nlohmann/json.hpp CLI/CLI.hpp fmt/core.h catch2/catch.hpp cuda_runtime.h cuda_bf16.h
-              cublasLt.h nccl.h mpi.h dnnl.hpp oneapi/dnnl/dnnl.hpp)
+foreach(heavy nlohmann/json.hpp CLI/CLI.hpp fmt/core.h catch2/catch.hpp nccl.h mpi.h dnnl.hpp oneapi/dnnl/dnnl.hpp)
   bad_include(apps/heavy.h "#pragma once\n#include <${heavy}>\n"
               "2: a header must not include ${heavy}")
 endforeach()
 bad_include(tests/support/x.h "#include <nlohmann/json.hpp>\n" "1: a header must not")
 bad_include(apps/y.cpp "#include <mpi.h>\n" "1: only parallel/ may include mpi.h")
 bad_include(kernels/cuda/x.cpp "#include <dnnl.hpp>\n" "1: only kernels/cpu/ may include dnnl.hpp")
+bad_include(engine/w.h "#include <cuda_runtime.h>\n" "1: only kernels/cuda/ may include")
+bad_include(kernels/cpu/x.cpp "#include <cublasLt.h>\n" "1: only kernels/cuda/ may include")
 bad_include(models/z.cpp "#include <CLI/CLI.hpp>\n" "1: only apps/ may include CLI/CLI.hpp")
 
 bad_length(engine/x.cpp 401 "401: 401 lines, the budget is 400")

@@ -1,0 +1,90 @@
+# How the GPU kernels are compiled: settles SLUICE_CUDA to on, simt or off.
+#   on    by nvcc; products by cuBLASLt. The programs start on a machine without a GPU driver.
+#   simt  by the host compiler, for the emulated GPU of kernels/cuda/simt
+#   off   not at all
+#   auto  on where nvcc and cuBLASLt are, otherwise off
+
+if(NOT SLUICE_CUDA MATCHES "^(auto|on|off|simt)$")
+  message(FATAL_ERROR "SLUICE_CUDA is '${SLUICE_CUDA}': give auto, on, off or simt")
+endif()
+
+find_package(CUDAToolkit QUIET)
+set(cuda_note "CPU only")
+if(SLUICE_CUDA MATCHES "^(auto|on)$")
+  # Where NVIDIA's packages put nvcc it is not on the PATH.
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    find_program(SLUICE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+                 PATH_SUFFIXES bin)
+    if(SLUICE_NVCC)
+      set(ENV{CUDACXX} ${SLUICE_NVCC})  # so that check_language tries it
+    endif()
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
+  if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER)
+    set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cudart_static AND TARGET CUDA::cublasLt)
+    set(SLUICE_CUDA on)
+  elseif(SLUICE_CUDA STREQUAL "on")
+    message(FATAL_ERROR "SLUICE_CUDA=on needs nvcc that works, the static CUDA runtime and "
+                        "cuBLASLt: install the CUDA toolkit, or give the path of nvcc in "
+                        "CMAKE_CUDA_COMPILER")
+  else()
+    if(CUDAToolkit_FOUND)
+      set(cuda_note "CPU only: of the CUDA toolkit ${CUDAToolkit_VERSION} nvcc or a library is missing")
+    endif()
+    set(SLUICE_CUDA off)
+  endif()
+endif()
+
+if(SLUICE_CUDA STREQUAL "on")
+  if(CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 knows no C++20 for the nvcc of CUDA 13 unless it is told the flag.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+
+  # "75 80 86 89 90" of "75-real;80-real;...".
+  string(REGEX REPLACE "-(real|virtual)" "" SLUICE_CUDA_CAPABILITIES "${SLUICE_CUDA_ARCHITECTURES}")
+  string(REPLACE ";" " " SLUICE_CUDA_CAPABILITIES "${SLUICE_CUDA_CAPABILITIES}")
+
+  # What a target with .cu files links to.
+  add_library(sluice_cuda INTERFACE)
+  target_link_libraries(sluice_cuda INTERFACE CUDA::cudart_static CUDA::cublasLt)
+  # The kernels share constexpr functions with the host. Line numbers, for compute-sanitizer and
+  # profilers, make kernels four times as large; compression more than undoes that. What the host
+  # compiler gets of a .cu file has to pass the same warnings as C++.
+  target_compile_options(sluice_cuda INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--expt-relaxed-constexpr -Werror all-warnings>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-lineinfo -Xfatbin=-compress-all>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow,-Werror>"
+    "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:$<$<CXX_COMPILER_ID:GNU>:-Xcompiler=-Wno-restrict>>")
+  sluice_report(CUDA yes "${CMAKE_CUDA_COMPILER_VERSION} (${SLUICE_CUDA_CAPABILITIES})")
+elseif(SLUICE_CUDA STREQUAL "simt")
+  sluice_report(CUDA simt "the CUDA kernels run on the host")
+else()
+  sluice_report(CUDA no "${cuda_note}")
+endif()
+
+# What the project does not use yet is looked for all the same, so that the table tells what this
+# machine has; nothing is compiled against it.
+if(CUDAToolkit_FOUND)
+  find_library(SLUICE_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+  find_library(SLUICE_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+endif()
+foreach(library CUDNN NCCL)
+  if(SLUICE_${library}_LIBRARY)
+    sluice_report(${library} found "not used in this version")
+  else()
+    sluice_report(${library} no "")
+  endif()
+endforeach()

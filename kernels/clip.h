@@ -1,0 +1,24 @@
+#pragma once
+
+#include "kernels/base/stream.h"
+#include "kernels/base/view.h"
+
+namespace sluice {
+
+/// What an update has to know of its gradient, computed where the gradient is, so that the host
+/// need not wait for it:
+///   norm   = sqrt(sum of partial) / loss_scale
+///   factor = min(1, limit / (norm + 1e-6)) / loss_scale, or NaN where the norm is not finite
+/// A limit of 0 means no clipping. partial: [n] f64 as SquaredNorm leaves it, added in a fixed
+/// order; norm: one f64; factor: one element of the master weights' dtype.
+struct ClipFactor {
+  View norm;
+  View factor;
+  View partial;
+  double limit = 0;
+  double loss_scale = 1;
+};
+void launch_cpu(const ClipFactor& op);
+void launch_cuda(const ClipFactor& op, Stream stream);
+
+}  // namespace sluice

@@ -1,0 +1,275 @@
+#include <cmath>
+
+#include "kernels/cuda/attention_dispatch.h"
+
+namespace sluice {
+namespace {
+
+using namespace cuda;
+
+/// A row of a head is held by `lanes` neighbouring threads, 32 elements each in groups of four.
+constexpr int held = 32;
+constexpr int threads = 128;
+/// Rows that come by at a time.
+constexpr int tile_rows = 32;
+constexpr int max_width = 256;
+
+template <class T>
+struct Arguments {
+  T* out;
+  float* log_sum_exp;
+  T* grad_qkv;
+  const T* grad_out;
+  const T* qkv;
+  const float* delta;
+  std::int64_t length;
+  std::int64_t channels;
+  int heads;
+  int width;
+  float scale;
+  DropoutMask mask;
+};
+
+template <int lanes>
+struct Shared {
+  float rows[2][tile_rows][held * lanes];
+};
+
+/// Where element i of this thread lies in its row.
+template <int lanes>
+__device__ __forceinline__ int column_of(int i) {
+  const int part = static_cast<int>(threadIdx.x) % lanes;
+  return (i / 4 * lanes + part) * 4 + i % 4;
+}
+
+template <int lanes, class T>
+__device__ __forceinline__ void load_held(float (&to)[held], const HeadRows<T>& rows,
+                                          std::int64_t row, float scale) {
+#pragma unroll
+  for (int i = 0; i < held; ++i) {
+    const int column = column_of<lanes>(i);
+    to[i] = row < rows.count && column < rows.width
+                ? to_float(rows.start[row * rows.stride + column]) * scale
+                : 0.0f;
+  }
+}
+
+template <int lanes, class T>
+__device__ __forceinline__ void store_held(T* to, int width, const float (&from)[held],
+                                           float scale) {
+#pragma unroll
+  for (int i = 0; i < held; ++i) {
+    const int column = column_of<lanes>(i);
+    if (column < width) to[column] = from_float<T>(from[i] * scale);
+  }
+}
+
+/// The next rows of two operands, zero-padded, for the whole block.
+template <int lanes, class T>
+__device__ __forceinline__ void load_tiles(Shared<lanes>& shared, const HeadRows<T>& first,
+                                           const HeadRows<T>& second, std::int64_t from) {
+  constexpr int columns = held * lanes;
+  for (int i = static_cast<int>(threadIdx.x); i < tile_rows * columns; i += threads) {
+    const std::int64_t row = from + i / columns;
+    const int column = i % columns;
+    const bool inside = row < first.count && column < first.width;
+    shared.rows[0][i / columns][column] =
+        inside ? to_float(first.start[row * first.stride + column]) : 0.0f;
+    shared.rows[1][i / columns][column] =
+        inside ? to_float(second.start[row * second.stride + column]) : 0.0f;
+  }
+}
+
+/// The product of two rows; every lane of the row gets it.
+template <int lanes>
+__device__ __forceinline__ float dot(const float (&mine)[held], const float* row) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < held; ++i)
+    sum += mine[i] * row[column_of<lanes>(i)];
+#pragma unroll
+  for (int mask = 1; mask < lanes; mask *= 2)
+    sum += shuffle_xor(sum, mask);
+  return sum;
+}
+
+template <int lanes>
+__device__ __forceinline__ void add_scaled(float (&sums)[held], float weight, const float* row) {
+#pragma unroll
+  for (int i = 0; i < held; ++i)
+    sums[i] += weight * row[column_of<lanes>(i)];
+}
+
+__device__ __forceinline__ float keep_factor(const DropoutMask& mask, std::int64_t sample,
+                                             std::int64_t head_row, std::int64_t query,
+                                             std::int64_t key) {
+  if (!mask.active()) return 1.0f;
+  const auto factors = dropout_pair(mask, sample, head_row + query, key & ~std::int64_t{1});
+  return key % 2 == 0 ? factors.first : factors.second;
+}
+
+/// What a thread knows of its place: block (row tile, head, sequence).
+template <class T, int lanes>
+struct Place {
+  static constexpr int rows = threads / lanes;
+  std::int64_t first, row, sample, column, head_row;
+
+  __device__ explicit Place(const Arguments<T>& a)
+      : first(static_cast<std::int64_t>(blockIdx.x) * rows),
+        row(first + threadIdx.x / lanes),
+        sample(blockIdx.z),
+        column(static_cast<std::int64_t>(blockIdx.y) * a.width),
+        head_row(static_cast<std::int64_t>(blockIdx.y) * a.length) {}
+
+  __device__ HeadRows<T> part(const Arguments<T>& a, int which) const {
+    return head_rows(a.qkv, sample, a.length, 3 * a.channels, which * a.channels + column, a.width,
+                     false);
+  }
+  __device__ std::int64_t end(const Arguments<T>& a) const {
+    return first + rows < a.length ? first + rows : a.length;
+  }
+};
+
+template <class T, int lanes>
+__global__ void __launch_bounds__(threads) forward(Arguments<T> a) {
+  auto& shared = shared_memory<Shared<lanes>>();
+  const Place<T, lanes> place(a);
+  float query[held], out[held] = {};
+  load_held<lanes>(query, place.part(a, 0), place.row, a.scale * log2_e);
+  float top = -INFINITY, sum = 0;
+  for (std::int64_t from = 0; from < place.end(a); from += tile_rows) {
+    __syncthreads();
+    load_tiles<lanes>(shared, place.part(a, 1), place.part(a, 2), from);
+    __syncthreads();
+    for (int j = 0; j < tile_rows; ++j) {
+      const float product = dot<lanes>(query, shared.rows[0][j]);
+      const std::int64_t key = from + j;
+      if (key > place.row) continue;
+      const float higher = maximum(top, product);
+      const float shrink = exp2_fast(top - higher);
+      const float weight = exp2_fast(product - higher);
+      top = higher;
+      sum = sum * shrink + weight;
+#pragma unroll
+      for (int i = 0; i < held; ++i)
+        out[i] *= shrink;
+      add_scaled<lanes>(out,
+                        weight * keep_factor(a.mask, place.sample, place.head_row, place.row, key),
+                        shared.rows[1][j]);
+    }
+  }
+  if (place.row >= a.length) return;
+  store_held<lanes>(a.out + (place.sample * a.length + place.row) * a.channels + place.column,
+                    a.width, out, 1.0f / sum);
+  if (threadIdx.x % lanes == 0)
+    a.log_sum_exp[place.sample * a.heads * a.length + place.head_row + place.row] =
+        top * ln_2 + logf(sum);
+}
+
+template <class T, int lanes, Owner owner>
+__global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
+  constexpr bool own_keys = owner == Owner::keys;
+  auto& shared = shared_memory<Shared<lanes>>();
+  const Place<T, lanes> place(a);
+  const HeadRows<T> grads =
+      head_rows(a.grad_out, place.sample, a.length, a.channels, place.column, a.width, false);
+  const std::int64_t statistics = place.sample * a.heads * a.length + place.head_row;
+  // Scores are own_score times the first tile, gradients of probabilities own_grad times the
+  // second.
+  float own_score[held], own_grad[held], grad_first[held] = {}, grad_value[held] = {};
+  load_held<lanes>(own_score, place.part(a, own_keys ? 1 : 0), place.row, 1.0f);
+  load_held<lanes>(own_grad, own_keys ? place.part(a, 2) : grads, place.row, 1.0f);
+  const std::int64_t start = own_keys ? place.first / tile_rows * tile_rows : 0;
+  const std::int64_t end = own_keys ? a.length : place.end(a);
+  for (std::int64_t from = start; from < end; from += tile_rows) {
+    __syncthreads();
+    if constexpr (own_keys)
+      load_tiles<lanes>(shared, place.part(a, 0), grads, from);
+    else
+      load_tiles<lanes>(shared, place.part(a, 1), place.part(a, 2), from);
+    __syncthreads();
+    for (int j = 0; j < tile_rows; ++j) {
+      const float product = dot<lanes>(own_score, shared.rows[0][j]);
+      const float grad_probability = dot<lanes>(own_grad, shared.rows[1][j]);
+      const std::int64_t query = own_keys ? from + j : place.row;
+      const std::int64_t key = own_keys ? place.row : from + j;
+      if (key > query || query >= a.length) continue;
+      const float probability =
+          exp2_fast((product * a.scale - a.log_sum_exp[statistics + query]) * log2_e);
+      const float keep = keep_factor(a.mask, place.sample, place.head_row, query, key);
+      const float grad_score =
+          probability * (grad_probability * keep - a.delta[statistics + query]);
+      add_scaled<lanes>(grad_first, grad_score, shared.rows[0][j]);
+      if constexpr (own_keys) add_scaled<lanes>(grad_value, probability * keep, shared.rows[1][j]);
+    }
+  }
+  if (place.row >= a.length) return;
+  T* to = a.grad_qkv + (place.sample * a.length + place.row) * 3 * a.channels + place.column;
+  store_held<lanes>(to + (own_keys ? a.channels : 0), a.width, grad_first, a.scale);
+  if constexpr (own_keys) store_held<lanes>(to + 2 * a.channels, a.width, grad_value, 1.0f);
+}
+
+/// Calls `body.operator()<T, lanes>()`.
+template <class Body>
+void dispatch_plain(DType dtype, int width, Body&& body) {
+  check(width <= max_width, "attention heads on a GPU are at most 256 wide");
+  cuda::dispatch(dtype, [&]<class T>() {
+    if (width <= held) return body.template operator()<T, 1>();
+    if (width <= 2 * held) return body.template operator()<T, 2>();
+    if (width <= 4 * held) return body.template operator()<T, 4>();
+    body.template operator()<T, 8>();
+  });
+}
+
+template <int lanes>
+dim3 grid_of(const View& qkv, int heads) {
+  return {pieces(qkv.dim(1), threads / lanes), static_cast<unsigned>(heads),
+          static_cast<unsigned>(qkv.dim(0))};
+}
+
+}  // namespace
+
+void cuda::attention_plain(const AttentionForward& op, Stream stream) {
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
+    const Arguments<T> arguments{.out = op.out.data<T>(),
+                                 .log_sum_exp = op.log_sum_exp.data<float>(),
+                                 .grad_qkv = nullptr,
+                                 .grad_out = nullptr,
+                                 .qkv = op.qkv.data<T>(),
+                                 .delta = nullptr,
+                                 .length = op.qkv.dim(1),
+                                 .channels = op.out.dim(2),
+                                 .heads = op.heads,
+                                 .width = width,
+                                 .scale = 1.0f / std::sqrt(static_cast<float>(width)),
+                                 .mask = op.mask};
+    launch(forward<T, lanes>, grid_of<lanes>(op.qkv, op.heads), {threads}, sizeof(Shared<lanes>),
+           stream, arguments);
+  });
+}
+
+void cuda::attention_plain(const AttentionBackward& op, float* delta, Stream stream) {
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
+    const Arguments<T> arguments{.out = nullptr,
+                                 .log_sum_exp = op.log_sum_exp.data<float>(),
+                                 .grad_qkv = op.grad_qkv.data<T>(),
+                                 .grad_out = op.grad_out.data<T>(),
+                                 .qkv = op.qkv.data<T>(),
+                                 .delta = delta,
+                                 .length = op.qkv.dim(1),
+                                 .channels = op.out.dim(2),
+                                 .heads = op.heads,
+                                 .width = width,
+                                 .scale = 1.0f / std::sqrt(static_cast<float>(width)),
+                                 .mask = op.mask};
+    const dim3 grid = grid_of<lanes>(op.qkv, op.heads);
+    launch(backward<T, lanes, Owner::keys>, grid, {threads}, sizeof(Shared<lanes>), stream,
+           arguments);
+    launch(backward<T, lanes, Owner::queries>, grid, {threads}, sizeof(Shared<lanes>), stream,
+           arguments);
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/base/half.h"
+#include "kernels/cuda/target.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+namespace sluice::cuda {
+
+/// An element widened to fp32, in which everything is computed.
+template <class T>
+__device__ __forceinline__ float to_float(T value) {
+#ifdef __CUDACC__
+  if constexpr (std::is_same_v<T, Half>)
+    return __half2float(__half(__half_raw{value.bits}));
+  else
+#endif
+    return static_cast<float>(value);
+}
+
+/// Rounded to nearest, ties to even.
+template <class T>
+__device__ __forceinline__ T from_float(float value) {
+#ifdef __CUDACC__
+  T result;
+  if constexpr (std::is_same_v<T, Half>) {
+    result.bits = static_cast<__half_raw>(__float2half_rn(value)).x;
+    return result;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    result.bits = static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x;
+    return result;
+  } else {
+    return value;
+  }
+#else
+  return static_cast<T>(value);
+#endif
+}
+
+/// Two neighbours of a matrix operand in one register, the first in the lower half.
+template <class T>
+__device__ __forceinline__ std::uint32_t pair(float low, float high) {
+#ifdef __CUDACC__
+  if constexpr (std::is_same_v<T, Half>) {
+    const __half2 both = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&both);
+  } else {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&both);
+  }
+#else
+  return static_cast<std::uint32_t>(static_cast<T>(low).bits) |
+         static_cast<std::uint32_t>(static_cast<T>(high).bits) << 16;
+#endif
+}
+
+}  // namespace sluice::cuda

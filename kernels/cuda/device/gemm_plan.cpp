@@ -1,0 +1,156 @@
+#include "kernels/cuda/device/gemm_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/device/event.h"
+
+namespace sluice::cuda {
+namespace {
+
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+template <class T>
+void set(const OwnedMatmul& matmul, cublasLtMatmulDescAttributes_t attribute, T value) {
+  SLUICE_CUBLAS_CHECK(
+      cublasLtMatmulDescSetAttribute(matmul.get(), attribute, &value, sizeof(value)));
+}
+
+template <class T>
+void set(const OwnedPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         T value) {
+  SLUICE_CUBLAS_CHECK(
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+}
+
+/// The layout of a matrix that we store as `rows` of `columns` elements.
+OwnedLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  SLUICE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type_of(dtype),
+                                                 static_cast<std::uint64_t>(columns),
+                                                 static_cast<std::uint64_t>(rows), row));
+  return OwnedLayout(layout);
+}
+
+OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
+  cublasLtMatmulDesc_t description = nullptr;
+  // Sums are kept in f32 whatever the operands are.
+  SLUICE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
+      &description, key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  OwnedMatmul matmul(description);
+  set(matmul, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(matmul, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.bias) {
+    set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    // The heuristic looks at its alignment.
+    set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
+  }
+  return matmul;
+}
+
+}  // namespace
+
+GemmPlans::GemmPlans() {
+  cublasLtHandle_t handle = nullptr;
+  SLUICE_CUBLAS_CHECK(cublasLtCreate(&handle));
+  handle_.reset(handle);
+}
+
+bool GemmPlans::run(const GemmKey& key, const Gemm& op, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(key, op, stream)).first;
+  const GemmPlan& plan = found->second;
+  if (!plan.possible) return false;
+  if (key.bias)
+    set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
+  enqueue(key, plan, plan.algorithm, op, op.out.address, stream);
+  return true;
+}
+
+GemmPlan GemmPlans::make_plan(const GemmKey& key, const Gemm& op, Stream stream) {
+  GemmPlan plan{.matmul = make_matmul(key, op),
+                .a = make_layout(key.in, op.a.dim(0), op.a.dim(1), key.row_a),
+                .b = make_layout(key.in, op.b.dim(0), op.b.dim(1), key.row_b),
+                .out = make_layout(key.out, key.m, key.n, key.row_out)};
+  constexpr int timed = 4;
+  const Candidates list = candidates(key, plan, tune_ ? timed : 1);
+  plan.possible = !list.empty();
+  if (plan.possible)
+    plan.algorithm = list[list.size() > 1 ? fastest(list, key, plan, op, stream) : 0].algo;
+  return plan;
+}
+
+GemmPlans::Candidates GemmPlans::candidates(const GemmKey& key, const GemmPlan& plan,
+                                            int most) const {
+  cublasLtMatmulPreference_t made = nullptr;
+  SLUICE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&made));
+  const OwnedPreference preference(made);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{key.workspace});
+  // Where k is split, the parts are summed in f32 and in a fixed order: not by whoever comes first,
+  // not in out's dtype.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_out);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_out);
+  Candidates list(static_cast<std::size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.out.get(), plan.out.get(),
+      preference.get(), most, list.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  SLUICE_CUBLAS_CHECK(status);
+  list.resize(static_cast<std::size_t>(count));
+  std::erase_if(list, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  return list;
+}
+
+std::size_t GemmPlans::fastest(const Candidates& candidates, const GemmKey& key,
+                               const GemmPlan& plan, const Gemm& op, Stream stream) const {
+  constexpr int runs = 3;
+  std::byte* out = op.out.address;
+  if (key.accumulate) {
+    // Must not add up while it is timed: what is timed writes behind the algorithm's own scratch.
+    std::size_t scratch = 0;
+    for (const auto& candidate : candidates)
+      scratch = std::max(scratch, (candidate.workspaceSize + 255) / 256 * 256);
+    const auto bytes =
+        static_cast<std::size_t>((key.m - 1) * key.row_out + key.n) * size_of(key.out);
+    if (scratch + bytes > key.workspace) return 0;
+    out = queue_of(stream).workspace + scratch;
+  }
+  const OwnedEvent before = make_owned_event();
+  const OwnedEvent after = make_owned_event();
+  const cudaStream_t handle = handle_of(stream);
+  std::size_t best = 0;
+  double best_time = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    enqueue(key, plan, candidates[i].algo, op, out, stream);
+    SLUICE_CUDA_CHECK(cudaEventRecord(before.get(), handle));
+    for (int run = 0; run < runs; ++run)
+      enqueue(key, plan, candidates[i].algo, op, out, stream);
+    SLUICE_CUDA_CHECK(cudaEventRecord(after.get(), handle));
+    SLUICE_CUDA_CHECK(cudaEventSynchronize(after.get()));
+    const double time = milliseconds_between(before.get(), after.get());
+    if (time < best_time) best = i;
+    best_time = std::min(best_time, time);
+  }
+  return best;
+}
+
+void GemmPlans::enqueue(const GemmKey& key, const GemmPlan& plan,
+                        const cublasLtMatmulAlgo_t& algorithm, const Gemm& op, std::byte* out,
+                        Stream stream) const {
+  const float alpha = 1;
+  const float beta = key.accumulate ? 1 : 0;
+  SLUICE_CUBLAS_CHECK(cublasLtMatmul(
+      handle_.get(), plan.matmul.get(), &alpha, op.b.address, plan.b.get(), op.a.address,
+      plan.a.get(), &beta, op.out.address, plan.out.get(), out, plan.out.get(), &algorithm,
+      queue_of(stream).workspace, key.workspace, handle_of(stream)));
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,259 @@
+#include "kernels/base/runtime.h"
+
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/device/event.h"
+#include "kernels/cuda/device/gemm_plan.h"
+
+namespace sluice {
+namespace {
+
+using namespace cuda;
+
+/// CUDA 13 compiles for nothing older than Turing.
+constexpr int oldest_capability = 75;
+/// Left to the driver: code of kernels that are loaded when they first run, and its own queues.
+constexpr std::size_t left_to_driver = std::size_t{256} << 20;
+
+struct QueueDeleter {
+  void operator()(DeviceQueue* queue) const {
+    if (queue->handle != nullptr) cudaStreamDestroy(queue->handle);
+    delete queue;
+  }
+};
+
+cudaEvent_t handle_of(Event event) {
+  return reinterpret_cast<cudaEvent_t>(event.id);  // NOLINT(performance-no-int-to-ptr)
+}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  SLUICE_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// Whether an allocation was refused; throws Error for all other faults.
+bool refused(cudaError_t status) {
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is no fault of the calls to come
+    return true;
+  }
+  SLUICE_CUDA_CHECK(status);
+  return false;
+}
+
+/// "580.65.06, CUDA 13.0", or the latter alone where the system does not tell the former.
+std::string driver_version() {
+  int supported = 0;
+  SLUICE_CUDA_CHECK(cudaDriverGetVersion(&supported));
+  const std::string cuda =
+      "CUDA " + std::to_string(supported / 1000) + "." + std::to_string(supported % 1000 / 10);
+  std::string release;
+  std::ifstream("/sys/module/nvidia/version") >> release;
+  return release.empty() ? cuda : release + ", " + cuda;
+}
+
+class CudaRuntime final : public Runtime {
+ public:
+  explicit CudaRuntime(int index) : index_(index) {
+    select();
+    cudaDeviceProp properties{};
+    SLUICE_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    name_ = properties.name;
+    memory_ = properties.totalGlobalMem;
+    multiprocessors_ = properties.multiProcessorCount;
+    capability_ = 10 * properties.major + properties.minor;
+    if (capability_ < oldest_capability)
+      fail(name_ + " has compute capability " + std::to_string(capability_) +
+               ", but the CUDA kernels need " + std::to_string(oldest_capability) +
+               " or newer; use --device cpu",
+           ErrorKind::usage);
+    require_image();
+    shared_limit_ =
+        static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+    reads_host_tables_ = attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables, index) != 0;
+    gemms_ = std::make_unique<GemmPlans>();
+    compute_ = CudaRuntime::make_stream();
+  }
+  ~CudaRuntime() override { cudaSetDevice(index_); }  // for the members that go now
+
+  Device device() const override { return {DeviceKind::cuda, index_}; }
+  DeviceInfo info() const override {
+    return {.name = name_,
+            .capability = capability_,
+            .multiprocessors = multiprocessors_,
+            .memory = memory_,
+            .free_memory = free_memory(),
+            .driver = driver_version()};
+  }
+
+  std::byte* reserve(std::size_t bytes) override {
+    select();
+    void* start = nullptr;
+    return refused(cudaMalloc(&start, bytes)) ? nullptr : static_cast<std::byte*>(start);
+  }
+  // Memory is given back from destructors, where a fault of an earlier kernel must not end the
+  // program before somebody has reported it.
+  void release(std::byte* start, std::size_t) override {
+    cudaSetDevice(index_);
+    cudaFree(start);
+  }
+  std::size_t capacity() const override {
+    const std::size_t bytes = free_memory();
+    return bytes > left_to_driver ? bytes - left_to_driver : 0;
+  }
+
+  std::byte* reserve_pinned(std::size_t bytes) override {
+    select();
+    void* start = nullptr;
+    // Portable: pinned for the runtimes of other devices too.
+    return refused(cudaHostAlloc(&start, bytes, cudaHostAllocPortable))
+               ? nullptr
+               : static_cast<std::byte*>(start);
+  }
+  void release_pinned(std::byte* start, std::size_t) override {
+    cudaSetDevice(index_);
+    cudaFreeHost(start);
+  }
+
+  /// What NVIDIA advises for cuBLASLt.
+  std::size_t workspace_bytes() const override {
+    return std::size_t{capability_ >= 90 ? 64u : 32u} << 20;
+  }
+  void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
+    queue_of(stream).workspace = start;
+    queue_of(stream).workspace_bytes = bytes;
+  }
+
+  Stream compute_stream() const override { return compute_; }
+  Stream make_stream() override {
+    select();
+    std::unique_ptr<DeviceQueue, QueueDeleter> queue(new DeviceQueue);
+    queue->capability = capability_;
+    queue->multiprocessors = multiprocessors_;
+    queue->shared_limit = shared_limit_;
+    queue->device = index_;
+    queue->gemms = gemms_.get();
+    // It waits for no other stream unless it is told to.
+    SLUICE_CUDA_CHECK(cudaStreamCreateWithFlags(&queue->handle, cudaStreamNonBlocking));
+    const std::lock_guard lock(mutex_);
+    queues_.push_back(std::move(queue));
+    return {device(), reinterpret_cast<std::uint64_t>(static_cast<Queue*>(queues_.back().get()))};
+  }
+  void synchronize(Stream stream) override {
+    SLUICE_CUDA_CHECK(cudaStreamSynchronize(cuda::handle_of(stream)));
+  }
+
+  Event make_event() override {
+    select();
+    OwnedEvent event = make_owned_event();
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    return {reinterpret_cast<std::uint64_t>(events_.back().get())};
+  }
+  void record(Event event, Stream stream) override {
+    SLUICE_CUDA_CHECK(cudaEventRecord(handle_of(event), cuda::handle_of(stream)));
+  }
+  void wait(Stream stream, Event event) override {
+    SLUICE_CUDA_CHECK(cudaStreamWaitEvent(cuda::handle_of(stream), handle_of(event), 0));
+  }
+  void synchronize(Event event) override {
+    select();
+    SLUICE_CUDA_CHECK(cudaEventSynchronize(handle_of(event)));
+  }
+  double milliseconds(Event from, Event to) override {
+    select();
+    return milliseconds_between(handle_of(from), handle_of(to));
+  }
+
+  void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
+                      Stream stream) override {
+    copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
+    // The driver has taken a small copy along with the command; of a large one it may still read.
+    constexpr std::size_t taken_along = 64 << 10;
+    if ((bytes > taken_along || reads_host_tables_) && !is_pinned(from)) synchronize(stream);
+  }
+  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
+                    Stream stream) override {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+    if (!is_pinned(to)) synchronize(stream);
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
+                   Stream stream) override {
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  void fill_zero(std::byte* start, std::size_t bytes, Stream stream) override {
+    if (bytes > 0) SLUICE_CUDA_CHECK(cudaMemsetAsync(start, 0, bytes, cuda::handle_of(stream)));
+  }
+
+ private:
+  void select() const { SLUICE_CUDA_CHECK(cudaSetDevice(index_)); }
+  std::size_t free_memory() const {
+    select();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    SLUICE_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind,
+                   Stream stream) {
+    if (bytes > 0)
+      SLUICE_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, cuda::handle_of(stream)));
+  }
+  static bool is_pinned(const std::byte* address) {
+    cudaPointerAttributes attributes{};
+    SLUICE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
+    return attributes.type == cudaMemoryTypeHost;
+  }
+
+  int index_;
+  std::string name_;
+  std::size_t memory_ = 0;
+  int multiprocessors_ = 0;
+  int capability_ = 0;
+  std::size_t shared_limit_ = 0;
+  bool reads_host_tables_ = false;  ///< copies may read a host's pages in place
+  std::mutex mutex_;
+  std::unique_ptr<GemmPlans> gemms_;
+  std::vector<std::unique_ptr<DeviceQueue, QueueDeleter>> queues_;
+  std::vector<OwnedEvent> events_;
+  Stream compute_;
+};
+
+}  // namespace
+
+std::byte* cuda::workspace(Stream stream, std::size_t bytes) {
+  const Queue& queue = queue_of(stream);
+  if (bytes > queue.workspace_bytes)
+    fail("a kernel needs " + std::to_string(bytes) + " bytes of workspace, but the stream has " +
+         std::to_string(queue.workspace_bytes) + "; lower --micro-batch");
+  return queue.workspace;
+}
+
+int cuda_devices(std::string* why) {
+  int count = 0;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  if (status == cudaSuccess) status = cudaErrorNoDevice;
+  cudaGetLastError();
+  if (why != nullptr)
+    *why = std::string("no CUDA device was found (") + cudaGetErrorString(status) + "); " +
+           hint_for(status);
+  return 0;
+}
+
+std::unique_ptr<Runtime> make_cuda_runtime(int index) {
+  std::string why;
+  const int count = cuda_devices(&why);
+  if (count == 0) fail(why, ErrorKind::usage);
+  if (index < 0 || index >= count)
+    fail("there is no CUDA device " + std::to_string(index) + " among the " +
+             std::to_string(count) + " of this machine; they are counted from 0",
+         ErrorKind::usage);
+  return std::make_unique<CudaRuntime>(index);
+}
+
+}  // namespace sluice

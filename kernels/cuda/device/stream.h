@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device/check.h"
+#include "kernels/cuda/queue.h"
+
+namespace sluice::cuda {
+
+class GemmPlans;
+
+/// The queue of a real GPU. The runtime that made it owns everything it points to.
+struct DeviceQueue : Queue {
+  int device = 0;
+  cudaStream_t handle = nullptr;
+  GemmPlans* gemms = nullptr;  ///< shared by the streams of a runtime
+};
+
+inline DeviceQueue& device_queue_of(Stream stream) {
+  return static_cast<DeviceQueue&>(queue_of(stream));
+}
+
+/// CUDA calls go to the device that the calling thread has selected: selects the stream's, then
+/// returns what CUDA knows the stream by.
+inline cudaStream_t handle_of(Stream stream) {
+  const DeviceQueue& queue = device_queue_of(stream);
+  SLUICE_CUDA_CHECK(cudaSetDevice(queue.device));
+  return queue.handle;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/error.h"
+#include "kernels/base/half.h"
+
+namespace sluice::cuda {
+
+/// As dispatch_floating, for the types that the GPU kernels know. f64 is for proofs on the CPU.
+template <class Body>
+void dispatch(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body.template operator()<float>();
+    case DType::bf16:
+      return body.template operator()<BFloat16>();
+    case DType::f16:
+      return body.template operator()<Half>();
+    case DType::f64:
+    case DType::i32:
+      break;
+  }
+  fail("the GPU kernels compute in f32, bf16 and f16, not in " + std::string(name_of(dtype)) +
+       "; use --device cpu");
+}
+
+}  // namespace sluice::cuda

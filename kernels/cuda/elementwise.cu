@@ -1,0 +1,54 @@
+#include "kernels/elementwise.h"
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/map.h"
+
+namespace sluice {
+namespace {
+
+using namespace cuda;
+
+struct Plus {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Identity {
+  __device__ float operator()(float x) const { return x; }
+};
+struct Constant {
+  float value;
+  __device__ float operator()() const { return value; }
+};
+
+/// bf16 with ties away from zero, as working weights are derived from their master.
+__global__ void round_half_away(BFloat16* out, const float* in, std::int64_t count) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i].bits = BFloat16::round_half_away(in[i]);
+}
+
+}  // namespace
+
+void launch_cuda(const Add& op, Stream stream) {
+  dispatch(op.out.dtype, [&]<class T>() {
+    map(stream, op.out.size(), Plus{}, op.out.data<T>(), op.a.data<T>(), op.b.data<T>());
+  });
+}
+
+void launch_cuda(const Cast& op, Stream stream) {
+  const std::int64_t count = op.out.size();
+  if (op.half_away && op.out.dtype == DType::bf16 && op.in.dtype == DType::f32)
+    return launch(round_half_away, {pieces(count, map_threads)}, {map_threads}, 0, stream,
+                  op.out.data<BFloat16>(), op.in.data<float>(), count);
+  dispatch(op.out.dtype, [&]<class Out>() {
+    dispatch(op.in.dtype, [&]<class In>() {
+      map(stream, count, Identity{}, op.out.data<Out>(), op.in.data<In>());
+    });
+  });
+}
+
+void launch_cuda(const Fill& op, Stream stream) {
+  dispatch(op.out.dtype, [&]<class T>() {
+    map(stream, op.out.size(), Constant{static_cast<float>(op.value)}, op.out.data<T>());
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/cuda/target.h"
+
+#ifdef __CUDACC__
+#include "kernels/cuda/device/check.h"
+#include "kernels/cuda/device/stream.h"
+#else
+#include <functional>
+#include <tuple>
+
+#include "kernels/cuda/simt/device.h"
+#endif
+
+namespace sluice::cuda {
+
+/// The one way to start a kernel. Work is done in the order of the stream's launches; the call
+/// returns at once. Throws Error for a shape the device cannot run.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Stream stream, Args... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  check(block.x * block.y * block.z <= 1024, "a kernel was launched with more than 1024 threads");
+  check(shared_bytes <= queue_of(stream).shared_limit,
+        "a kernel was launched with more shared memory than a block of this GPU has");
+  check(grid.y < 65536 && grid.z < 65536, "a kernel was launched with too large a grid");
+#ifdef __CUDACC__
+  const cudaStream_t handle = handle_of(stream);  // selects the device
+  constexpr std::size_t free_limit = 48 << 10;    // above it a kernel has to ask
+  if (shared_bytes > free_limit)
+    SLUICE_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)));
+  kernel<<<grid, block, shared_bytes, handle>>>(static_cast<Params>(args)...);
+  SLUICE_CUDA_CHECK(cudaGetLastError());
+#else
+  simt::enqueue(stream, {.body = [kernel, arguments = std::tuple<Params...>(static_cast<Params>(
+                                              args)...)] { std::apply(kernel, arguments); },
+                         .grid = grid,
+                         .block = block,
+                         .shared_bytes = shared_bytes});
+#endif
+}
+
+/// How many pieces of `size` cover `count`.
+template <class Size>
+constexpr unsigned pieces(std::int64_t count, Size size) {
+  return static_cast<unsigned>((count + size - 1) / size);
+}
+
+#ifdef __CUDACC__
+extern __shared__ __align__(128) unsigned char shared_bytes_of_block[];
+#endif
+
+/// The block's shared memory, which has the size given at the launch. Kernels declare a struct of
+/// what they share and launch with its size; there is no other shared memory.
+template <class T>
+__device__ __forceinline__ T& shared_memory() {
+#ifdef __CUDACC__
+  return *reinterpret_cast<T*>(shared_bytes_of_block);
+#else
+  return *reinterpret_cast<T*>(simt::shared_memory(sizeof(T), alignof(T)));
+#endif
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,149 @@
+#include "kernels/layernorm.h"
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/warp.h"
+
+namespace sluice {
+namespace {
+
+using namespace cuda;
+
+/// A warp takes a row.
+constexpr int warps = 4;
+constexpr int threads = warps * warp_size;
+/// Elements of a row that a lane keeps in registers: rows of up to 2048 are read once.
+constexpr int kept_elements = 64;
+
+template <class T>
+struct Arrays {
+  T* out;
+  T* sum;
+  float* mean;
+  float* rstd;
+  const T* in;
+  const T* branch;  ///< null for a plain LayerNorm
+  const T* weight;
+  const T* bias;
+};
+
+__device__ __forceinline__ std::int64_t row_of_warp() {
+  return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
+}
+
+/// The row stays in registers, so that mean and variance are two exact passes without a second
+/// read.
+template <class T, int N>
+__global__ void __launch_bounds__(threads)
+    normalize(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
+  constexpr int packs = kept_elements / N;
+  const std::int64_t row = row_of_warp();
+  if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const auto column = [lane](int p) { return (p * warp_size + lane) * N; };
+  const std::int64_t start = row * width;
+  float x[packs][N];
+  float mean = 0;
+#pragma unroll
+  for (int p = 0; p < packs; ++p) {
+    if (column(p) >= width) continue;
+    load_floats(x[p], a.in + start + column(p));
+    if (a.branch != nullptr) {
+      float branch[N];
+      load_floats(branch, a.branch + start + column(p));
+      // What follows sees the sum as it was rounded.
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        x[p][i] = to_float(from_float<T>(x[p][i] + branch[i]));
+      store_floats(a.sum + start + column(p), x[p]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      mean += x[p][i];
+  }
+  mean = warp_sum(mean) / static_cast<float>(width);
+  float variance = 0;
+#pragma unroll
+  for (int p = 0; p < packs; ++p) {
+    if (column(p) >= width) continue;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      variance += (x[p][i] - mean) * (x[p][i] - mean);
+  }
+  variance = warp_sum(variance) / static_cast<float>(width);
+  const float rstd = reciprocal_root(variance + epsilon);
+#pragma unroll
+  for (int p = 0; p < packs; ++p) {
+    if (column(p) >= width) continue;
+    float weight[N], bias[N];
+    load_floats(weight, a.weight + column(p));
+    load_floats(bias, a.bias + column(p));
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[p][i] = (x[p][i] - mean) * rstd * weight[i] + bias[i];
+    store_floats(a.out + start + column(p), x[p]);
+  }
+  if (lane == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+}
+
+/// Rows of any width and alignment, read three times.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    normalize_any(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
+  const std::int64_t row = row_of_warp();
+  if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const std::int64_t start = row * width;
+  const T* in = a.in + start;
+  if (a.branch != nullptr) {
+    for (std::int64_t j = lane; j < width; j += warp_size)
+      a.sum[start + j] = from_float<T>(to_float(in[j]) + to_float(a.branch[start + j]));
+    in = a.sum + start;  // each lane reads what it wrote itself
+  }
+  float mean = 0;
+  for (std::int64_t j = lane; j < width; j += warp_size)
+    mean += to_float(in[j]);
+  mean = warp_sum(mean) / static_cast<float>(width);
+  float variance = 0;
+  for (std::int64_t j = lane; j < width; j += warp_size) {
+    const float centred = to_float(in[j]) - mean;
+    variance += centred * centred;
+  }
+  variance = warp_sum(variance) / static_cast<float>(width);
+  const float rstd = reciprocal_root(variance + epsilon);
+  for (std::int64_t j = lane; j < width; j += warp_size)
+    a.out[start + j] = from_float<T>((to_float(in[j]) - mean) * rstd * to_float(a.weight[j]) +
+                                     to_float(a.bias[j]));
+  if (lane == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+}
+
+}  // namespace
+
+void launch_cuda(const LayerNormForward& op, Stream stream) {
+  const std::int64_t rows = op.in.rows();
+  const std::int64_t width = op.in.dim(-1);
+  dispatch(op.in.dtype, [&]<class T>() {
+    const Arrays<T> arrays{.out = op.out.data<T>(),
+                           .sum = op.branch ? op.sum.data<T>() : nullptr,
+                           .mean = op.mean.data<float>(),
+                           .rstd = op.rstd.data<float>(),
+                           .in = op.in.data<T>(),
+                           .branch = op.branch ? op.branch.data<T>() : nullptr,
+                           .weight = op.weight.data<T>(),
+                           .bias = op.bias.data<T>()};
+    constexpr int packed = wide<T>;
+    const bool kept = width % packed == 0 && width <= kept_elements * warp_size &&
+                      aligned(16, {op.out, op.sum, op.in, op.branch, op.weight, op.bias});
+    launch(kept ? normalize<T, packed> : normalize_any<T>, {pieces(rows, warps)}, {threads}, 0,
+           stream, arrays, rows, width, static_cast<float>(op.epsilon));
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/base/view.h"
+#include "kernels/cuda/convert.h"
+
+namespace sluice::cuda {
+
+/// The working weight that belongs to a master weight; bf16 rounds half away from zero.
+template <class W>
+__device__ __forceinline__ W working_weight(float master) {
+  if constexpr (std::is_same_v<W, BFloat16>) {
+    BFloat16 result;
+    result.bits = BFloat16::round_half_away(master);
+    return result;
+  } else {
+    return from_float<W>(master);
+  }
+}
+
+/// Calls `body.operator()<W>()` with the type of the working weight: float where there is none.
+template <class Body>
+void dispatch_working(const View& master, const View& working, Body&& body) {
+  check(master.dtype == DType::f32, "master weights on a GPU are f32");
+  if (!working || working.dtype == DType::f32) return body.template operator()<float>();
+  if (working.dtype == DType::bf16) return body.template operator()<BFloat16>();
+  check(working.dtype == DType::f16, "working weights are f32, bf16 or f16");
+  return body.template operator()<Half>();
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "kernels/cuda/target.h"
+#ifndef __CUDACC__
+#include "kernels/cuda/simt/async_copy.h"
+#endif
+
+namespace sluice::cuda {
+
+// Copies from global to shared memory that go on while the thread computes (compute capability 8.0
+// and later). They are gathered in groups; what a group brought may be read by the thread after it
+// waited for the group, and by others after a barrier behind that wait.
+
+/// 16 bytes, both addresses 16-byte aligned; zeros instead where `valid` is false.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool valid) {
+#ifndef __CUDACC__
+  simt::cp_async_16(to, from, valid);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#endif
+}
+
+/// Ends the group that holds all copies since the last call.
+__device__ __forceinline__ void cp_async_commit() {
+#ifndef __CUDACC__
+  simt::cp_async_commit();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/// Waits until at most the `pending` latest groups are still on their way.
+template <int pending>
+__device__ __forceinline__ void cp_async_wait() {
+#ifndef __CUDACC__
+  simt::cp_async_wait(pending);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#endif
+}
+
+}  // namespace sluice::cuda

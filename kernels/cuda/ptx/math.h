@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/target.h"
+
+namespace sluice::cuda {
+
+/// 2^x by the special-function unit: two ulp, 0 for -infinity.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
+__device__ __forceinline__ float reciprocal_root(float x) {
+#ifdef __CUDACC__
+  return rsqrtf(x);
+#else
+  return 1.0f / std::sqrt(x);
+#endif
+}
+
+/// The larger one; the other where one is NaN.
+__device__ __forceinline__ float maximum(float a, float b) {
+  return fmaxf(a, b);
+}
+
+constexpr float log2_e = 1.44269504088896341f;
+constexpr float ln_2 = 0.693147180559945309f;
+
+}  // namespace sluice::cuda

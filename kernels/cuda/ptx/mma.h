@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/base/half.h"
+#include "kernels/cuda/target.h"
+#ifndef __CUDACC__
+#include "kernels/cuda/simt/matrix.h"
+#endif
+
+namespace sluice::cuda {
+
+/// d += a b for a 16 x 16 matrix a and a 16 x 8 matrix b of T (bf16 or f16), spread over the warp
+/// as the PTX ISA has it for mma.m16n8k16. With g = lane / 4 and t = lane % 4, a register pair
+/// holds two neighbours:
+///   a: rows g and g + 8 at columns 2t, then rows g and g + 8 at columns 2t + 8
+///   b: rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g
+///   d: columns 2t, 2t + 1 of row g, then of row g + 8
+/// Compute capability 7.5 has the instruction for f16 and 8 columns of a only; two of those take
+/// the same registers.
+template <class T>
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4],
+                                            const std::uint32_t (&b)[2]) {
+#ifndef __CUDACC__
+  simt::mma_16x8x16<T>(d, a, b);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, Half>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+  } else {
+    __trap();  // the host does not launch bf16 here
+  }
+#endif
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/stream.h"
+
+namespace sluice::cuda {
+
+/// What the id of a CUDA Stream points to. The runtime derives it and adds what it needs.
+struct Queue {
+  int capability = 0;  ///< as in DeviceInfo
+  int multiprocessors = 0;
+  std::size_t shared_limit = 0;  ///< bytes of shared memory a block may ask for
+  std::byte* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+};
+
+inline Queue& queue_of(Stream stream) {
+  return *reinterpret_cast<Queue*>(stream.id);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// Scratch of one kernel launch or of a few that follow each other on the stream, 256-byte
+/// aligned. Throws Error when the workspace is smaller.
+std::byte* workspace(Stream stream, std::size_t bytes);
+
+template <class T>
+T* workspace(Stream stream, std::int64_t count) {
+  return reinterpret_cast<T*>(workspace(stream, static_cast<std::size_t>(count) * sizeof(T)));
+}
+
+}  // namespace sluice::cuda

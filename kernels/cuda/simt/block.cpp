@@ -1,0 +1,190 @@
+#include "kernels/cuda/simt/block.h"
+
+#include "kernels/base/error.h"
+
+namespace sluice::simt {
+
+constinit thread_local Index thread_index;
+constinit thread_local Index block_index;
+constinit thread_local dim3 block_size;
+constinit thread_local dim3 grid_size;
+
+namespace {
+
+const char* name_of(Meeting kind) {
+  switch (kind) {
+    case Meeting::none:
+      return "nothing";
+    case Meeting::warp_barrier:
+      return "a warp barrier";
+    case Meeting::shuffle:
+      return "a shuffle";
+    case Meeting::ballot:
+      return "a ballot";
+    case Meeting::ldmatrix:
+      return "ldmatrix";
+    case Meeting::mma:
+      return "mma";
+  }
+  return "?";
+}
+
+std::string place(Index block) {
+  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
+         std::to_string(block.z) + ")";
+}
+
+}  // namespace
+
+BlockRunner& BlockRunner::here() {
+  // Through a plain pointer, which costs no check for first use; kernels ask often.
+  constinit thread_local BlockRunner* mine = nullptr;
+  if (mine == nullptr) [[unlikely]] {
+    thread_local BlockRunner runner;
+    mine = &runner;
+  }
+  return *mine;
+}
+
+void BlockRunner::thread_main() {
+  BlockRunner& runner = here();
+  for (;;) {
+    try {
+      runner.launch_->body();
+    } catch (...) {
+      // Exceptions cannot pass from one stack to another by themselves.
+      runner.error_ = std::current_exception();
+    }
+    runner.threads_[runner.current_].state = State::ended;
+    ++runner.ended_;
+    Fiber::leave();
+  }
+}
+
+std::uint64_t BlockRunner::draw() {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return random_ >> 16;
+}
+
+void BlockRunner::prepare(const Launch& launch, Index block) {
+  launch_ = &launch;
+  block_index = block;
+  block_size = launch.block;
+  grid_size = launch.grid;
+  count_ = launch.block.x * launch.block.y * launch.block.z;
+  ended_ = 0;
+  error_ = nullptr;
+  while (threads_.size() < count_) {
+    threads_.emplace_back();
+    threads_.back().fiber = std::make_unique<Fiber>(thread_main);
+  }
+  while (warps_.size() * warp_size < count_)
+    warps_.push_back(std::make_unique<Warp>());
+  for (const auto& warp : warps_) {
+    warp->arrived = 0;
+    warp->waiting.clear();
+  }
+  ready_.clear();
+  at_barrier_.clear();
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = threads_[i];
+    thread.state = State::ready;
+    thread.index = {i % launch.block.x, i / launch.block.x % launch.block.y,
+                    i / (launch.block.x * launch.block.y)};
+    thread.copies.pending.clear();
+    thread.copies.group = 0;
+    ready_.push_back(i);
+  }
+  constexpr std::size_t alignment = 128;
+  if (shared_memory_.size() < launch.shared_bytes + alignment)
+    shared_memory_.resize(launch.shared_bytes + alignment);
+  auto start = reinterpret_cast<std::uintptr_t>(shared_memory_.data());
+  // At the end of the buffer, so that AddressSanitizer sees the first byte past it.
+  start = (start + shared_memory_.size() - launch.shared_bytes) / alignment * alignment;
+  shared_ = reinterpret_cast<std::byte*>(start);  // NOLINT(performance-no-int-to-ptr)
+  std::memset(shared_, 0xFF, launch.shared_bytes);
+}
+
+void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
+  prepare(launch, block);
+  random_ = seed * 0x9E3779B97F4A7C15u | 1;
+  draw();
+  while (ended_ < count_ && !error_) {
+    if (ready_.empty()) break;
+    // The upper half of a product is cheaper than a remainder.
+    const std::size_t pick = (draw() & 0xFFFFFFFFu) * ready_.size() >> 32;
+    current_ = ready_[pick];
+    ready_[pick] = ready_.back();
+    ready_.pop_back();
+    thread_index = threads_[current_].index;
+    threads_[current_].fiber->enter();
+  }
+  if (!error_ && ended_ == count_) return;
+  // The others stop where they are; what they had on their stacks is plain data.
+  for (unsigned i = 0; i < count_; ++i)
+    threads_[i].fiber->restart();
+  if (error_) std::rethrow_exception(error_);
+  report_stuck();
+}
+
+bool BlockRunner::arrive(Warp& warp, Meeting kind) {
+  if (warp.arrived > 0 && warp.kind != kind)
+    fail(place(block_index) + ", thread " + std::to_string(current_) + " came to " + name_of(kind) +
+         " while other lanes of its warp wait at " + name_of(warp.kind));
+  warp.kind = kind;
+  if (++warp.arrived == warp_size) return true;
+  threads_[current_].state = State::in_warp;
+  warp.waiting.push_back(current_);
+  return false;
+}
+
+void BlockRunner::release(Warp& warp) {
+  for (const unsigned thread : warp.waiting) {
+    threads_[thread].state = State::ready;
+    ready_.push_back(thread);
+  }
+  warp.waiting.clear();
+  warp.arrived = 0;
+  ++warp.round;
+}
+
+void BlockRunner::sync_threads() {
+  at_barrier_.push_back(current_);
+  if (at_barrier_.size() == count_) {
+    for (const unsigned thread : at_barrier_) {
+      threads_[thread].state = State::ready;
+      if (thread != current_) ready_.push_back(thread);
+    }
+    at_barrier_.clear();
+    return;
+  }
+  threads_[current_].state = State::in_block;
+  Fiber::leave();
+}
+
+void BlockRunner::report_stuck() const {
+  std::string text = place(block_index) + " is stuck:";
+  for (unsigned i = 0; i < count_;) {
+    const State state = threads_[i].state;
+    unsigned end = i + 1;
+    while (end < count_ && end % warp_size != 0 && threads_[end].state == state)
+      ++end;
+    text += " threads " + std::to_string(i) + "-" + std::to_string(end - 1);
+    if (state == State::ended)
+      text += " have left the kernel;";
+    else if (state == State::in_block)
+      text += " wait at __syncthreads;";
+    else
+      text += std::string(" wait at ") + name_of(warps_[i / warp_size]->kind) + ";";
+    i = end;
+  }
+  fail(text);
+}
+
+void sync_threads() {
+  BlockRunner::here().sync_threads();
+}
+
+}  // namespace sluice::simt

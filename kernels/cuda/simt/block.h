@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/simt/builtins.h"
+#include "kernels/cuda/simt/fiber.h"
+
+namespace sluice::simt {
+
+/// A kernel with its arguments, and what it is launched with.
+struct Launch {
+  std::function<void()> body;
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;
+};
+
+/// Where lanes of a warp wait for each other. All lanes must come to the same one.
+enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ballot, ldmatrix, mma };
+
+/// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
+/// order: whichever may run is drawn anew at every wait. Shared memory is all NaN when a block
+/// starts. A thread that never comes to a barrier is an error that names the block and the threads.
+class BlockRunner {
+ public:
+  static constexpr unsigned warp_size = 32;
+
+  /// The runner of this OS thread.
+  static BlockRunner& here();
+
+  /// Throws what a thread of the block threw, or what kept it from ending.
+  void run(const Launch& launch, Index block, std::uint64_t seed);
+
+  // For the code of kernels, on a fiber:
+
+  void sync_threads();
+  /// Each lane brings `in`; the last to arrive calls compute(const In* ins, Out* outs) for all 32
+  /// lanes, and each takes its own out.
+  template <class In, class Out, class Compute>
+  Out meet(Meeting kind, const In& in, Compute&& compute) {
+    static_assert(sizeof(In) <= slot_bytes && sizeof(Out) <= slot_bytes);
+    Warp& warp = current_warp();
+    const unsigned lane = current_ % warp_size;
+    // Two sets: a lane may come to the next meeting while others still take from this one.
+    Slots& slots = warp.slots[warp.round % 2];
+    std::memcpy(slots.in + lane * sizeof(In), &in, sizeof(In));
+    if (arrive(warp, kind)) {
+      compute(reinterpret_cast<const In*>(slots.in), reinterpret_cast<Out*>(slots.out));
+      release(warp);
+    } else {
+      Fiber::leave();
+    }
+    Out out;
+    std::memcpy(&out, slots.out + lane * sizeof(Out), sizeof(Out));
+    return out;
+  }
+  std::byte* shared() { return shared_; }
+  std::size_t shared_bytes() const { return launch_->shared_bytes; }
+
+  /// A copy to shared memory that lands when its group is waited for, not before.
+  struct PendingCopy {
+    std::byte* to;
+    const std::byte* from;
+    unsigned bytes;  ///< copied; the rest of the 16 becomes zero
+    unsigned group;
+  };
+  /// Copies of the running thread that have not landed yet.
+  struct AsyncCopies {
+    std::vector<PendingCopy> pending;
+    unsigned group = 0;  ///< the one that is being filled
+  };
+  AsyncCopies& copies() { return threads_[current_].copies; }
+
+ private:
+  static constexpr std::size_t slot_bytes = 64;
+  struct Slots {
+    alignas(64) std::byte in[warp_size * slot_bytes];
+    alignas(64) std::byte out[warp_size * slot_bytes];
+  };
+  struct Warp {
+    Slots slots[2];
+    unsigned round = 0;
+    unsigned arrived = 0;
+    Meeting kind = Meeting::none;
+    std::vector<unsigned> waiting;
+  };
+  enum class State : std::uint8_t { ready, in_warp, in_block, ended };
+  struct Thread {
+    std::unique_ptr<Fiber> fiber;
+    State state = State::ready;
+    Index index;
+    AsyncCopies copies;
+  };
+
+  static void thread_main();
+  Warp& current_warp() { return *warps_[current_ / warp_size]; }
+  bool arrive(Warp& warp, Meeting kind);
+  void release(Warp& warp);
+  void prepare(const Launch& launch, Index block);
+  [[noreturn]] void report_stuck() const;
+  std::uint64_t draw();
+
+  const Launch* launch_ = nullptr;
+  std::vector<Thread> threads_;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  std::vector<unsigned> ready_;
+  std::vector<unsigned> at_barrier_;
+  unsigned count_ = 0;
+  unsigned ended_ = 0;
+  unsigned current_ = 0;
+  std::uint64_t random_ = 1;
+  std::vector<std::byte> shared_memory_;
+  std::byte* shared_ = nullptr;
+  std::exception_ptr error_;
+};
+
+}  // namespace sluice::simt

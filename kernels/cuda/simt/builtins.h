@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+// The words of CUDA C++ that kernels use, for a host compiler. Everything else goes through the
+// wrappers of kernels/cuda/ptx and kernels/cuda/warp.h, so that this list stays short.
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+namespace sluice::simt {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// What the thread that runs now has in its special registers.
+extern constinit thread_local Index thread_index;
+extern constinit thread_local Index block_index;
+extern constinit thread_local dim3 block_size;
+extern constinit thread_local dim3 grid_size;
+
+/// Waits for all threads of the block.
+void sync_threads();
+
+}  // namespace sluice::simt
+
+#define threadIdx (::sluice::simt::thread_index)
+#define blockIdx (::sluice::simt::block_index)
+#define blockDim (::sluice::simt::block_size)
+#define gridDim (::sluice::simt::grid_size)
+
+inline void __syncthreads() {
+  ::sluice::simt::sync_threads();
+}

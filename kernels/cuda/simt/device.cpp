@@ -1,0 +1,314 @@
+#include "kernels/cuda/simt/device.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cuda/queue.h"
+
+namespace sluice {
+namespace simt {
+namespace {
+
+struct EventState {
+  std::uint64_t issued = 0;     ///< records asked for
+  std::uint64_t completed = 0;  ///< the last one that its stream has reached
+  std::chrono::steady_clock::time_point reached;
+};
+
+struct Work {
+  std::function<void()> run;
+  const EventState* after = nullptr;  ///< an event to wait for...
+  std::uint64_t record = 0;           ///< ...until this record of it is complete
+};
+
+class SimtRuntime;
+struct SimtQueue : cuda::Queue {
+  SimtRuntime* owner = nullptr;
+  std::deque<Work> work;
+};
+
+EventState& state_of(Event event) {
+  return *reinterpret_cast<EventState*>(event.id);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// Shared memory a block can ask for (CUDA C++ programming guide, table of compute capabilities).
+std::size_t shared_limit(int capability) {
+  if (capability >= 90) return 227 << 10;
+  if (capability == 80 || capability == 87) return 163 << 10;
+  return capability >= 80 ? 99 << 10 : 64 << 10;
+}
+
+class SimtRuntime final : public Runtime {
+ public:
+  explicit SimtRuntime(const Options& options)
+      : options_(options), random_(options.seed * 0x9E3779B97F4A7C15u | 1) {
+    compute_ = SimtRuntime::make_stream();
+  }
+  ~SimtRuntime() override {
+    for (const auto& [start, bytes] : regions_)
+      munmap(start, bytes);
+  }
+
+  Device device() const override { return {DeviceKind::cuda, 0}; }
+  DeviceInfo info() const override {
+    return {.name = "SIMT host target",
+            .capability = options_.capability,
+            .multiprocessors = multiprocessors,
+            .memory = capacity(),
+            .free_memory = capacity(),
+            .driver = "none",
+            .emulated = true};
+  }
+  std::size_t capacity() const override { return make_cpu_runtime()->capacity(); }
+  std::size_t workspace_bytes() const override { return std::size_t{16} << 20; }
+
+  std::byte* reserve(std::size_t bytes) override {
+    void* start = mmap(nullptr, bytes, options_.protect ? PROT_NONE : PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return nullptr;
+    const std::lock_guard lock(mutex_);
+    regions_.emplace(start, bytes);
+    return static_cast<std::byte*>(start);
+  }
+  void release(std::byte* start, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    drop_all();
+    regions_.erase({start, bytes});
+    munmap(start, bytes);
+  }
+  std::byte* reserve_pinned(std::size_t bytes) override {
+    void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return nullptr;
+    const std::lock_guard lock(mutex_);
+    pinned_.emplace(start, bytes);
+    return static_cast<std::byte*>(start);
+  }
+  void release_pinned(std::byte* start, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    run_until([this] { return idle(); });
+    pinned_.erase({start, bytes});
+    munmap(start, bytes);
+  }
+
+  Stream compute_stream() const override { return compute_; }
+  Stream make_stream() override {
+    const std::lock_guard lock(mutex_);
+    auto queue = std::make_unique<SimtQueue>();
+    queue->capability = options_.capability;
+    queue->multiprocessors = multiprocessors;
+    queue->shared_limit = shared_limit(options_.capability);
+    queue->owner = this;
+    queues_.push_back(std::move(queue));
+    return {device(), reinterpret_cast<std::uint64_t>(queues_.back().get())};
+  }
+  void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
+    cuda::queue_of(stream).workspace = start;
+    cuda::queue_of(stream).workspace_bytes = bytes;
+  }
+  void synchronize(Stream stream) override {
+    const std::lock_guard lock(mutex_);
+    run_until([&] { return queue(stream).work.empty(); });
+  }
+
+  Event make_event() override {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::make_unique<EventState>());
+    return {reinterpret_cast<std::uint64_t>(events_.back().get())};
+  }
+  void record(Event event, Stream stream) override {
+    EventState& state = state_of(event);
+    const std::uint64_t record = ++state.issued;
+    push(stream, {.run = [&state, record] {
+           state.completed = record;
+           state.reached = std::chrono::steady_clock::now();
+         }});
+  }
+  void wait(Stream stream, Event event) override {
+    const EventState& state = state_of(event);
+    push(stream, {.run = [] {}, .after = &state, .record = state.issued});
+  }
+  void synchronize(Event event) override {
+    const std::lock_guard lock(mutex_);
+    const EventState& state = state_of(event);
+    run_until([&] { return state.completed == state.issued; });
+  }
+  double milliseconds(Event from, Event to) override {
+    return std::chrono::duration<double, std::milli>(state_of(to).reached - state_of(from).reached)
+        .count();
+  }
+
+  void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
+                      Stream stream) override {
+    if (is_pinned(from)) return push(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    auto staged = std::make_shared<std::vector<std::byte>>(from, from + bytes);
+    push(stream, {.run = [=] { std::memcpy(to, staged->data(), bytes); }});
+  }
+  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
+                    Stream stream) override {
+    push(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    if (!is_pinned(to)) synchronize(stream);
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
+                   Stream stream) override {
+    push(stream, {.run = [=] { std::memmove(to, from, bytes); }});
+  }
+  void fill_zero(std::byte* start, std::size_t bytes, Stream stream) override {
+    push(stream, {.run = [=] { std::memset(start, 0, bytes); }});
+  }
+
+  void push(Stream stream, Work work) {
+    const std::lock_guard lock(mutex_);
+    queue(stream).work.push_back(std::move(work));
+    // Bounded, so that a long run does not pile up; the last of it may wait for what is to come.
+    if (++queued_ > 4096) run_until([this] { return queued_ < 2048 || stalled(); });
+  }
+
+  /// The blocks of a grid, from a random one on, spread over the OS threads.
+  void run_grid(const Launch& launch) {
+    const std::uint64_t seed = draw();
+    const auto blocks = static_cast<std::int64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
+    const auto first = static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(blocks));
+    std::mutex error_mutex;
+    std::exception_ptr error;
+    cpu::parallel_for(blocks, [&](std::int64_t i) {
+      const auto at = static_cast<std::uint64_t>((first + i) % blocks);
+      const Index block{static_cast<unsigned>(at % launch.grid.x),
+                        static_cast<unsigned>(at / launch.grid.x % launch.grid.y),
+                        static_cast<unsigned>(at / launch.grid.x / launch.grid.y)};
+      try {
+        BlockRunner::here().run(launch, block, seed + at);
+      } catch (...) {
+        const std::lock_guard lock(error_mutex);
+        if (!error) error = std::current_exception();
+      }
+    });
+    if (error) std::rethrow_exception(error);
+  }
+
+ private:
+  static constexpr int multiprocessors = 3;
+
+  static SimtQueue& queue(Stream stream) { return static_cast<SimtQueue&>(cuda::queue_of(stream)); }
+  bool is_pinned(const std::byte* address) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [start, bytes] : pinned_)
+      if (address >= start && address < static_cast<std::byte*>(start) + bytes) return true;
+    return false;
+  }
+  bool idle() const { return queued_ == 0; }
+  static bool may_start(const SimtQueue& queue) {
+    if (queue.work.empty()) return false;
+    const Work& next = queue.work.front();
+    return next.after == nullptr || next.after->completed >= next.record;
+  }
+  bool stalled() const {
+    for (const auto& queue : queues_)
+      if (may_start(*queue)) return false;
+    return true;
+  }
+  std::uint64_t draw() {
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    return random_ >> 16;
+  }
+  void allow_access(bool yes) {
+    if (!options_.protect) return;
+    for (const auto& [start, bytes] : regions_)
+      mprotect(start, bytes, yes ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
+  void drop_all() {
+    for (const auto& queue : queues_)
+      queue->work.clear();
+    queued_ = 0;
+  }
+
+  template <class Done>
+  void run_until(Done&& done) {
+    if (done()) return;
+    allow_access(true);
+    try {
+      while (!done())
+        run_one();
+    } catch (...) {
+      // As on a GPU, what was queued behind a fault is lost.
+      drop_all();
+      allow_access(false);
+      throw;
+    }
+    allow_access(false);
+  }
+  void run_one() {
+    std::vector<SimtQueue*> able;
+    for (const auto& queue : queues_)
+      if (may_start(*queue)) able.push_back(queue.get());
+    check(!able.empty(), "streams wait for an event that nobody has recorded");
+    auto& chosen = *able[draw() % able.size()];
+    const Work work = std::move(chosen.work.front());
+    chosen.work.pop_front();
+    --queued_;
+    work.run();
+  }
+
+  Options options_;
+  std::uint64_t random_;
+  std::recursive_mutex mutex_;
+  std::vector<std::unique_ptr<SimtQueue>> queues_;
+  std::vector<std::unique_ptr<EventState>> events_;
+  std::set<std::pair<void*, std::size_t>> regions_, pinned_;
+  std::size_t queued_ = 0;
+  Stream compute_;
+};
+
+SimtRuntime& owner_of(Stream stream) {
+  return *static_cast<SimtQueue&>(cuda::queue_of(stream)).owner;
+}
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_runtime(const Options& options) {
+  return std::make_unique<SimtRuntime>(options);
+}
+
+void enqueue(Stream stream, Launch launch) {
+  check(launch.block.x * launch.block.y * launch.block.z % BlockRunner::warp_size == 0,
+        "blocks are whole warps");
+  SimtRuntime& owner = owner_of(stream);
+  owner.push(stream, {.run = [&owner, launch = std::move(launch)] { owner.run_grid(launch); }});
+}
+
+void enqueue(Stream stream, std::function<void()> work) {
+  owner_of(stream).push(stream, {.run = std::move(work)});
+}
+
+std::byte* shared_memory(std::size_t bytes, std::size_t alignment) {
+  BlockRunner& runner = BlockRunner::here();
+  check(bytes <= runner.shared_bytes() && alignment <= 128,
+        "a kernel uses more shared memory than it was launched with");
+  return runner.shared();
+}
+
+}  // namespace simt
+
+std::byte* cuda::workspace(Stream stream, std::size_t bytes) {
+  const Queue& queue = queue_of(stream);
+  check(bytes <= queue.workspace_bytes, "a kernel needs more workspace than the stream has");
+  return queue.workspace;
+}
+
+int cuda_devices(std::string*) {
+  return 1;
+}
+
+std::unique_ptr<Runtime> make_cuda_runtime(int) {
+  return simt::make_runtime({});
+}
+
+}  // namespace sluice

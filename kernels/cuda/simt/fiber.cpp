@@ -1,0 +1,186 @@
+#include "kernels/cuda/simt/fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "kernels/base/error.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+#define SLUICE_UCONTEXT 1
+#include <ucontext.h>
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace sluice::simt {
+namespace {
+
+#ifdef SLUICE_UCONTEXT
+constexpr std::size_t stack_bytes = 256 << 10;  // sanitizers widen frames
+#else
+constexpr std::size_t stack_bytes = 64 << 10;
+#endif
+
+std::size_t page_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace
+
+#ifdef SLUICE_UCONTEXT
+
+struct Fiber::Context {
+  ucontext_t own{};
+  ucontext_t outside{};
+  [[maybe_unused]] void* fake_stack = nullptr;
+  [[maybe_unused]] const void* outside_bottom = nullptr;
+  [[maybe_unused]] std::size_t outside_size = 0;
+  [[maybe_unused]] void* tsan_fiber = nullptr;
+  [[maybe_unused]] void* tsan_outside = nullptr;
+  Body body = nullptr;
+};
+
+namespace {
+
+thread_local Fiber::Context* running = nullptr;
+
+/// First words on the new stack: the sanitizer learns that the switch is complete.
+void arrive() {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(nullptr, &running->outside_bottom, &running->outside_size);
+#endif
+  running->body();
+}
+
+}  // namespace
+
+void Fiber::restart() {
+  context_->body = body_;
+  getcontext(&context_->own);
+  context_->own.uc_stack.ss_sp = memory_ + page_bytes();
+  context_->own.uc_stack.ss_size = stack_bytes;
+  context_->own.uc_link = nullptr;
+  makecontext(&context_->own, arrive, 0);
+}
+
+void Fiber::enter() {
+  running = context_;
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, memory_ + page_bytes(), stack_bytes);
+#endif
+#ifdef __SANITIZE_THREAD__
+  if (context_->tsan_fiber == nullptr) context_->tsan_fiber = __tsan_create_fiber(0);
+  context_->tsan_outside = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(context_->tsan_fiber, 0);
+#endif
+  swapcontext(&context_->outside, &context_->own);
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  running = nullptr;
+}
+
+void Fiber::leave() {
+  Context* self = running;
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&self->fake_stack, self->outside_bottom, self->outside_size);
+#endif
+#ifdef __SANITIZE_THREAD__
+  __tsan_switch_to_fiber(self->tsan_outside, 0);
+#endif
+  swapcontext(&self->own, &self->outside);
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(self->fake_stack, &self->outside_bottom, &self->outside_size);
+#endif
+}
+
+#else
+
+struct Fiber::Context {
+  void* stack_pointer = nullptr;
+};
+
+// Pushes what the System V ABI lets a function expect to survive a call, and changes stacks.
+// Floating-point control words are left alone: nothing here changes them.
+extern "C" void sluice_switch_stack(void** save, void* load);
+asm(R"(
+.text
+.p2align 4
+.globl sluice_switch_stack
+.hidden sluice_switch_stack
+.type sluice_switch_stack, @function
+sluice_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size sluice_switch_stack, .-sluice_switch_stack
+)");
+
+namespace {
+
+thread_local void* outside = nullptr;
+thread_local void** running = nullptr;
+
+}  // namespace
+
+void Fiber::restart() {
+  // As if the body had been called: the stack is 8 past a multiple of 16 at its first instruction.
+  auto* top = reinterpret_cast<std::uintptr_t*>(memory_ + page_bytes() + stack_bytes);
+  *--top = 0;  // where a return address would be
+  *--top = reinterpret_cast<std::uintptr_t>(body_);
+  for (int saved = 0; saved < 6; ++saved)
+    *--top = 0;
+  context_->stack_pointer = top;
+}
+
+void Fiber::enter() {
+  running = &context_->stack_pointer;
+  sluice_switch_stack(&outside, context_->stack_pointer);
+}
+
+void Fiber::leave() {
+  sluice_switch_stack(running, outside);
+}
+
+#endif
+
+Fiber::Fiber(Body body) : body_(body) {
+  // The page below the stack stays without rights: an overflow ends there.
+  void* memory = mmap(nullptr, page_bytes() + stack_bytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  check(memory != MAP_FAILED, "the system refused the stack of a fiber");
+  memory_ = static_cast<std::byte*>(memory);
+  check(mprotect(memory_ + page_bytes(), stack_bytes, PROT_READ | PROT_WRITE) == 0,
+        "the system refused the stack of a fiber");
+  context_ = new Context;
+  restart();
+}
+
+Fiber::~Fiber() {
+#ifdef __SANITIZE_THREAD__
+  if (context_->tsan_fiber != nullptr) __tsan_destroy_fiber(context_->tsan_fiber);
+#endif
+  delete context_;
+  munmap(memory_, page_bytes() + stack_bytes);
+}
+
+}  // namespace sluice::simt

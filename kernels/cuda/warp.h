@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/math.h"
+#include "kernels/cuda/target.h"
+#ifndef __CUDACC__
+#include "kernels/cuda/simt/block.h"
+#endif
+
+namespace sluice::cuda {
+
+constexpr int warp_size = 32;
+
+// Every lane of the warp takes part in each of these.
+
+__device__ __forceinline__ void sync_warp() {
+#ifdef __CUDACC__
+  __syncwarp();
+#else
+  simt::BlockRunner::here().meet<char, char>(simt::Meeting::warp_barrier, 0,
+                                             [](const char*, char*) {});
+#endif
+}
+
+/// The value of the lane whose number differs in the bits of `mask`.
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T value, int mask) {
+#ifdef __CUDACC__
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+#else
+  return simt::BlockRunner::here().meet<T, T>(simt::Meeting::shuffle, value,
+                                              [mask](const T* in, T* out) {
+                                                for (int lane = 0; lane < warp_size; ++lane)
+                                                  out[lane] = in[lane ^ mask];
+                                              });
+#endif
+}
+
+/// The value of lane `from`.
+template <class T>
+__device__ __forceinline__ T shuffle(T value, int from) {
+#ifdef __CUDACC__
+  return __shfl_sync(0xFFFFFFFFu, value, from);
+#else
+  struct In {
+    T value;
+    int from;
+  };
+  return simt::BlockRunner::here().meet<In, T>(simt::Meeting::shuffle, {value, from},
+                                               [](const In* in, T* out) {
+                                                 for (int lane = 0; lane < warp_size; ++lane)
+                                                   out[lane] = in[in[lane].from % warp_size].value;
+                                               });
+#endif
+}
+
+// Butterflies: all lanes get the same bits, whatever the order in which they run.
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+  for (int mask = warp_size / 2; mask > 0; mask /= 2)
+    value += shuffle_xor(value, mask);
+  return value;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int mask = warp_size / 2; mask > 0; mask /= 2)
+    value = maximum(value, shuffle_xor(value, mask));
+  return value;
+}
+
+/// Sums over a block of `warps` warps, in the order of the warps. `scratch` holds one T a warp; it
+/// may be used again after the next barrier. Every thread gets the sum.
+template <int warps, class T>
+__device__ __forceinline__ T block_sum(T value, T* scratch) {
+  value = warp_sum(value);
+  if (threadIdx.x % warp_size == 0) scratch[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  T sum = scratch[0];
+#pragma unroll
+  for (int warp = 1; warp < warps; ++warp)
+    sum += scratch[warp];
+  return sum;
+}
+
+template <int warps>
+__device__ __forceinline__ float block_max(float value, float* scratch) {
+  value = warp_max(value);
+  if (threadIdx.x % warp_size == 0) scratch[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  float top = scratch[0];
+#pragma unroll
+  for (int warp = 1; warp < warps; ++warp)
+    top = maximum(top, scratch[warp]);
+  return top;
+}
+
+}  // namespace sluice::cuda
