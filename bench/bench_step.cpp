@@ -5,58 +5,83 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "apps/train/command_line.h"
-#include "apps/train/model_folder.h"
+#include "apps/train/machine.h"
+#include "bench/kernels/calibration.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/optimizer.h"
+#include "optim/parameter_space.h"
 
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct Options {
-  std::string size = "124M", precision = "fp32", json;
+  std::string model, size = "124M", precision = "fp32", device = "cpu", json;
   std::int64_t n_layer = 0, n_head = 4, n_embd = 128, vocab_size = 50257;
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
+  double grad_clip = 0;
 };
 
 void declare(CommandLine& line, Options& o) {
-  line.add_choice("--size", o.size, "Model", {"124M", "350M", "774M", "1558M"});
-  line.add("--n-layer", o.n_layer, "A shape of your own instead of --size");
+  line.add_choice("--model", o.model, "Model, by its Hugging Face name",
+                  {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"});
+  line.add_choice("--size", o.size, "Model, by its size", {"124M", "350M", "774M", "1558M"});
+  line.add("--n-layer", o.n_layer, "A shape of your own instead");
   line.add("--n-head", o.n_head, "Heads of that shape", 1);
   line.add("--n-embd", o.n_embd, "Width of that shape", 1);
   line.add("--vocab-size", o.vocab_size, "Vocabulary", 1);
   line.add("-b,--batch", o.batch, "Sequences", 1);
   line.add("-t,--seq", o.seq, "Tokens per sequence", 1);
+  line.add_choice("--device", o.device, "Device", {"auto", "cpu", "cuda"});
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--steps", o.steps, "Steps in all", 1);
   line.add("--skip", o.skip, "First steps left out");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16"});
+  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
+  line.add("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: not even measured", 0,
+           1e30);
   line.add("--json", o.json, "Write the figures here");
 }
 
-struct StepTimes {
-  double forward, backward, update;
-  double total() const { return forward + backward + update; }
+/// Points of a step. On a GPU they are events, so that the host need not wait between them; the
+/// last one waits for the device.
+class Marks {
+ public:
+  explicit Marks(const DevicePtr& device) : device_(device) {
+    for (Event& event : events_)
+      event = device_->runtime().make_event();
+  }
+
+  void set(std::size_t at) {
+    device_->runtime().record(events_[at], device_->stream());
+    if (at == 0 || at + 1 == count) device_->runtime().synchronize(device_->stream());
+    clock_[at] = std::chrono::steady_clock::now();
+  }
+  double milliseconds(std::size_t from, std::size_t to) const {
+    const bool whole = from == 0 && to + 1 == count;
+    if (device_->device().kind == DeviceKind::cuda && !whole)
+      return device_->runtime().milliseconds(events_[from], events_[to]);
+    return std::chrono::duration<double, std::milli>(clock_[to] - clock_[from]).count();
+  }
+
+  static constexpr std::size_t count = 4;
+
+ private:
+  DevicePtr device_;
+  std::array<Event, count> events_;
+  std::array<std::chrono::steady_clock::time_point, count> clock_;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-double milliseconds_between(Clock::time_point a, Clock::time_point b) {
-  return std::chrono::duration<double, std::milli>(b - a).count();
-}
+struct StepTimes {
+  double total, forward, backward, update;
+};
 
 Tensor random_tokens(const DevicePtr& device, const Options& o, std::uint64_t key) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(o.batch * o.seq));
@@ -65,11 +90,24 @@ Tensor random_tokens(const DevicePtr& device, const Options& o, std::uint64_t ke
   return Tensor::from_tokens(device, {o.batch, o.seq}, ids);
 }
 
+std::string preset_of(const Options& o) {
+  if (!o.model.empty()) return o.model;
+  if (o.size == "124M") return "gpt2";
+  if (o.size == "350M") return "gpt2-medium";
+  return o.size == "774M" ? "gpt2-large" : "gpt2-xl";
+}
+
+/// As the peers call it.
+std::string name_of(const Options& o) {
+  if (o.n_layer > 0) return fmt::format("L{}-H{}-E{}", o.n_layer, o.n_head, o.n_embd);
+  const std::string model = preset_of(o);
+  if (model == "gpt2") return "124M";
+  if (model == "gpt2-medium") return "350M";
+  return model == "gpt2-large" ? "774M" : "1558M";
+}
+
 GPT2Config config_of(const Options& o) {
-  GPT2Config config = *preset(o.size == "124M"   ? "gpt2"
-                              : o.size == "350M" ? "gpt2-medium"
-                              : o.size == "774M" ? "gpt2-large"
-                                                 : "gpt2-xl");
+  GPT2Config config = *preset(preset_of(o));
   if (o.n_layer > 0) {
     config.n_layer = o.n_layer;
     config.n_head = o.n_head;
@@ -77,73 +115,103 @@ GPT2Config config_of(const Options& o) {
   }
   config.vocab_size = o.vocab_size;
   config.n_positions = std::max(config.n_positions, o.seq);
+  validate(config);
   return config;
 }
 
-int run(const Options& o) {
-  cpu::set_threads(static_cast<int>(o.threads));
-  const auto device = make_cpu_device();
-  const GPT2Config config = config_of(o);
+std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const Precision& precision,
+                             const DevicePtr& device) {
   GPT2 model(config);
-  ParameterSpace space(model.parameters(), device, parse_precision(o.precision),
-                       ParameterSpace::Use::training);
+  ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::training);
   space.initialize(1337);
   const auto optimizer = make_adamw(space, {.weight_decay = 0});
+  // A trainer searches for the scale; its cost is that of any.
+  const double loss_scale = precision.loss_scaling ? 1024 : 1;
+  const double scale = loss_scale / static_cast<double>(o.batch * o.seq);
+  const bool measure_norm = o.grad_clip > 0 || precision.loss_scaling;
+  Marks marks(device);
   std::vector<StepTimes> times;
   for (std::int64_t step = 0; step < o.steps; ++step) {
     const Tensor inputs = random_tokens(device, o, static_cast<std::uint64_t>(2 * step));
     const Tensor targets = random_tokens(device, o, static_cast<std::uint64_t>(2 * step + 1));
-    const auto start = Clock::now();
+    marks.set(0);
     space.forget_gradients();
-    const auto loss =
-        model.loss(inputs, targets, {.scale = 1.0 / static_cast<double>(o.batch * o.seq)});
-    const auto forward = Clock::now();
+    const auto loss = model.loss(inputs, targets, {.scale = scale});
+    marks.set(1);
     backward(loss.loss);
     space.settle_gradients();
-    const auto backward_done = Clock::now();
-    optimizer->step(1e-4, 1);
-    const double value = loss.loss.item();
-    const auto end = Clock::now();
-    times.push_back({milliseconds_between(start, forward),
-                     milliseconds_between(forward, backward_done),
-                     milliseconds_between(backward_done, end)});
+    marks.set(2);
+    optimizer->step(1e-4, measure_norm ? space.clip_gradients(o.grad_clip, loss_scale) : Tensor());
+    marks.set(3);
+    times.push_back({marks.milliseconds(0, 3), marks.milliseconds(0, 1), marks.milliseconds(1, 2),
+                     marks.milliseconds(2, 3)});
     fmt::print(
         "step {}: loss {:.6f} ({:.1f} ms: forward and head {:.1f}, backward {:.1f}, update "
         "{:.1f})\n",
-        step, value, times.back().total(), times.back().forward, times.back().backward,
-        times.back().update);
+        step, loss.loss.item() / loss_scale, times.back().total, times.back().forward,
+        times.back().backward, times.back().update);
   }
+  return times;
+}
+
+int run(const Options& o) {
+  cpu::set_threads(static_cast<int>(o.threads));
+  const GPT2Config config = config_of(o);
+  if (!o.json.empty() && !std::ofstream(o.json, std::ios::app))
+    fail(fmt::format("{} cannot be written", o.json));
+  const DeviceKind kind = choose_device(o.device);
+  const Precision precision = parse_precision(o.precision, kind);
+  const DevicePtr device = make_device(kind, precision);
+  const auto times = train(o, config, precision, device);
+  // Before the calibration, which takes memory of its own.
+  const double tensors = static_cast<double>(device->arena().peak()) / (1 << 20);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const double resident = static_cast<double>(usage.ru_maxrss) / 1024;
+
   const auto skip = std::min(o.skip, o.steps - 1);
   std::vector<double> totals;
   for (auto it = times.begin() + skip; it != times.end(); ++it)
-    totals.push_back(it->total());
-  const double middle = median(totals);
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const double rate = static_cast<double>(o.batch * o.seq) / middle * 1e3;
+    totals.push_back(it->total);
+  const double median = bench::quantile(totals, 0.5);
+  const double p20 = bench::quantile(totals, 0.2);
+  const double p80 = bench::quantile(totals, 0.8);
+  const double rate = static_cast<double>(o.batch * o.seq) / median * 1e3;
   const double flops = rate * config.flops_per_token(o.seq);
+  bench::Calibration calibration(device, {.warmup_ms = 50, .measured_ms = 200});
+  const double peak = calibration.gemm_rate(precision.dtype);
   fmt::print(
-      "median {:.1f} ms | {:.1f} tokens/s | {:.0f} GFLOP/s | tensors {:.0f} MiB, resident "
-      "{:.0f} MiB at most\n",
-      middle, rate, flops / 1e9, static_cast<double>(device->arena().peak()) / (1 << 20),
-      static_cast<double>(usage.ru_maxrss) / 1024);
+      "median {:.1f} ms (p20 {:.1f}, p80 {:.1f}) | {:.1f} tokens/s | {:.0f} GFLOP/s, {:.1f}% of a "
+      "{} product's {:.0f} | tensors {:.0f} MiB, resident {:.0f} MiB at most\n",
+      median, p20, p80, rate, flops / 1e9, flops / peak * 100,
+      calibration.gemm_shape(precision.dtype), peak / 1e9, tensors, resident);
   if (o.json.empty()) return 0;
-  const std::string name =
-      o.n_layer > 0 ? fmt::format("L{}-H{}-E{}", o.n_layer, o.n_head, o.n_embd) : o.size;
-  std::ofstream(o.json) << nlohmann::ordered_json{
-      {"program", "sluice"},
-      {"version", "0.1.0"},
-      {"model", name},
-      {"batch", o.batch},
-      {"seq", o.seq},
-      {"threads", cpu::threads()},
-      {"precision", o.precision},
-      {"steps_ms", totals},
-      {"median_ms", middle},
-      {"tokens_per_second", rate},
-      {"gflops", flops / 1e9},
-      {"tensor_peak_mib", static_cast<double>(device->arena().peak()) / (1 << 20)},
-      {"peak_rss_mib", static_cast<double>(usage.ru_maxrss) / 1024}};
+  const DeviceInfo info = device->runtime().info();
+  std::ofstream file(o.json, std::ios::trunc);
+  file << nlohmann::ordered_json{{"program", "sluice"},
+                                 {"version", "0.1.0"},
+                                 {"commit", SLUICE_COMMIT},
+                                 {"device", info.name},
+                                 {"driver", info.driver},
+                                 {"model", name_of(o)},
+                                 {"batch", o.batch},
+                                 {"seq", o.seq},
+                                 {"threads", cpu::threads()},
+                                 {"precision", o.precision},
+                                 {"grad_clip", o.grad_clip},
+                                 {"steps_ms", totals},
+                                 {"median_ms", median},
+                                 {"p20_ms", p20},
+                                 {"p80_ms", p80},
+                                 {"tokens_per_second", rate},
+                                 {"gflops", flops / 1e9},
+                                 {"gemm_peak_gflops", peak / 1e9},
+                                 {"mfu", flops / peak},
+                                 {"tensor_peak_mib", tensors},
+                                 {"peak_rss_mib", resident}}
+       << '\n';
+  file.close();
+  if (!file) fail(fmt::format("{} cannot be written", o.json));
   return 0;
 }
 

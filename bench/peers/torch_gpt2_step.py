@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time GPT-2 training steps in PyTorch on the CPU: forward, backward, AdamW.
+"""Time GPT-2 training steps in PyTorch: forward, backward, AdamW.
 
 The peer of the project's own bench_step: the same model (pre-LayerNorm, learned positions, tanh
 GELU, tied head, no dropout), random weights, random tokens, one update a step. The choices are
@@ -26,6 +26,7 @@ SIZES = {  # layers, heads, width
     "774M": (36, 20, 1280),
     "1558M": (48, 25, 1600),
 }
+NAMES = {"gpt2": "124M", "gpt2-medium": "350M", "gpt2-large": "774M", "gpt2-xl": "1558M"}
 HAS_SDPA = hasattr(F, "scaled_dot_product_attention")  # PyTorch 2.0
 
 
@@ -67,7 +68,7 @@ class GPT2(nn.Module):
                 nn.init.normal_(p, 0.0, 0.02)
 
     def forward(self, ids, targets):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.size(1)))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.size(1), device=ids.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
@@ -76,7 +77,7 @@ class GPT2(nn.Module):
 
 
 def make_adamw(parameters, want_fused):
-    """AdamW that decays matrices only, fused where this version can on the CPU; and its name."""
+    """AdamW that decays matrices only, fused where this version can on the device; and its name."""
     groups = [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
               {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
     options = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8)
@@ -95,7 +96,7 @@ class Trainer:
     def __init__(self, model, args):
         self.pure = args.precision == "bf16" and args.bf16_mode == "pure"
         self.autocast = args.precision == "bf16" and not self.pure
-        self.clip = args.grad_clip
+        self.clip, self.device = args.grad_clip, args.device
         self.masters = [p.detach().clone() for p in model.parameters()] if self.pure else None
         self.model = model.to(torch.bfloat16) if self.pure else model
         self.parameters = list(self.model.parameters())
@@ -105,7 +106,7 @@ class Trainer:
             self.model = torch.compile(self.model)
 
     def forward(self, x, y):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.autocast):
             return self.model(x, y)
 
     def backward(self, loss):
@@ -132,9 +133,43 @@ def peak_rss_mib():
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024  # bytes there, KiB here
 
 
+class Marks:
+    """The clock at the points of a step. A GPU is waited for at the first and the last only; the
+    points between are events, so that the host can run ahead as in a training."""
+
+    def __init__(self, device):
+        self.gpu, self.clock, self.events = device == "cuda", [], []
+
+    def set(self, wait=False):
+        if self.gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.events.append(event)
+            if wait:
+                torch.cuda.synchronize()
+        self.clock.append(time.perf_counter())
+
+    def milliseconds(self):
+        """[whole, first to second, ...]"""
+        whole = 1e3 * (self.clock[-1] - self.clock[0])
+        if self.gpu:
+            return [whole] + [a.elapsed_time(b) for a, b in zip(self.events, self.events[1:])]
+        return [whole] + [1e3 * (b - a) for a, b in zip(self.clock, self.clock[1:])]
+
+
+def quantile(values, fraction):
+    ordered = sorted(values)
+    at = fraction * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+
+
 def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--size", choices=SIZES, default="124M")
+    p.add_argument("--model", choices=NAMES, help="the size by its Hugging Face name")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--n-layer", type=int, help="with --n-head and --n-embd: a shape of one's own")
     p.add_argument("--n-head", type=int)
     p.add_argument("--n-embd", type=int)
@@ -156,6 +191,7 @@ def parse():
     p.add_argument("--json", metavar="FILE", help="write the result here")
     a = p.parse_args()
     shape = (a.n_layer, a.n_head, a.n_embd)
+    a.size = NAMES.get(a.model, a.size)
     a.model = a.size
     if any(shape):
         if not all(n and n > 0 for n in shape) or a.n_embd % a.n_head:
@@ -167,6 +203,8 @@ def parse():
     if a.attention == "sdpa" and not HAS_SDPA:
         p.error(f"PyTorch {torch.__version__} has no scaled_dot_product_attention: "
                 "use --attention eager")
+    if a.device == "cuda" and not torch.cuda.is_available():
+        p.error("PyTorch sees no GPU: use --device cpu")
     if a.compile and not hasattr(torch, "compile"):
         p.error(f"PyTorch {torch.__version__} has no torch.compile")
     return a
@@ -176,7 +214,7 @@ def main():
     a = parse()
     torch.manual_seed(1337)
     torch.set_num_threads(a.threads)
-    model = GPT2(*a.shape, a.vocab_size, max(a.t, 1024), a.attention)
+    model = GPT2(*a.shape, a.vocab_size, max(a.t, 1024), a.attention).to(a.device)
     count = sum(q.numel() for q in model.parameters())
     trainer = Trainer(model, a)
     mode = f"bf16 ({a.bf16_mode})" if a.precision == "bf16" else "fp32"
@@ -185,16 +223,17 @@ def main():
           f"{trainer.optimizer_name}{' compiled' if a.compile else ''}", flush=True)
     rows = []
     for step in range(a.steps):
-        tokens = torch.randint(0, a.vocab_size, (a.b, a.t + 1))
+        tokens = torch.randint(0, a.vocab_size, (a.b, a.t + 1), device=a.device)
         x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        t0 = time.perf_counter()
+        marks = Marks(a.device)
+        marks.set(wait=True)
         loss = trainer.forward(x, y)
-        t1 = time.perf_counter()
+        marks.set()
         trainer.backward(loss)
-        t2 = time.perf_counter()
+        marks.set()
         trainer.update()
-        t3 = time.perf_counter()
-        rows.append([1e3 * (t3 - t0), 1e3 * (t1 - t0), 1e3 * (t2 - t1), 1e3 * (t3 - t2)])
+        marks.set(wait=True)
+        rows.append(marks.milliseconds())
         print("step %d: loss %.6f  %.2f ms  (forward %.2f backward %.2f update %.2f)"
               % (step + 1, loss.item(), *rows[-1]), flush=True)
     kept = rows[a.skip:]
@@ -203,16 +242,22 @@ def main():
         "program": "torch", "version": torch.__version__, "model": a.model, "batch": a.b,
         "seq": a.t, "threads": torch.get_num_threads(), "precision": a.precision,
         "steps_ms": [row[0] for row in kept],  # without the skipped ones
-        "median_ms": medians[0], "tokens_per_second": a.b * a.t / medians[0] * 1e3,
+        "median_ms": medians[0], "p20_ms": quantile([row[0] for row in kept], 0.2),
+        "p80_ms": quantile([row[0] for row in kept], 0.8),
+        "tokens_per_second": a.b * a.t / medians[0] * 1e3, "device": a.device,
         "peak_rss_mib": peak_rss_mib(),
         "vocab_size": a.vocab_size, "attention": a.attention, "optimizer": trainer.optimizer_name,
         "compiled": a.compile, "forward_ms": medians[1], "backward_ms": medians[2],
         "update_ms": medians[3],
     }
+    peak = "%.0f MiB" % result["peak_rss_mib"]
+    if a.device == "cuda":
+        result["tensor_peak_mib"] = torch.cuda.max_memory_allocated() / (1 << 20)
+        peak = "%.0f MiB on the GPU" % result["tensor_peak_mib"]
     if a.precision == "bf16":
         result["bf16_mode"] = a.bf16_mode
     print("median ms: step %.2f forward %.2f backward %.2f update %.2f | %.1f tokens/s | "
-          "peak %.0f MiB" % (*medians, result["tokens_per_second"], result["peak_rss_mib"]))
+          "peak %s" % (*medians, result["tokens_per_second"], peak))
     if a.json:
         try:
             with open(a.json, "w") as f:

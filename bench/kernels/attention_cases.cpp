@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+
+#include "bench/kernels/case.h"
+#include "kernels/attention.h"
+#include "kernels/base/run.h"
+
+namespace sluice::bench {
+namespace {
+
+DropoutMask mask_of(float probability) {
+  return {.key = 0x5157A11CE, .probability = probability, .first_sample = 0};
+}
+
+/// FlashAttention's count: two products of T x T x d for each head, halved by causality.
+double forward_flops(const Extent& e) {
+  const auto t = static_cast<double>(e.positions);
+  return 4 * t * t * static_cast<double>(e.width) * static_cast<double>(e.sequences()) / 2;
+}
+
+std::string dimensions_of(const Extent& e) {
+  return fmt::format("{}x{}x{}x{}", e.sequences(), e.heads, e.positions, e.width / e.heads);
+}
+
+Operand rows(const Extent& e, DType dtype, std::int64_t width, Role role) {
+  return {.dtype = dtype, .shape = {e.sequences(), e.positions, width}, .role = role};
+}
+Operand sums(const Extent& e, DType dtype, Role role) {
+  return {
+      .dtype = accumulator_of(dtype), .shape = {e.sequences(), e.heads, e.positions}, .role = role};
+}
+
+Problem forward(const Extent& e, DType dtype, float probability) {
+  Problem problem{
+      .dimensions = dimensions_of(e),
+      .operands = {rows(e, dtype, e.width, Role::output), sums(e, dtype, Role::output),
+                   rows(e, dtype, 3 * e.width, Role::input)},
+      .launch =
+          [heads = static_cast<int>(e.heads), probability](const Operands& v, Stream stream) {
+            run(AttentionForward{.out = v[0],
+                                 .log_sum_exp = v[1],
+                                 .qkv = v[2],
+                                 .heads = heads,
+                                 .mask = mask_of(probability)},
+                stream);
+          },
+      .flops = forward_flops(e)};
+  problem.bytes = bytes_of(problem.operands);
+  return problem;
+}
+
+Problem backward(const Extent& e, DType dtype, float probability) {
+  const int heads = static_cast<int>(e.heads);
+  Problem problem{
+      .dimensions = dimensions_of(e),
+      .operands = {rows(e, dtype, 3 * e.width, Role::output), rows(e, dtype, e.width, Role::input),
+                   rows(e, dtype, e.width, Role::derived), sums(e, dtype, Role::derived),
+                   rows(e, dtype, 3 * e.width, Role::input)},
+      .launch =
+          [heads, probability](const Operands& v, Stream stream) {
+            run(AttentionBackward{.grad_qkv = v[0],
+                                  .grad_out = v[1],
+                                  .out = v[2],
+                                  .log_sum_exp = v[3],
+                                  .qkv = v[4],
+                                  .heads = heads,
+                                  .mask = mask_of(probability)},
+                stream);
+          },
+      .flops = 2.5 * forward_flops(e),
+      .prepare =
+          [heads, probability](const Operands& v, Stream stream) {
+            run(AttentionForward{.out = v[2],
+                                 .log_sum_exp = v[3],
+                                 .qkv = v[4],
+                                 .heads = heads,
+                                 .mask = mask_of(probability)},
+                stream);
+          }};
+  problem.bytes = bytes_of(problem.operands);
+  return problem;
+}
+
+/// One new token for each sequence at the end of a full cache.
+Problem cached_token(const Extent& e, DType dtype) {
+  constexpr std::int64_t sequences = 8;
+  const Operand cache{
+      .dtype = dtype, .shape = {sequences, e.positions, e.width}, .role = Role::updated};
+  Problem problem{
+      .dimensions = fmt::format("{}x{}x{}", sequences, e.positions, e.width),
+      .operands = {{.dtype = dtype, .shape = {sequences, 1, e.width}, .role = Role::output},
+                   cache,
+                   cache,
+                   {.dtype = dtype, .shape = {sequences, 1, 3 * e.width}}},
+      .launch =
+          [heads = static_cast<int>(e.heads), start = e.positions - 1](const Operands& v,
+                                                                       Stream stream) {
+            run(CachedAttention{.out = v[0],
+                                .key_cache = v[1],
+                                .value_cache = v[2],
+                                .qkv = v[3],
+                                .start = start,
+                                .heads = heads},
+                stream);
+          },
+      .flops = 4.0 * static_cast<double>(sequences * e.positions * e.width)};
+  // The caches are read; all but a row of each stays as it is.
+  problem.bytes =
+      bytes_of(problem.operands) - 2 * static_cast<double>(cache.bytes()) +
+      2.0 * static_cast<double>(sequences * e.width) * static_cast<double>(size_of(dtype));
+  return problem;
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<Case>& cases) {
+  for (const float probability : {0.0f, 0.1f}) {
+    const std::string suffix = probability > 0 ? "_dropout" : "";
+    cases.push_back({.op = "attention",
+                     .variant = "forward" + suffix,
+                     .dtypes = model_dtypes(),
+                     .ceiling = Ceiling::gemm,
+                     .make = [=](const Extent& e, DType d) { return forward(e, d, probability); },
+                     .goal = {.tflop_per_s = probability > 0 ? 0.0 : 200.0},
+                     .least_checked_tokens = 64});
+    cases.push_back({.op = "attention",
+                     .variant = "backward" + suffix,
+                     .dtypes = model_dtypes(),
+                     .ceiling = Ceiling::gemm,
+                     .make = [=](const Extent& e, DType d) { return backward(e, d, probability); },
+                     .goal = {.tflop_per_s = probability > 0 ? 0.0 : 150.0},
+                     .error_factor = 2,
+                     .least_checked_tokens = 64});
+  }
+  cases.push_back({.op = "cached_attention",
+                   .variant = "token",
+                   .dtypes = model_dtypes(),
+                   .make = cached_token});
+}
+
+}  // namespace sluice::bench
