@@ -11,7 +11,8 @@ namespace sluice {
 /// Causal multi-head attention, fused (Dao, "FlashAttention-2", 2023): the T x T matrix is never
 /// stored. q, k and v lie side by side in the rows of `qkv`, each [heads * head width].
 /// qkv: [B, T, 3*C]; out: [B, T, C]; log_sum_exp: [B, heads, T], f32 (f64 for f64).
-/// Scores are scaled by 1/sqrt(C/heads). `mask` drops attention probabilities.
+/// Scores are scaled by 1/sqrt(C/heads). `mask` drops attention probabilities: that of key k for
+/// query q of head h takes word k % 4 of counter (k / 4) | (h * T + q) << 24 of its sample.
 struct AttentionForward {
   View out;
   View log_sum_exp;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention_dispatch.h"
+#include "kernels/cuda/attention_dropout.h"
 
 namespace sluice {
 namespace {
@@ -10,13 +11,14 @@ namespace {
 using namespace cuda;
 
 /// Keys that are taken at a time.
-constexpr int key_tile = 64;
+template <int D, Staging staging>
+constexpr int key_tile_of = (staging == Staging::registers) && D > 64 ? 32 : 64;
 
 /// 16-row groups a warp computes: two share what is loaded of K and V, where registers allow it.
-template <int D>
-constexpr int groups_of = D <= 64 ? 2 : 1;
-template <int D>
-constexpr int query_tile = attention_warps * 16 * groups_of<D>;
+template <int D, Staging staging>
+constexpr int groups_of = D <= 64 && staging == Staging::async ? 2 : 1;
+template <int D, Staging staging>
+constexpr int query_tile = attention_warps * 16 * groups_of<D, staging>;
 
 template <class T>
 struct Arguments {
@@ -35,7 +37,8 @@ struct Arguments {
 template <class T, int D, Staging staging>
 struct Shared {
   static constexpr int stages = staging == Staging::async ? 2 : 1;
-  alignas(128) T query[query_tile<D> * D];
+  static constexpr int key_tile = key_tile_of<D, staging>;
+  alignas(128) T query[query_tile<D, staging> * D];
   alignas(128) T key[stages][key_tile * D];
   alignas(128) T value[stages][key_tile * D];
 };
@@ -43,9 +46,10 @@ struct Shared {
 /// Scores of one key tile become probabilities relative to a running maximum (Dao,
 /// "FlashAttention-2", 2023, algorithm 1); the sums so far shrink when it rises. A thread has two
 /// rows of each group; a row lies over four lanes.
-template <int D>
+template <int D, Staging staging>
 struct Softmax {
-  static constexpr int groups = groups_of<D>;
+  static constexpr int groups = groups_of<D, staging>;
+  static constexpr int key_tile = key_tile_of<D, staging>;
   float top[groups][2];
   float sum[groups][2];
 
@@ -97,14 +101,15 @@ struct Softmax {
 template <class T, int D, Staging staging>
 __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
-    constexpr int groups = groups_of<D>;
+    constexpr int groups = groups_of<D, staging>;
+    constexpr int key_tile = key_tile_of<D, staging>;
     using Memory = Shared<T, D, staging>;
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int warp = static_cast<int>(threadIdx.x) / warp_size;
     // Long rows first: the last tile sees the most keys.
     const std::int64_t first =
-        static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * query_tile<D>;
+        static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * query_tile<D, staging>;
     const std::int64_t sample = blockIdx.z;
     const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * a.width;
     const auto part = [&](int which) {
@@ -113,7 +118,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     };
     const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
 
-    TileCopy<T, query_tile<D>, D, staging> query_copy;
+    TileCopy<T, query_tile<D, staging>, D, staging> query_copy;
     TileCopy<T, key_tile, D, staging> key_copy, value_copy;
     query_copy.start(shared.query, queries, first);
     query_copy.finish(shared.query);
@@ -129,12 +134,13 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     fetch(0, 0);
     arrive(0);
 
-    const std::int64_t end = first + query_tile<D> < a.length ? first + query_tile<D> : a.length;
+    const std::int64_t end =
+        first + query_tile<D, staging> < a.length ? first + query_tile<D, staging> : a.length;
     const auto tiles = static_cast<int>((end + key_tile - 1) / key_tile);
     const int warp_row = warp * 16 * groups;
     std::uint32_t query[groups][D / 16][4];
     float out[groups][D / 8][4] = {};
-    Softmax<D> softmax;
+    Softmax<D, staging> softmax;
     for (int tile = 0; tile < tiles; ++tile) {
       const std::int64_t first_key = static_cast<std::int64_t>(tile) * key_tile;
       const int stage = tile % Memory::stages;
@@ -180,18 +186,17 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
       softmax.absorb(scores, out, a.scale_log2);
       if (a.mask.active()) {
         const std::int64_t head_row = static_cast<std::int64_t>(blockIdx.y) * a.length;
+        const float kept_scale = a.mask.scale();
 #pragma unroll
-        for (int m = 0; m < groups; ++m)
+        for (int m = 0; m < groups; ++m) {
+          KeptScores<key_tile, false> kept;
+          kept.decide(a.mask, sample, head_row, first + warp_row + 16 * m, first_key);
 #pragma unroll
           for (int j = 0; j < key_tile / 8; ++j)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const auto keep = dropout_pair(
-                  a.mask, sample, head_row + first + warp_row + 16 * m + lane / 4 + 8 * half,
-                  first_key + 8 * j + lane % 4 * 2);
-              scores[m][j][2 * half] *= keep.first;
-              scores[m][j][2 * half + 1] *= keep.second;
-            }
+            for (int i = 0; i < 4; ++i)
+              scores[m][j][i] = kept(j, i) ? scores[m][j][i] * kept_scale : 0.0f;
+        }
       }
       add_weighted<T, key_tile, D>(out, scores, shared.value[stage]);
       __syncthreads();  // the stage may be filled again
@@ -245,7 +250,7 @@ void launch_cuda(const AttentionForward& op, Stream stream) {
                                      .scale_log2 = log2_e / std::sqrt(static_cast<float>(width)),
                                      .mask = op.mask};
         launch(forward<T, D, staging>,
-               {pieces(length, query_tile<D>), static_cast<unsigned>(op.heads),
+               {pieces(length, query_tile<D, staging>), static_cast<unsigned>(op.heads),
                 static_cast<unsigned>(batch)},
                {attention_threads}, sizeof(Shared<T, D, staging>), stream, arguments);
       });

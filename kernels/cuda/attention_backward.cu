@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention_dispatch.h"
+#include "kernels/cuda/attention_dropout.h"
 
 namespace sluice {
 namespace {
@@ -9,9 +10,12 @@ using namespace cuda;
 
 constexpr int own_tile = attention_warps * 16;
 
-/// Rows that come by at a time: fewer where the accumulators take more registers.
-template <int D>
-constexpr int moving_tile = D <= 64 ? 64 : 32;
+/// Rows that come by at a time: fewer where accumulators, or tiles on their way, take registers.
+template <int D, Staging staging>
+constexpr int moving_tile = staging == Staging::async ? (D <= 64 ? 64 : 32)
+                                                      : (D <= 32   ? 64
+                                                         : D <= 96 ? 32
+                                                                   : 16);
 
 template <class T>
 struct Arguments {
@@ -32,17 +36,18 @@ struct Arguments {
 template <class T, int D, Staging staging>
 struct Shared {
   static constexpr int stages = staging == Staging::async ? 2 : 1;
-  alignas(128) T own[2][own_tile * D];                    ///< Q and dO, or K and V
-  alignas(128) T moving[stages][2][moving_tile<D> * D];   ///< K and V, or Q and dO
-  alignas(16) float log_sum_exp[stages][moving_tile<D>];  ///< of moving queries, times log2(e)
-  alignas(16) float delta[stages][moving_tile<D>];
+  alignas(128) T own[2][own_tile * D];                            ///< Q and dO, or K and V
+  alignas(128) T moving[stages][2][moving_tile<D, staging> * D];  ///< K and V, or Q and dO
+  alignas(
+      16) float log_sum_exp[stages][moving_tile<D, staging>];  ///< of moving queries, times log2(e)
+  alignas(16) float delta[stages][moving_tile<D, staging>];
 };
 
 template <class T, int D, Staging staging, Owner owner>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
     constexpr bool own_keys = owner == Owner::keys;
-    constexpr int moving_rows = moving_tile<D>;
+    constexpr int moving_rows = moving_tile<D, staging>;
     using Memory = Shared<T, D, staging>;
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -103,6 +108,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       own_delta[half] = !own_keys && row < a.length ? delta[row] : 0.0f;
     }
     const float scale_log2 = a.scale * log2_e;
+    const float kept_scale = a.mask.scale();
     float grad_first[1][D / 8][4] = {};                 // dQ or dK
     float grad_value[1][own_keys ? D / 8 : 1][4] = {};  // dV
     fetch(0, start);
@@ -127,6 +133,8 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       };
       multiply_rows<T, moving_rows, D>(p, shared.moving[stage][0], own(0));
       multiply_rows<T, moving_rows, D>(grad_p, shared.moving[stage][1], own(1));
+      KeptScores<moving_rows, own_keys> kept;
+      if (a.mask.active()) kept.decide(a.mask, sample, head_row, first + warp_row, from);
 #pragma unroll
       for (int j = 0; j < moving_rows / 8; ++j) {
 #pragma unroll
@@ -139,10 +147,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
           const float query_delta = own_keys ? shared.delta[stage][moving] : own_delta[i / 2];
           float probability = key > query ? 0.0f : exp2_fast(p[0][j][i] * scale_log2 - lse);
           float keep = 1.0f;
-          if (a.mask.active()) {
-            const auto factors = dropout_pair(a.mask, sample, head_row + query, key & ~1);
-            keep = key % 2 == 0 ? factors.first : factors.second;
-          }
+          if (a.mask.active()) keep = kept(j, i) ? kept_scale : 0.0f;
           grad_p[0][j][i] = probability * (grad_p[0][j][i] * keep - query_delta);
           p[0][j][i] = probability * keep;
         }

@@ -104,8 +104,11 @@ __device__ __forceinline__ float keep_factor(const DropoutMask& mask, std::int64
                                              std::int64_t head_row, std::int64_t query,
                                              std::int64_t key) {
   if (!mask.active()) return 1.0f;
-  const auto factors = dropout_pair(mask, sample, head_row + query, key & ~std::int64_t{1});
-  return key % 2 == 0 ? factors.first : factors.second;
+  const auto words = philox(
+      mask.key,
+      static_cast<std::uint64_t>(key / 4) | static_cast<std::uint64_t>(head_row + query) << 24,
+      static_cast<std::uint64_t>(mask.first_sample + sample));
+  return words[static_cast<std::size_t>(key % 4)] >= mask.threshold() ? mask.scale() : 0.0f;
 }
 
 /// What a thread knows of its place: block (row tile, head, sequence).

@@ -5,7 +5,6 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/ptx/ldmatrix.h"
 #include "kernels/cuda/ptx/mma.h"
-#include "kernels/dropout.h"
 
 namespace sluice::cuda {
 
@@ -81,13 +80,13 @@ __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
 }
 
 /// Writes a warp's 16 rows of results through its own rows of a tile in shared memory, which turns
-/// the accumulators' layout into whole chunks. Row i of the warp goes to `to + i * stride`.
+/// the accumulators' layout into whole chunks. Row i of the warp goes to `to + i * stride`. Behind
+/// a barrier, after which nobody reads what the tile held.
 template <class T, int D>
 __device__ __forceinline__ void store_rows(T* to, std::int64_t stride, int count, int width,
                                            bool packed, const float (&sums)[D / 8][4], T* tile,
                                            int first) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  sync_warp();  // all lanes have read what the rows held before
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
@@ -109,23 +108,6 @@ __device__ __forceinline__ void store_rows(T* to, std::int64_t stride, int count
         to[row * stride + column + k] = values.values[k];
     }
   }
-}
-
-/// The dropout factors (0 or 1/(1-p)) of keys `key` (even) and key + 1 for query row `row`, which
-/// counts the queries of all heads of the sample.
-struct DropoutPair {
-  float first, second;
-};
-__device__ __forceinline__ DropoutPair dropout_pair(const DropoutMask& mask, std::int64_t sample,
-                                                    std::int64_t row, std::int64_t key) {
-  const auto words =
-      philox(mask.key, static_cast<std::uint64_t>(key / 4) | static_cast<std::uint64_t>(row) << 24,
-             static_cast<std::uint64_t>(mask.first_sample + sample));
-  const float scale = mask.scale();
-  const std::uint32_t threshold = mask.threshold();
-  const bool upper = key % 4 != 0;
-  return {(upper ? words[2] : words[0]) >= threshold ? scale : 0.0f,
-          (upper ? words[3] : words[1]) >= threshold ? scale : 0.0f};
 }
 
 }  // namespace sluice::cuda

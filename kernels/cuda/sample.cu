@@ -29,7 +29,8 @@ __device__ __forceinline__ std::int64_t token_of(Key key) {
 
 struct Shared {
   Key keys[warps];
-  double sums[2][warps];
+  double sums[2][warps];  ///< of threshold()
+  double totals[warps];
   double stretches[threads];
   int chosen;
 };
@@ -146,9 +147,7 @@ __global__ void __launch_bounds__(threads)
     double mine = 0;
     for (std::int64_t i = threadIdx.x; i < vocabulary; i += threads)
       mine += weight(i);
-    __syncthreads();
-    const double total = block_sum<warps>(mine, shared.sums[0]);
-    __syncthreads();
+    const double total = block_sum<warps>(mine, shared.totals);
     const Key nucleus = threshold(row, static_cast<double>(top_p) * total, shared, weight);
     last = nucleus > last ? nucleus : last;
     last = last < best ? last : best;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -264,7 +265,10 @@ TEST_CASE("simt: an asynchronous copy lands when it is waited for", "[cuda]") {
   const Values source = random_values(4 * threads, 1);
   bool wrong = false;
   for (std::uint64_t seed = 1; seed <= few_seeds; ++seed) {
-    CHECK(all_nan(fetched_asynchronously<Waiting::none>(seed)));
+    // Some copies land early, some would land when they are waited for.
+    const Values unfinished = fetched_asynchronously<Waiting::none>(seed);
+    CHECK(std::ranges::any_of(unfinished, [](double v) { return std::isnan(v); }));
+    CHECK_FALSE(all_nan(unfinished));
     const Values out = fetched_asynchronously<Waiting::all>(seed);
     CHECK(fetched_asynchronously<Waiting::first_of_two>(seed) == out);
     for (std::size_t i = 0; i < out.size(); ++i) {

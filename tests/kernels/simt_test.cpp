@@ -1,9 +1,8 @@
 // The SIMT host target finds the mistakes that a GPU would answer with wrong numbers now and then.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <set>
 
 #include "kernels/cuda/launch.h"

@@ -15,7 +15,7 @@
 
 namespace sluice::test {
 
-/// Device memory is taken from it in stack order, or all given back before more is taken.
+/// Its memory can be taken anew when all that was taken has been given back.
 class CudaDevice {
  public:
   struct Options {

@@ -63,7 +63,7 @@ class BlockRunner {
   std::byte* shared() { return shared_; }
   std::size_t shared_bytes() const { return launch_->shared_bytes; }
 
-  /// A copy to shared memory that lands when its group is waited for, not before.
+  /// A copy to shared memory that lands when its group is waited for.
   struct PendingCopy {
     std::byte* to;
     const std::byte* from;
@@ -76,6 +76,9 @@ class BlockRunner {
     unsigned group = 0;  ///< the one that is being filled
   };
   AsyncCopies& copies() { return threads_[current_].copies; }
+
+  /// The next number of the block's random sequence.
+  std::uint64_t draw();
 
  private:
   static constexpr std::size_t slot_bytes = 64;
@@ -104,7 +107,6 @@ class BlockRunner {
   void release(Warp& warp);
   void prepare(const Launch& launch, Index block);
   [[noreturn]] void report_stuck() const;
-  std::uint64_t draw();
 
   const Launch* launch_ = nullptr;
   std::vector<Thread> threads_;
