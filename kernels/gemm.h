@@ -18,6 +18,11 @@ struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
+  /// The products around a GELU. With `pre_activation`, the product and its bias go there and out
+  /// is their GELU; with `gelu_input`, out is the product times GELU'(gelu_input). Both: [m, n],
+  /// contiguous as out then has to be, in its dtype.
+  View pre_activation{};
+  View gelu_input{};
   bool tf32 = false;  ///< a GPU may round f32 operands to 10 bits of mantissa
 };
 void launch_cpu(const Gemm& op);

@@ -61,6 +61,37 @@ Problem weight_gradient(const Extent& e, const Layer& layer, DType dtype) {
        }});
 }
 
+/// The products around the GELU of engine/ops/gelu_mlp.cpp, as they are there: in one step where
+/// the GPU has that, else in two. Beside gemm_fc, gemm_fc_projection and gelu they tell what one
+/// step brings.
+Problem forward_with_gelu(const Extent& e, DType dtype) {
+  const std::int64_t in = e.width, out = 4 * e.width;
+  return counted(
+      e.tokens, out, in,
+      {.operands = {{.dtype = dtype, .shape = {e.tokens, out}, .role = Role::output},
+                    {.dtype = dtype, .shape = {e.tokens, in}},
+                    {.dtype = dtype, .shape = {in, out}},
+                    {.dtype = dtype, .shape = {out}},
+                    {.dtype = dtype, .shape = {e.tokens, out}, .role = Role::output}},
+       .launch = [](const Operands& v, Stream stream) {
+         run(Gemm{.out = v[0], .a = v[1], .b = v[2], .bias = v[3], .pre_activation = v[4]}, stream);
+       }});
+}
+
+Problem input_gradient_with_gelu(const Extent& e, DType dtype) {
+  const std::int64_t in = 4 * e.width, out = e.width;
+  return counted(
+      e.tokens, in, out,
+      {.operands = {{.dtype = dtype, .shape = {e.tokens, in}, .role = Role::output},
+                    {.dtype = dtype, .shape = {e.tokens, out}},
+                    {.dtype = dtype, .shape = {in, out}},
+                    {.dtype = dtype, .shape = {e.tokens, in}}},
+       .launch = [](const Operands& v, Stream stream) {
+         run(Gemm{.out = v[0], .a = v[1], .b = v[2], .transpose_b = true, .gelu_input = v[3]},
+             stream);
+       }});
+}
+
 /// Logits are f32 also in 16-bit training.
 Problem head_forward(const Extent& e, DType dtype) {
   return counted(e.tokens, e.vocabulary, e.width,
@@ -138,6 +169,8 @@ void add_gemm_cases(std::vector<Case>& cases) {
     add(layer.name, "wgrad",
         [layer](const Extent& e, DType d) { return weight_gradient(e, layer, d); });
   }
+  add("gemm_gelu", "forward", forward_with_gelu);
+  add("gemm_gelu", "dgrad", input_gradient_with_gelu);
   add("gemm_head", "forward", head_forward);
   add("gemm_head", "dgrad", head_input_gradient);
   add("gemm_head", "wgrad", head_weight_gradient);

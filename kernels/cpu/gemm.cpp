@@ -1,6 +1,7 @@
 #include "kernels/gemm.h"
 
 #include "kernels/cpu/gemm_plain.h"
+#include "kernels/gemm_gelu.h"
 #ifdef SLUICE_HAS_ONEDNN
 #include "kernels/cpu/gemm_onednn.h"
 #endif
@@ -8,6 +9,7 @@
 namespace sluice {
 
 void launch_cpu(const Gemm& op) {
+  if (launch_in_two_steps(op, [](const auto& step) { launch_cpu(step); })) return;
   const std::int64_t m = op.transpose_a ? op.a.dim(1) : op.a.dim(0);
   const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
   const std::int64_t n = op.transpose_b ? op.b.dim(0) : op.b.dim(1);

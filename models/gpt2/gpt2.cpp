@@ -9,7 +9,7 @@
 #include "engine/ops/attention.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/embedding.h"
-#include "engine/ops/gelu.h"
+#include "engine/ops/gelu_mlp.h"
 
 namespace sluice {
 namespace {
@@ -72,7 +72,10 @@ ResidualPair GPT2Block::forward(const ResidualPair& in, const DropoutSource& dro
   const Tensor attended = sluice::dropout(attention_out_(attend(x, dropout, cache)),
                                           dropout.mask(site(layer_, DropoutSite::attention_out)));
   const auto [sum, y] = ln_2_(stream, attended);
-  return {sum, sluice::dropout(mlp_out_(gelu(mlp_in_(y))),
+  return {sum, sluice::dropout(gelu_mlp(y, {.weight_in = mlp_in_.weight,
+                                            .bias_in = mlp_in_.bias,
+                                            .weight_out = mlp_out_.weight,
+                                            .bias_out = mlp_out_.bias}),
                                dropout.mask(site(layer_, DropoutSite::mlp_out)))};
 }
 

@@ -5,6 +5,7 @@
 #include "engine/ops/dropout.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu.h"
+#include "engine/ops/gelu_mlp.h"
 #include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
@@ -69,6 +70,26 @@ TEST_CASE("linear_transposed has the gradient of its formula", "[gradient]") {
     CHECK(gradcheck(
               [](const Leaves& leaf) { return linear_transposed(leaf[0], leaf[1], DType::f64); },
               {random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, {out, in}, 2)}) == "");
+  }
+}
+
+TEST_CASE("gelu_mlp has the gradient of its formula, and is its three parts", "[gradient]") {
+  const auto cpu = device();
+  const auto fused = [](const Leaves& in) {
+    return gelu_mlp(in[0],
+                    {.weight_in = in[1], .bias_in = in[2], .weight_out = in[3], .bias_out = in[4]});
+  };
+  const auto parts = [](const Leaves& in) {
+    return linear(gelu(linear(in[0], in[1], in[2])), in[3], in[4]);
+  };
+  for (const auto& [rows, in, width, out] :
+       {std::array<std::int64_t, 4>{1, 1, 1, 1}, {6, 5, 19, 7}, {35, 33, 130, 33}}) {
+    CAPTURE(rows, in, width, out);
+    const Leaves leaves{random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, {in, width}, 2),
+                        random_tensor(cpu, {width}, 3), random_tensor(cpu, {width, out}, 4),
+                        random_tensor(cpu, {out}, 5)};
+    CHECK(gradcheck(fused, leaves) == "");
+    CHECK(fused(leaves).to_host() == parts(leaves).to_host());
   }
 }
 

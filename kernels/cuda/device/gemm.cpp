@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/bias.h"
 #include "kernels/cuda/device/gemm_plan.h"
+#include "kernels/gemm_gelu.h"
 
 namespace sluice {
 namespace {
@@ -47,6 +48,19 @@ std::string shape_of(const View& view) {
   return "[" + std::to_string(view.dim(0)) + ", " + std::to_string(view.dim(1)) + "]";
 }
 
+/// Whether cuBLASLt takes the GELU along. By a rule, so that the bits are the same in every run: on
+/// compute capability 9.0 the epilogue pays, on earlier ones it has been seen as a slower kernel of
+/// its own. It wants 16-bit results, rows of a multiple of 8 and the bias with it.
+GeluPart gelu_in_epilogue(const Gemm& op, const GemmKey& key, const DeviceQueue& queue) {
+  constexpr int first_that_pays = 90;
+  const View& aux = op.pre_activation ? op.pre_activation : op.gelu_input;
+  const bool fits = queue.capability >= first_that_pays && key.out != DType::f32 &&
+                    key.n % 8 == 0 && key.row_out == key.n && alignment_of(aux) == 16 &&
+                    key.bias == static_cast<bool>(op.bias);
+  if (!fits) return GeluPart::none;
+  return op.pre_activation ? GeluPart::forward : GeluPart::backward;
+}
+
 }  // namespace
 
 void launch_cuda(const Gemm& op, Stream stream) {
@@ -79,10 +93,17 @@ void launch_cuda(const Gemm& op, Stream stream) {
               .tf32 = op.tf32 && op.a.dtype == DType::f32 && queue.capability >= first_with_tf32,
               // cuBLASLt adds a bias of out's dtype; the alignment is what its kernels read by.
               .bias = op.bias && op.bias.dtype == op.out.dtype && alignment_of(op.bias) == 16,
+              .gelu = GeluPart::none,
               .alignment_a = alignment_of(op.a),
               .alignment_b = alignment_of(op.b),
               .alignment_out = alignment_of(op.out),
               .workspace = queue.workspace_bytes};
+  if (op.pre_activation || op.gelu_input) {
+    key.gelu = gelu_in_epilogue(op, key, queue);
+    if (key.gelu != GeluPart::none && queue.gemms->run(key, op, stream)) return;
+    launch_in_two_steps(op, [stream](const auto& step) { launch_cuda(step, stream); });
+    return;
+  }
   if (key.bias && queue.gemms->run(key, op, stream)) return;
   key.bias = false;
   if (!queue.gemms->run(key, op, stream))

@@ -34,6 +34,28 @@ OwnedLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, st
   return OwnedLayout(layout);
 }
 
+cublasLtEpilogue_t epilogue_of(const GemmKey& key) {
+  switch (key.gelu) {
+    case GeluPart::forward:
+      return key.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case GeluPart::backward:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case GeluPart::none:
+      break;
+  }
+  return key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// What the epilogue reads and writes beside the result.
+void set_pointers(const OwnedMatmul& matmul, const GemmKey& key, const Gemm& op) {
+  if (key.bias)
+    set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
+  if (key.gelu != GeluPart::none) {
+    const View& aux = key.gelu == GeluPart::forward ? op.pre_activation : op.gelu_input;
+    set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(aux.address));
+  }
+}
+
 OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
   cublasLtMatmulDesc_t description = nullptr;
   // Sums are kept in f32 whatever the operands are.
@@ -42,11 +64,10 @@ OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
   OwnedMatmul matmul(description);
   set(matmul, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(matmul, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (key.bias) {
-    set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    // The heuristic looks at its alignment.
-    set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
-  }
+  set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
+  if (key.gelu != GeluPart::none) set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+  // The heuristic looks at their alignment.
+  set_pointers(matmul, key, op);
   return matmul;
 }
 
@@ -64,8 +85,7 @@ bool GemmPlans::run(const GemmKey& key, const Gemm& op, Stream stream) {
   if (found == plans_.end()) found = plans_.emplace(key, make_plan(key, op, stream)).first;
   const GemmPlan& plan = found->second;
   if (!plan.possible) return false;
-  if (key.bias)
-    set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
+  set_pointers(plan.matmul, key, op);
   enqueue(key, plan, plan.algorithm, op, op.out.address, stream);
   return true;
 }

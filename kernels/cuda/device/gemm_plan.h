@@ -15,12 +15,16 @@
 
 namespace sluice::cuda {
 
+/// What a product does around a GELU: nothing, compute it, or multiply by its slope.
+enum class GeluPart : std::uint8_t { none, forward, backward };
+
 /// Everything that may change which algorithm computes a product.
 struct GemmKey {
   std::int64_t m, n, k;
   std::int64_t row_a, row_b, row_out;  ///< elements from one stored row to the next
   DType in, out;
   bool transpose_a, transpose_b, accumulate, tf32, bias;
+  GeluPart gelu;
   std::uint32_t alignment_a, alignment_b, alignment_out;  ///< bytes
   std::size_t workspace;
 
@@ -58,7 +62,7 @@ class GemmPlans {
   GemmPlans();
 
   /// Gives the product to the stream; false where cuBLASLt has no algorithm for it. Its bias is
-  /// added where `key.bias` says so.
+  /// added where `key.bias` says so, and its GELU part of the epilogue where `key.gelu` does.
   bool run(const GemmKey& key, const Gemm& op, Stream stream);
 
   /// Times the most promising algorithms at a plan's first use. Off unless asked for: which one

@@ -1,11 +1,12 @@
-#include "kernels/gemm.h"
 
 #include "kernels/cuda/simt/device.h"
+#include "kernels/gemm_gelu.h"
 
 namespace sluice {
 
 /// Matrix products are not emulated: the CPU's take their turn in the stream.
 void launch_cuda(const Gemm& op, Stream stream) {
+  if (launch_in_two_steps(op, [stream](const auto& step) { launch_cuda(step, stream); })) return;
   simt::enqueue(stream, [op] { launch_cpu(op); });
 }
 
