@@ -13,12 +13,15 @@ namespace sluice {
 /// master, first_moment, second_moment, grad: [n], f32 (or all f64). `working`, if given, receives
 /// the weight in its own dtype (bf16 rounded half away from zero). gradient_scale: one element of
 /// the master's dtype, 1 if not given; where it is not finite nothing is changed.
+/// With `remainder` ([n] i16) there is no `master`: bf16 `working` and remainder are its two halves
+/// (kernels/base/split_master.h), and the results are the same to the bit.
 struct AdamW {
-  View master;
+  View master{};
   View first_moment;
   View second_moment;
   View grad;
   View working{};
+  View remainder{};
   View gradient_scale{};
   double rate = 0;
   double beta1 = 0.9;

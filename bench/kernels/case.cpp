@@ -55,6 +55,8 @@ std::string label_of(DType dtype) {
       return "fp16";
     case DType::i32:
       return "int32";
+    case DType::i16:
+      return "int16";
   }
   return "?";
 }

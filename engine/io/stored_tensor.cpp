@@ -79,6 +79,8 @@ StoredType stored_type(DType dtype) {
       return StoredType::F16;
     case DType::i32:
       return StoredType::I32;
+    case DType::i16:
+      return StoredType::I16;
   }
   fail("unknown dtype");
 }

@@ -22,6 +22,7 @@ void dispatch_floating(DType dtype, Body&& body) {
     case DType::f16:
       return body.template operator()<Half>();
     case DType::i32:
+    case DType::i16:
       break;
   }
   fail("this operation needs a floating-point tensor, not " + std::string(name_of(dtype)));

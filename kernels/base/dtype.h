@@ -6,8 +6,9 @@
 
 namespace sluice {
 
-/// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids.
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i32 };
+/// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids,
+/// i16 the remainders of split master weights.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -21,6 +22,8 @@ constexpr std::size_t size_of(DType dtype) {
       return 2;
     case DType::i32:
       return 4;
+    case DType::i16:
+      return 2;
   }
   return 0;
 }
@@ -37,12 +40,14 @@ constexpr std::string_view name_of(DType dtype) {
       return "f16";
     case DType::i32:
       return "i32";
+    case DType::i16:
+      return "i16";
   }
   return "?";
 }
 
 constexpr bool is_floating(DType dtype) {
-  return dtype != DType::i32;
+  return dtype != DType::i32 && dtype != DType::i16;
 }
 
 /// The type in which sums over `dtype` are kept, and in which statistics and gradients of

@@ -33,6 +33,10 @@ template <>
 constexpr DType dtype_for<std::int32_t>() {
   return DType::i32;
 }
+template <>
+constexpr DType dtype_for<std::int16_t>() {
+  return DType::i16;
+}
 
 /// What a kernel sees of a tensor: address, element type, shape and strides (in elements).
 /// It owns nothing; a default View stands for "not given". The last dimension is contiguous.

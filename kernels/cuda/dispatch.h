@@ -20,6 +20,7 @@ void dispatch(DType dtype, Body&& body) {
       return body.template operator()<Half>();
     case DType::f64:
     case DType::i32:
+    case DType::i16:
       break;
   }
   fail("the GPU kernels compute in f32, bf16 and f16, not in " + std::string(name_of(dtype)) +

@@ -35,7 +35,7 @@ void launch_cuda(const Sgd& op, Stream stream) {
   const Coefficients c{.momentum = static_cast<float>(op.momentum),
                        .keep = static_cast<float>(1 - op.rate * op.weight_decay),
                        .rate = static_cast<float>(op.rate)};
-  dispatch_working(op.master, op.working, [&]<class W>() {
+  dispatch_working(op.master.dtype, op.working, [&]<class W>() {
     launch(update<W>, {pieces(count, threads)}, {threads}, 0, stream, op.master.data<float>(),
            op.velocity.data<float>(), op.grad.data<float>(),
            op.working ? op.working.data<W>() : nullptr,

@@ -69,6 +69,7 @@ double tolerance_of(DType dtype) {
     case DType::f16:
       return 1e-3;
     case DType::i32:
+    case DType::i16:
       break;
   }
   return 0;
