@@ -91,7 +91,8 @@ class Session {
   std::string data_fingerprint_;
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t saved_step_ = -1;
-  std::int64_t bad_steps_ = 0;
+  std::int64_t bad_steps_ = 0;  ///< in a row
+  std::int64_t skipped_ = 0;    ///< updates, in this process
   double last_loss_ = NAN, last_val_ = NAN;
 };
 
@@ -235,6 +236,7 @@ void Session::run() {
                         {"parameters", space_.parameters()},
                         {"planned_bytes", plan_.peak},
                         {"matmul_flops", peak_rate_},
+                        {"device", device_->runtime().info().name},
                         {"threads", cpu::threads()},
                         {"run", run_identity()}});
   if (step_ >= options_.steps && options_.steps > 0)
@@ -275,6 +277,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                         {"tokens_per_second", rate},
                         {"mfu", mfu},
                         {"memory_bytes", device_->arena().peak()},
+                        {"loss_scale", result.loss_scale},
                         {"applied", result.applied}});
   printer_->step({.step = step,
                   .loss = result.loss,
@@ -291,13 +294,21 @@ void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
     bad_steps_ = 0;
     return;
   }
-  ++bad_steps_;
+  ++skipped_;
+  // Above 1 the loss scale is to blame, which has been halved by now; it gets there in 16 steps.
+  const bool scale_too_large = result.loss_scale > 1;
+  if (!scale_too_large) ++bad_steps_;
   const std::string text =
-      fmt::format("step {}: the gradient is not finite; the update was skipped ({} in a row)", step,
-                  bad_steps_);
+      scale_too_large
+          ? fmt::format(
+                "step {}: the gradient overflowed with a loss scale of {}; the update was "
+                "skipped and the scale halved",
+                step, result.loss_scale)
+          : fmt::format("step {}: the gradient is not finite; the update was skipped ({} in a row)",
+                        step, bad_steps_);
   printer_->print("warning      " + text);
   log_->write("warning", {{"step", step}, {"message", text}});
-  if (bad_steps_ < options_.max_bad_steps) return;
+  if (scale_too_large || bad_steps_ < options_.max_bad_steps) return;
   fail(fmt::format("{} gradients in a row were not finite at step {}; the weights are those of the "
                    "last good step and were not saved over; lower --lr or check the data",
                    bad_steps_, step),
@@ -358,6 +369,7 @@ void Session::finish(const char* stopped_by) {
   log_->write("end", {{"step", step_},
                       {"loss", last_loss_},
                       {"val_loss", last_val_},
+                      {"skipped_updates", skipped_},
                       {"planned_bytes", plan_.peak},
                       {"engine_peak_bytes", device_->arena().peak()},
                       {"resident_peak_bytes", resident_peak()},

@@ -93,6 +93,7 @@ const std::vector<Variant> variants{
     {"accumulation", {"--micro-batch", "1", "--dropout", "0.1", "--threads", "2"}},
     {"sequential sgd", {"--data-order", "sequential", "--optimizer", "sgd", "--threads", "2"}},
     {"bf16", {"--precision", "bf16", "--threads", "1"}},
+    {"fp16", {"--precision", "fp16", "--threads", "1"}},
 };
 
 }  // namespace
