@@ -69,6 +69,9 @@ std::vector<Case> all_cases() {
   add_elementwise_cases(cases);
   add_head_cases(cases);
   add_update_cases(cases);
+#ifdef SLUICE_HAS_CUDNN
+  add_cudnn_cases(cases);
+#endif
   return cases;
 }
 

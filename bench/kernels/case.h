@@ -78,6 +78,8 @@ struct Case {
   double error_factor = 1;                  ///< multiplies the dtype's error bound
   DType reference = DType::f64;             ///< what the CPU computes the reference in
   std::int64_t least_checked_tokens = 256;  ///< where the whole problem is too large to check
+  /// Another library's, on a GPU only. What it cannot do is said, and is no failure of the program.
+  bool baseline = false;
 };
 
 // One for each family of ops; all_cases joins them in this order.
@@ -87,6 +89,8 @@ void add_norm_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
 void add_head_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
+/// Where cuDNN was found at build time. None where there is no GPU, or with a note no library.
+void add_cudnn_cases(std::vector<Case>& cases);
 std::vector<Case> all_cases();
 
 /// f32, bf16 and f16, as most kernels have them.
