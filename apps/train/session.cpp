@@ -114,15 +114,6 @@ MemoryPlan plan_or_refuse(const TrainOptions& options, const RunSetup& setup) {
   return plan;
 }
 
-/// A GPU is asked for what the plan says and a little for what it could not foresee, once; on the
-/// CPU addresses cost nothing.
-DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan) {
-  constexpr std::size_t spare = std::size_t{64} << 20;
-  const bool cuda = setup.device == DeviceKind::cuda;
-  return make_device(setup.device, setup.precision,
-                     cuda ? plan.high_water + plan.high_water / 16 + spare : 0);
-}
-
 /// Refuses a folder that could not be written, without making it.
 void require_writable(const fs::path& output) {
   fs::path existing = fs::absolute(output);

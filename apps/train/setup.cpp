@@ -207,4 +207,11 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup) {
   return {.peak = device->arena().peak(), .high_water = device->arena().high_water()};
 }
 
+DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan) {
+  constexpr std::size_t spare = std::size_t{64} << 20;
+  const bool cuda = setup.device == DeviceKind::cuda;
+  return make_device(setup.device, setup.precision,
+                     cuda ? plan.high_water + plan.high_water / 16 + spare : 0);
+}
+
 }  // namespace sluice

@@ -41,4 +41,8 @@ struct MemoryPlan {
 };
 MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup);
 
+/// The device of a run. A GPU is asked for what the plan says and a little for what it could not
+/// foresee, once; on the CPU addresses cost nothing.
+DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan);
+
 }  // namespace sluice
