@@ -123,8 +123,9 @@ TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") 
   if (!devices) return;
   for (const double mean : {30.0, 1000.0}) {
     // In fp32 alone: 16 bits hold no such rows. A rounding error of the mean itself moves what is
-    // left, so the bound of the output cannot hold here; the mean of squares
-    // less the square of the mean would be far worse.
+    // left, and the CPU's own is larger where its loops are not vectorised, so the bound of the
+    // output cannot hold here. The mean of squares less the square of the mean would be off by 3e-2
+    // at a mean of 1000.
     Parity parity(devices);
     CAPTURE(mean);
     Values shifted = random_values(5 * 768, 1);
@@ -133,7 +134,7 @@ TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") 
     const auto in = parity.input("in", DType::f32, {5, 768}, shifted);
     const auto weight = parity.input("weight", DType::f32, {768});
     const auto bias = parity.input("bias", DType::f32, {768});
-    const auto out = parity.output("out", DType::f32, {5, 768}, 3e-7 * mean);
+    const auto out = parity.output("out", DType::f32, {5, 768}, 1e-6 * mean);
     const auto means = parity.output("mean", DType::f32, {5}, 1e-6);
     const auto rstd = parity.output("rstd", DType::f32, {5}, 1e-5);
     parity.compare([=](const Parity::Views& at, Stream stream) {
