@@ -230,23 +230,29 @@ dim3 grid_of(const View& qkv, int heads) {
           static_cast<unsigned>(qkv.dim(0))};
 }
 
+/// What the forward and the backward pass both need.
+template <class T, class Op>
+Arguments<T> common_arguments(const Op& op) {
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  Arguments<T> arguments{};
+  arguments.log_sum_exp = op.log_sum_exp.template data<float>();
+  arguments.qkv = op.qkv.template data<T>();
+  arguments.length = op.qkv.dim(1);
+  arguments.channels = op.out.dim(2);
+  arguments.heads = op.heads;
+  arguments.width = width;
+  arguments.scale = 1.0f / std::sqrt(static_cast<float>(width));
+  arguments.mask = op.mask;
+  return arguments;
+}
+
 }  // namespace
 
 void cuda::attention_plain(const AttentionForward& op, Stream stream) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
-    const Arguments<T> arguments{.out = op.out.data<T>(),
-                                 .log_sum_exp = op.log_sum_exp.data<float>(),
-                                 .grad_qkv = nullptr,
-                                 .grad_out = nullptr,
-                                 .qkv = op.qkv.data<T>(),
-                                 .delta = nullptr,
-                                 .length = op.qkv.dim(1),
-                                 .channels = op.out.dim(2),
-                                 .heads = op.heads,
-                                 .width = width,
-                                 .scale = 1.0f / std::sqrt(static_cast<float>(width)),
-                                 .mask = op.mask};
+    Arguments<T> arguments = common_arguments<T>(op);
+    arguments.out = op.out.data<T>();
     launch(forward<T, lanes>, grid_of<lanes>(op.qkv, op.heads), {threads}, sizeof(Shared<lanes>),
            stream, arguments);
   });
@@ -255,18 +261,10 @@ void cuda::attention_plain(const AttentionForward& op, Stream stream) {
 void cuda::attention_plain(const AttentionBackward& op, float* delta, Stream stream) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
-    const Arguments<T> arguments{.out = nullptr,
-                                 .log_sum_exp = op.log_sum_exp.data<float>(),
-                                 .grad_qkv = op.grad_qkv.data<T>(),
-                                 .grad_out = op.grad_out.data<T>(),
-                                 .qkv = op.qkv.data<T>(),
-                                 .delta = delta,
-                                 .length = op.qkv.dim(1),
-                                 .channels = op.out.dim(2),
-                                 .heads = op.heads,
-                                 .width = width,
-                                 .scale = 1.0f / std::sqrt(static_cast<float>(width)),
-                                 .mask = op.mask};
+    Arguments<T> arguments = common_arguments<T>(op);
+    arguments.grad_qkv = op.grad_qkv.data<T>();
+    arguments.grad_out = op.grad_out.data<T>();
+    arguments.delta = delta;
     const dim3 grid = grid_of<lanes>(op.qkv, op.heads);
     launch(backward<T, lanes, Owner::keys>, grid, {threads}, sizeof(Shared<lanes>), stream,
            arguments);
