@@ -33,7 +33,7 @@ void declare(CommandLine& line, Options& o) {
 
 void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
           const ParameterSpace& space) {
-  const StoredType type = stored_type(space.gradient().dtype());
+  const StoredType type = stored_type(accumulator_of(space.working().dtype()));
   std::vector<StoredTensor> list{{.name = "logits", .type = type, .shape = logits.shape()},
                                  {.name = "loss", .type = type, .shape = {}}};
   for (const auto& slot : space.slots())
@@ -42,7 +42,7 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
   write_floats(writer, logits, type);
   write_floats(writer, loss, type);
   for (const auto& slot : space.slots())
-    write_floats(writer, space.gradient().slice(slot.offset, slot.shape), type);
+    write_floats(writer, slot.tensor->grad(), type);
   writer.finish();
 }
 

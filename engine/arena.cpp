@@ -8,23 +8,36 @@
 
 namespace sluice {
 
-Arena::Arena(std::size_t capacity) : capacity_(capacity / alignment * alignment) {
-  insert_free(0, capacity_);
+std::string_view name_of(MemoryUse use) {
+  constexpr std::array<std::string_view, memory_uses> names{
+      "weights", "gradients", "state", "staging", "activations", "head", "workspace"};
+  return names[static_cast<std::size_t>(use)];
 }
 
-std::size_t Arena::allocate(std::size_t bytes) {
+Arena::Arena(std::size_t capacity) : capacity_(capacity / alignment * alignment) {}
+
+std::size_t Arena::allocate(std::size_t bytes, MemoryUse use) {
   const std::lock_guard lock(mutex_);
   // Compared before rounding up, which could wrap.
   if (bytes > capacity_) refuse(bytes);
   const std::size_t wanted = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
-  const auto best = free_by_size_.lower_bound({wanted, 0});
-  if (best == free_by_size_.end()) refuse(wanted);
-  const auto [size, offset] = *best;
-  erase_free(offset, size);
-  if (size > wanted) insert_free(offset + wanted, size - wanted);
-  used_.emplace(offset, wanted);
+  std::size_t offset = frontier_;
+  if (const auto best = free_by_size_.lower_bound({wanted, 0}); best != free_by_size_.end()) {
+    const std::size_t size = best->first;
+    offset = best->second;
+    erase_free(offset, size);
+    insert_free(offset + wanted, size - wanted);
+  } else {
+    if (wanted > capacity_ - frontier_) refuse(wanted);
+    frontier_ += wanted;
+  }
+  used_.emplace(offset, Block{wanted, use});
   in_use_ += wanted;
-  peak_ = std::max(peak_, in_use_);
+  by_use_[static_cast<std::size_t>(use)] += wanted;
+  if (in_use_ > peak_) {
+    peak_ = in_use_;
+    peak_by_use_ = by_use_;
+  }
   high_water_ = std::max(high_water_, offset + wanted);
   return offset;
 }
@@ -40,9 +53,10 @@ void Arena::release(std::size_t offset) {
   const std::lock_guard lock(mutex_);
   const auto block = used_.find(offset);
   check(block != used_.end(), "a block was released that the arena never handed out");
-  std::size_t bytes = block->second;
+  auto [bytes, use] = block->second;
   used_.erase(block);
   in_use_ -= bytes;
+  by_use_[static_cast<std::size_t>(use)] -= bytes;
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + bytes) {
     const auto [next_offset, next_bytes] = *next;
@@ -58,7 +72,15 @@ void Arena::release(std::size_t offset) {
       bytes += previous_bytes;
     }
   }
-  insert_free(offset, bytes);
+  if (offset + bytes == frontier_)
+    frontier_ = offset;
+  else
+    insert_free(offset, bytes);
+}
+
+MemoryByUse Arena::peak_by_use() const {
+  const std::lock_guard lock(mutex_);
+  return peak_by_use_;
 }
 
 std::size_t Arena::in_use() const {

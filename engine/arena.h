@@ -1,15 +1,33 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace sluice {
 
-/// Divides an address range of `capacity` bytes into blocks: best fit, neighbours merged. It deals
-/// in offsets only, so the same calls give the same offsets and the same peak on every device,
+/// What a block of memory is for: the categories of the memory plan.
+enum class MemoryUse : std::uint8_t {
+  weights,
+  gradients,
+  state,
+  staging,
+  activations,
+  head,
+  workspace
+};
+constexpr std::size_t memory_uses = 7;
+std::string_view name_of(MemoryUse use);
+using MemoryByUse = std::array<std::size_t, memory_uses>;
+
+/// Divides an address range of `capacity` bytes into blocks: the tightest hole, else the untouched
+/// rest above all blocks; neighbours merged. It deals in offsets only and the capacity decides
+/// nothing but refusal, so the same calls give the same offsets and the same peak on every device,
 /// `meta` included. Safe to call from several threads.
 class Arena {
  public:
@@ -19,7 +37,7 @@ class Arena {
 
   /// The offset of a block; sizes are rounded up to `alignment`. Throws Error with the bytes
   /// wanted, in use and allowed when nothing fits.
-  std::size_t allocate(std::size_t bytes);
+  std::size_t allocate(std::size_t bytes, MemoryUse use = MemoryUse::activations);
   void release(std::size_t offset);
 
   std::size_t in_use() const;
@@ -28,19 +46,28 @@ class Arena {
   /// The end of the highest block ever handed out: what the device had to back with memory.
   std::size_t high_water() const;
   std::size_t capacity() const { return capacity_; }
+  /// Bytes in use when `peak` was reached, by what they were for.
+  MemoryByUse peak_by_use() const;
 
  private:
   [[noreturn]] void refuse(std::size_t bytes) const;
   void insert_free(std::size_t offset, std::size_t bytes);
   void erase_free(std::size_t offset, std::size_t bytes);
 
+  struct Block {
+    std::size_t bytes;
+    MemoryUse use;
+  };
+
   mutable std::mutex mutex_;
   std::size_t capacity_;
   std::size_t in_use_ = 0;
   std::size_t peak_ = 0;
   std::size_t high_water_ = 0;
-  std::map<std::size_t, std::size_t> used_;                     // offset -> bytes
-  std::map<std::size_t, std::size_t> free_;                     // offset -> bytes
+  std::size_t frontier_ = 0;  // nothing is used from here on
+  MemoryByUse by_use_{}, peak_by_use_{};
+  std::map<std::size_t, Block> used_;                           // by offset
+  std::map<std::size_t, std::size_t> free_;                     // holes: offset -> bytes
   std::set<std::pair<std::size_t, std::size_t>> free_by_size_;  // (bytes, offset)
 };
 

@@ -19,8 +19,10 @@ DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budge
     fail(fmt::format("the system refused to reserve {} bytes of {} memory; lower the budget",
                      reserved_, name_of(device().kind)));
   arena_ = std::make_unique<Arena>(reserved_);
-  if (const std::size_t bytes = runtime_->workspace_bytes(); bytes > 0)
+  if (const std::size_t bytes = runtime_->workspace_bytes(); bytes > 0) {
+    const MemoryScope scope(*this, MemoryUse::workspace);
     runtime_->set_workspace(stream(), allocate(bytes), bytes);
+  }
 }
 
 Stream DeviceContext::copy_stream() {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "engine/arena.h"
 #include "kernels/base/runtime.h"
@@ -31,7 +32,7 @@ class DeviceContext {
   bool tf32() const { return tf32_; }
   void allow_tf32(bool yes) { tf32_ = yes; }
 
-  std::byte* allocate(std::size_t bytes) { return start_ + arena_->allocate(bytes); }
+  std::byte* allocate(std::size_t bytes) { return start_ + arena_->allocate(bytes, use_); }
   void release(std::byte* block) { arena_->release(static_cast<std::size_t>(block - start_)); }
 
  private:
@@ -41,6 +42,22 @@ class DeviceContext {
   std::unique_ptr<Arena> arena_;
   std::optional<Stream> copy_stream_;
   bool tf32_ = false;
+  MemoryUse use_ = MemoryUse::activations;
+  friend class MemoryScope;
+};
+
+/// While it lives, what is allocated on the device counts as being for `use`.
+class MemoryScope {
+ public:
+  MemoryScope(DeviceContext& device, MemoryUse use)
+      : device_(device), previous_(std::exchange(device.use_, use)) {}
+  ~MemoryScope() { device_.use_ = previous_; }
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  DeviceContext& device_;
+  MemoryUse previous_;
 };
 
 using DevicePtr = std::shared_ptr<DeviceContext>;

@@ -23,6 +23,9 @@ struct Parameter {
   Shape shape;
   Initial initial;
   Tensor* tensor;
+  /// A table whose rows are looked up: its gradient is sparse and its update has no slack, so its
+  /// state stays at full precision on the device.
+  bool embedding = false;
 };
 
 }  // namespace sluice

@@ -23,6 +23,11 @@ struct AdamW {
   View working{};
   View remainder{};
   View gradient_scale{};
+  View first_scale{};
+  View second_scale{};
+  std::int64_t row_length = 0;
+  std::uint64_t rounding_key = 0;
+  std::int64_t first_element = 0;
   double rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -2,53 +2,79 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "optim/parameter_space.h"
+#include "optim/state_ring.h"
+#include "optim/update_rule.h"
 
 namespace sluice {
 
-/// One number per element of the parameter space that an optimizer carries from step to step.
-struct OptimizerState {
-  std::string_view name;  ///< "first_moment"; part of checkpoint names
-  Tensor tensor;          ///< [space.size()]
-};
-
-/// Updates the master weights of a ParameterSpace from its gradients, and derives the working
-/// weights in the same pass.
+/// Updates the weights of a ParameterSpace from its gradients by a rule, chunk by chunk. State on
+/// the device is updated in step(); state on the host passes through a ring of places on the
+/// device, by the same kernels, while the next forward pass runs: whoever reads a weight first says
+/// so by update_through() or finish(). So training with state on the host gives the same bits.
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  /// `places`: chunks that may be on their way at one time.
+  Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, int places = 4);
 
-  virtual std::string_view name() const = 0;
+  std::string_view name() const { return rule_->name(); }
+
   /// One update. Gradients are multiplied by `gradient_scale` (clipping, loss scaling), one element
-  /// on their device; where it is not finite, nothing but the count of updates changes.
-  virtual void step(double rate, const Tensor& gradient_scale = {}) = 0;
-  /// Takes the last step's count back: its scale was not finite.
-  void retract() { --updates_; }
-  virtual std::vector<OptimizerState> state() const = 0;
+  /// on their device; where it is not finite, nothing but the count of updates changes. Gradients
+  /// and scale must stay as they are until finish().
+  void step(double rate, const Tensor& gradient_scale = {});
+  /// Takes the last step back: its scale was not finite.
+  void retract();
+  /// Starts to bring the first chunks of the coming step to the device.
+  void prefetch();
+  /// Before the weights of elements below `end` are read: their updates are launched.
+  void update_through(std::int64_t end);
+  void finish();
+
+  bool streams() const { return ring_.has_value(); }
+  /// Bytes moved by the round that was finished last.
+  StreamedBytes moved() const { return ring_ ? ring_->moved() : StreamedBytes{}; }
 
   /// Updates done so far; set when resuming.
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
- protected:
+  /// What is carried for one parameter, in the form in which it is stored: each field's elements,
+  /// those of the slot's chunks one after another.
+  std::vector<StateField> fields(const ParameterSpace::Slot& slot) const;
+  void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
+                  std::span<std::byte> out);
+  void write_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
+                   std::span<const std::byte> in);
+  /// Before weights or state are read or written on the host's side.
+  void settle();
+
+ private:
+  void update(std::size_t chunk, const std::vector<std::byte*>& visiting);
+  template <class Body>
+  void for_each_piece(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
+                      std::size_t bytes, Body&& body) const;
+
+  ParameterSpace& space_;
+  std::unique_ptr<UpdateRule> rule_;
+  ChunkedState state_;
+  std::vector<std::size_t> on_host_;  ///< chunks, in order
+  std::optional<StateRing> ring_;
+  UpdateStep step_;
+  Tensor scale_;
+  bool pending_ = false;  ///< chunks on the host have not all been updated
+  std::size_t next_ = 0;  ///< of on_host_
   std::int64_t updates_ = 0;
 };
 
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
-};
-std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options);
-
-struct SgdOptions {
-  double momentum = 0.9;
-  double weight_decay = 0;
-};
-std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options);
+std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
+                                      int places = 4);
+std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options,
+                                    int places = 4);
 
 }  // namespace sluice

@@ -5,42 +5,129 @@
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/base/run.h"
+#include "kernels/base/split_master.h"
 #include "kernels/clip.h"
 #include "kernels/elementwise.h"
 #include "kernels/squared_norm.h"
 
 namespace sluice {
+namespace {
+
+constexpr Stream host_stream{{DeviceKind::cpu, 0}, 0};
+
+std::int64_t padded(std::int64_t elements) {
+  constexpr std::int64_t a = ParameterSpace::slot_alignment;
+  return (elements + a - 1) / a * a;
+}
+
+std::int64_t norm_blocks(std::int64_t elements) {
+  return (elements + SquaredNorm::block - 1) / SquaredNorm::block;
+}
+
+/// Host values of one dtype as a View for the conversion kernels.
+View host_view(std::span<const std::byte> bytes, DType dtype) {
+  return {const_cast<std::byte*>(bytes.data()),  // NOLINT: kernels do not write to inputs
+          dtype,
+          {static_cast<std::int64_t>(bytes.size() / size_of(dtype))}};
+}
+
+std::vector<StateField> master_field(const Chunk& chunk, StateLayout layout, DType working) {
+  if (splits_master(layout, working)) return {{"remainder", DType::i16, chunk.size}};
+  return {{"master", DType::f32, chunk.size}};
+}
+
+}  // namespace
 
 ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const DevicePtr& device,
-                               DType working, Use use) {
+                               DType working, Use use, const SpaceOptions& options)
+    : options_(options) {
+  check(!options.narrow_gradients || working == DType::bf16,
+        "gradients are summed in bf16 only where weights are bf16");
+  lay_out(parameters);
+  {
+    const MemoryScope scope(*device, MemoryUse::weights);
+    working_ = Tensor::zeros(device, {size_}, working);
+  }
+  for (const Slot& slot : slots_)
+    *slot.tensor = working_.slice(slot.offset, slot.shape);
+  if (use == Use::inference) return;
+  cut_into_chunks();
+  if (accumulator_of(working) != working) {
+    const auto fields = [&](const Chunk& chunk) {
+      return master_field(chunk, options_.layout, working);
+    };
+    master_ = std::make_unique<ChunkedState>(chunks_, fields, device, options_.host);
+  }
+  make_gradients();
+}
+
+void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     const std::int64_t elements = element_count(parameter.shape);
-    slots_.push_back({parameter.name, parameter.shape, size_, elements, parameter.shape.size() >= 2,
-                      parameter.initial, parameter.tensor});
-    const std::int64_t padded = (elements + slot_alignment - 1) / slot_alignment * slot_alignment;
-    if (!runs_.empty() && runs_.back().decay == slots_.back().decay)
-      runs_.back().size += padded;
-    else
-      runs_.push_back({size_, padded, slots_.back().decay});
-    size_ += padded;
+    const bool matrix = parameter.shape.size() >= 2;
+    const bool bulk = matrix && !parameter.embedding && elements >= bulk_threshold;
+    std::int64_t& gradient_size = bulk && options_.narrow_gradients ? narrow_size_ : wide_size_;
+    slots_.push_back({.name = parameter.name,
+                      .shape = parameter.shape,
+                      .offset = size_,
+                      .size = elements,
+                      .decay = matrix,
+                      .bulk = bulk,
+                      .gradient_offset = gradient_size,
+                      .initial = parameter.initial,
+                      .tensor = parameter.tensor});
+    size_ += padded(elements);
+    gradient_size += padded(elements);
     count_ += elements;
   }
-  working_ = Tensor::zeros(device, {size_}, working);
-  const DType master = accumulator_of(working);
-  master_ = working_;
-  if (use == Use::training) {
-    if (master != working) master_ = Tensor::zeros(device, {size_}, master);
-    gradient_ = Tensor::zeros(device, {size_}, master);
-    norm_partials_ =
-        Tensor::empty(device, {(size_ + SquaredNorm::block - 1) / SquaredNorm::block}, DType::f64);
-    norm_ = Tensor::empty(device, {1}, DType::f64);
-    clip_factor_ = Tensor::empty(device, {1}, master);
-  }
+}
+
+void ParameterSpace::cut_into_chunks() {
   for (const Slot& slot : slots_) {
-    *slot.tensor = working_.slice(slot.offset, slot.shape);
-    if (use == Use::inference) continue;
+    if (slot.bulk) {
+      const std::int64_t row = slot.shape.back();
+      // Whole rows, a multiple of eight of them, so that most chunks start aligned.
+      std::int64_t rows = std::max<std::int64_t>(1, options_.chunk / row);
+      if (rows > 8) rows -= rows % 8;
+      for (std::int64_t first = 0; first < slot.size; first += rows * row)
+        chunks_.push_back({.offset = slot.offset + first,
+                           .size = std::min(rows * row, slot.size - first),
+                           .gradient_offset = slot.gradient_offset + first,
+                           .row_length = row,
+                           .decay = slot.decay,
+                           .bulk = true,
+                           .on_host = slot.offset + first >= options_.first_on_host});
+      continue;
+    }
+    const bool joins =
+        !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
+    if (joins)
+      chunks_.back().size += padded(slot.size);
+    else
+      chunks_.push_back({.offset = slot.offset,
+                         .size = padded(slot.size),
+                         .gradient_offset = slot.gradient_offset,
+                         .row_length = 0,
+                         .decay = slot.decay,
+                         .bulk = false});
+  }
+}
+
+void ParameterSpace::make_gradients() {
+  const MemoryScope scope(*device(), MemoryUse::gradients);
+  const DType sums = accumulator_of(working_.dtype());
+  wide_gradient_ = Tensor::zeros(device(), {wide_size_}, sums);
+  if (narrow_size_ > 0)
+    narrow_gradient_ = Tensor::zeros(device(), {narrow_size_}, working_.dtype());
+  norm_partials_ =
+      Tensor::empty(device(), {norm_blocks(wide_size_) + norm_blocks(narrow_size_)}, DType::f64);
+  norm_ = Tensor::empty(device(), {1}, DType::f64);
+  clip_factor_ = Tensor::empty(device(), {1}, sums);
+  for (const Slot& slot : slots_) {
+    const bool narrow = slot.bulk && options_.narrow_gradients;
+    const Tensor& buffer = narrow ? narrow_gradient_ : wide_gradient_;
     slot.tensor->set_requires_grad(true);
-    set_gradient_buffer(*slot.tensor, gradient_.slice(slot.offset, slot.shape));
+    set_gradient_buffer(*slot.tensor, buffer.slice(slot.gradient_offset, slot.shape));
   }
 }
 
@@ -49,8 +136,74 @@ const ParameterSpace::Slot* ParameterSpace::find(const std::string& name) const 
   return found == slots_.end() ? nullptr : &*found;
 }
 
+View ParameterSpace::gradient_view(const Chunk& chunk) const {
+  const bool narrow = chunk.bulk && options_.narrow_gradients;
+  const Tensor& buffer = narrow ? narrow_gradient_ : wide_gradient_;
+  return buffer.slice(chunk.gradient_offset, {chunk.size}).view();
+}
+
+DType ParameterSpace::weight_dtype() const {
+  return has_master() ? DType::f32 : working_.dtype();
+}
+
+/// Calls body(chunk, first element in the chunk, elements, elements done before).
+template <class Body>
+void ParameterSpace::for_each_piece(std::int64_t first, std::int64_t count, Body&& body) const {
+  auto chunk = std::ranges::upper_bound(chunks_, first, {}, &Chunk::offset) - chunks_.begin() - 1;
+  for (std::int64_t done = 0; done < count; ++chunk) {
+    const Chunk& here = chunks_[static_cast<std::size_t>(chunk)];
+    const std::int64_t skip = first + done - here.offset;
+    const std::int64_t part = std::min(count - done, here.size - skip);
+    check(part > 0, "weights were asked for that belong to no parameter");
+    body(static_cast<std::size_t>(chunk), skip, part, done);
+    done += part;
+  }
+}
+
+void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) const {
+  const auto count = static_cast<std::int64_t>(out.size() / size_of(weight_dtype()));
+  if (!has_master()) return working_.slice(first, {count}).copy_bytes_to(out);
+  if (!splits_master(options_.layout, working_.dtype()))
+    return for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+      master_->read(chunk, 0, skip,
+                    out.subspan(static_cast<std::size_t>(done) * 4, 4 * std::size_t(part)));
+    });
+  std::vector<BFloat16> high(static_cast<std::size_t>(count));
+  std::vector<std::int16_t> low(high.size());
+  working_.slice(first, {count}).copy_bytes_to(std::as_writable_bytes(std::span(high)));
+  for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+    const auto piece = std::span(low).subspan(std::size_t(done), std::size_t(part));
+    master_->read(chunk, 0, skip, std::as_writable_bytes(piece));
+  });
+  auto* const values = reinterpret_cast<float*>(out.data());
+  for (std::size_t i = 0; i < high.size(); ++i)
+    values[i] = SplitMaster::join(high[i], low[i]);
+}
+
+void ParameterSpace::write_weights(std::int64_t first, std::span<const std::byte> in) {
+  const auto count = static_cast<std::int64_t>(in.size() / size_of(weight_dtype()));
+  if (!has_master()) return working_.slice(first, {count}).copy_bytes_from(in);
+  std::vector<std::byte> narrow(static_cast<std::size_t>(count) * size_of(working_.dtype()));
+  run(Cast{.out = host_view(narrow, working_.dtype()),
+           .in = host_view(in, DType::f32),
+           .half_away = true},
+      host_stream);
+  working_.slice(first, {count}).copy_bytes_from(narrow);
+  const bool split = splits_master(options_.layout, working_.dtype());
+  std::vector<std::int16_t> low(split ? static_cast<std::size_t>(count) : 0);
+  const auto* const values = reinterpret_cast<const float*>(in.data());
+  for (std::size_t i = 0; i < low.size(); ++i)
+    low[i] = SplitMaster(values[i]).low;
+  for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+    const auto at = static_cast<std::size_t>(done), size = static_cast<std::size_t>(part);
+    master_->write(
+        chunk, 0, skip,
+        split ? std::as_bytes(std::span(low).subspan(at, size)) : in.subspan(4 * at, 4 * size));
+  });
+}
+
 void ParameterSpace::initialize(std::uint64_t seed) {
-  constexpr std::int64_t piece = 1 << 16;
+  constexpr std::int64_t piece = 1 << 20;
   std::vector<float> values;
   std::vector<double> wide;
   for (const Slot& slot : slots_) {
@@ -61,23 +214,19 @@ void ParameterSpace::initialize(std::uint64_t seed) {
       if (slot.initial.standard_deviation > 0)
         fill_normal(key, static_cast<std::uint64_t>(first), slot.initial.standard_deviation,
                     values);
-      const Tensor target = master_.slice(slot.offset + first, {count});
-      if (master_.dtype() == DType::f32) {
-        target.copy_bytes_from(std::as_bytes(std::span(values)));
-      } else {
-        wide.assign(values.begin(), values.end());
-        const Tensor converted =
-            Tensor::from_host(target.device(), target.shape(), target.dtype(), wide);
-        run(Cast{.out = target.view(), .in = converted.view()}, target.stream());
+      std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+      if (weight_dtype() == DType::f32) {
+        write_weights(slot.offset + first, bytes);
+        continue;
       }
+      std::vector<std::byte> converted(values.size() * size_of(weight_dtype()));
+      run(Cast{.out = host_view(converted, weight_dtype()),
+               .in = host_view(bytes, DType::f32),
+               .half_away = true},
+          host_stream);
+      write_weights(slot.offset + first, converted);
     }
   }
-  derive_working();
-}
-
-void ParameterSpace::derive_working() {
-  if (has_master())
-    run(Cast{.out = working_.view(), .in = master_.view(), .half_away = true}, working_.stream());
 }
 
 void ParameterSpace::forget_gradients() {
@@ -91,8 +240,17 @@ void ParameterSpace::settle_gradients() {
 }
 
 const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
-  const Stream stream = gradient_.stream();
-  run(SquaredNorm{.partial = norm_partials_.view(), .in = gradient_.view()}, stream);
+  const Stream stream = working_.stream();
+  const std::int64_t wide_blocks = norm_blocks(wide_size_);
+  if (wide_size_ > 0)
+    run(SquaredNorm{.partial = norm_partials_.slice(0, {wide_blocks}).view(),
+                    .in = wide_gradient_.view()},
+        stream);
+  if (narrow_size_ > 0)
+    run(SquaredNorm{.partial =
+                        norm_partials_.slice(wide_blocks, {norm_blocks(narrow_size_)}).view(),
+                    .in = narrow_gradient_.view()},
+        stream);
   run(ClipFactor{.norm = norm_.view(),
                  .factor = clip_factor_.view(),
                  .partial = norm_partials_.view(),

@@ -1,50 +1,41 @@
 #include "kernels/sgd.h"
 
 #include "kernels/base/run.h"
-#include "optim/optimizer.h"
+#include "optim/update_rule.h"
 
 namespace sluice {
 namespace {
 
-class SgdOptimizer final : public Optimizer {
+class SgdRule final : public UpdateRule {
  public:
-  SgdOptimizer(ParameterSpace& space, const SgdOptions& options)
-      : space_(space),
-        options_(options),
-        velocity_(Tensor::zeros(space.master().device(), {space.size()}, space.master().dtype())) {}
+  explicit SgdRule(const SgdOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "sgd"; }
 
-  void step(double rate, const Tensor& gradient_scale) override {
-    ++updates_;
-    for (const auto& [offset, size, decay] : space_.runs()) {
-      const auto part = [&, offset = offset, size = size](const Tensor& flat) {
-        return flat.slice(offset, {size}).view();
-      };
-      run(Sgd{.master = part(space_.master()),
-              .velocity = part(velocity_),
-              .grad = part(space_.gradient()),
-              .working = space_.has_master() ? part(space_.working()) : View{},
-              .gradient_scale = gradient_scale ? gradient_scale.view() : View{},
-              .rate = rate,
-              .momentum = options_.momentum,
-              .weight_decay = decay ? options_.weight_decay : 0},
-          velocity_.stream());
-    }
+  std::vector<StateField> fields(const Chunk& chunk, DType sums) const override {
+    return {{"velocity", sums, chunk.size}};
   }
 
-  std::vector<OptimizerState> state() const override { return {{"velocity", velocity_}}; }
+  void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const override {
+    run(Sgd{.master = views.master,
+            .velocity = views.state[0],
+            .grad = views.gradient,
+            .working = views.working,
+            .gradient_scale = step.gradient_scale,
+            .rate = step.rate,
+            .momentum = options_.momentum,
+            .weight_decay = views.chunk.decay ? options_.weight_decay : 0},
+        stream);
+  }
 
  private:
-  ParameterSpace& space_;
   SgdOptions options_;
-  Tensor velocity_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options) {
-  return std::make_unique<SgdOptimizer>(space, options);
+std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options) {
+  return std::make_unique<SgdRule>(options);
 }
 
 }  // namespace sluice

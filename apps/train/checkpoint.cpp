@@ -31,23 +31,47 @@ bool is_checkpoint_name(std::string_view name) {
          name.find_first_not_of("0123456789", 5) == std::string_view::npos;
 }
 
-std::string state_name(const OptimizerState& state, const ParameterSpace::Slot& slot) {
-  return fmt::format("{}.{}", state.name, slot.name);
+std::string state_name(std::string_view field, const ParameterSpace::Slot& slot) {
+  return fmt::format("{}.{}", field, slot.name);
+}
+
+/// Calls body(slot, place of the field, field) for all that the optimizer carries.
+template <class Body>
+void for_each_field(const ParameterSpace& space, const Optimizer& optimizer, Body&& body) {
+  for (const auto& slot : space.slots()) {
+    const auto fields = optimizer.fields(slot);
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      body(slot, i, fields[i]);
+  }
+}
+
+/// Calls body(first element, bytes of `buffer`) until `field` is covered.
+template <class Body>
+void in_pieces(const StateField& field, std::vector<std::byte>& buffer, Body&& body) {
+  constexpr std::int64_t piece = 1 << 20;
+  for (std::int64_t first = 0; first < field.count; first += piece) {
+    buffer.resize(static_cast<std::size_t>(std::min(piece, field.count - first)) *
+                  size_of(field.dtype));
+    body(first, std::span(buffer));
+  }
 }
 
 std::uint32_t write_optimizer(const fs::path& path, const ParameterSpace& space,
-                              const Optimizer& optimizer) {
+                              Optimizer& optimizer) {
   std::vector<StoredTensor> tensors;
-  for (const auto& state : optimizer.state())
-    for (const auto& slot : space.slots())
-      tensors.push_back({.name = state_name(state, slot),
-                         .type = stored_type(state.tensor.dtype()),
-                         .shape = slot.shape});
+  for_each_field(space, optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
+    tensors.push_back({.name = state_name(field.name, slot),
+                       .type = stored_type(field.dtype),
+                       .shape = field.count == slot.size ? slot.shape : Shape{field.count}});
+  });
   SafetensorsWriter writer(path, std::move(tensors), {});
-  for (const auto& state : optimizer.state())
-    for (const auto& slot : space.slots())
-      write_floats(writer, state.tensor.slice(slot.offset, slot.shape),
-                   stored_type(state.tensor.dtype()));
+  std::vector<std::byte> buffer;
+  for_each_field(space, optimizer, [&](const auto& slot, std::size_t i, const StateField& field) {
+    in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
+      optimizer.read_state(slot, i, first, bytes);
+      writer.write(bytes);
+    });
+  });
   writer.finish();
   return writer.crc32();
 }
@@ -59,6 +83,7 @@ std::uint32_t crc_of_file(const File& file) {
   for (std::uint64_t at = 0; at < size; at += buffer.size()) {
     const std::size_t count = std::min<std::uint64_t>(buffer.size(), size - at);
     file.read_at(at, std::span(buffer).first(count));
+    file.drop_cache(at, count);
     sum = crc32(sum, reinterpret_cast<const Bytef*>(buffer.data()), static_cast<uInt>(count));
   }
   return static_cast<std::uint32_t>(sum);
@@ -122,19 +147,63 @@ void require_same_run(const fs::path& checkpoint, const Json& saved, const Json&
   }
 }
 
-void read_slot(const SafetensorsReader& reader, const std::string& name,
-               const ParameterSpace::Slot& slot, const Tensor& flat) {
-  const StoredTensor* stored = reader.find(name);
+void read_weights(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
+                  ParameterSpace& space) {
+  const StoredTensor* stored = reader.find(slot.name);
   if (stored == nullptr || stored->shape != slot.shape)
-    damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", name));
-  read_floats(reader, *stored, flat.slice(slot.offset, slot.shape));
+    damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slot.name));
+  read_floats(reader, *stored, slot.size, space.weight_dtype(),
+              [&](std::int64_t first, std::span<const std::byte> values) {
+                space.write_weights(slot.offset + first, values);
+              });
+}
+
+/// Whether state stored as `type` can be kept as `dtype` without changing a value.
+bool keeps_values(StoredType type, DType dtype) {
+  return type == stored_type(dtype) || (type == StoredType::BF16 && dtype == DType::f32);
+}
+
+/// Refuses a checkpoint whose state this run would have to round.
+void require_same_layout(const SafetensorsReader& reader, const ParameterSpace& space,
+                         const Optimizer& optimizer) {
+  for_each_field(space, optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
+    const StoredTensor* stored = reader.find(state_name(field.name, slot));
+    const bool scales = field.name.ends_with("_scale");
+    if (stored == nullptr ? !scales : keeps_values(stored->type, field.dtype)) return;
+    fail(fmt::format("{} was written with another --state-layout: its {} of {} is {}, this run's "
+                     "is {}, which would change it; resume with the layout it was written with",
+                     reader.path().string(), field.name, slot.name,
+                     stored == nullptr ? "not there" : name_of(stored->type), name_of(field.dtype)),
+         ErrorKind::usage);
+  });
+}
+
+/// State that was stored as it is kept here comes back as it was; narrower state is widened.
+void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
+                std::size_t place, const StateField& field, Optimizer& optimizer) {
+  const std::string name = state_name(field.name, slot);
+  const StoredTensor* stored = reader.find(name);
+  if (stored == nullptr) damaged(reader.path(), fmt::format("tensor {} is missing", name));
+  if (element_count(stored->shape) != field.count)
+    damaged(reader.path(), fmt::format("tensor {} is of another shape", name));
+  if (stored->type != stored_type(field.dtype))
+    return read_floats(reader, *stored, field.count, field.dtype,
+                       [&](std::int64_t first, std::span<const std::byte> values) {
+                         optimizer.write_state(slot, place, first, values);
+                       });
+  std::vector<std::byte> buffer;
+  in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
+    reader.read(*stored, static_cast<std::uint64_t>(first) * size_of(field.dtype), bytes);
+    optimizer.write_state(slot, place, first, bytes);
+  });
 }
 
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& run,
-                         const ParameterSpace& space, const Optimizer& optimizer,
+                         const ParameterSpace& space, Optimizer& optimizer,
                          const LossScaler& scaler, std::int64_t keep) {
+  optimizer.settle();
   fs::create_directories(folder);
   fs::path final_path = folder / step_name(step);
   const fs::path temporary = folder / fmt::format("{}.tmp.{}", step_name(step), getpid());
@@ -146,7 +215,7 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
       files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
     };
     record("weights.safetensors", save_weights(temporary / "weights.safetensors", space,
-                                               stored_type(space.master().dtype())));
+                                               stored_type(space.weight_dtype())));
     record("optimizer.safetensors",
            write_optimizer(temporary / "optimizer.safetensors", space, optimizer));
     Json state{{"version", version},
@@ -212,16 +281,20 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run, Parame
   } catch (const Json::exception&) {
     damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
   }
+  optimizer.settle();
+  const auto open = [&](const char* name) {
+    return reading(checkpoint, [&] { return SafetensorsReader(checkpoint / name); });
+  };
+  const SafetensorsReader weights = open("weights.safetensors");
+  const SafetensorsReader moments = open("optimizer.safetensors");
+  require_same_layout(moments, space, optimizer);
   reading(checkpoint, [&] {
-    const SafetensorsReader weights(checkpoint / "weights.safetensors");
-    const SafetensorsReader moments(checkpoint / "optimizer.safetensors");
-    for (const auto& slot : space.slots()) {
-      read_slot(weights, slot.name, slot, space.master());
-      for (const auto& part : optimizer.state())
-        read_slot(moments, state_name(part, slot), slot, part.tensor);
-    }
+    for (const auto& slot : space.slots())
+      read_weights(weights, slot, space);
+    for_each_field(space, optimizer, [&](const auto& slot, std::size_t i, const StateField& field) {
+      read_state(moments, slot, i, field, optimizer);
+    });
   });
-  space.derive_working();
   return state.at("step").get<std::int64_t>();
 }
 

@@ -13,15 +13,16 @@
 namespace sluice {
 
 /// A checkpoint is a folder step-NNNNNNNN with weights.safetensors (the master weights),
-/// optimizer.safetensors (the optimizer's state by parameter) and state.json, written last: the
-/// step, what the run was, and size and CRC-32 of the other files. It is written beside its place
-/// as step-NNNNNNNN.tmp.<pid>, synced, and renamed: under its own name it is whole or absent.
+/// optimizer.safetensors (the optimizer's state by parameter, as its layout stores it) and
+/// state.json, written last: the step, what the run was, and size and CRC-32 of the other files. It
+/// is written beside its place as step-NNNNNNNN.tmp.<pid>, synced, and renamed: under its own name
+/// it is whole or absent. Nothing holds a second copy of the model in memory meanwhile.
 
 /// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a
 /// resumed run must agree on. Returns the checkpoint's path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
                                       const nlohmann::json& run, const ParameterSpace& space,
-                                      const Optimizer& optimizer, const LossScaler& scaler,
+                                      Optimizer& optimizer, const LossScaler& scaler,
                                       std::int64_t keep);
 
 /// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
@@ -29,9 +30,9 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// Removes temporaries that a crash has left.
 void remove_temporaries(const std::filesystem::path& folder);
 
-/// Checks sizes and checksums of all files; throws Error naming the file that is damaged, or the
-/// field of `run` that differs. Returns the step and fills weights, state, update count and loss
-/// scale.
+/// Checks sizes and checksums of all files; throws Error naming the file that is damaged, the field
+/// of `run` that differs, or the state that another layout has stored with fewer bits. Returns the
+/// step and fills weights, state, update count and loss scale.
 std::int64_t load_checkpoint(const std::filesystem::path& checkpoint, const nlohmann::json& run,
                              ParameterSpace& space, Optimizer& optimizer, LossScaler& scaler);
 

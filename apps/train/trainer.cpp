@@ -1,5 +1,7 @@
 #include "apps/train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -7,6 +9,30 @@
 #include "engine/autograd.h"
 
 namespace sluice {
+
+Trainer::Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
+                 const Options& options)
+    : model_(model),
+      space_(space),
+      optimizer_(optimizer),
+      schedule_(schedule),
+      options_(options),
+      upload_(space.device(), options.micro_batch, options.seq_len, options.copy_stream) {
+  if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
+  for (std::int64_t layer = 0; layer < model.config().n_layer; ++layer) {
+    std::int64_t end = 0;
+    for (const auto& slot : space.slots())
+      if (slot.name.starts_with(fmt::format("h.{}.", layer))) end = slot.offset + slot.size;
+    block_ends_.push_back(end);
+  }
+  model.set_before_block([this](std::int64_t layer) {
+    optimizer_.update_through(block_ends_[static_cast<std::size_t>(layer)]);
+  });
+}
+
+Trainer::~Trainer() {
+  model_.set_before_block({});
+}
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   const auto tokens_per_update = static_cast<std::int64_t>(batch.tokens.size());
@@ -35,6 +61,9 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
         {.scale = 1.0 / static_cast<double>(tokens_per_update), .loss_scale = scaler_.scale()},
         dropout);
     losses.push_back(loss.loss);
+    // The backward pass overwrites the gradients that an update still under way would read.
+    optimizer_.finish();
+    if (first + piece >= tokens_per_update) optimizer_.prefetch();
     backward(loss.loss);
     upload_.done();
   }
@@ -53,7 +82,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
 
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const {
   const NoGrad no_grad;
-  const DevicePtr& device = space_.master().device();
+  const DevicePtr& device = space_.device();
   const std::int64_t rows = std::min(options_.micro_batch, (tokens.size() - 1) / options_.seq_len);
   const std::int64_t count = rows * options_.seq_len;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(count + 1));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "apps/train/batch_upload.h"
 #include "apps/train/loader.h"
@@ -33,17 +34,12 @@ class Trainer {
     bool copy_stream = true;    ///< batches arrive beside the computing
   };
 
-  Trainer(const GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
-          const Options& options)
-      : model_(model),
-        space_(space),
-        optimizer_(optimizer),
-        schedule_(schedule),
-        options_(options),
-        upload_(space.master().device(), options.micro_batch, options.seq_len,
-                options.copy_stream) {
-    if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
-  }
+  /// The model's forward passes wait, block by block, for updates that are still under way.
+  Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
+          const Options& options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// The update of step `step`, counted from 0.
   TrainStep step(std::int64_t step, const Batch& batch);
@@ -54,13 +50,14 @@ class Trainer {
   LossScaler& scaler() { return scaler_; }
 
  private:
-  const GPT2& model_;
+  GPT2& model_;
   ParameterSpace& space_;
   Optimizer& optimizer_;
   Schedule schedule_;
   Options options_;
   LossScaler scaler_;
   BatchUpload upload_;
+  std::vector<std::int64_t> block_ends_;  ///< in the parameter space
 };
 
 }  // namespace sluice

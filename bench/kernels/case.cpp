@@ -57,6 +57,8 @@ std::string label_of(DType dtype) {
       return "int32";
     case DType::i16:
       return "int16";
+    case DType::u8:
+      return "uint8";
   }
   return "?";
 }

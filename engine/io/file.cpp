@@ -126,6 +126,12 @@ void File::sync() {
   if (!unsupported) fail_with_errno("sync", path_);
 }
 
+void File::drop_cache(std::uint64_t offset, std::uint64_t bytes) const {
+  // Advice: a system that does not take it keeps the pages until it needs them.
+  ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_DONTNEED);
+}
+
 void File::close() {
   // Linux frees the descriptor even when close fails, so it is never closed twice; and a close
   // that a signal interrupted has closed.

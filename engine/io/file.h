@@ -32,6 +32,8 @@ class File {
   /// Error, where a mapping would raise SIGBUS. Safe from several threads at once.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
   void write(std::span<const std::byte> bytes);
+  /// Tells the system that its copy in memory of a part (0 bytes: to the end) is of no further use.
+  void drop_cache(std::uint64_t offset, std::uint64_t bytes) const;
   /// Returns once the contents are on the disk. A directory on a file system that cannot sync
   /// directories counts as synced.
   void sync();

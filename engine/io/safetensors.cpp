@@ -76,6 +76,9 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t offset,
     fail(fmt::format("{}: {} bytes from byte {} were asked of tensor {}, which has {}",
                      path().string(), out.size(), offset, quote(tensor.name), tensor.byte_size()));
   file_.read_at(data_start_ + tensor.begin + offset, out);
+  // A file of gigabytes read once must not push a training run out of its memory limit.
+  constexpr std::size_t large = 1 << 20;
+  if (out.size() >= large) file_.drop_cache(data_start_ + tensor.begin + offset, out.size());
 }
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<StoredTensor> tensors,
@@ -109,6 +112,7 @@ void SafetensorsWriter::finish() {
                      file_.path().string(), written_, data_bytes_, quote(missing->name)));
   }
   file_.sync();
+  file_.drop_cache(0, 0);
   file_.close();
 }
 

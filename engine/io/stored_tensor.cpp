@@ -81,43 +81,65 @@ StoredType stored_type(DType dtype) {
       return StoredType::I32;
     case DType::i16:
       return StoredType::I16;
+    case DType::u8:
+      return StoredType::U8;
   }
   fail("unknown dtype");
 }
 
-void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
-                 const Tensor& target) {
+void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t count,
+                 DType dtype, const TakeElements& take) {
   const DType from = dtype_of(stored, reader);
-  const DType wide = accumulator_of(target.dtype());
   const Stream host{{DeviceKind::cpu, 0}, 0};
-  HostPiece raw(from, std::min(piece, target.size()));
-  HostPiece values(wide, std::min(piece, target.size()));
-  HostPiece converted(target.dtype(), std::min(piece, target.size()));
-  for (std::int64_t first = 0; first < target.size(); first += piece) {
-    const std::int64_t count = std::min(piece, target.size() - first);
-    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(from), raw.first(count));
-    run(Cast{.out = values.view(count), .in = raw.view(count)}, host);
-    const std::int64_t bad = first_non_finite(values, count);
+  HostPiece raw(from, std::min(piece, count));
+  HostPiece values(accumulator_of(dtype), std::min(piece, count));
+  HostPiece converted(dtype, std::min(piece, count));
+  for (std::int64_t first = 0; first < count; first += piece) {
+    const std::int64_t part = std::min(piece, count - first);
+    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(from), raw.first(part));
+    run(Cast{.out = values.view(part), .in = raw.view(part)}, host);
+    const std::int64_t bad = first_non_finite(values, part);
     if (bad >= 0)
       fail(fmt::format("{}: tensor {} is not finite at element {}", reader.path().string(),
                        quote(stored.name), first + bad),
            ErrorKind::usage);
-    run(Cast{.out = converted.view(count), .in = values.view(count), .half_away = true}, host);
-    target.slice(first, {count}).copy_bytes_from(converted.first(count));
+    run(Cast{.out = converted.view(part), .in = values.view(part), .half_away = true}, host);
+    take(first, converted.first(part));
+  }
+}
+
+void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
+                 const Tensor& target) {
+  read_floats(reader, stored, target.size(), target.dtype(),
+              [&](std::int64_t first, std::span<const std::byte> bytes) {
+                const auto count =
+                    static_cast<std::int64_t>(bytes.size() / size_of(target.dtype()));
+                target.slice(first, {count}).copy_bytes_from(bytes);
+              });
+}
+
+void write_floats(SafetensorsWriter& writer, std::int64_t count, DType dtype,
+                  const GiveElements& give, StoredType type) {
+  const DType to = dtype_of(type);
+  const Stream host{{DeviceKind::cpu, 0}, 0};
+  HostPiece raw(dtype, std::min(piece, count));
+  HostPiece converted(to, std::min(piece, count));
+  for (std::int64_t first = 0; first < count; first += piece) {
+    const std::int64_t part = std::min(piece, count - first);
+    give(first, raw.first(part));
+    run(Cast{.out = converted.view(part), .in = raw.view(part), .half_away = true}, host);
+    writer.write(converted.first(part));
   }
 }
 
 void write_floats(SafetensorsWriter& writer, const Tensor& source, StoredType type) {
-  const DType to = dtype_of(type);
-  const Stream host{{DeviceKind::cpu, 0}, 0};
-  HostPiece raw(source.dtype(), std::min(piece, source.size()));
-  HostPiece converted(to, std::min(piece, source.size()));
-  for (std::int64_t first = 0; first < source.size(); first += piece) {
-    const std::int64_t count = std::min(piece, source.size() - first);
-    source.slice(first, {count}).copy_bytes_to(raw.first(count));
-    run(Cast{.out = converted.view(count), .in = raw.view(count), .half_away = true}, host);
-    writer.write(converted.first(count));
-  }
+  write_floats(
+      writer, source.size(), source.dtype(),
+      [&](std::int64_t first, std::span<std::byte> bytes) {
+        const auto count = static_cast<std::int64_t>(bytes.size() / size_of(source.dtype()));
+        source.slice(first, {count}).copy_bytes_to(bytes);
+      },
+      type);
 }
 
 }  // namespace sluice

@@ -57,7 +57,10 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
   // Rows are padded, so that GPUs can read them in wide pieces.
   constexpr std::int64_t multiple = 64;
   const std::int64_t padded = (vocabulary + multiple - 1) / multiple * multiple;
-  const Tensor buffer = Tensor::empty(device, {chunk, padded}, sums);
+  const Tensor buffer = [&] {
+    const MemoryScope scope(*device, MemoryUse::head);
+    return Tensor::empty(device, {chunk, padded}, sums);
+  }();
   const auto narrow = static_cast<std::int64_t>(size_of(sums) / size_of(hidden.dtype()));
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);

@@ -23,6 +23,7 @@ void dispatch_floating(DType dtype, Body&& body) {
       return body.template operator()<Half>();
     case DType::i32:
     case DType::i16:
+    case DType::u8:
       break;
   }
   fail("this operation needs a floating-point tensor, not " + std::string(name_of(dtype)));

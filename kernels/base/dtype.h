@@ -7,8 +7,8 @@
 namespace sluice {
 
 /// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids,
-/// i16 the remainders of split master weights.
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16 };
+/// i16 the remainders of split master weights, u8 bytes and codes of quantised moments.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16, u8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -24,6 +24,8 @@ constexpr std::size_t size_of(DType dtype) {
       return 4;
     case DType::i16:
       return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -42,12 +44,14 @@ constexpr std::string_view name_of(DType dtype) {
       return "i32";
     case DType::i16:
       return "i16";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
 
 constexpr bool is_floating(DType dtype) {
-  return dtype != DType::i32 && dtype != DType::i16;
+  return dtype != DType::i32 && dtype != DType::i16 && dtype != DType::u8;
 }
 
 /// The type in which sums over `dtype` are kept, and in which statistics and gradients of

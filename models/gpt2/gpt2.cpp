@@ -90,11 +90,13 @@ std::vector<Parameter> GPT2::parameters() {
   std::vector<Parameter> list{{"wte.weight",
                                {config_.vocab_size, config_.n_embd},
                                Initial::normal(0.02),
-                               &token_embedding_},
+                               &token_embedding_,
+                               true},
                               {"wpe.weight",
                                {config_.n_positions, config_.n_embd},
                                Initial::normal(0.02),
-                               &position_embedding_}};
+                               &position_embedding_,
+                               true}};
   for (const auto& block : blocks_)
     std::ranges::move(block->parameters(), std::back_inserter(list));
   std::ranges::move(final_norm_.parameters(), std::back_inserter(list));
@@ -107,8 +109,10 @@ Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
   ResidualPair pair{sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first),
                                     dropout.mask(0)),
                     {}};
-  for (const auto& block : blocks_)
-    pair = block->forward(pair, dropout, cache);
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    if (before_block_) before_block_(static_cast<std::int64_t>(layer));
+    pair = blocks_[layer]->forward(pair, dropout, cache);
+  }
   if (cache != nullptr) cache->length += tokens.dim(1);
   return normalize(final_norm_, pair).normalized;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,10 @@ class GPT2 final : public Module {
   /// The dtype it computes in: that of its weights.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
+  /// Called with the layer before the weights of a block are read in a forward pass.
+  void set_before_block(std::function<void(std::int64_t layer)> hook) {
+    before_block_ = std::move(hook);
+  }
 
   /// The final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
@@ -64,6 +69,7 @@ class GPT2 final : public Module {
   Tensor token_embedding_, position_embedding_;
   std::vector<std::unique_ptr<GPT2Block>> blocks_;
   LayerNormLayer final_norm_;
+  std::function<void(std::int64_t)> before_block_;
 };
 
 }  // namespace sluice

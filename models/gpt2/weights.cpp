@@ -97,7 +97,7 @@ void require_tied(const Found& head, const Found& table) {
          ErrorKind::usage);
 }
 
-void load_slot(const ParameterSpace::Slot& slot, const Found& found, const Tensor& master) {
+void load_slot(const ParameterSpace::Slot& slot, const Found& found, ParameterSpace& space) {
   Shape stored = found.tensor->shape;
   // A shorter context uses the first rows of the position table.
   if (slot.name == "wpe.weight" && stored.size() == 2 && stored[0] > slot.shape[0])
@@ -107,7 +107,10 @@ void load_slot(const ParameterSpace::Slot& slot, const Found& found, const Tenso
                      found.reader->path().string(), quote(found.tensor->name),
                      to_string(found.tensor->shape), to_string(slot.shape)),
          ErrorKind::usage);
-  read_floats(*found.reader, *found.tensor, master.slice(slot.offset, slot.shape));
+  read_floats(*found.reader, *found.tensor, slot.size, space.weight_dtype(),
+              [&](std::int64_t first, std::span<const std::byte> values) {
+                space.write_weights(slot.offset + first, values);
+              });
 }
 
 }  // namespace
@@ -123,7 +126,7 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
       fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
                        folder.string(), quote(slot.name), config.n_layer),
            ErrorKind::usage);
-    load_slot(slot, entry->second, space.master());
+    load_slot(slot, entry->second, space);
   }
   if (const auto head = found.find("lm_head.weight"); head != found.end()) {
     require_tied(head->second, found.at("wte.weight"));
@@ -134,7 +137,6 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
       fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
                        entry.reader->path().string(), quote(name), config.n_layer),
            ErrorKind::usage);
-  space.derive_working();
 }
 
 std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
@@ -144,7 +146,12 @@ std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, St
   // Hugging Face refuses a file that does not say which framework's layout it has.
   SafetensorsWriter writer(file, std::move(tensors), {{"format", "pt"}});
   for (const auto& slot : space.slots())
-    write_floats(writer, space.master().slice(slot.offset, slot.shape), type);
+    write_floats(
+        writer, slot.size, space.weight_dtype(),
+        [&](std::int64_t first, std::span<std::byte> values) {
+          space.read_weights(slot.offset + first, values);
+        },
+        type);
   writer.finish();
   return writer.crc32();
 }

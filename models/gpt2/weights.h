@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-/// Fills the master weights of `space` (a GPT-2's, of shape `config`) from a Hugging Face folder:
+/// Fills the weights of `space` (a GPT-2's, of shape `config`) from a Hugging Face folder:
 /// model.safetensors, or the shards that model.safetensors.index.json lists; F32, BF16 or F16.
 ///
 /// Tolerated: names with or without the prefix "transformer.", mask buffers (h.N.attn.bias of
@@ -19,8 +19,9 @@ namespace sluice {
 void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
                   ParameterSpace& space);
 
-/// Writes the master weights as one safetensors file under Hugging Face's names, converted to
-/// `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is synced.
+/// Writes the weights, as precise as training has them, as one safetensors file under Hugging
+/// Face's names, converted to `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is
+/// synced.
 std::uint32_t save_weights(const std::filesystem::path& file, const ParameterSpace& space,
                            StoredType type);
 

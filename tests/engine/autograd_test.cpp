@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <map>
-#include <random>
 
 #include "engine/ops/dropout.h"
 #include "engine/ops/gelu.h"
@@ -316,83 +314,6 @@ TEST_CASE("a step that does not fit says so and leaves the device usable", "[aut
   CHECK_THAT(message, Contains("98304"));
   CHECK(cpu->arena().in_use() == 0);
   CHECK(make(cpu, {1}).item() == 1);
-}
-
-TEST_CASE("the arena takes the tightest hole and merges neighbours", "[arena]") {
-  constexpr std::size_t unit = Arena::alignment;
-  Arena arena(20 * unit);
-  std::vector<std::size_t> at;
-  for (const std::size_t units : {4, 1, 2, 1, 3, 1})
-    at.push_back(arena.allocate(units * unit));
-  CHECK(at == std::vector<std::size_t>{0, 4 * unit, 5 * unit, 7 * unit, 8 * unit, 11 * unit});
-  CHECK(arena.allocate(1) == 12 * unit);  // rounded up
-  CHECK(arena.in_use() == 13 * unit);
-  for (const std::size_t hole : {0, 2, 4})
-    arena.release(at[hole]);
-  CHECK(arena.allocate(2 * unit) == at[2]);      // not the larger holes before and after
-  CHECK(arena.allocate(2 * unit + 1) == at[4]);  // three units
-  CHECK(arena.peak() == 13 * unit);
-  CHECK(arena.high_water() == 13 * unit);
-  arena.release(at[1]);  // joins the hole of four before it
-  CHECK(arena.allocate(5 * unit) == 0);
-  const auto message = error_message([&] { arena.allocate(8 * unit); });
-  for (const std::size_t bytes : {8 * unit, 13 * unit, 20 * unit})  // wanted, in use, allowed
-    CHECK_THAT(message, Contains(std::to_string(bytes)));
-  CHECK(arena.in_use() == 13 * unit);
-  for (const std::size_t offset : {std::size_t{0}, at[2], at[3], at[4], at[5], 12 * unit})
-    arena.release(offset);
-  CHECK(arena.in_use() == 0);
-  CHECK(arena.high_water() == 13 * unit);
-  CHECK(arena.peak() == 13 * unit);
-  CHECK(arena.allocate(20 * unit) == 0);
-  CHECK(error_message([&] { arena.release(unit); }) != "(no error)");
-}
-
-TEST_CASE("a size that wraps when it is rounded up is refused", "[arena]") {
-  Arena arena(1 << 20);
-  CHECK(error_message([&] { arena.allocate(SIZE_MAX - 100); }) != "(no error)");
-}
-
-TEST_CASE("the arena agrees with a map of bytes under random use", "[arena]") {
-  constexpr std::size_t units = 200;
-  Arena arena(units * Arena::alignment);
-  std::vector<bool> taken(units);
-  std::map<std::size_t, std::size_t> blocks;  // in units
-  std::size_t used = 0, peak = 0, high = 0, refused = 0;
-  std::mt19937 random(1);
-  for (int step = 0; step < 20'000; ++step) {
-    if (blocks.empty() || random() % 100 < 54) {
-      const std::size_t wanted = 1 + random() % 12;
-      std::size_t best = units + 1, best_at = 0;  // the tightest hole, the lowest of equals
-      for (std::size_t begin = 0, end = 0; begin < units; begin = end + 1) {
-        for (end = begin; end < units && !taken[end]; ++end) {
-        }
-        if (end - begin >= wanted && end - begin < best) best = end - begin, best_at = begin;
-      }
-      if (best > units) {
-        REQUIRE(error_message([&] { arena.allocate(wanted * Arena::alignment); }) != "(no error)");
-        ++refused;
-        continue;
-      }
-      const std::size_t at = arena.allocate(wanted * Arena::alignment - random() % 256);
-      REQUIRE(at == best_at * Arena::alignment);
-      std::fill_n(taken.begin() + static_cast<std::ptrdiff_t>(best_at), wanted, true);
-      blocks[best_at] = wanted;
-      peak = std::max(peak, used += wanted);
-      high = std::max(high, best_at + wanted);
-    } else {
-      const auto block =
-          std::next(blocks.begin(), static_cast<std::ptrdiff_t>(random() % blocks.size()));
-      arena.release(block->first * Arena::alignment);
-      std::fill_n(taken.begin() + static_cast<std::ptrdiff_t>(block->first), block->second, false);
-      used -= block->second;
-      blocks.erase(block);
-    }
-    REQUIRE(arena.in_use() == used * Arena::alignment);
-  }
-  CHECK(arena.peak() == peak * Arena::alignment);
-  CHECK(arena.high_water() == high * Arena::alignment);
-  CHECK(refused > 100);  // otherwise the full arena was never tried
 }
 
 }  // namespace

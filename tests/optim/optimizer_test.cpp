@@ -6,6 +6,7 @@
 
 #include "engine/autograd.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +18,7 @@ BFloat16 bf16_half_away(float value) {
 }
 
 Tensor scale_of(const ParameterSpace& space, double value) {
-  return Tensor::from_host(space.master().device(), {1}, space.master().dtype(), {&value, 1});
+  return Tensor::from_host(space.device(), {1}, space.weight_dtype(), {&value, 1});
 }
 
 double norm_of(ParameterSpace& space) {
@@ -25,6 +26,7 @@ double norm_of(ParameterSpace& space) {
   return space.gradient_norm();
 }
 
+using test::flat_weights;
 using test::random_values;
 using test::Values;
 using Use = ParameterSpace::Use;
@@ -52,9 +54,10 @@ struct Model {
   /// Gradients for every slot; the gaps get none.
   void give_gradients(std::uint64_t seed) {
     for (const auto& slot : space.slots()) {
-      const auto target = leaf_gradient_target(*slot.tensor, space.gradient().dtype());
-      const Tensor gradient = Tensor::from_host(device, slot.shape, space.gradient().dtype(),
-                                                random_values(slot.size, seed++));
+      const DType dtype = accumulator_of(space.working().dtype());
+      const auto target = leaf_gradient_target(*slot.tensor, dtype);
+      const Tensor gradient =
+          Tensor::from_host(device, slot.shape, dtype, random_values(slot.size, seed++));
       std::vector<std::byte> bytes(gradient.bytes());
       gradient.copy_bytes_to(bytes);
       target.tensor.copy_bytes_from(bytes);
@@ -77,7 +80,7 @@ std::vector<bool> inside_slots(const ParameterSpace& space) {
 
 /// Whether `working` is what DESIGN section 4 derives from `master`, bit for bit.
 void check_derived(const ParameterSpace& space) {
-  const Values master = space.master().to_host(), working = space.working().to_host();
+  const Values master = flat_weights(space).to_host(), working = space.working().to_host();
   for (std::size_t i = 0; i < master.size(); ++i) {
     const auto weight = static_cast<float>(master[i]);
     const float expected = space.working().dtype() == DType::bf16
@@ -97,8 +100,7 @@ TEST_CASE("parameters lie one after another in one space", "[optimizer]") {
     const bool wide = dtype == DType::f32 || dtype == DType::f64;
     CHECK(space.has_master() == !wide);
     CHECK(space.working().dtype() == dtype);
-    CHECK(space.master().dtype() == accumulator_of(dtype));
-    CHECK(space.gradient().dtype() == accumulator_of(dtype));
+    CHECK(space.weight_dtype() == accumulator_of(dtype));
     REQUIRE(space.slots().size() == model.parameters.size());
     std::int64_t end = 0, count = 0;
     for (std::size_t i = 0; i < space.slots().size(); ++i) {
@@ -121,28 +123,29 @@ TEST_CASE("parameters lie one after another in one space", "[optimizer]") {
     CHECK(space.parameters() == count);
     CHECK(space.size() >= end);
     CHECK(space.size() < end + 64);
-    for (const Tensor& whole : {space.working(), space.master(), space.gradient()})
-      CHECK(whole.size() == space.size());
+    CHECK(space.working().size() == space.size());
     std::int64_t at = 0;
-    for (const auto& run : space.runs()) {
-      CHECK(run.offset >= at);
-      at = run.offset + run.size;
-      for (const auto& slot : space.slots())
-        if (slot.offset >= run.offset && slot.offset < at) {
-          CHECK(slot.decay == run.decay);
-          CHECK(slot.offset + slot.size <= at);
-          count -= slot.size;
-        }
+    for (const auto& chunk : space.chunks()) {
+      CHECK(chunk.offset >= at);
+      at = chunk.offset + chunk.size;
+      for (const auto& slot : space.slots()) {
+        const auto first = std::max(chunk.offset, slot.offset);
+        const auto last = std::min(at, slot.offset + slot.size);
+        if (first >= last) continue;
+        CHECK(slot.decay == chunk.decay);
+        CHECK(slot.bulk == chunk.bulk);
+        CHECK(chunk.row_length == (slot.bulk ? slot.shape.back() : 0));
+        count -= last - first;
+      }
     }
-    CHECK(space.runs().size() == 5);
     CHECK(at <= space.size());
-    CHECK(count == 0);  // every slot lies in one run
+    CHECK(count == 0);  // every element lies in one chunk
   }
 }
 
 TEST_CASE("for inference there is only the working buffer", "[optimizer]") {
   Model model(DType::bf16, Use::inference);
-  CHECK_FALSE(model.space.gradient());
+  CHECK(model.space.chunks().empty());
   CHECK(model.device->arena().in_use() == (model.space.working().bytes() + Arena::alignment - 1) /
                                               Arena::alignment * Arena::alignment);
   CHECK_FALSE(model.tensors[0].requires_grad());
@@ -186,7 +189,7 @@ TEST_CASE("a start depends on seed, name and element alone", "[optimizer]") {
   // A 16-bit model starts from the same master.
   Model bf16(DType::bf16);
   bf16.space.initialize(42);
-  CHECK(bytes_of(bf16.space.master()) == bytes_of(model.space.master()));
+  CHECK(bytes_of(flat_weights(bf16.space)) == bytes_of(flat_weights(model.space)));
   check_derived(bf16.space);
 }
 
@@ -198,8 +201,7 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
     ties[i] = (i % 2 == 0 ? 1 : -1) * std::ldexp(significand + 128, -9);
   }
   const Tensor values = Tensor::from_host(model.device, {model.space.size()}, DType::f32, ties);
-  model.space.master().copy_bytes_from(bytes_of(values));
-  model.space.derive_working();
+  test::set_weights(model.space, values);
   check_derived(model.space);
   CHECK(std::abs(model.space.working().item(0)) > std::abs(ties[0]));
   CHECK(std::abs(model.space.working().item(1)) > std::abs(ties[1]));
@@ -208,7 +210,9 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
   model.space.forget_gradients();
   model.space.settle_gradients();
   make_adamw(model.space, {})->step(0);
-  CHECK(bytes_of(model.space.master()) == bytes_of(values));
+  for (const auto& slot : model.space.slots())
+    CHECK(bytes_of(flat_weights(model.space).slice(slot.offset, slot.shape)) ==
+          bytes_of(values.slice(slot.offset, slot.shape)));
   check_derived(model.space);
 }
 
@@ -220,7 +224,7 @@ TEST_CASE("gradients are forgotten, settled and measured as one", "[optimizer]")
     CHECK(norm_of(model.space) == 0);
     model.give_gradients(1);
     double sum = 0;
-    for (const double value : model.space.gradient().to_host())
+    for (const double value : test::flat_gradients(model.space).to_host())
       sum += value * value;
     CHECK(sum > 10'000);
     CHECK(norm_of(model.space) ==
@@ -263,17 +267,18 @@ void check_training(DType dtype, Make&& make, Update&& update) {
   Model model(dtype);
   model.space.initialize(7);
   const auto optimizer = make(model.space);
-  for (const auto& state : optimizer->state())
-    CHECK(state.tensor.size() == model.space.size());
+  for (const auto& slot : model.space.slots())
+    for (const auto& field : optimizer->fields(slot))
+      CHECK(field.count == slot.size);
   std::vector<Scalar> scalars;
-  for (const double weight : model.space.master().to_host())
+  for (const double weight : flat_weights(model.space).to_host())
     scalars.push_back({weight});
   const double gradient_scale = 0.3;
   for (int step = 1; step <= 20; ++step) {
     const double rate = 1e-2 / step;
     model.space.forget_gradients();
     model.give_gradients(static_cast<std::uint64_t>(100 * step));
-    const Values gradient = model.space.gradient().to_host();
+    const Values gradient = test::flat_gradients(model.space).to_host();
     optimizer->step(rate, scale_of(model.space, gradient_scale));
     CHECK(optimizer->updates() == step);
     for (const auto& slot : model.space.slots())
@@ -288,7 +293,7 @@ void check_training(DType dtype, Make&& make, Update&& update) {
     for (std::size_t i = 0; i < all.size(); ++i)
       (inside[i] ? slots : gaps).push_back(all[i]);
   };
-  split(model.space.master(), actual);
+  split(flat_weights(model.space), actual);
   for (std::size_t i = 0; i < inside.size(); ++i)
     if (inside[i]) expected.push_back(scalars[i].weight);
   const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
@@ -299,13 +304,11 @@ void check_training(DType dtype, Make&& make, Update&& update) {
     Values before, after;
     for (std::int64_t i = 0; i < slot.size; ++i)
       before.push_back(scalars[static_cast<std::size_t>(slot.offset + i)].weight);
-    CHECK(test::relative_l2(model.space.master().slice(slot.offset, {slot.size}).to_host(),
+    CHECK(test::relative_l2(flat_weights(model.space).slice(slot.offset, {slot.size}).to_host(),
                             before) <= 4 * tolerance);
   }
-  Values moments;
-  split(model.space.working(), moments);
-  for (const auto& state : optimizer->state())
-    split(state.tensor, moments);
+  Values working;
+  split(model.space.working(), working);
   CHECK(gaps == Values(gaps.size(), 0.0));
   if (model.space.has_master()) check_derived(model.space);
 }
@@ -338,12 +341,23 @@ TEST_CASE("an update does not depend on threads, and resumes from its state", "[
     for (int step = 0; step < 4; ++step) {
       if (interrupted && step == 2) {
         auto resumed = make_adamw(model.space, {});
-        REQUIRE(resumed->state().size() == 2);
-        for (std::size_t i = 0; i < 2; ++i) {
-          CHECK(resumed->state()[i].name == (i == 0 ? "first_moment" : "second_moment"));
-          CHECK(bytes_of(resumed->state()[i].tensor) ==
-                std::vector<std::byte>(resumed->state()[i].tensor.bytes()));  // starts from zero
-          resumed->state()[i].tensor.copy_bytes_from(bytes_of(optimizer->state()[i].tensor));
+        for (const auto& slot : model.space.slots()) {
+          const auto fields = resumed->fields(slot);
+          REQUIRE(fields.size() == 2);
+          for (std::size_t i = 0; i < 2; ++i) {
+            CHECK(fields[i].name == (i == 0 ? "first_moment" : "second_moment"));
+            const auto width = size_of(fields[i].dtype);
+            std::vector<std::byte> bytes(static_cast<std::size_t>(fields[i].count) * width);
+            resumed->read_state(slot, i, 0, bytes);
+            CHECK(bytes == std::vector<std::byte>(bytes.size()));  // starts from zero
+            // In two pieces, as a checkpoint of a large model is read.
+            const std::size_t cut = static_cast<std::size_t>(fields[i].count / 2) * width;
+            const auto at = static_cast<std::int64_t>(cut / width);
+            optimizer->read_state(slot, i, 0, std::span(bytes).first(cut));
+            optimizer->read_state(slot, i, at, std::span(bytes).subspan(cut));
+            resumed->write_state(slot, i, 0, std::span(bytes).first(cut));
+            resumed->write_state(slot, i, at, std::span(bytes).subspan(cut));
+          }
         }
         resumed->set_updates(optimizer->updates());
         optimizer = std::move(resumed);
@@ -352,7 +366,7 @@ TEST_CASE("an update does not depend on threads, and resumes from its state", "[
       model.give_gradients(static_cast<std::uint64_t>(step));
       optimizer->step(1e-3, scale_of(model.space, 0.5));
     }
-    return std::pair(bytes_of(model.space.working()), bytes_of(model.space.master()));
+    return std::pair(bytes_of(model.space.working()), bytes_of(flat_weights(model.space)));
   };
   CHECK(test::same_with_any_threads([&] { return train(false); }));
   CHECK(train(false) == train(true));
@@ -367,9 +381,10 @@ TEST_CASE("a scale that is not finite changes nothing", "[optimizer]") {
       model.give_gradients(3);
       const auto after = [&](double scale) {
         optimizer->step(1e-2, scale_of(model.space, scale));
-        std::vector all{bytes_of(model.space.working()), bytes_of(model.space.master())};
-        for (const auto& state : optimizer->state())
-          all.push_back(bytes_of(state.tensor));
+        std::vector all{bytes_of(model.space.working()), bytes_of(flat_weights(model.space))};
+        for (std::size_t field = 0; field < optimizer->fields(model.space.slots()[0]).size();
+             ++field)
+          all.push_back(bytes_of(test::flat_state(model.space, *optimizer, field)));
         return all;
       };
       const auto before = after(1);

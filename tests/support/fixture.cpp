@@ -8,6 +8,7 @@
 #include "models/gpt2/weights.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/shared.h"
+#include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
@@ -74,13 +75,11 @@ TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType 
     Values values = random_values(slot.size, ++seed, slot.shape.size() > 1 ? 0.5 : 0.3);
     for (auto& value : values)
       value += slot.initial.value;
-    const Tensor& master = result.space->master();
-    const Tensor made = Tensor::from_host(device, slot.shape, master.dtype(), values);
+    const Tensor made = Tensor::from_host(device, slot.shape, result.space->weight_dtype(), values);
     std::vector<std::byte> bytes(made.bytes());
     made.copy_bytes_to(bytes);
-    master.slice(slot.offset, slot.shape).copy_bytes_from(bytes);
+    result.space->write_weights(slot.offset, bytes);
   }
-  result.space->derive_working();
   return result;
 }
 
@@ -99,8 +98,9 @@ void write_model(const std::filesystem::path& folder, const GPT2Config& config,
 
 Weights weights_of(const ParameterSpace& space) {
   Weights weights;
+  const Tensor all = flat_weights(space);
   for (const auto& slot : space.slots())
-    weights[slot.name] = {slot.shape, space.master().slice(slot.offset, slot.shape).to_host()};
+    weights[slot.name] = {slot.shape, all.slice(slot.offset, slot.shape).to_host()};
   return weights;
 }
 

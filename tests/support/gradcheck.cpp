@@ -70,6 +70,7 @@ double tolerance_of(DType dtype) {
       return 1e-3;
     case DType::i32:
     case DType::i16:
+    case DType::u8:
       break;
   }
   return 0;

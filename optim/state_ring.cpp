@@ -1,0 +1,111 @@
+#include "optim/state_ring.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t never = static_cast<std::size_t>(-1);
+
+std::size_t bytes_of(const StateRing::Item& item) {
+  std::size_t bytes = 0;
+  for (const Tensor& part : item)
+    bytes += part.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int places)
+    : device_(device), items_(std::move(items)), last_turn_(items_.size(), never) {
+  check(places > 0, "a ring needs at least one place");
+  Runtime& runtime = device->runtime();
+  to_device_ = runtime.make_stream();
+  to_host_ = runtime.make_stream();
+  std::size_t largest = 0;
+  for (const Item& item : items_)
+    largest = std::max(largest, bytes_of(item));
+  const MemoryScope scope(*device, MemoryUse::staging);
+  for (int i = 0; i < places; ++i) {
+    places_.push_back(
+        {.memory = Tensor::empty(device, {static_cast<std::int64_t>(largest)}, DType::u8),
+         .arrived = runtime.make_event(),
+         .updated = runtime.make_event(),
+         .drained = runtime.make_event()});
+    // The place may be memory that earlier work in the compute stream still uses.
+    runtime.record(places_.back().drained, device->stream());
+  }
+}
+
+void StateRing::fetch() {
+  Runtime& runtime = device_->runtime();
+  const std::size_t turn = turn_ + fetched_ - taken_;
+  Place& place = place_of(turn);
+  runtime.wait(to_device_, place.drained);
+  // In short rounds an item may still be on its way home from another place.
+  if (last_turn_[fetched_] != never)
+    runtime.wait(to_device_, place_of(last_turn_[fetched_]).drained);
+  std::byte* at = place.memory.view().address;
+  for (const Tensor& part : items_[fetched_]) {
+    runtime.copy_from_host(at, part.view().address, part.bytes(), to_device_);
+    moved_.to_device += part.bytes();
+    at += part.bytes();
+  }
+  runtime.record(place.arrived, to_device_);
+  ++fetched_;
+}
+
+void StateRing::prefetch() {
+  while (fetched_ < items_.size() && fetched_ - taken_ < places_.size())
+    fetch();
+}
+
+std::vector<std::byte*> StateRing::take() {
+  if (fetched_ == taken_) fetch();
+  Place& place = place_of(turn_);
+  device_->runtime().wait(device_->stream(), place.arrived);
+  std::vector<std::byte*> parts;
+  std::byte* at = place.memory.view().address;
+  for (const Tensor& part : items_[taken_]) {
+    parts.push_back(at);
+    at += part.bytes();
+  }
+  return parts;
+}
+
+void StateRing::done() {
+  Runtime& runtime = device_->runtime();
+  Place& place = place_of(turn_);
+  runtime.record(place.updated, device_->stream());
+  runtime.wait(to_host_, place.updated);
+  const std::byte* at = place.memory.view().address;
+  for (const Tensor& part : items_[taken_]) {
+    runtime.copy_to_host(part.view().address, at, part.bytes(), to_host_);
+    moved_.to_host += part.bytes();
+    at += part.bytes();
+  }
+  runtime.record(place.drained, to_host_);
+  last_turn_[taken_] = turn_;
+  ++taken_;
+  ++turn_;
+  if (finished()) last_moved_ = std::exchange(moved_, {});
+  prefetch();
+}
+
+void StateRing::rewind() {
+  check(taken_ == 0 || finished(), "a round of updates was begun before the last one was done");
+  if (taken_ == 0) return;
+  fetched_ = taken_ = 0;
+}
+
+void StateRing::forget() {
+  check(taken_ == 0 || finished(), "state was asked for while it was being updated");
+  if (taken_ == 0) fetched_ = 0;
+}
+
+void StateRing::settle() {
+  device_->runtime().synchronize(to_device_);
+  device_->runtime().synchronize(to_host_);
+}
+
+}  // namespace sluice
