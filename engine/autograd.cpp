@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
@@ -32,34 +33,67 @@ struct Backward::State {
     Tensor gradient;
     bool owned = false;  ///< made here, so it may be added to in place
   };
+  std::vector<std::shared_ptr<Node>> order;  ///< the next to run is the last
+  std::unordered_set<Node*> waiting;         ///< the same
   std::unordered_map<Node*, std::vector<Slot>> pending;
   std::unordered_map<TensorImpl*, int> visits_left;
   Node* current = nullptr;
+
+  Slot& slot(const Edge& edge) {
+    check(edge.producer->outputs_ > 0, "backward() has used up a part of this graph already");
+    auto& slots = pending[edge.producer.get()];
+    slots.resize(edge.producer->outputs_);
+    return slots[edge.output];
+  }
 };
 
 namespace {
 
-/// Producers before consumers, by depth-first search without recursion. The order depends only
-/// on how the graph was built.
-std::vector<std::shared_ptr<Node>> topological_order(const std::shared_ptr<Node>& root) {
+class Recording {
+ public:
+  Recording() { grad_enabled = true; }
+  ~Recording() { grad_enabled = previous_; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  bool previous_ = grad_enabled;
+};
+
+Edge edge_to(const Tensor& input) {
+  if (!input.requires_grad()) return {};
+  const TensorImpl& impl = *input.impl();
+  return {.leaf = impl.producer ? Tensor() : input,
+          .producer = impl.producer,
+          .output = impl.producer_output,
+          .shape = impl.shape,
+          .device = input.device()};
+}
+
+/// Producers before consumers, by depth-first search without recursion, of the nodes behind
+/// `roots` that are not in `seen` yet. The order depends only on how the graph was built.
+std::vector<std::shared_ptr<Node>> topological_order(std::span<const Edge> roots,
+                                                     std::unordered_set<Node*>& seen) {
   std::vector<std::shared_ptr<Node>> order;
-  std::unordered_set<Node*> seen{root.get()};
   struct Frame {
     std::shared_ptr<Node> node;
     std::size_t next = 0;
   };
-  std::vector<Frame> stack{{root}};
-  while (!stack.empty()) {
-    Frame& frame = stack.back();
-    if (frame.next == frame.node->inputs().size()) {
+  std::vector<Frame> stack;
+  const auto visit = [&](const Edge& edge) {
+    if (edge.producer && seen.insert(edge.producer.get()).second) stack.push_back({edge.producer});
+  };
+  for (const Edge& root : roots) {
+    visit(root);
+    while (!stack.empty()) {
+      Frame& frame = stack.back();
+      if (frame.next < frame.node->inputs().size()) {
+        visit(frame.node->inputs()[frame.next++]);
+        continue;
+      }
       order.push_back(std::move(frame.node));
       stack.pop_back();
-      continue;
     }
-    const Tensor& input = frame.node->inputs()[frame.next++];
-    if (!input) continue;
-    const auto& producer = input.impl()->producer;
-    if (producer && seen.insert(producer.get()).second) stack.push_back({producer});
   }
   return order;
 }
@@ -67,20 +101,20 @@ std::vector<std::shared_ptr<Node>> topological_order(const std::shared_ptr<Node>
 }  // namespace
 
 bool Backward::wants(std::size_t input) const {
-  return state_->current->inputs_[input].requires_grad();
+  return state_->current->inputs_[input].wanted();
 }
 
 void Backward::give(std::size_t input, const Tensor& gradient) {
-  if (!wants(input)) return;
-  const Tensor& tensor = state_->current->inputs_[input];
-  if (gradient.shape() != tensor.shape())
+  if (wants(input)) deliver(state_->current->inputs_[input], gradient);
+}
+
+void Backward::deliver(const Edge& edge, const Tensor& gradient) {
+  if (gradient.shape() != edge.shape)
     fail(fmt::format("{} gave a gradient of shape {} to a tensor of shape {}",
-                     state_->current->name(), to_string(gradient.shape()),
-                     to_string(tensor.shape())));
-  if (const auto& producer = tensor.impl()->producer) {
-    auto& slots = state_->pending[producer.get()];
-    slots.resize(producer->outputs_);
-    auto& slot = slots[tensor.impl()->producer_output];
+                     state_->current ? state_->current->name() : "backward()",
+                     to_string(gradient.shape()), to_string(edge.shape)));
+  if (edge.producer) {
+    auto& slot = state_->slot(edge);
     if (!slot.gradient) {
       slot = {gradient, false};
     } else if (slot.owned) {
@@ -92,7 +126,7 @@ void Backward::give(std::size_t input, const Tensor& gradient) {
     }
     return;
   }
-  const GradientTarget leaf = target(input, gradient.dtype());
+  const GradientTarget leaf = target(edge, gradient.dtype());
   if (leaf.accumulate)
     add_into(leaf.tensor, gradient);
   else
@@ -100,45 +134,69 @@ void Backward::give(std::size_t input, const Tensor& gradient) {
 }
 
 GradientTarget Backward::target(std::size_t input, DType dtype) {
-  const Tensor& tensor = state_->current->inputs_[input];
-  if (const auto& producer = tensor.impl()->producer) {
-    auto& slots = state_->pending[producer.get()];
-    slots.resize(producer->outputs_);
-    auto& slot = slots[tensor.impl()->producer_output];
-    if (slot.gradient && !slot.owned) {
-      Tensor copy = Tensor::empty(tensor.device(), tensor.shape(), slot.gradient.dtype());
-      run(Cast{.out = copy.view(), .in = slot.gradient.view()}, copy.stream());
-      slot = {copy, true};
-    }
-    if (slot.gradient) return {slot.gradient, true};
-    slot = {Tensor::empty(tensor.device(), tensor.shape(), dtype), true};
-    return {slot.gradient, false};
-  }
-  return leaf_gradient_target(tensor, dtype);
+  return target(state_->current->inputs_[input], dtype);
 }
 
-void Backward::arrived(const Tensor& leaf) {
-  if (--state_->visits_left[leaf.impl()] == 0 && leaf.impl()->gradient.ready)
-    leaf.impl()->gradient.ready();
+GradientTarget Backward::target(const Edge& edge, DType dtype) {
+  if (!edge.producer) return leaf_gradient_target(edge.leaf, dtype);
+  auto& slot = state_->slot(edge);
+  if (slot.gradient && !slot.owned) {
+    Tensor copy = Tensor::empty(edge.device, edge.shape, slot.gradient.dtype());
+    run(Cast{.out = copy.view(), .in = slot.gradient.view()}, copy.stream());
+    slot = {copy, true};
+  }
+  if (slot.gradient) return {slot.gradient, true};
+  slot = {Tensor::empty(edge.device, edge.shape, dtype), true};
+  return {slot.gradient, false};
+}
+
+void Backward::replace(const std::function<std::vector<Tensor>()>& function,
+                       std::span<const Tensor> grad_outputs) {
+  const auto outputs = [&] {
+    const Recording recording;
+    return function();
+  }();
+  enter(outputs, grad_outputs);
+}
+
+void Backward::enter(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
+  State& state = *state_;
+  std::vector<Edge> roots;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Edge edge = edge_to(outputs[i]);
+    if (!gradients[i] || !edge.wanted()) continue;
+    deliver(edge, gradients[i]);
+    roots.push_back(edge);
+  }
+  const auto is_given = [&](const Edge& edge) {
+    return std::ranges::any_of(state.current->inputs_, [&](const Edge& input) {
+      return input.leaf && input.leaf.same_as(edge.leaf);
+    });
+  };
+  for (auto& node : topological_order(roots, state.waiting)) {
+    for (const Edge& edge : node->inputs_) {
+      if (!edge.leaf) continue;
+      if (state.current != nullptr && !is_given(edge))
+        fail(fmt::format("{} computes with a leaf of shape {} that it was not given",
+                         state.current->name(), to_string(edge.shape)));
+      ++state.visits_left[edge.leaf.impl()];
+    }
+    state.order.push_back(std::move(node));
+  }
 }
 
 void Backward::walk(const Tensor& output, const Tensor& gradient) {
   const NoGrad no_grad;
   State state;
   state_ = &state;
-  const auto& root = output.impl()->producer;
-  auto order = topological_order(root);
-  for (const auto& node : order)
-    for (const Tensor& input : node->inputs_)
-      if (input.requires_grad() && !input.impl()->producer) ++state.visits_left[input.impl()];
-  state.pending[root.get()].resize(root->outputs_);
-  state.pending[root.get()][output.impl()->producer_output] = {gradient, false};
-  while (!order.empty()) {
-    const auto node = std::move(order.back());
-    order.pop_back();
+  enter({&output, 1}, {&gradient, 1});
+  while (!state.order.empty()) {
+    const auto node = std::move(state.order.back());
+    state.order.pop_back();
+    state.waiting.erase(node.get());
     auto slots = std::move(state.pending[node.get()]);
     state.pending.erase(node.get());
-    std::vector<Tensor> gradients(node->outputs_);
+    std::vector<Tensor> gradients(std::exchange(node->outputs_, 0));
     bool reached = false;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       gradients[i] = std::move(slots[i].gradient);
@@ -147,10 +205,11 @@ void Backward::walk(const Tensor& output, const Tensor& gradient) {
     slots.clear();
     state.current = node.get();
     if (reached) node->backward(gradients, *this);
-    const auto inputs = std::move(node->inputs_);
-    node->inputs_.clear();
-    for (const Tensor& input : inputs)
-      if (input.requires_grad() && !input.impl()->producer) arrived(input);
+    const auto inputs = std::exchange(node->inputs_, {});
+    for (const Edge& input : inputs) {
+      if (!input.leaf || --state.visits_left[input.leaf.impl()] > 0) continue;
+      if (const auto& ready = input.leaf.impl()->gradient.ready) ready();
+    }
   }
   state_ = nullptr;
 }
@@ -169,11 +228,11 @@ void backward(const Tensor& output, const Tensor& gradient) {
   Backward().walk(output, seed);
 }
 
-void attach(const std::shared_ptr<Node>& node, std::vector<Tensor> inputs,
+void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,
             std::span<Tensor* const> outputs) {
-  const bool wanted = std::ranges::any_of(inputs, &Tensor::requires_grad);
-  if (!grad_enabled || !wanted) return;
-  node->inputs_ = std::move(inputs);
+  if (!recording(inputs)) return;
+  for (const Tensor& input : inputs)
+    node->inputs_.push_back(edge_to(input));
   node->outputs_ = outputs.size();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     TensorImpl& impl = *outputs[i]->impl();
@@ -183,11 +242,12 @@ void attach(const std::shared_ptr<Node>& node, std::vector<Tensor> inputs,
   }
 }
 
+bool recording(std::span<const Tensor> inputs) {
+  return grad_enabled && std::ranges::any_of(inputs, &Tensor::requires_grad);
+}
+
 bool recording(std::initializer_list<Tensor> inputs) {
-  if (!grad_enabled) return false;
-  for (const Tensor& input : inputs)
-    if (input.requires_grad()) return true;
-  return false;
+  return recording(std::span(inputs.begin(), inputs.size()));
 }
 
 NoGrad::NoGrad() : previous_(grad_enabled) {
@@ -200,8 +260,9 @@ NoGrad::~NoGrad() {
 
 std::vector<KeptTensor> kept_tensors(const Tensor& output) {
   std::vector<KeptTensor> kept;
-  if (!output.impl()->producer) return kept;
-  for (const auto& node : topological_order(output.impl()->producer))
+  const Edge root = edge_to(output);
+  std::unordered_set<Node*> seen;
+  for (const auto& node : topological_order({&root, 1}, seen))
     for (const auto& saved : node->saved())
       kept.push_back({node->name(), saved});
   return kept;

@@ -18,6 +18,19 @@ struct SavedTensor {
 };
 
 class Backward;
+class Node;
+
+/// Where the gradient of a node's input goes: to a leaf, to the node that the input came from, or
+/// nowhere. It holds no elements: what a backward step needs, it saves.
+struct Edge {
+  Tensor leaf;
+  std::shared_ptr<Node> producer;
+  std::size_t output = 0;  ///< of the producer
+  Shape shape;
+  DevicePtr device;
+
+  bool wanted() const { return leaf || producer != nullptr; }
+};
 
 /// One backward step. The op's own file derives it, keeps what it needs and says so in `saved`.
 class Node {
@@ -30,13 +43,14 @@ class Node {
   /// nothing reached it. Called once; what was saved is released afterwards.
   virtual void backward(std::span<const Tensor> grad_outputs, Backward& pass) = 0;
 
-  const std::vector<Tensor>& inputs() const { return inputs_; }
+  const std::vector<Edge>& inputs() const { return inputs_; }
 
  private:
   friend class Backward;
-  friend void attach(const std::shared_ptr<Node>&, std::vector<Tensor>, std::span<Tensor* const>);
-  std::vector<Tensor> inputs_;
-  std::size_t outputs_ = 0;
+  friend void attach(const std::shared_ptr<Node>&, const std::vector<Tensor>&,
+                     std::span<Tensor* const>);
+  std::vector<Edge> inputs_;
+  std::size_t outputs_ = 0;  ///< none once it has run
 };
 
 /// A buffer that a backward step writes to directly, such as a matrix product that adds to the
@@ -60,10 +74,19 @@ class Backward {
   /// if it has one).
   GradientTarget target(std::size_t input, DType dtype);
 
+  /// Records what `function` computes and puts it in the place of the node that is running, whose
+  /// gradients go to the function's results: the pass goes on with the new graph as if it had been
+  /// there from the start. Its leaves must be among the node's inputs, so that the ready hooks knew
+  /// of them.
+  void replace(const std::function<std::vector<Tensor>()>& function,
+               std::span<const Tensor> grad_outputs);
+
  private:
   friend void backward(const Tensor& output, const Tensor& gradient);
   void walk(const Tensor& output, const Tensor& gradient);
-  void arrived(const Tensor& leaf);
+  void enter(std::span<const Tensor> outputs, std::span<const Tensor> gradients);
+  void deliver(const Edge& edge, const Tensor& gradient);
+  GradientTarget target(const Edge& edge, DType dtype);
 
   struct State;
   State* state_ = nullptr;
@@ -74,10 +97,11 @@ class Backward {
 void backward(const Tensor& output, const Tensor& gradient = {});
 
 /// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
-void attach(const std::shared_ptr<Node>& node, std::vector<Tensor> inputs,
+void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,
             std::span<Tensor* const> outputs);
 /// True if a result of these inputs must be differentiable: ops save tensors only then.
 bool recording(std::initializer_list<Tensor> inputs);
+bool recording(std::span<const Tensor> inputs);
 
 /// While it lives, ops on this thread record nothing (evaluation, generation).
 class NoGrad {
