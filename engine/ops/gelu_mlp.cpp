@@ -5,15 +5,38 @@
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/column_sum.h"
+#include "kernels/gelu.h"
 #include "kernels/gemm.h"
 
 namespace sluice {
 namespace {
 
+/// gelu(x W_in + b_in), and what the GELU is taken of.
+void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Tensor& x,
+                    const GeluMlpWeights& weights) {
+  run(Gemm{.out = hidden.view(),
+           .a = x.view({hidden.dim(0), weights.weight_in.dim(0)}),
+           .b = weights.weight_in.view(),
+           .bias = weights.bias_in.view(),
+           .pre_activation = pre_activation.view(),
+           .tf32 = x.device()->tf32()},
+      x.stream());
+}
+
+/// Whether the GELU is always the kernel's, of the stored pre-activation. On a GPU a 16-bit one may
+/// come from the product's epilogue (cuBLASLt's, by the rule in kernels/cuda/device/gemm.cpp),
+/// where it is taken of the sum before that is rounded and with another tanh: no kernel gives those
+/// bits again, but the same product does.
+bool gelu_is_a_kernel(const Tensor& pre_activation) {
+  return pre_activation.stream().device.kind != DeviceKind::cuda ||
+         size_of(pre_activation.dtype()) > 2;
+}
+
 /// Inputs: x, weight_in, bias_in, weight_out, bias_out.
 class GeluMlpNode final : public Node {
  public:
-  GeluMlpNode(Tensor x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights)
+  /// Without `hidden`, it is computed again.
+  GeluMlpNode(Recall x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights)
       : x_(std::move(x)),
         pre_activation_(std::move(pre_activation)),
         hidden_(std::move(hidden)),
@@ -21,71 +44,90 @@ class GeluMlpNode final : public Node {
 
   std::string_view name() const override { return "gelu_mlp"; }
   std::vector<SavedTensor> saved() const override {
-    return {{"x", x_},
-            {"pre_activation", pre_activation_},
-            {"hidden", hidden_},
-            {"weight_in", weights_.weight_in},
-            {"weight_out", weights_.weight_out}};
+    auto list = x_.saved("x");
+    list.push_back({"pre_activation", pre_activation_});
+    if (hidden_) list.push_back({"hidden", hidden_});
+    list.push_back({"weight_in", weights_.weight_in});
+    list.push_back({"weight_out", weights_.weight_out});
+    if (!hidden_) list.push_back({"bias_in", weights_.bias_in});
+    return list;
   }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const std::int64_t in = weights_.weight_in.dim(0);
-    const std::int64_t width = weights_.weight_in.dim(1);
-    const std::int64_t out = weights_.weight_out.dim(1);
-    const std::int64_t rows = x_.size() / in;
-    const View grad = grad_outputs[0].view({rows, out});
-    const bool tf32 = x_.device()->tf32();
+    const std::int64_t rows = pre_activation_.dim(0);
+    const View grad = grad_outputs[0].view({rows, weights_.weight_out.dim(1)});
+    const Stream stream = pre_activation_.stream();
+    const bool tf32 = pre_activation_.device()->tf32();
+    Tensor x = x_();
     // What went in, the gradient of what came out, and where the two belong.
-    add_weight_gradients(3, hidden_.view({rows, width}), grad, pass);
-    const Tensor grad_hidden = Tensor::empty(x_.device(), {rows, width}, x_.dtype());
+    add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(x), grad, pass);
+    const Tensor grad_hidden = like_hidden();
     run(Gemm{.out = grad_hidden.view(),
              .a = grad,
              .b = weights_.weight_out.view(),
              .transpose_b = true,
-             .gelu_input = pre_activation_.view({rows, width}),
+             .gelu_input = pre_activation_.view(),
              .tf32 = tf32},
-        x_.stream());
-    add_weight_gradients(1, x_.view({rows, in}), grad_hidden.view(), pass);
+        stream);
+    add_weight_gradients(1, x, grad_hidden.view(), pass);
+    x = {};
     if (!pass.wants(0)) return;
-    const Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
+    const Tensor grad_x =
+        Tensor::empty(pre_activation_.device(), inputs()[0].shape, pre_activation_.dtype());
     run(Gemm{.out = grad_x.view({rows, in}),
              .a = grad_hidden.view(),
              .b = weights_.weight_in.view(),
              .transpose_b = true,
              .tf32 = tf32},
-        x_.stream());
+        stream);
     pass.give(0, grad_x);
   }
 
  private:
+  Tensor like_hidden() const {
+    return Tensor::empty(pre_activation_.device(), pre_activation_.shape(),
+                         pre_activation_.dtype());
+  }
+
+  Tensor hidden_again(const Tensor& x) const {
+    Tensor hidden = like_hidden();
+    if (gelu_is_a_kernel(pre_activation_))
+      run(GeluForward{.out = hidden.view(), .in = pre_activation_.view()}, hidden.stream());
+    else
+      run_first_half(hidden, pre_activation_, x, weights_);
+    return hidden;
+  }
+
   /// Of the weight that is input `weight` and the bias that follows it.
-  void add_weight_gradients(std::size_t weight, const View& in, const View& grad,
+  void add_weight_gradients(std::size_t weight, const Tensor& in, const View& grad,
                             Backward& pass) const {
-    const DType sums = accumulator_of(x_.dtype());
+    const DType sums = accumulator_of(in.dtype());
     if (pass.wants(weight)) {
       const auto target = pass.target(weight, sums);
       run(Gemm{.out = target.tensor.view(),
-               .a = in,
+               .a = in.view({grad.dim(0), in.size() / grad.dim(0)}),
                .b = grad,
                .transpose_a = true,
                .accumulate = target.accumulate,
-               .tf32 = x_.device()->tf32()},
-          x_.stream());
+               .tf32 = in.device()->tf32()},
+          in.stream());
     }
     if (pass.wants(weight + 1)) {
       const auto target = pass.target(weight + 1, sums);
       run(ColumnSum{.out = target.tensor.view(), .in = grad, .accumulate = target.accumulate},
-          x_.stream());
+          in.stream());
     }
   }
 
-  Tensor x_, pre_activation_, hidden_;
+  Recall x_;
+  Tensor pre_activation_, hidden_;
   GeluMlpWeights weights_;
 };
 
 }  // namespace
 
-Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights) {
+Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRecompute& recompute) {
   const std::int64_t in = weights.weight_in.dim(0);
   const std::int64_t width = weights.weight_in.dim(1);
   const std::int64_t out = weights.weight_out.dim(1);
@@ -96,16 +138,9 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights) {
                     to_string(x.shape()), to_string(weights.weight_in.shape()),
                     to_string(weights.weight_out.shape())));
   const std::int64_t rows = x.size() / in;
-  const bool tf32 = x.device()->tf32();
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
   const Tensor hidden = Tensor::empty(x.device(), {rows, width}, x.dtype());
-  run(Gemm{.out = hidden.view(),
-           .a = x.view({rows, in}),
-           .b = weights.weight_in.view(),
-           .bias = weights.bias_in.view(),
-           .pre_activation = pre_activation.view(),
-           .tf32 = tf32},
-      x.stream());
+  run_first_half(hidden, pre_activation, x, weights);
   Shape shape = x.shape();
   shape.back() = out;
   Tensor result = Tensor::empty(x.device(), shape, x.dtype());
@@ -113,11 +148,12 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights) {
            .a = hidden.view(),
            .b = weights.weight_out.view(),
            .bias = weights.bias_out.view(),
-           .tf32 = tf32},
+           .tf32 = x.device()->tf32()},
       x.stream());
   if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
     Tensor* const outputs[] = {&result};
-    attach(std::make_shared<GeluMlpNode>(x, pre_activation, hidden, weights),
+    attach(std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recall(x), pre_activation,
+                                         recompute.gelu ? Tensor() : hidden, weights),
            {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
   }
   return result;

@@ -61,6 +61,10 @@ class LayerNormNode final : public Node {
   Tensor in_, weight_, mean_, rstd_;
 };
 
+Tensor like(const Tensor& x) {
+  return Tensor::empty(x.device(), x.shape(), x.dtype());
+}
+
 struct Statistics {
   Tensor mean, rstd;
 };
@@ -80,46 +84,52 @@ void require_width(const Tensor& x, const Tensor& weight) {
 }  // namespace
 
 Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
-  require_width(x, weight);
-  Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
-  const auto [mean, rstd] = make_statistics(x);
-  run(LayerNormForward{.out = out.view(),
-                       .mean = mean.view(),
-                       .rstd = rstd.view(),
-                       .in = x.view(),
-                       .weight = weight.view(),
-                       .bias = bias.view(),
-                       .epsilon = epsilon},
-      x.stream());
-  if (recording({x, weight, bias})) {
-    Tensor* const outputs[] = {&out};
-    attach(std::make_shared<LayerNormNode>(x, weight, mean, rstd), {weight, bias, x}, outputs);
-  }
-  return out;
+  return residual_layernorm(x, {}, weight, bias, epsilon).normalized;
 }
 
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
                                 const Tensor& bias, double epsilon) {
   require_width(stream, weight);
-  check(stream.shape() == branch.shape(), "a residual branch must have the shape of its stream");
-  ResidualNorm result{Tensor::empty(stream.device(), stream.shape(), stream.dtype()),
-                      Tensor::empty(stream.device(), stream.shape(), stream.dtype())};
+  check(!branch || stream.shape() == branch.shape(),
+        "a residual branch must have the shape of its stream");
+  ResidualNorm result{branch ? like(stream) : stream, like(stream)};
   const auto [mean, rstd] = make_statistics(stream);
-  run(LayerNormForward{.out = result.normalized.view(),
-                       .sum = result.sum.view(),
-                       .mean = mean.view(),
-                       .rstd = rstd.view(),
-                       .in = stream.view(),
-                       .branch = branch.view(),
-                       .weight = weight.view(),
-                       .bias = bias.view(),
-                       .epsilon = epsilon},
-      stream.stream());
-  if (recording({stream, branch, weight, bias})) {
-    Tensor* const outputs[] = {&result.normalized, &result.sum};
-    attach(std::make_shared<LayerNormNode>(result.sum.detach(), weight, mean, rstd),
-           {weight, bias, stream, branch}, outputs);
+  LayerNormForward forward{.out = result.normalized.view(),
+                           .mean = mean.view(),
+                           .rstd = rstd.view(),
+                           .in = stream.view(),
+                           .weight = weight.view(),
+                           .bias = bias.view(),
+                           .epsilon = epsilon};
+  if (branch) {
+    forward.sum = result.sum.view();
+    forward.branch = branch.view();
   }
+  run(forward, stream.stream());
+  if (!recording({stream, branch, weight, bias})) return result;
+  const Tensor in = branch ? result.sum.detach() : stream;
+  result.recall =
+      Recall({{"in", in}, {"weight", weight}, {"bias", bias}, {"mean", mean}, {"rstd", rstd}},
+             [in, mean = mean, rstd = rstd, weight, bias, epsilon] {
+               // Statistics are those of the sum as it was stored: the same kernel finds the same
+               // again.
+               Tensor out = like(in);
+               run(LayerNormForward{.out = out.view(),
+                                    .mean = mean.view(),
+                                    .rstd = rstd.view(),
+                                    .in = in.view(),
+                                    .weight = weight.view(),
+                                    .bias = bias.view(),
+                                    .epsilon = epsilon},
+                   in.stream());
+               return out;
+             });
+  const auto node = std::make_shared<LayerNormNode>(in, weight, mean, rstd);
+  Tensor* const outputs[] = {&result.normalized, &result.sum};
+  if (branch)
+    attach(node, {weight, bias, stream, branch}, outputs);
+  else
+    attach(node, {weight, bias, stream}, std::span(outputs).first(1));
   return result;
 }
 

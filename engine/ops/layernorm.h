@@ -1,5 +1,6 @@
 #pragma once
 
+#include "engine/ops/recall.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -11,7 +12,11 @@ Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
 struct ResidualNorm {
   Tensor sum;         ///< stream + branch
   Tensor normalized;  ///< LayerNorm(sum)
+  /// Of `normalized`, from what the LayerNorm keeps anyhow; for the op that takes it. None when
+  /// nothing is recorded.
+  Recall recall{};
 };
+/// Without a branch the sum is the stream.
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
                                 const Tensor& bias, double epsilon);
 

@@ -12,48 +12,55 @@ namespace {
 
 class LinearNode final : public Node {
  public:
-  LinearNode(Tensor x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
+  LinearNode(Recall x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
 
   std::string_view name() const override { return "linear"; }
-  std::vector<SavedTensor> saved() const override { return {{"x", x_}, {"weight", weight_}}; }
+  std::vector<SavedTensor> saved() const override {
+    auto list = x_.saved("x");
+    list.push_back({"weight", weight_});
+    return list;
+  }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad = grad_outputs[0];
     const std::int64_t in = weight_.dim(0);
     const std::int64_t out = weight_.dim(1);
-    const std::int64_t rows = x_.size() / in;
-    const DType sums = accumulator_of(x_.dtype());
+    const std::int64_t rows = grad.size() / out;
+    const DType sums = accumulator_of(weight_.dtype());
+    const bool tf32 = weight_.device()->tf32();
     if (pass.wants(0)) {
-      Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
+      Tensor grad_x = Tensor::empty(weight_.device(), inputs()[0].shape, weight_.dtype());
       run(Gemm{.out = grad_x.view({rows, in}),
                .a = grad.view({rows, out}),
                .b = weight_.view(),
                .transpose_b = true,
-               .tf32 = x_.device()->tf32()},
-          x_.stream());
+               .tf32 = tf32},
+          grad.stream());
       pass.give(0, grad_x);
     }
     if (pass.wants(1)) {
+      const Tensor x = x_();
       const auto target = pass.target(1, sums);
       run(Gemm{.out = target.tensor.view(),
-               .a = x_.view({rows, in}),
+               .a = x.view({rows, in}),
                .b = grad.view({rows, out}),
                .transpose_a = true,
                .accumulate = target.accumulate,
-               .tf32 = x_.device()->tf32()},
-          x_.stream());
+               .tf32 = tf32},
+          grad.stream());
     }
     if (pass.wants(2)) {
       const auto target = pass.target(2, sums);
       run(ColumnSum{.out = target.tensor.view(),
                     .in = grad.view({rows, out}),
                     .accumulate = target.accumulate},
-          x_.stream());
+          grad.stream());
     }
   }
 
  private:
-  Tensor x_, weight_;
+  Recall x_;
+  Tensor weight_;
 };
 
 class LinearTransposedNode final : public Node {
@@ -106,7 +113,7 @@ void require_width(const Tensor& x, std::int64_t width, const Tensor& weight) {
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Recall& recall) {
   const std::int64_t in = weight.dim(0);
   const std::int64_t out = weight.dim(1);
   require_width(x, in, weight);
@@ -120,7 +127,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       x.stream());
   if (recording({x, weight, bias})) {
     Tensor* const outputs[] = {&result};
-    attach(std::make_shared<LinearNode>(x, weight), {x, weight, bias}, outputs);
+    attach(std::make_shared<LinearNode>(recall ? recall : Recall(x), weight), {x, weight, bias},
+           outputs);
   }
   return result;
 }

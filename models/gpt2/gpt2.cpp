@@ -68,10 +68,10 @@ Tensor GPT2Block::attend(const Tensor& x, const DropoutSource& dropout,
 
 ResidualPair GPT2Block::forward(const ResidualPair& in, const DropoutSource& dropout,
                                 KeyValueCache* cache) const {
-  const auto [stream, x] = normalize(ln_1_, in);
+  const auto [stream, x, x_again] = normalize(ln_1_, in);
   const Tensor attended = sluice::dropout(attention_out_(attend(x, dropout, cache)),
                                           dropout.mask(site(layer_, DropoutSite::attention_out)));
-  const auto [sum, y] = ln_2_(stream, attended);
+  const auto [sum, y, y_again] = ln_2_(stream, attended);
   return {sum, sluice::dropout(gelu_mlp(y, {.weight_in = mlp_in_.weight,
                                             .bias_in = mlp_in_.bias,
                                             .weight_out = mlp_out_.weight,
