@@ -22,7 +22,9 @@ struct LinearLayer {
     return {name + ".weight", {in, out}, Initial::normal(standard_deviation), &weight};
   }
   Parameter bias_parameter() { return {name + ".bias", {out}, Initial::constant(0), &bias}; }
-  Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+  Tensor operator()(const Tensor& x, const Recall& recall = {}) const {
+    return linear(x, weight, bias, recall);
+  }
 };
 
 struct LayerNormLayer {
@@ -37,6 +39,7 @@ struct LayerNormLayer {
             {name + ".bias", {width}, Initial::constant(0), &bias}};
   }
   Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, epsilon); }
+  /// `branch` may be none.
   ResidualNorm operator()(const Tensor& stream, const Tensor& branch) const {
     return residual_layernorm(stream, branch, weight, bias, epsilon);
   }

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "engine/ops/attention.h"
+#include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu_mlp.h"
@@ -19,12 +20,6 @@ enum class DropoutSite : std::uint64_t { attention = 1, attention_out = 2, mlp_o
 
 std::uint64_t site(std::int64_t layer, DropoutSite place) {
   return static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(place);
-}
-
-/// Adds the pending branch and normalises, whichever form the pair is in.
-ResidualNorm normalize(const LayerNormLayer& norm, const ResidualPair& pair) {
-  if (!pair.branch) return {pair.stream, norm(pair.stream)};
-  return norm(pair.stream, pair.branch);
 }
 
 }  // namespace
@@ -57,25 +52,59 @@ std::vector<Parameter> GPT2Block::parameters() {
   return list;
 }
 
-Tensor GPT2Block::attend(const Tensor& x, const DropoutSource& dropout,
-                         KeyValueCache* cache) const {
-  const Tensor qkv = attention_in_(x);
-  if (cache == nullptr)
-    return attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)));
-  auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
-  return cached_attention(qkv, keys, values, cache->length, heads_);
+std::vector<Tensor> GPT2Block::leaves() const {
+  std::vector<Tensor> list;
+  for (const LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
+    list.insert(list.end(), {layer->weight, layer->bias});
+  for (const LayerNormLayer* norm : {&ln_1_, &ln_2_})
+    list.insert(list.end(), {norm->weight, norm->bias});
+  return list;
 }
 
-ResidualPair GPT2Block::forward(const ResidualPair& in, const DropoutSource& dropout,
+ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
                                 KeyValueCache* cache) const {
-  const auto [stream, x, x_again] = normalize(ln_1_, in);
-  const Tensor attended = sluice::dropout(attention_out_(attend(x, dropout, cache)),
-                                          dropout.mask(site(layer_, DropoutSite::attention_out)));
-  const auto [sum, y, y_again] = ln_2_(stream, attended);
-  return {sum, sluice::dropout(gelu_mlp(y, {.weight_in = mlp_in_.weight,
-                                            .bias_in = mlp_in_.bias,
-                                            .weight_out = mlp_out_.weight,
-                                            .bias_out = mlp_out_.bias}),
+  if (recompute_ != Recompute::block || cache != nullptr)
+    return feed_forward(attend(std::move(in), dropout, cache), dropout);
+  const auto whole = [this, dropout](std::vector<Tensor> inputs) {
+    ResidualPair pair{std::move(inputs[0]), std::move(inputs[1])};
+    pair = feed_forward(attend(std::move(pair), dropout, nullptr), dropout);
+    return std::vector{pair.stream, pair.branch};
+  };
+  const auto out = checkpoint({std::move(in.stream), std::move(in.branch)}, leaves(), whole);
+  return {out[0], out[1]};
+}
+
+// Both halves let go of their input as soon as it is added up: nobody keeps it for the backward
+// pass.
+
+ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
+                               KeyValueCache* cache) const {
+  const auto [stream, x, recall] = ln_1_(in.stream, in.branch);
+  in = {};
+  const Tensor qkv = attention_in_(x, recompute_ == Recompute::gelu_ln ? recall : Recall());
+  Tensor attended;
+  if (cache == nullptr) {
+    attended = attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)));
+  } else {
+    auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
+    attended = cached_attention(qkv, keys, values, cache->length, heads_);
+  }
+  return {stream, sluice::dropout(attention_out_(attended),
+                                  dropout.mask(site(layer_, DropoutSite::attention_out)))};
+}
+
+ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
+  const auto [sum, x, recall] = ln_2_(in.stream, in.branch);
+  in = {};
+  const bool norms = recompute_ == Recompute::gelu_ln;
+  const GeluMlpRecompute recompute{.gelu = norms || recompute_ == Recompute::gelu,
+                                   .x = norms ? recall : Recall()};
+  return {sum, sluice::dropout(gelu_mlp(x,
+                                        {.weight_in = mlp_in_.weight,
+                                         .bias_in = mlp_in_.bias,
+                                         .weight_out = mlp_out_.weight,
+                                         .bias_out = mlp_out_.bias},
+                                        recompute),
                                dropout.mask(site(layer_, DropoutSite::mlp_out)))};
 }
 
@@ -103,6 +132,12 @@ std::vector<Parameter> GPT2::parameters() {
   return list;
 }
 
+void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
+  check(per_layer.size() == blocks_.size(), "recompute needs one mode for each layer");
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
+    blocks_[layer]->set_recompute(per_layer[layer]);
+}
+
 Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
                     KeyValueCache* cache) const {
   const std::int64_t first = cache != nullptr ? cache->length : 0;
@@ -111,10 +146,10 @@ Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
                     {}};
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (before_block_) before_block_(static_cast<std::int64_t>(layer));
-    pair = blocks_[layer]->forward(pair, dropout, cache);
+    pair = blocks_[layer]->forward(std::move(pair), dropout, cache);
   }
   if (cache != nullptr) cache->length += tokens.dim(1);
-  return normalize(final_norm_, pair).normalized;
+  return final_norm_(pair.stream, pair.branch).normalized;
 }
 
 Tensor GPT2::logits(const Tensor& hidden_states) const {

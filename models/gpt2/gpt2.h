@@ -9,6 +9,7 @@
 #include "engine/rng.h"
 #include "models/gpt2/config.h"
 #include "models/gpt2/kv_cache.h"
+#include "models/gpt2/recompute.h"
 #include "models/layers.h"
 #include "models/module.h"
 
@@ -28,12 +29,15 @@ class GPT2Block final : public Module {
 
   std::vector<Parameter> parameters() override;
   /// `dropout` may be inactive; `cache`, if given, makes this a step of generation.
-  ResidualPair forward(const ResidualPair& in, const DropoutSource& dropout,
-                       KeyValueCache* cache) const;
+  ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  void set_recompute(Recompute mode) { recompute_ = mode; }
 
  private:
-  Tensor attend(const Tensor& x, const DropoutSource& dropout, KeyValueCache* cache) const;
+  ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  ResidualPair feed_forward(ResidualPair in, const DropoutSource& dropout) const;
+  std::vector<Tensor> leaves() const;
 
+  Recompute recompute_ = Recompute::none;
   std::int64_t layer_;
   int heads_;
   LayerNormLayer ln_1_, ln_2_;
@@ -53,6 +57,8 @@ class GPT2 final : public Module {
   void set_before_block(std::function<void(std::int64_t layer)> hook) {
     before_block_ = std::move(hook);
   }
+  /// What backward passes compute again, layer by layer; nothing at first. Results do not change.
+  void set_recompute(const std::vector<Recompute>& per_layer);
 
   /// The final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
