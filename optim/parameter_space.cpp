@@ -62,7 +62,10 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
 }
 
 void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
+  bool on_host = false;
   for (const Parameter& parameter : parameters) {
+    on_host =
+        on_host || (!options_.first_on_host.empty() && parameter.name == options_.first_on_host);
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
     const bool bulk = matrix && !parameter.embedding && elements >= bulk_threshold;
@@ -73,6 +76,7 @@ void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
                       .size = elements,
                       .decay = matrix,
                       .bulk = bulk,
+                      .on_host = bulk && on_host,
                       .gradient_offset = gradient_size,
                       .initial = parameter.initial,
                       .tensor = parameter.tensor});
@@ -80,6 +84,8 @@ void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
     gradient_size += padded(elements);
     count_ += elements;
   }
+  check(on_host || options_.first_on_host.empty(),
+        "no parameter has the name from which on state was to rest in host memory");
 }
 
 void ParameterSpace::cut_into_chunks() {
@@ -96,7 +102,7 @@ void ParameterSpace::cut_into_chunks() {
                            .row_length = row,
                            .decay = slot.decay,
                            .bulk = true,
-                           .on_host = slot.offset + first >= options_.first_on_host});
+                           .on_host = slot.on_host});
       continue;
     }
     const bool joins =

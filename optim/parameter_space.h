@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,8 +21,8 @@ struct SpaceOptions {
   bool narrow_gradients = false;
   /// The most elements of one chunk of a large matrix.
   std::int64_t chunk = std::int64_t{4} << 20;
-  /// Chunks of large matrices from this element on keep their state in `host`'s memory.
-  std::int64_t first_on_host = std::numeric_limits<std::int64_t>::max();
+  /// Large matrices from this parameter on keep their state in `host`'s memory; empty: none does.
+  std::string first_on_host{};
   DevicePtr host{};
 };
 
@@ -46,6 +45,7 @@ class ParameterSpace {
     std::int64_t size;
     bool decay;  ///< weight decay applies: tensors of two or more dimensions
     bool bulk;   ///< a large matrix that is not an embedding
+    bool on_host;
     std::int64_t gradient_offset;
     Initial initial;
     Tensor* tensor;

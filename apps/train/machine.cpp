@@ -19,26 +19,49 @@ DeviceKind choose_device(const std::string& name) {
 }
 
 Precision parse_precision(const std::string& name, DeviceKind kind) {
-  if (name == "fp32") return {};
-  if (kind != DeviceKind::cuda) {
-    if (name == "bf16") return {.dtype = DType::bf16};
-    if (name == "fp16") return {.dtype = DType::f16, .loss_scaling = true};
-    if (name == "fp64") return {.dtype = DType::f64};
+  if (kind != DeviceKind::cuda) return parse_precision(name, false, 0, "the CPU");
+  const DeviceInfo info = make_cuda_runtime()->info();
+  // Nobody gets other numbers from the emulated GPU than from the CPU without asking.
+  if (name == "auto" && info.emulated) return {};
+  return parse_precision(name, true, info.capability, info.name);
+}
+
+Precision parse_precision(const std::string& name, bool gpu, int capability,
+                          const std::string& device_name) {
+  const bool has_bf16 = !gpu || capability >= 80;
+  if (name == "fp32" || (name == "auto" && !gpu)) return {};
+  if (name == "fp16" || (name == "auto" && !has_bf16))
+    return {.dtype = DType::f16, .loss_scaling = true};
+  if (name == "bf16" || name == "auto") {
+    if (has_bf16) return {.dtype = DType::bf16};
+  } else if (name == "fp64") {
+    if (!gpu) return {.dtype = DType::f64};
+    fail("--precision fp64 is computed on the CPU only; use --device cpu", ErrorKind::usage);
+  } else if (!gpu) {
     fail(fmt::format("--precision {} needs a GPU with tensor cores; on the CPU use fp32 or bf16",
                      name),
          ErrorKind::usage);
   }
-  if (name == "fp16") return {.dtype = DType::f16, .loss_scaling = true};
-  if (name == "fp64")
-    fail("--precision fp64 is computed on the CPU only; use --device cpu", ErrorKind::usage);
-  const DeviceInfo info = make_cuda_runtime()->info();
-  if (info.capability < 80)
+  if (!has_bf16)
     fail(fmt::format("--precision {}: {} has compute capability {}.{}, and {} needs 8.0; use fp16 "
                      "or fp32",
-                     name, info.name, info.capability / 10, info.capability % 10, name),
+                     name, device_name, capability / 10, capability % 10, name),
          ErrorKind::usage);
-  if (name == "tf32") return {.tf32 = true};
-  return {.dtype = DType::bf16};
+  return {.tf32 = true};
+}
+
+std::string name_of(const Precision& precision) {
+  if (precision.tf32) return "tf32";
+  switch (precision.dtype) {
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "fp16";
+    case DType::f64:
+      return "fp64";
+    default:
+      return "fp32";
+  }
 }
 
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind) {

@@ -19,9 +19,16 @@ struct Precision {
 /// (not an emulated one). Throws Error (usage) where cuda is asked for and there is none.
 DeviceKind choose_device(const std::string& name);
 
-/// fp32, tf32, bf16, fp16, fp64 as --precision names them. Throws Error (usage) for what the device
-/// cannot compute in, naming what it can.
+/// auto (fp32 on the CPU; bf16 on a GPU, or fp16 where it has no bf16), fp32, tf32, bf16, fp16,
+/// fp64 as --precision names them. Throws Error (usage) for what the device cannot compute in,
+/// naming what it can.
 Precision parse_precision(const std::string& name, DeviceKind kind);
+/// The same for a device that is not at hand: a CPU, or a GPU of that capability (ten times major
+/// plus minor).
+Precision parse_precision(const std::string& name, bool gpu, int capability,
+                          const std::string& device_name);
+/// As --precision names it.
+std::string name_of(const Precision& precision);
 
 /// The runtime of the chosen device.
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind);

@@ -49,10 +49,31 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--dropout", o.dropout, "Probability, everywhere that GPT-2 has it", 0, 0.999);
 
   line.group("Machine");
-  line.add_choice("--precision", o.precision, "Arithmetic; master weights stay fp32",
-                  {"fp32", "tf32", "bf16", "fp16"});
+  line.add_choice("--precision", o.precision,
+                  "Arithmetic; master weights stay fp32. auto: fp32 on the CPU, 16 bits on a GPU",
+                  {"auto", "fp32", "tf32", "bf16", "fp16"});
   line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
+
+  line.group("Memory");
+  line.add("--gpu-memory", o.gpu_memory, "Budget, such as 11GiB; default: what the GPU has free");
+  line.add("--host-memory", o.host_memory,
+           "Budget for the whole process, such as 16GiB; default: what the machine has");
+  line.add("--recompute", o.recompute,
+           "none, gelu, gelu+ln, block; or of the first layers, then the rest: block*12,gelu+ln");
+  line.add_choice("--state-layout", o.state_layout, "How master weights and moments are stored",
+                  {"auto", "fp32", "split", "bf16m", "bf16mv", "int8"});
+  line.add_choice("--gradients", o.gradients, "Dtype in which matrices' gradients are summed",
+                  {"auto", "fp32", "bf16"});
+  line.add_choice("--offload", o.offload,
+                  "Optimizer state in host memory: what does not fit, none, or all blocks'",
+                  {"auto", "off", "all"});
+  line.add("--resident-blocks", o.resident_blocks,
+           "Blocks, from the lowest, whose state stays on the GPU; default: as many as fit");
+  line.add("--stream-chunk", o.stream_chunk, "Parameters that stream at a time", 1,
+           std::int64_t{1} << 30);
+  line.add("--staging-chunks", o.staging_chunks, "Chunks that may be on their way", 1, 64);
+  line.add("--plan", o.plan, "Print the memory plan and stop");
 
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");

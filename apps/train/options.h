@@ -31,8 +31,15 @@ struct TrainOptions {
   std::string lr_schedule = "cosine";
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0, dropout = 0;
 
-  std::string precision = "fp32", device = "auto";
+  std::string precision = "auto", device = "auto";
   std::int64_t threads = 0;
+
+  std::string gpu_memory, host_memory;  ///< "11GiB"; empty: what the machine has
+  std::string recompute = "auto", state_layout = "auto", gradients = "auto", offload = "auto";
+  std::optional<std::int64_t> resident_blocks;
+  std::int64_t stream_chunk = std::int64_t{4} << 20, staging_chunks = 4;
+  bool plan = false, json = false;
+  std::string device_profile, probe;
 
   std::string output, resume = "auto";
   std::int64_t save_every = 0, keep = 2;

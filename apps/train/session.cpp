@@ -15,11 +15,14 @@
 #include "apps/train/checkpoint.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/plan_report.h"
+#include "apps/train/planner.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
 #include "apps/train/setup.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
+#include "engine/host_memory.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
@@ -77,14 +80,12 @@ class Session {
   const TrainOptions& options_;
   RunSetup setup_;
   fs::path output_;
-  MemoryPlan plan_;  ///< before the device's memory is taken
+  double peak_rate_ = 0;  ///< of matrix products, measured before the memory is taken
+  Plan plan_;
   DevicePtr device_;
-  GPT2 model_;
-  ParameterSpace space_;
-  std::unique_ptr<Optimizer> optimizer_;
-  Trainer trainer_;
+  HostMemory host_;  ///< none where all state stays on the device
+  Training training_;
   BatchLoader loader_;
-  double peak_rate_ = 0;
   std::vector<std::string> warnings_;  ///< from before the log was there
   std::optional<RunLog> log_;
   std::optional<StepPrinter> printer_;
@@ -102,16 +103,15 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
           o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
-MemoryPlan plan_or_refuse(const TrainOptions& options, const RunSetup& setup) {
-  const MemoryPlan plan = plan_memory(options, setup);
-  const std::size_t capacity = make_runtime(setup.device)->capacity();
-  if (plan.high_water > capacity)
-    fail(fmt::format(
-        "training needs {} of memory, {} has {}; use a smaller --micro-batch, "
-        "--seq-len or model",
-        format_bytes(plan.high_water),
-        setup.device == DeviceKind::cuda ? "this GPU" : "this machine", format_bytes(capacity)));
-  return plan;
+HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
+  if (plan.host == 0) return {};
+  HostMemory host = make_host_memory(device, plan.host);
+  if (!host.pinned)
+    say(fmt::format(
+        "warning      the system refused to pin {} of host memory; copies of state will "
+        "make the host wait (raise the memlock limit: ulimit -l unlimited)\n",
+        format_bytes(plan.host)));
+  return host;
 }
 
 /// Refuses a folder that could not be written, without making it.
@@ -129,12 +129,12 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
     : options_(options),
       setup_(resolve(options)),
       output_(output_folder(options)),
-      plan_(plan_or_refuse(options, setup_)),
-      device_(open_device(setup_, plan_)),
-      model_(setup_.config),
-      space_(model_.parameters(), device_, setup_.precision.dtype, ParameterSpace::Use::training),
-      optimizer_(make_optimizer(options, space_)),
-      trainer_(model_, space_, *optimizer_, setup_.schedule, setup_.trainer),
+      peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
+      plan_(plan_run(options, setup_, profile_at_hand(setup_.device, setup_.precision)).chosen),
+      // Exactly what was counted: there is no more to be had, and nothing is asked for later.
+      device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
+      host_(open_host(device_, plan_.memory)),
+      training_(options, setup_, plan_.choice, device_, host_.memory),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len),
       data_fingerprint_(fingerprint(*setup_.data.train)) {
@@ -142,7 +142,6 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
   load_or_initialize();
   resume();
   prepare_output(resolved);
-  peak_rate_ = measure_matmul_rate(setup_.device, setup_.precision);
 }
 
 void Session::prepare_output(const std::string& resolved) {
@@ -161,9 +160,9 @@ void Session::load_or_initialize() {
                      output_.string()),
          ErrorKind::usage);
   if (setup_.model_folder.empty())
-    space_.initialize(options_.seed);
+    training_.space.initialize(options_.seed);
   else
-    load_weights(setup_.model_folder, setup_.config, space_);
+    load_weights(setup_.model_folder, setup_.config, training_.space);
 }
 
 /// What must be the same for a checkpoint to be continued.
@@ -173,7 +172,7 @@ nlohmann::json Session::run_identity() const {
            {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
             c.layer_norm_epsilon}},
           {"optimizer", options_.optimizer},
-          {"precision", options_.precision},
+          {"precision", name_of(setup_.precision)},
           {"data", data_fingerprint_},
           {"data_order", options_.data_order},
           {"batch_size", options_.batch_size},
@@ -182,7 +181,8 @@ nlohmann::json Session::run_identity() const {
 }
 
 void Session::load(const fs::path& checkpoint) {
-  step_ = load_checkpoint(checkpoint, run_identity(), space_, *optimizer_, trainer_.scaler());
+  step_ = load_checkpoint(checkpoint, run_identity(), training_.space, *training_.optimizer,
+                          training_.trainer.scaler());
   saved_step_ = step_;
   say(fmt::format("resumed      {} (step {})\n", checkpoint.string(), step_));
 }
@@ -214,9 +214,8 @@ void Session::resume() {
 
 void Session::run() {
   print_start_table(options_, setup_,
-                    {.parameters = space_.parameters(),
-                     .planned_bytes = plan_.peak,
-                     .available_bytes = device_->arena().capacity(),
+                    {.parameters = training_.space.parameters(),
+                     .plan = plan_,
                      .matmul_flops = peak_rate_,
                      .device_name = device_->runtime().info().name,
                      .output = output_});
@@ -224,8 +223,10 @@ void Session::run() {
                         {"program", "Sluice " SLUICE_VERSION},
                         {"step", step_},
                         {"steps", options_.steps},
-                        {"parameters", space_.parameters()},
-                        {"planned_bytes", plan_.peak},
+                        {"parameters", training_.space.parameters()},
+                        {"planned_bytes", plan_.memory.peak},
+                        {"planned_host_bytes", plan_.memory.host},
+                        {"memory", to_flags(plan_.choice)},
                         {"matmul_flops", peak_rate_},
                         {"device", device_->runtime().info().name},
                         {"threads", cpu::threads()},
@@ -242,7 +243,7 @@ void Session::run() {
 void Session::train_until(std::int64_t last, const StopSignal& signal) {
   while (step_ < last && signal.received() == nullptr) {
     const auto start = Clock::now();
-    const TrainStep result = trainer_.step(step_, loader_.batch(step_));
+    const TrainStep result = training_.trainer.step(step_, loader_.batch(step_));
     ++step_;
     record_step(step_, result, milliseconds_since(start));
     guard_numbers(step_, result);
@@ -309,7 +310,7 @@ void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
 void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   const auto start = Clock::now();
-  last_val_ = trainer_.evaluate(*setup_.data.val, options_.val_steps);
+  last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps);
   const double ms = milliseconds_since(start);
   printer_->print(
       fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
@@ -318,21 +319,14 @@ void Session::validate_now(std::int64_t step) {
 
 void Session::sample_now(std::int64_t step) {
   if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
-  const Tokenizer& tokenizer = *setup_.tokenizer;
-  std::vector<std::int32_t> prompt;
-  if (!options_.prompt.empty())
-    prompt = tokenizer.encode(options_.prompt);
-  else if (tokenizer.end_of_text())
-    prompt = {*tokenizer.end_of_text()};
-  else
-    prompt = {setup_.data.train->size() > 0 ? tokenizer.encode("\n").front() : 0};
+  const std::vector<std::int32_t> prompt = sample_prompt(options_, setup_);
   const auto made =
-      generate(model_, device_, prompt,
+      generate(training_.model, device_, prompt,
                {.max_tokens = options_.sample_tokens,
                 .sampling = {.temperature = 0.8,
                              .top_k = 200,
                              .seed = options_.seed + static_cast<std::uint64_t>(step)}});
-  const std::string text = options_.prompt + tokenizer.decode(made);
+  const std::string text = options_.prompt + setup_.tokenizer->decode(made);
   printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
   log_->write("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
 }
@@ -340,8 +334,9 @@ void Session::sample_now(std::int64_t step) {
 void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   const auto start = Clock::now();
-  const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(), space_,
-                                         *optimizer_, trainer_.scaler(), options_.keep);
+  const fs::path saved =
+      save_checkpoint(output_ / "checkpoints", step, run_identity(), training_.space,
+                      *training_.optimizer, training_.trainer.scaler(), options_.keep);
   saved_step_ = step;
   const double ms = milliseconds_since(start);
   printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
@@ -355,13 +350,14 @@ void Session::finish(const char* stopped_by) {
   if (stopped_by == nullptr) {
     validate_now(step_);
     sample_now(step_);
-    export_model(output_ / "model", setup_.config, space_, setup_.tokenizer.get(), StoredType::F32);
+    export_model(output_ / "model", setup_.config, training_.space, setup_.tokenizer.get(),
+                 StoredType::F32);
   }
   log_->write("end", {{"step", step_},
                       {"loss", last_loss_},
                       {"val_loss", last_val_},
                       {"skipped_updates", skipped_},
-                      {"planned_bytes", plan_.peak},
+                      {"planned_bytes", plan_.memory.peak},
                       {"engine_peak_bytes", device_->arena().peak()},
                       {"resident_peak_bytes", resident_peak()},
                       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
@@ -369,7 +365,7 @@ void Session::finish(const char* stopped_by) {
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
   say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n",
-                  format_bytes(plan_.peak), format_bytes(device_->arena().peak()),
+                  format_bytes(plan_.memory.peak), format_bytes(device_->arena().peak()),
                   format_bytes(resident_peak())));
   if (stopped_by != nullptr) {
     say(fmt::format("go on with   the same command and --output {}\n", output_.string()));
@@ -387,6 +383,7 @@ void Session::finish(const char* stopped_by) {
 void run_training(const TrainOptions& options, const std::string& resolved) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
   cpu::set_threads(static_cast<int>(options.threads));
+  if (options.plan) return print_plan(options);
   Session(options, resolved).run();
 }
 

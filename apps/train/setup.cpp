@@ -6,7 +6,6 @@
 #include <charconv>
 
 #include "apps/train/model_folder.h"
-#include "models/gpt2/generate.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -110,6 +109,7 @@ std::int64_t parse_micro_batch(const std::string& text) {
 
 void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
+  trainer.batch_size = o.batch_size;
   trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
   if (trainer.seq_len > setup.config.n_positions)
     fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
@@ -130,6 +130,15 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
       --rows;
     trainer.micro_batch = rows;
   }
+  trainer.grad_clip = o.grad_clip;
+  trainer.dropout = o.dropout;
+  trainer.seed = o.seed;
+  trainer.loss_scaling = setup.precision.loss_scaling;
+}
+
+/// There must be enough text for one batch, and for one sequence of validation.
+void require_data(const TrainOptions& o, RunSetup& setup) {
+  const auto& trainer = setup.trainer;
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
   if (setup.data.train->size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
@@ -144,10 +153,6 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
            ErrorKind::usage);
     setup.data.val = nullptr;
   }
-  trainer.grad_clip = o.grad_clip;
-  trainer.dropout = o.dropout;
-  trainer.seed = o.seed;
-  trainer.loss_scaling = setup.precision.loss_scaling;
 }
 
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
@@ -177,41 +182,25 @@ RunSetup resolve(const TrainOptions& o) {
   setup.data =
       open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
   resolve_batch(o, setup);
+  require_data(o, setup);
   resolve_schedule(o, setup);
   return setup;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace& space) {
-  if (o.optimizer == "sgd")
-    return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay});
-  return make_adamw(
-      space,
-      {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay});
+bool knows_shape(const TrainOptions& o) {
+  return !o.model.empty() || o.vocab_size;
 }
 
-MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup) {
-  const DevicePtr device = make_meta_device(0, make_runtime(setup.device)->workspace_bytes());
-  GPT2 model(setup.config);
-  ParameterSpace space(model.parameters(), device, setup.precision.dtype,
-                       ParameterSpace::Use::training);
-  const auto optimizer = make_optimizer(o, space);
-  Trainer trainer(model, space, *optimizer, setup.schedule, setup.trainer);
-  const auto tokens = static_cast<std::size_t>(o.batch_size * setup.trainer.seq_len);
-  for (std::int64_t step = 0; step < 2; ++step) {
-    trainer.step(step, {.tokens = std::vector<std::int32_t>(tokens),
-                        .targets = std::vector<std::int32_t>(tokens)});
-    if (setup.data.val) trainer.evaluate(*setup.data.val, 1);
-    if (o.sample_tokens > 0)
-      generate(model, device, std::vector<std::int32_t>{0}, {.max_tokens = 2});
-  }
-  return {.peak = device->arena().peak(), .high_water = device->arena().high_water()};
-}
-
-DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan) {
-  constexpr std::size_t spare = std::size_t{64} << 20;
-  const bool cuda = setup.device == DeviceKind::cuda;
-  return make_device(setup.device, setup.precision,
-                     cuda ? plan.high_water + plan.high_water / 16 + spare : 0);
+RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
+                       const std::string& device_name) {
+  RunSetup setup;
+  setup.device = gpu ? DeviceKind::cuda : DeviceKind::cpu;
+  setup.precision = parse_precision(o.precision, gpu, capability, device_name);
+  resolve_model(o, setup);
+  resolve_vocabulary(o, setup);
+  resolve_batch(o, setup);
+  resolve_schedule(o, setup);
+  return setup;
 }
 
 }  // namespace sluice

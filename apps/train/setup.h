@@ -10,7 +10,6 @@
 #include "apps/train/trainer.h"
 #include "models/gpt2/config.h"
 #include "models/text/tokenizer.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
 
 namespace sluice {
@@ -31,18 +30,11 @@ struct RunSetup {
 
 RunSetup resolve(const TrainOptions& options);
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, ParameterSpace& space);
-
-/// What training will take, counted by running two updates, a validation and the beginning of a
-/// sample of the same code on the meta device.
-struct MemoryPlan {
-  std::size_t peak = 0;        ///< bytes in use at one time
-  std::size_t high_water = 0;  ///< the end of the highest block: what the device must back
-};
-MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup);
-
-/// The device of a run. A GPU is asked for what the plan says and a little for what it could not
-/// foresee, once; on the CPU addresses cost nothing.
-DevicePtr open_device(const RunSetup& setup, const MemoryPlan& plan);
+/// The same without looking at any data, for planning alone: `gpu` and `capability` (ten times
+/// major plus minor) are those of the device planned for.
+RunSetup resolve_shape(const TrainOptions& options, bool gpu, int capability,
+                       const std::string& device_name);
+/// Whether the shape of the model follows from the options alone.
+bool knows_shape(const TrainOptions& options);
 
 }  // namespace sluice

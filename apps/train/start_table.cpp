@@ -28,7 +28,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                                     format_count(static_cast<double>(setup.data.val->size())))
                       : std::string("none for validation")));
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
-                           options.batch_size, setup.trainer.seq_len, setup.trainer.micro_batch,
+                           options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
                            options.steps,
                            format_count(static_cast<double>(options.batch_size) *
                                         static_cast<double>(setup.trainer.seq_len) *
@@ -36,10 +36,14 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   const std::string device = setup.device == DeviceKind::cpu
                                  ? fmt::format("cpu, {} threads", cpu::threads())
                                  : facts.device_name;
-  row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device, options.precision,
-                             facts.matmul_flops / 1e9));
-  row("memory", fmt::format("{} planned of {}", format_bytes(facts.planned_bytes),
-                            format_bytes(facts.available_bytes)));
+  row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device,
+                             name_of(setup.precision), facts.matmul_flops / 1e9));
+  const MemoryPlan& memory = facts.plan.memory;
+  row("memory", fmt::format("{} planned{}", format_bytes(memory.peak),
+                            memory.host > 0 ? fmt::format(" on the GPU, {} of state in host memory",
+                                                          format_bytes(memory.host))
+                                            : std::string()));
+  row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
 }
 

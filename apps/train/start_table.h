@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "apps/train/options.h"
+#include "apps/train/planner.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
@@ -13,8 +13,7 @@ namespace sluice {
 /// What a run has come to beside its options.
 struct StartFacts {
   std::int64_t parameters = 0;
-  std::size_t planned_bytes = 0;
-  std::size_t available_bytes = 0;
+  Plan plan;
   double matmul_flops = 0;  ///< measured, per second
   std::string device_name{};
   std::filesystem::path output;

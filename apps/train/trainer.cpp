@@ -17,7 +17,10 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const
       optimizer_(optimizer),
       schedule_(schedule),
       options_(options),
-      upload_(space.device(), options.micro_batch, options.seq_len, options.copy_stream) {
+      upload_(space.device(), options.micro_batch, options.seq_len, options.copy_stream),
+      losses_(Tensor::empty(space.device(),
+                            {std::max<std::int64_t>(1, options.batch_size / options.micro_batch)},
+                            accumulator_of(space.working().dtype()))) {
   if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
   for (std::int64_t layer = 0; layer < model.config().n_layer; ++layer) {
     std::int64_t end = 0;
@@ -46,7 +49,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
     };
     upload_.start(part(batch.tokens), part(batch.targets));
   };
-  std::vector<Tensor> losses;
+  std::int64_t micro_batches = 0;
   space_.forget_gradients();
   upload(0);
   for (std::int64_t first = 0; first < tokens_per_update; first += piece) {
@@ -60,7 +63,9 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
         tokens, targets,
         {.scale = 1.0 / static_cast<double>(tokens_per_update), .loss_scale = scaler_.scale()},
         dropout);
-    losses.push_back(loss.loss);
+    const Tensor place = losses_.slice(micro_batches++, {1});
+    place.device()->runtime().copy_within(place.view().address, loss.loss.view().address,
+                                          place.bytes(), place.stream());
     // The backward pass overwrites the gradients that an update still under way would read.
     optimizer_.finish();
     if (first + piece >= tokens_per_update) optimizer_.prefetch();
@@ -72,8 +77,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   // kernels change nothing.
   optimizer_.step(result.rate, space_.clip_gradients(options_.grad_clip, scaler_.scale()));
   result.gradient_norm = space_.gradient_norm();
-  for (const Tensor& loss : losses)
-    result.loss += loss.item();
+  for (const double loss : losses_.slice(0, {micro_batches}).to_host())
+    result.loss += loss;
   result.applied = std::isfinite(result.gradient_norm);
   if (!result.applied) optimizer_.retract();
   scaler_.update(result.applied);

@@ -25,7 +25,8 @@ struct TrainStep {
 class Trainer {
  public:
   struct Options {
-    std::int64_t micro_batch = 1;  ///< sequences; divides the batch
+    std::int64_t batch_size = 1;   ///< sequences of an update
+    std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides the batch
     std::int64_t seq_len = 1;
     double grad_clip = 1;
     double dropout = 0;
@@ -57,6 +58,7 @@ class Trainer {
   Options options_;
   LossScaler scaler_;
   BatchUpload upload_;
+  Tensor losses_;  ///< of the micro-batches of an update, so that the host waits only once
   std::vector<std::int64_t> block_ends_;  ///< in the parameter space
 };
 

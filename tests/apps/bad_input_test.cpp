@@ -199,7 +199,7 @@ TEST_CASE("what the machine or the model does not have is refused") {
       {"train_gpt2", {{"--model", "-"}, {"--n-embd", "10"}, {"--n-head", "3"}}, 2, "divisible"},
       {"train_gpt2", {{"--model", "-"}, {"--n-layer", "9223372036854775807"}}, 2, "n_layer"},
       {"train_gpt2", {{"--model", "-"}, {"--n-embd", "4611686018427387904"}}, 2, "n_embd"},
-      {"train_gpt2", {{"--model", "-"}, {"--n-embd", "131072"}, {"--seq-len", "8"}}, 1, "memory"},
+      {"train_gpt2", {{"--model", "-"}, {"--n-embd", "131072"}, {"--seq-len", "8"}}, 2, "memory"},
       {"train_gpt2", {{"--resume", "nowhere"}}, 2, "nowhere"},
       {"generate", {{"--device", "cpu"}, {"--precision", "tf32"}}, 2, "tf32"},
       {"generate", {{"--tokens", "1 64"}}, 2, "64"},

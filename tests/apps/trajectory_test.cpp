@@ -41,7 +41,8 @@ struct Run {
                                   seq_len);
     BatchLoader loader(*tokens, sampler, batch, seq_len);
     Trainer trainer(*loaded.model, *loaded.space, *optimizer, schedule,
-                    {.micro_batch = micro_batch,
+                    {.batch_size = batch,
+                     .micro_batch = micro_batch,
                      .seq_len = seq_len,
                      .grad_clip = hyper.at(hyper.contains("clip") ? "clip" : "grad_clip"),
                      .loss_scaling = dtype == DType::f16,

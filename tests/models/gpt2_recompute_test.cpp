@@ -9,6 +9,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
 
 // What a layer does not keep is computed again: no bit of a loss or gradient changes, only memory.
 
@@ -84,7 +85,7 @@ Results train(const Setup& setup) {
     for (const Tensor& part : {loss, losses})
       std::ranges::copy(part.to_host(), std::back_inserter(results.losses));
   }
-  results.gradients = setup.made.space->gradient().to_host();
+  results.gradients = flat_gradients(*setup.made.space).to_host();
   return results;
 }
 
@@ -112,11 +113,11 @@ std::size_t expected_bytes(const GPT2Config& config, DType dtype, const Modes& m
   const std::size_t sums = rows * size_of(accumulator_of(dtype));
   const auto heads = static_cast<std::size_t>(config.n_head);
   std::size_t bytes = row + 2 * sums + row;  // the last LayerNorm's, the gradient of its output
-  bool first = true;                         // its input has no branch
+  Recompute before = none;
   for (const Recompute mode : modes) {
     if (mode == block) {
-      bytes += row;
-      if (!first) bytes += row;
+      // The first layer has no branch yet; behind another mode the stream is a sum kept already.
+      bytes += before == block ? 2 * row : row;
     } else {
       bytes += row + 2 * sums;                // LayerNorm: the sum
       bytes += 4 * row + heads * sums;        // attention: q, k, v, its output
@@ -125,7 +126,7 @@ std::size_t expected_bytes(const GPT2Config& config, DType dtype, const Modes& m
       if (mode != gelu_ln) bytes += 2 * row;  // the LayerNorms' outputs
       if (mode == none) bytes += inner;
     }
-    first = false;
+    before = mode;
   }
   return bytes;
 }

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/train/command_line.h"
+#include "apps/train/options.h"
+#include "apps/train/plan_report.h"
+#include "apps/train/progress.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace {
+
+using namespace sluice;
+
+void measure_and_save(const TrainOptions& options, const std::string& file) {
+  cpu::set_threads(static_cast<int>(options.threads));
+  const DeviceKind kind = choose_device(options.device);
+  const DeviceProfile profile = measure_profile(kind, parse_precision(options.precision, kind));
+  save_profile(file, profile);
+  say(fmt::format("{} written: {}\n", file, profile.name));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("plan", [&] {
+    TrainOptions options;
+    std::string save_probe;
+    CommandLine line("plan",
+                     "Says, before anything runs, how a training would use memory and how long a "
+                     "step would take, here or on another machine. It takes train_gpt2's options.");
+    declare_options(line, options);
+    line.group("Planning");
+    line.add(
+        "--device-profile", options.device_profile,
+        fmt::format("Plan for a GPU that is not at hand: {}", fmt::join(known_profiles(), ", ")));
+    line.add("--probe", options.probe,
+             "Plan for the machine on which --save-probe wrote this file");
+    line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
+    line.add("--json", options.json, "Print an object instead of a table");
+    if (!line.parse(argc, argv)) return 0;
+    if (!save_probe.empty())
+      measure_and_save(options, save_probe);
+    else
+      print_plan(options);
+    return 0;
+  });
+}

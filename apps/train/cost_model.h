@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/train/device_profile.h"
+#include "apps/train/memory_choice.h"
+#include "models/gpt2/config.h"
+
+namespace sluice {
+
+/// Seconds of one update and what they go to.
+struct StepTime {
+  double forward = 0;
+  double backward = 0;
+  double recompute = 0;
+  double update = 0;  ///< of state on the device
+  double stall = 0;   ///< waiting for state that streams, where nothing hides it
+  std::uint64_t bytes_each_way = 0;
+
+  double total() const { return forward + backward + recompute + update + stall; }
+};
+
+struct StepWork {
+  std::int64_t batch = 1;
+  std::int64_t seq_len = 1;
+  DType dtype = DType::f32;
+  std::int64_t resident_parameters = 0;  ///< whose state stays on the device
+  double resident_state = 0;             ///< bytes
+  double streamed_state = 0;             ///< bytes that rest on the host
+};
+
+/// Predicts a step: matrix products at the profile's rate, less for batches that do not fill the
+/// device; passes over memory at its rate; streamed state hides under one micro-batch's forward
+/// pass, since clipping by the norm of all gradients lets no update start earlier.
+StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+                      const DeviceProfile& profile);
+
+}  // namespace sluice

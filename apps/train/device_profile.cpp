@@ -1,0 +1,224 @@
+#include "apps/train/device_profile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/train/calibrate.h"
+#include "engine/io/durable.h"
+#include "engine/io/json_document.h"
+#include "engine/tensor.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr double giga = 1e9;
+constexpr std::size_t mebi = std::size_t{1} << 20;
+constexpr std::size_t gibi = std::size_t{1} << 30;
+
+/// What a CUDA context with this program's kernels takes on the card and in the process, and what
+/// cuBLASLt is given, before any of it was measured.
+constexpr std::size_t usual_context = 460 * mebi;
+constexpr std::size_t usual_gpu_process = 1536 * mebi;
+constexpr std::size_t usual_workspace = 32 * mebi;
+/// The program, its libraries, the loader's buffers.
+constexpr std::size_t usual_cpu_process = 192 * mebi;
+
+struct Known {
+  const char* key;
+  const char* name;
+  int capability, multiprocessors;
+  std::size_t memory;
+  double teraflops, memory_rate, link_rate;  ///< 16-bit; GB/s; GB/s of one direction alone
+};
+// Achievable figures of 16-bit training, not peaks.
+constexpr Known known[] = {
+    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12},
+    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25},
+    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25},
+    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25},
+    {"h100", "H100 80 GB", 90, 132, 80 * gibi, 420, 3350, 55},
+    {"h200", "H200", 90, 132, 141 * gibi, 450, 4800, 55},
+};
+
+/// Copies in both directions leave each less than it has alone.
+constexpr double duplex = 0.85;
+/// Of the memory's peak rate, what a plain pass over memory reaches.
+constexpr double memory_share = 0.8;
+
+using Clock = std::chrono::steady_clock;
+
+/// The best of a few runs of `work`, in seconds.
+template <class Work>
+double seconds_of(DeviceContext& device, Work&& work) {
+  double best = 1e9;
+  for (int run = 0; run < 4; ++run) {
+    device.runtime().synchronize(device.stream());
+    const auto start = Clock::now();
+    work();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+void measure_copies(DeviceProfile& profile, const DevicePtr& device) {
+  constexpr std::int64_t bytes = std::int64_t{64} << 20;
+  Runtime& runtime = device->runtime();
+  const Tensor a = Tensor::zeros(device, {bytes}, DType::u8);
+  const Tensor b = Tensor::zeros(device, {bytes}, DType::u8);
+  const auto size = static_cast<std::size_t>(bytes);
+  // Every byte is read once and written once.
+  profile.memory_rate =
+      2.0 * static_cast<double>(bytes) / seconds_of(*device, [&] {
+        runtime.copy_within(a.view().address, b.view().address, size, device->stream());
+        runtime.synchronize(device->stream());
+      });
+  if (!profile.gpu) return;
+  std::byte* const pinned = runtime.reserve_pinned(2 * size);
+  if (pinned == nullptr) return;
+  const Stream up = runtime.make_stream(), down = runtime.make_stream();
+  const double seconds = seconds_of(*device, [&] {
+    runtime.copy_from_host(a.view().address, pinned, size, up);
+    runtime.copy_to_host(pinned + size, b.view().address, size, down);
+    runtime.synchronize(up);
+    runtime.synchronize(down);
+  });
+  profile.to_device_rate = profile.to_host_rate = static_cast<double>(bytes) / seconds;
+  runtime.release_pinned(pinned, 2 * size);
+}
+
+/// All but the rates.
+DeviceProfile describe(DeviceKind kind) {
+  const auto runtime = make_runtime(kind);
+  const DeviceInfo info = runtime->info();
+  const bool gpu = kind == DeviceKind::cuda;
+  const bool real = gpu && !info.emulated;
+  DeviceProfile profile{.name = info.name,
+                        .gpu = gpu,
+                        .capability = info.capability,
+                        .multiprocessors = info.multiprocessors,
+                        .workspace = runtime->workspace_bytes(),
+                        .context = real ? usual_context : 0,
+                        .process = real ? usual_gpu_process : usual_cpu_process};
+  // Others may be using the card.
+  profile.memory = std::min(info.memory, info.free_memory + profile.context);
+  return profile;
+}
+
+/// Rounded so that two measurements of one machine agree.
+double one_figure(double value) {
+  if (value <= 0) return 0;
+  const double scale = std::pow(10.0, std::floor(std::log10(value)));
+  return std::round(value / scale) * scale;
+}
+
+}  // namespace
+
+std::vector<std::string> known_profiles() {
+  std::vector<std::string> names;
+  for (const Known& entry : known)
+    names.emplace_back(entry.key);
+  return names;
+}
+
+DeviceProfile known_profile(const std::string& name) {
+  const auto* const found =
+      std::ranges::find_if(known, [&](const Known& entry) { return name == entry.key; });
+  if (found == std::end(known))
+    fail(fmt::format("--device-profile {} is not one of {}; a file that plan --save-probe wrote on "
+                     "another machine is given by --probe",
+                     name, fmt::join(known_profiles(), ", ")),
+         ErrorKind::usage);
+  return {.name = found->name,
+          .gpu = true,
+          .capability = found->capability,
+          .multiprocessors = found->multiprocessors,
+          .memory = found->memory,
+          .workspace = usual_workspace,
+          .context = usual_context,
+          .process = usual_gpu_process,
+          .wide_flops = found->teraflops / 4 * 1e12,
+          .narrow_flops = found->teraflops * 1e12,
+          .memory_rate = found->memory_rate * giga * memory_share,
+          .to_device_rate = found->link_rate * giga * duplex,
+          .to_host_rate = found->link_rate * giga * duplex};
+}
+
+DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
+  DeviceProfile profile = describe(kind);
+  measure_copies(profile, make_device(kind, precision, std::size_t{160} << 20));
+  const double rate = measure_matmul_rate(kind, precision);
+  const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
+  (wide ? profile.wide_flops : profile.narrow_flops) = rate;
+  return profile;
+}
+
+DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision) {
+  DeviceProfile profile = describe(kind);
+  if (profile.context > 0) {  // a real GPU
+    profile = measure_profile(kind, precision);
+    for (double* rate : {&profile.wide_flops, &profile.narrow_flops, &profile.memory_rate,
+                         &profile.to_device_rate, &profile.to_host_rate})
+      *rate = one_figure(*rate);
+    return profile;
+  }
+  profile.wide_flops = 2e11;
+  profile.narrow_flops = 4e11;
+  profile.memory_rate = 2e10;
+  profile.to_device_rate = profile.to_host_rate = 1e10;
+  return profile;
+}
+
+void save_profile(const fs::path& file, const DeviceProfile& p) {
+  const Json json{{"name", p.name},
+                  {"gpu", p.gpu},
+                  {"capability", p.capability},
+                  {"multiprocessors", p.multiprocessors},
+                  {"memory", p.memory},
+                  {"workspace", p.workspace},
+                  {"context", p.context},
+                  {"process", p.process},
+                  {"wide_flops", p.wide_flops},
+                  {"narrow_flops", p.narrow_flops},
+                  {"memory_rate", p.memory_rate},
+                  {"to_device_rate", p.to_device_rate},
+                  {"to_host_rate", p.to_host_rate}};
+  const std::string text = json.dump(2) + "\n";
+  write_file_durably(file, std::as_bytes(std::span(text)));
+}
+
+DeviceProfile load_profile(const fs::path& file) {
+  const nlohmann::json json = read_json_file(file, std::uint64_t{1} << 16);
+  try {
+    DeviceProfile p{.name = json.at("name").get<std::string>(),
+                    .gpu = json.at("gpu").get<bool>(),
+                    .capability = json.at("capability").get<int>(),
+                    .multiprocessors = json.at("multiprocessors").get<int>(),
+                    .memory = json.at("memory").get<std::size_t>(),
+                    .workspace = json.at("workspace").get<std::size_t>(),
+                    .context = json.at("context").get<std::size_t>(),
+                    .process = json.at("process").get<std::size_t>(),
+                    .wide_flops = json.at("wide_flops").get<double>(),
+                    .narrow_flops = json.at("narrow_flops").get<double>(),
+                    .memory_rate = json.at("memory_rate").get<double>(),
+                    .to_device_rate = json.at("to_device_rate").get<double>(),
+                    .to_host_rate = json.at("to_host_rate").get<double>()};
+    for (const double rate :
+         {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate, p.to_host_rate})
+      if (!(rate >= 0) || !std::isfinite(rate))
+        fail(fmt::format("{}: a rate is {}; rates are positive", file.string(), rate),
+             ErrorKind::usage);
+    return p;
+  } catch (const nlohmann::json::exception& error) {
+    fail(fmt::format("{} is not a probe file: {}", file.string(), error.what()), ErrorKind::usage);
+  }
+}
+
+}  // namespace sluice

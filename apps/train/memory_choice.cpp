@@ -1,0 +1,19 @@
+#include "apps/train/memory_choice.h"
+
+#include <fmt/format.h>
+
+namespace sluice {
+
+std::string to_flags(const MemoryChoice& c) {
+  std::string flags =
+      fmt::format("--micro-batch {} --recompute {} --state-layout {} --gradients {}", c.micro_batch,
+                  to_string(c.recompute), name_of(c.layout), c.narrow_gradients ? "bf16" : "fp32");
+  if (!c.streams()) return flags + " --offload off";
+  flags += fmt::format(" --resident-blocks {}", c.resident_blocks);
+  const MemoryChoice usual;
+  if (c.chunk != usual.chunk) flags += fmt::format(" --stream-chunk {}", c.chunk);
+  if (c.staging != usual.staging) flags += fmt::format(" --staging-chunks {}", c.staging);
+  return flags;
+}
+
+}  // namespace sluice

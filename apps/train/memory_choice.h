@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/recompute.h"
+#include "optim/state_layout.h"
+
+namespace sluice {
+
+/// Everything that decides how much memory a training run takes beside its model and its batch.
+struct MemoryChoice {
+  std::int64_t micro_batch = 1;        ///< sequences
+  std::vector<Recompute> recompute{};  ///< of each layer
+  StateLayout layout = StateLayout::fp32;
+  bool narrow_gradients = false;               ///< sums of the blocks' matrices in bf16
+  std::int64_t resident_blocks = 0;            ///< the lowest, whose state stays on the device
+  std::int64_t chunk = std::int64_t{4} << 20;  ///< parameters that stream at a time
+  int staging = 4;                             ///< chunks that may be on their way
+
+  bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
+};
+
+/// As flags of train_gpt2.
+std::string to_flags(const MemoryChoice& choice);
+
+}  // namespace sluice

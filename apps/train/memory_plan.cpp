@@ -1,0 +1,71 @@
+#include "apps/train/memory_plan.h"
+
+#include <algorithm>
+
+#include "engine/host_memory.h"
+#include "models/gpt2/generate.h"
+
+namespace sluice {
+namespace {
+
+struct MetaRun {
+  MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+          std::size_t workspace_bytes)
+      : device(make_meta_device(0, workspace_bytes)),
+        host(make_host_memory(device, 0).memory),
+        training(options, setup, choice, device, host) {}
+
+  MemoryPlan counted() const {
+    return {.peak = device->arena().peak(),
+            .high_water = device->arena().high_water(),
+            .by_use = device->arena().peak_by_use(),
+            .host = host->arena().high_water()};
+  }
+
+  DevicePtr device, host;
+  Training training;
+};
+
+void sample(const TrainOptions& o, const RunSetup& setup, const MetaRun& run) {
+  const auto context = static_cast<std::size_t>(setup.config.n_positions);
+  const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
+  const auto begin = [&](std::size_t tokens) {
+    generate(run.training.model, run.device, std::vector<std::int32_t>(tokens), {.max_tokens = 2});
+  };
+  begin(prompt);
+  // A text longer than the context is cut to the newer half of it and read again.
+  if (prompt + static_cast<std::size_t>(o.sample_tokens) > context) begin(context - context / 2);
+}
+
+}  // namespace
+
+std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
+  if (!setup.tokenizer) return {0};
+  const Tokenizer& tokenizer = *setup.tokenizer;
+  if (!o.prompt.empty()) return tokenizer.encode(o.prompt);
+  if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
+  return {tokenizer.encode("\n").front()};
+}
+
+MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+                       std::size_t workspace_bytes) {
+  MetaRun run(o, setup, choice, workspace_bytes);
+  // The third micro-batch of an update finds what the second found.
+  const std::int64_t rows = std::min(o.batch_size, 2 * choice.micro_batch);
+  const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
+  const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
+                    .targets = std::vector<std::int32_t>(tokens)};
+  for (std::int64_t step = 0; step < 2; ++step) {
+    run.training.trainer.step(step, batch);
+    if (setup.data.val) run.training.trainer.evaluate(*setup.data.val, 1);
+    if (o.sample_tokens > 0) sample(o, setup, run);
+  }
+  return run.counted();
+}
+
+MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+                      std::size_t workspace_bytes) {
+  return MetaRun(o, setup, choice, workspace_bytes).counted();
+}
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "apps/train/training.h"
+
+namespace sluice {
+
+/// What training takes, counted by running the same code on `meta`.
+struct MemoryPlan {
+  std::size_t peak = 0;        ///< bytes in use on the device at one time
+  std::size_t high_water = 0;  ///< the end of the highest block: what the device must back
+  MemoryByUse by_use{};        ///< at the peak
+  std::size_t host = 0;        ///< bytes of state that rests in host memory
+};
+
+/// Two updates, a validation and the beginning of a sample. `workspace_bytes` is what the device's
+/// kernels ask for.
+MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
+                       const MemoryChoice& choice, std::size_t workspace_bytes);
+
+/// Only what is held between updates.
+MemoryPlan plan_state(const TrainOptions& options, const RunSetup& setup,
+                      const MemoryChoice& choice, std::size_t workspace_bytes);
+
+/// What a sample starts from: the prompt's tokens.
+std::vector<std::int32_t> sample_prompt(const TrainOptions& options, const RunSetup& setup);
+
+}  // namespace sluice

@@ -1,0 +1,156 @@
+#include "apps/train/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/train/progress.h"
+#include "apps/train/sizes.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double gib(std::size_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+/// The machine that is planned for, and whether it had to be guessed.
+struct Target {
+  DeviceProfile profile;
+  RunSetup setup;
+  std::string note{};
+};
+
+Target find_target(const TrainOptions& o) {
+  std::string note;
+  std::optional<DeviceProfile> other;
+  if (!o.probe.empty()) {
+    other = load_profile(o.probe);
+  } else if (!o.device_profile.empty()) {
+    other = known_profile(o.device_profile);
+  } else if (!o.gpu_memory.empty() && o.device != "cuda" &&
+             choose_device(o.device) == DeviceKind::cpu) {
+    other = known_profile("3090");
+    note = "there is no GPU here: times are those of an RTX 3090; --device-profile names others";
+  }
+  if (other) {
+    if (!knows_shape(o))
+      fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
+           ErrorKind::usage);
+    auto setup = resolve_shape(o, other->gpu, other->capability, other->name);
+    return {std::move(*other), std::move(setup), note};
+  }
+  const DeviceKind kind = choose_device(o.device);
+  const Precision precision = parse_precision(o.precision, kind);
+  DeviceProfile profile = profile_at_hand(kind, precision);
+  RunSetup setup = knows_shape(o) && o.data.empty()
+                       ? resolve_shape(o, profile.gpu, profile.capability, profile.name)
+                       : resolve(o);
+  setup.precision = precision;
+  return {std::move(profile), std::move(setup), note};
+}
+
+std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& setup) {
+  const double tokens =
+      static_cast<double>(o.batch_size) * static_cast<double>(setup.trainer.seq_len);
+  return fmt::format(
+      "{:.2f} s a step, {:.0f} tokens/s: forward {:.2f}, backward {:.2f}, recompute {:.2f}, update "
+      "{:.2f}, stall {:.2f}",
+      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall);
+}
+
+}  // namespace
+
+std::string plan_table(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+                       const Planned& planned) {
+  const auto& [choice, memory, time] = planned.chosen;
+  const Budgets budgets = budgets_of(o, profile);
+  const char* const device = profile.gpu ? "GPU" : "host";
+  std::string text;
+  const auto row = [&](const std::string& name, const std::string& value) {
+    text += fmt::format("{:<12} {}\n", name, value);
+  };
+  row("model", fmt::format("{} parameters, {} layers, {}",
+                           format_count(static_cast<double>(setup.config.parameter_count())),
+                           setup.config.n_layer, name_of(setup.precision)));
+  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
+                           setup.trainer.seq_len, choice.micro_batch));
+  row("device", profile.name);
+  text += fmt::format("\n{:<24} {:>14} {:>10}\n", fmt::format("{} memory", device), "bytes", "GiB");
+  const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
+    if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
+  };
+  for (std::size_t use = 0; use < memory_uses; ++use)
+    bytes_row(std::string(name_of(static_cast<MemoryUse>(use))), memory.by_use[use]);
+  bytes_row("between blocks", memory.high_water - memory.peak);
+  bytes_row(profile.gpu ? "driver (estimate)" : "process (estimate)", budgets.device_reserve);
+  bytes_row("together", memory.high_water + budgets.device_reserve);
+  bytes_row("allowed", budgets.device + budgets.device_reserve);
+  if (profile.gpu) {
+    text += "host memory\n";
+    bytes_row("state", memory.host);
+    bytes_row("process (estimate)", budgets.host_reserve);
+    bytes_row("together", memory.host + budgets.host_reserve);
+    bytes_row("allowed", budgets.host + budgets.host_reserve);
+  }
+  text += "\n";
+  row("flags", to_flags(choice));
+  if (choice.streams())
+    row("streaming", fmt::format("state of {} of {} blocks, {} each way a step",
+                                 setup.config.n_layer - choice.resident_blocks,
+                                 setup.config.n_layer, format_bytes(time.bytes_each_way)));
+  row("predicted", time_line(time, o, setup));
+  for (const Plan& other : planned.others)
+    row("also fits",
+        fmt::format("{} ({:.2f} s a step)", to_flags(other.choice), other.time.total()));
+  return text;
+}
+
+Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+               const Planned& planned) {
+  const Budgets budgets = budgets_of(o, profile);
+  const auto one = [&](const Plan& plan) {
+    Json uses;
+    for (std::size_t use = 0; use < memory_uses; ++use)
+      uses[std::string(name_of(static_cast<MemoryUse>(use)))] = plan.memory.by_use[use];
+    return Json{{"flags", to_flags(plan.choice)},
+                {"device_peak_bytes", plan.memory.peak},
+                {"device_bytes", plan.memory.high_water},
+                {"device_peak_by_use", uses},
+                {"host_bytes", plan.memory.host},
+                {"predicted_seconds",
+                 {{"total", plan.time.total()},
+                  {"forward", plan.time.forward},
+                  {"backward", plan.time.backward},
+                  {"recompute", plan.time.recompute},
+                  {"update", plan.time.update},
+                  {"stall", plan.time.stall}}},
+                {"bytes_each_way", plan.time.bytes_each_way}};
+  };
+  Json json{{"device", profile.name},
+            {"parameters", setup.config.parameter_count()},
+            {"precision", name_of(setup.precision)},
+            {"batch_size", o.batch_size},
+            {"seq_len", setup.trainer.seq_len},
+            {"device_budget_bytes", budgets.device + budgets.device_reserve},
+            {"device_reserve_bytes", budgets.device_reserve},
+            {"host_budget_bytes", budgets.host + budgets.host_reserve},
+            {"host_reserve_bytes", budgets.host_reserve},
+            {"chosen", one(planned.chosen)},
+            {"others", Json::array()}};
+  for (const Plan& other : planned.others)
+    json["others"].push_back(one(other));
+  return json;
+}
+
+void print_plan(const TrainOptions& o) {
+  const Target target = find_target(o);
+  const Planned planned = plan_run(o, target.setup, target.profile);
+  if (o.json) return say(plan_json(o, target.setup, target.profile, planned).dump(2) + "\n");
+  if (!target.note.empty()) say("note         " + target.note + "\n");
+  say(plan_table(o, target.setup, target.profile, planned));
+}
+
+}  // namespace sluice

@@ -1,0 +1,334 @@
+#include "apps/train/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/train/progress.h"
+#include "apps/train/sizes.h"
+
+namespace sluice {
+namespace {
+
+/// How precisely state is kept: the planner goes down this list only as far as it must.
+struct StateForm {
+  StateLayout layout;
+  bool narrow_gradients;
+};
+
+std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
+  const bool adam = o.optimizer == "adamw";
+  std::vector<StateLayout> layouts;
+  if (o.state_layout != "auto") {
+    layouts = {parse_state_layout(o.state_layout, working)};
+    if (!adam && layouts[0] != StateLayout::fp32)
+      fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} keeps its state in fp32",
+                       o.state_layout, o.optimizer),
+           ErrorKind::usage);
+  } else if (!adam) {
+    layouts = {StateLayout::fp32};
+  } else if (working == DType::bf16) {
+    layouts = {StateLayout::split, StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8};
+  } else if (working == DType::f64) {
+    layouts = {StateLayout::fp32};
+  } else {
+    layouts = {StateLayout::fp32, StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8};
+  }
+  if (o.gradients == "bf16" && working != DType::bf16)
+    fail(fmt::format("--gradients bf16 needs --precision bf16, not {} weights", name_of(working)),
+         ErrorKind::usage);
+  std::vector<StateForm> forms;
+  for (const StateLayout layout : layouts) {
+    if (o.gradients != "bf16") forms.push_back({layout, false});
+    if (o.gradients != "fp32" && working == DType::bf16) forms.push_back({layout, true});
+  }
+  return forms;
+}
+
+std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
+  if (o.micro_batch != "auto") return {setup.trainer.micro_batch};
+  // On the CPU larger ones than this bring nothing.
+  const std::int64_t most = gpu ? o.batch_size : setup.trainer.micro_batch;
+  constexpr std::int64_t most_tokens = 1 << 16;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t rows = most; rows >= 1; --rows)
+    if (o.batch_size % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens))
+      sizes.push_back(rows);
+  return sizes;
+}
+
+/// All layers alike, and every split between neighbouring modes: the first layers do more.
+std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::int64_t layers) {
+  if (o.recompute != "auto") return {parse_recompute(o.recompute, layers)};
+  constexpr Recompute modes[] = {Recompute::none, Recompute::gelu, Recompute::gelu_ln,
+                                 Recompute::block};
+  std::vector<std::vector<Recompute>> lists{
+      std::vector(static_cast<std::size_t>(layers), Recompute::none)};
+  for (std::size_t mode = 1; mode < std::size(modes); ++mode)
+    for (std::int64_t more = 1; more <= layers; ++more) {
+      auto list = std::vector(static_cast<std::size_t>(layers), modes[mode - 1]);
+      std::fill_n(list.begin(), more, modes[mode]);
+      lists.push_back(std::move(list));
+    }
+  return lists;
+}
+
+class Planner {
+ public:
+  Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile)
+      : o_(o),
+        setup_(setup),
+        profile_(profile),
+        layers_(setup.config.n_layer),
+        budgets_(budgets_of(o, profile)) {}
+
+  Planned plan() {
+    Planned planned;
+    for (const StateForm& form : state_forms(o_, setup_.precision.dtype)) {
+      auto best = best_of(form);
+      if (!best) continue;
+      if (planned.chosen.choice.recompute.empty())
+        planned.chosen = std::move(*best);
+      else
+        planned.others.push_back(std::move(*best));
+      if (planned.others.size() == 3) break;
+    }
+    if (planned.chosen.choice.recompute.empty()) refuse();
+    std::ranges::sort(planned.others, {}, [](const Plan& plan) { return plan.time.total(); });
+    return planned;
+  }
+
+ private:
+  struct Need {
+    std::size_t device = 0, host = 0;
+  };
+
+  /// State on the device and on the host with r of the blocks resident; linear in r between none
+  /// and all but one, so three plans tell all.
+  struct StateNeed {
+    Need none, one, all;
+
+    Need with(std::int64_t resident, std::int64_t layers) const {
+      if (resident >= layers) return all;
+      const auto r = static_cast<std::size_t>(resident);
+      return {none.device + r * (one.device - none.device), none.host - r * (none.host - one.host)};
+    }
+  };
+
+  MemoryChoice choice_of(const StateForm& form, std::int64_t resident) const {
+    MemoryChoice choice{
+        .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
+        .layout = form.layout,
+        .narrow_gradients = form.narrow_gradients,
+        .resident_blocks = resident,
+        .chunk = o_.stream_chunk,
+        .staging = static_cast<int>(o_.staging_chunks)};
+    return choice;
+  }
+
+  Need state_at(const StateForm& form, std::int64_t resident) const {
+    const MemoryPlan plan = plan_state(o_, setup_, choice_of(form, resident), profile_.workspace);
+    return {plan.high_water, plan.host};
+  }
+
+  StateNeed state_need(const StateForm& form) const {
+    StateNeed need;
+    need.all = state_at(form, layers_);
+    if (!can_stream()) return need;
+    need.none = state_at(form, 0);
+    need.one = layers_ > 1 ? state_at(form, 1) : need.all;
+    return need;
+  }
+
+  bool can_stream() const { return profile_.gpu && o_.offload != "off"; }
+
+  std::int64_t least_resident() const {
+    if (!can_stream()) return layers_;
+    return std::min(o_.resident_blocks.value_or(0), layers_);
+  }
+  std::int64_t most_resident() const {
+    if (o_.resident_blocks) return least_resident();
+    return o_.offload == "all" ? 0 : layers_;
+  }
+
+  /// Bytes of one update's passage beside what is held between updates, for one mode everywhere.
+  std::size_t transient(std::int64_t micro_batch, Recompute mode) {
+    const auto key = std::pair(micro_batch, mode);
+    if (const auto known = transients_.find(key); known != transients_.end()) return known->second;
+    MemoryChoice choice = choice_of({StateLayout::fp32, false}, layers_);
+    choice.micro_batch = micro_batch;
+    std::ranges::fill(choice.recompute, mode);
+    const std::size_t whole = plan_memory(o_, setup_, choice, profile_.workspace).high_water;
+    const std::size_t state = plan_state(o_, setup_, choice, profile_.workspace).high_water;
+    return transients_[key] = whole - state;
+  }
+
+  /// For a list of two modes: between what either alone takes.
+  std::size_t transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
+    std::map<Recompute, std::size_t> counts;
+    for (const Recompute mode : list)
+      ++counts[mode];
+    double bytes = 0;
+    for (const auto& [mode, count] : counts)
+      bytes += static_cast<double>(transient(micro_batch, mode)) * static_cast<double>(count);
+    return static_cast<std::size_t>(bytes / static_cast<double>(list.size()));
+  }
+
+  StepTime time_of(const MemoryChoice& choice, const StateNeed& state) const {
+    const Need need = state.with(choice.resident_blocks, layers_);
+    const double width = static_cast<double>(size_of(setup_.precision.dtype));
+    const auto parameters = static_cast<double>(setup_.config.parameter_count());
+    // What the device holds for good is weights, gradients, state and the places of the ring.
+    const double gradients = parameters * (choice.narrow_gradients ? 2 : 4);
+    const double resident =
+        std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
+    return predict_step(setup_.config, choice,
+                        {.batch = o_.batch_size,
+                         .seq_len = setup_.trainer.seq_len,
+                         .dtype = setup_.precision.dtype,
+                         .resident_parameters = setup_.config.parameter_count(),
+                         .resident_state = resident,
+                         .streamed_state = static_cast<double>(need.host)},
+                        profile_);
+  }
+
+  std::optional<Plan> best_of(const StateForm& form) {
+    const StateNeed state = state_need(form);
+    struct Estimate {
+      MemoryChoice choice;
+      StepTime time;
+    };
+    std::vector<Estimate> estimates;
+    for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
+      for (const auto& list : recompute_lists(o_, layers_)) {
+        const std::size_t passing = transient(micro_batch, list);
+        // The most blocks whose state fits on the device: nothing is faster.
+        for (std::int64_t resident = most_resident(); resident >= least_resident(); --resident) {
+          const Need need = state.with(resident, layers_);
+          note(form, micro_batch, list, resident, {need.device + passing, need.host});
+          if (need.device + passing > budgets_.device || need.host > budgets_.host) continue;
+          Estimate estimate{choice_of(form, resident), {}};
+          estimate.choice.micro_batch = micro_batch;
+          estimate.choice.recompute = list;
+          estimate.time = time_of(estimate.choice, state);
+          estimates.push_back(std::move(estimate));
+          break;
+        }
+      }
+    }
+    std::ranges::stable_sort(estimates, {}, [](const Estimate& e) { return e.time.total(); });
+    // Estimates add up what is counted apart; the count of the whole decides.
+    constexpr int most_tries = 12;
+    int tries = 0;
+    for (const Estimate& estimate : estimates) {
+      MemoryChoice choice = estimate.choice;
+      for (; choice.resident_blocks >= least_resident() && tries < most_tries;
+           --choice.resident_blocks, ++tries) {
+        const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
+        if (memory.high_water <= budgets_.device && memory.host <= budgets_.host)
+          return Plan{choice, memory, time_of(choice, state)};
+        note(form, choice.micro_batch, choice.recompute, choice.resident_blocks,
+             {memory.high_water, memory.host});
+      }
+    }
+    return {};
+  }
+
+  /// Remembers what came nearest to fitting.
+  void note(const StateForm& form, std::int64_t micro_batch, const std::vector<Recompute>& list,
+            std::int64_t resident, const Need& need) {
+    const auto over = [](std::size_t bytes, std::size_t budget) {
+      return bytes > budget ? bytes - budget : 0;
+    };
+    const std::size_t excess = over(need.device, budgets_.device) + over(need.host, budgets_.host);
+    if (nearest_ && excess >= nearest_excess_) return;
+    nearest_excess_ = excess;
+    nearest_ = choice_of(form, resident);
+    nearest_->micro_batch = micro_batch;
+    nearest_->recompute = list;
+  }
+
+  [[noreturn]] void refuse() {
+    const MemoryChoice& choice = *nearest_;
+    const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
+    std::string parts;
+    for (std::size_t use = 0; use < memory_uses; ++use)
+      if (memory.by_use[use] > 0)
+        parts +=
+            fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<MemoryUse>(use)),
+                        format_bytes(memory.by_use[use]));
+    const std::size_t device = memory.high_water + budgets_.device_reserve;
+    const std::size_t host = memory.host + budgets_.host_reserve;
+    const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
+    std::string text =
+        fmt::format("the nearest that training comes to fitting is {}: ", to_flags(choice));
+    if (memory.high_water > budgets_.device)
+      text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
+                          memory.high_water, profile_.gpu ? "GPU" : "host", parts,
+                          memory.high_water - budgets_.device, flag, spell_bytes(device));
+    if (memory.host > budgets_.host)
+      text += fmt::format(
+          "{}{} bytes of state in host memory, {} too many; --host-memory {} "
+          "would do",
+          memory.high_water > budgets_.device ? "; and " : "", memory.host,
+          memory.host - budgets_.host, spell_bytes(host));
+    if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
+    fail(text, ErrorKind::usage);
+  }
+
+  /// What fits once the planner may choose all that flags have fixed.
+  std::optional<std::string> without_flags() const {
+    TrainOptions free = o_;
+    free.micro_batch = free.recompute = free.state_layout = free.gradients = free.offload = "auto";
+    free.resident_blocks.reset();
+    const bool fixed = o_.micro_batch != "auto" || o_.recompute != "auto" ||
+                       o_.state_layout != "auto" || o_.gradients != "auto" ||
+                       o_.offload != "auto" || o_.resident_blocks;
+    if (!fixed) return {};
+    try {
+      return to_flags(plan_run(free, setup_, profile_).chosen.choice);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+
+  const TrainOptions& o_;
+  const RunSetup& setup_;
+  const DeviceProfile& profile_;
+  std::int64_t layers_;
+  Budgets budgets_;
+  std::map<std::pair<std::int64_t, Recompute>, std::size_t> transients_;
+  std::optional<MemoryChoice> nearest_;
+  std::size_t nearest_excess_ = 0;
+};
+
+std::size_t less(std::size_t bytes, std::size_t reserve) {
+  return bytes > reserve ? bytes - reserve : 0;
+}
+
+}  // namespace
+
+Budgets budgets_of(const TrainOptions& o, const DeviceProfile& profile) {
+  const std::size_t host_limit = make_cpu_runtime()->capacity();
+  const std::size_t host =
+      o.host_memory.empty() ? host_limit : parse_bytes("--host-memory", o.host_memory);
+  if (!profile.gpu) {
+    if (!o.gpu_memory.empty())
+      fail("--gpu-memory: this run computes on the CPU; give --host-memory, or --device cuda",
+           ErrorKind::usage);
+    return {.device = less(host, profile.process), .device_reserve = profile.process};
+  }
+  const std::size_t card =
+      o.gpu_memory.empty() ? profile.memory : parse_bytes("--gpu-memory", o.gpu_memory);
+  return {.device = less(card, profile.context),
+          .host = less(host, profile.process),
+          .device_reserve = profile.context,
+          .host_reserve = profile.process};
+}
+
+Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile) {
+  return Planner(options, setup, profile).plan();
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+#include "apps/train/sizes.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <string_view>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+constexpr Unit units[] = {{"", 1},          {"B", 1},         {"KiB", 1 << 10},
+                          {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0},
+                          {"KB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+                          {"TB", 1e12}};
+
+}  // namespace
+
+std::size_t parse_bytes(const std::string& flag, const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const Unit& known : units) {
+    if (error != std::errc() || unit != known.name) continue;
+    const double bytes = number * known.bytes;
+    // Below a mebibyte it is a unit forgotten; above 2^50 nobody has it.
+    if (std::isfinite(bytes) && bytes >= 1 << 20 && bytes <= 0x1p50)
+      return static_cast<std::size_t>(bytes);
+    fail(fmt::format("{} {}: memory is given as 1MiB to 1024TiB, such as 11GiB or 512MiB", flag,
+                     text),
+         ErrorKind::usage);
+  }
+  fail(fmt::format("{}: '{}' is not a size; write 11GiB, 512MiB or bytes", flag, text),
+       ErrorKind::usage);
+}
+
+std::string spell_bytes(std::size_t bytes) {
+  for (const auto& [name, shift] :
+       {std::pair("GiB", 30), std::pair("MiB", 20), std::pair("KiB", 10)})
+    if (bytes % (std::size_t{1} << shift) == 0 && bytes > 0)
+      return fmt::format("{}{}", bytes >> shift, name);
+  return fmt::format("{}", bytes);
+}
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#include "apps/train/training.h"
+
+#include <fmt/format.h>
+
+namespace sluice {
+namespace {
+
+SpaceOptions space_options(const MemoryChoice& choice, const DevicePtr& host) {
+  SpaceOptions options{
+      .layout = choice.layout, .narrow_gradients = choice.narrow_gradients, .chunk = choice.chunk};
+  if (!choice.streams()) return options;
+  options.first_on_host = fmt::format("h.{}.attn.c_attn.weight", choice.resident_blocks);
+  options.host = host;
+  return options;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace& space,
+                                          int places) {
+  if (o.optimizer == "sgd")
+    return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
+  return make_adamw(
+      space, {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay},
+      places);
+}
+
+Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choice) {
+  Trainer::Options options = setup.trainer;
+  options.micro_batch = choice.micro_batch;
+  return options;
+}
+
+}  // namespace
+
+Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+                   const DevicePtr& device, const DevicePtr& host)
+    : model(setup.config),
+      space(model.parameters(), device, setup.precision.dtype, ParameterSpace::Use::training,
+            space_options(choice, host)),
+      optimizer(make_optimizer(options, space, choice.staging)),
+      trainer(model, space, *optimizer, setup.schedule, trainer_options(setup, choice)) {
+  model.set_recompute(choice.recompute);
+}
+
+}  // namespace sluice

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "apps/train/memory_choice.h"
+#include "apps/train/setup.h"
+#include "apps/train/trainer.h"
+
+namespace sluice {
+
+/// What computes and holds memory in a training run, in the order in which memory is taken: the
+/// same code on the device of a run and, for its plan, on `meta`.
+struct Training {
+  /// `host` is where state rests that the choice does not keep on the device; may be none if the
+  /// choice keeps all of it there.
+  Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+           const DevicePtr& device, const DevicePtr& host);
+
+  GPT2 model;
+  ParameterSpace space;
+  std::unique_ptr<Optimizer> optimizer;
+  Trainer trainer;
+};
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#include "engine/host_memory.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+/// The host as the CPU runtime sees it, but for where its memory comes from.
+class PinnedRuntime final : public Runtime {
+ public:
+  PinnedRuntime(DevicePtr device, bool& pinned)
+      : device_(std::move(device)), cpu_(make_cpu_runtime()), pinned_(pinned) {}
+
+  Device device() const override { return cpu_->device(); }
+  DeviceInfo info() const override { return cpu_->info(); }
+  std::size_t capacity() const override { return cpu_->capacity(); }
+
+  std::byte* reserve(std::size_t bytes) override {
+    std::byte* start = device_->runtime().reserve_pinned(bytes);
+    is_pinned_ = pinned_ = start != nullptr;
+    return is_pinned_ ? start : cpu_->reserve(bytes);
+  }
+  void release(std::byte* start, std::size_t bytes) override {
+    if (is_pinned_)
+      device_->runtime().release_pinned(start, bytes);
+    else
+      cpu_->release(start, bytes);
+  }
+  void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
+    std::memcpy(to, from, bytes);
+  }
+  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
+    std::memcpy(to, from, bytes);
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
+    std::memmove(to, from, bytes);
+  }
+  void fill_zero(std::byte* start, std::size_t bytes, Stream) override {
+    std::memset(start, 0, bytes);
+  }
+
+ private:
+  DevicePtr device_;  // outlives the memory that was pinned for it
+  std::unique_ptr<Runtime> cpu_;
+  bool& pinned_;  ///< what reserve, called by the DeviceContext's constructor, found
+  bool is_pinned_ = true;
+};
+
+}  // namespace
+
+HostMemory make_host_memory(const DevicePtr& device, std::size_t bytes) {
+  if (device->device().kind == DeviceKind::meta) return {make_meta_device(bytes), true};
+  check(bytes > 0, "host memory of no bytes was asked for");
+  bool pinned = true;
+  auto memory =
+      std::make_shared<DeviceContext>(std::make_unique<PinnedRuntime>(device, pinned), bytes);
+  return {std::move(memory), pinned};
+}
+
+}  // namespace sluice
