@@ -25,6 +25,11 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
   if (!items.empty()) ring_.emplace(space.device(), std::move(items), places);
 }
 
+void Optimizer::set_timeline(Timeline* timeline) {
+  timeline_ = timeline;
+  if (ring_) ring_->set_timeline(timeline);
+}
+
 void Optimizer::step(double rate, const Tensor& gradient_scale) {
   finish();
   ++updates_;
@@ -32,8 +37,11 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   step_ = {.count = updates_,
            .rate = rate,
            .gradient_scale = gradient_scale ? gradient_scale.view() : View{}};
-  for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-    if (!space_.chunks()[i].on_host) update(i, {});
+  {
+    const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
+    for (std::size_t i = 0; i < space_.chunks().size(); ++i)
+      if (!space_.chunks()[i].on_host) update(i, {});
+  }
   if (!ring_) return;
   ring_->rewind();
   ring_->prefetch();
@@ -56,7 +64,11 @@ void Optimizer::update_through(std::int64_t end) {
   for (; pending_ && next_ < on_host_.size(); ++next_) {
     const std::size_t chunk = on_host_[next_];
     if (space_.chunks()[chunk].offset >= end) return;
-    update(chunk, ring_->take());
+    const auto visiting = ring_->take();
+    {
+      const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
+      update(chunk, visiting);
+    }
     ring_->done();
   }
   pending_ = false;

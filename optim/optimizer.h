@@ -36,6 +36,9 @@ class Optimizer {
   void update_through(std::int64_t end);
   void finish();
 
+  /// Records updates ("update") and how state moves.
+  void set_timeline(Timeline* timeline);
+
   bool streams() const { return ring_.has_value(); }
   /// Bytes moved by the round that was finished last.
   StreamedBytes moved() const { return ring_ ? ring_->moved() : StreamedBytes{}; }
@@ -70,6 +73,7 @@ class Optimizer {
   bool pending_ = false;  ///< chunks on the host have not all been updated
   std::size_t next_ = 0;  ///< of on_host_
   std::int64_t updates_ = 0;
+  Timeline* timeline_ = nullptr;
 };
 
 std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,

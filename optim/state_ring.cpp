@@ -45,6 +45,7 @@ void StateRing::fetch() {
   // In short rounds an item may still be on its way home from another place.
   if (last_turn_[fetched_] != never)
     runtime.wait(to_device_, place_of(last_turn_[fetched_]).drained);
+  const Recorded span(timeline_, "fetch", Timeline::Lane::to_device, to_device_);
   std::byte* at = place.memory.view().address;
   for (const Tensor& part : items_[fetched_]) {
     runtime.copy_from_host(at, part.view().address, part.bytes(), to_device_);
@@ -63,7 +64,10 @@ void StateRing::prefetch() {
 std::vector<std::byte*> StateRing::take() {
   if (fetched_ == taken_) fetch();
   Place& place = place_of(turn_);
-  device_->runtime().wait(device_->stream(), place.arrived);
+  {
+    const Recorded span(timeline_, "stall", Timeline::Lane::compute, device_->stream());
+    device_->runtime().wait(device_->stream(), place.arrived);
+  }
   std::vector<std::byte*> parts;
   std::byte* at = place.memory.view().address;
   for (const Tensor& part : items_[taken_]) {
@@ -78,6 +82,7 @@ void StateRing::done() {
   Place& place = place_of(turn_);
   runtime.record(place.updated, device_->stream());
   runtime.wait(to_host_, place.updated);
+  const Recorded span(timeline_, "drain", Timeline::Lane::to_host, to_host_);
   const std::byte* at = place.memory.view().address;
   for (const Tensor& part : items_[taken_]) {
     // The host memory of a plan is no memory either.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/tensor.h"
+#include "engine/timeline.h"
 
 namespace sluice {
 
@@ -26,6 +27,9 @@ class StateRing {
 
   /// Takes `places` times the largest item from the device.
   StateRing(const DevicePtr& device, std::vector<Item> items, int places);
+
+  /// Records copies ("fetch", "drain") and what the compute stream waits for them ("stall").
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
   std::size_t items() const { return items_.size(); }
   /// Starts copying the first items of a round; may be called before the round begins.
@@ -62,6 +66,7 @@ class StateRing {
   std::size_t turn_ = 0;                 ///< of the item to be taken next, over all rounds
   std::size_t fetched_ = 0, taken_ = 0;  ///< items of this round
   StreamedBytes moved_, last_moved_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace sluice

@@ -77,6 +77,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
 
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");
+  line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");
   line.add("--save-every", o.save_every, "Checkpoint every this many steps; 0: only at the end");
   line.add("--keep", o.keep, "Checkpoints kept", 1);
   line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");

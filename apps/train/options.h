@@ -41,7 +41,7 @@ struct TrainOptions {
   bool plan = false, json = false;
   std::string device_profile, probe;
 
-  std::string output, resume = "auto";
+  std::string output, trace, resume = "auto";
   std::int64_t save_every = 0, keep = 2;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;

@@ -22,6 +22,7 @@
 #include "apps/train/setup.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
+#include "apps/train/trace_file.h"
 #include "engine/host_memory.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
@@ -88,6 +89,7 @@ class Session {
   BatchLoader loader_;
   std::vector<std::string> warnings_;  ///< from before the log was there
   std::optional<RunLog> log_;
+  std::optional<TraceFile> trace_;
   std::optional<StepPrinter> printer_;
   std::string data_fingerprint_;
   std::int64_t step_ = 0;  ///< updates done
@@ -147,6 +149,7 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
 void Session::prepare_output(const std::string& resolved) {
   fs::create_directories(output_);
   log_.emplace(output_ / "log.jsonl");
+  if (!options_.trace.empty()) trace_.emplace(options_.trace);
   for (const auto& warning : warnings_)
     log_->write("warning", {{"message", warning}});
   write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
@@ -269,8 +272,16 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                         {"tokens_per_second", rate},
                         {"mfu", mfu},
                         {"memory_bytes", device_->arena().peak()},
+                        {"forward_ms", result.report.forward},
+                        {"backward_ms", result.report.backward},
+                        {"update_ms", result.report.update},
+                        {"stall_ms", result.report.stall},
+                        {"bytes_to_device", result.report.moved.to_device},
+                        {"bytes_to_host", result.report.moved.to_host},
+                        {"overlap", result.report.overlap()},
                         {"loss_scale", result.loss_scale},
                         {"applied", result.applied}});
+  if (trace_) trace_->write(training_.trainer.spans());
   printer_->step({.step = step,
                   .loss = result.loss,
                   .norm = result.gradient_norm,

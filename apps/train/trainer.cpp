@@ -20,7 +20,9 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const
       upload_(space.device(), options.micro_batch, options.seq_len, options.copy_stream),
       losses_(Tensor::empty(space.device(),
                             {std::max<std::int64_t>(1, options.batch_size / options.micro_batch)},
-                            accumulator_of(space.working().dtype()))) {
+                            accumulator_of(space.working().dtype()))),
+      timeline_(space.device()) {
+  optimizer.set_timeline(&timeline_);
   if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
   for (std::int64_t layer = 0; layer < model.config().n_layer; ++layer) {
     std::int64_t end = 0;
@@ -34,7 +36,18 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const
 }
 
 Trainer::~Trainer() {
+  optimizer_.set_timeline(nullptr);
   model_.set_before_block({});
+}
+
+Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets, double scale,
+                        const DropoutSource& dropout) {
+  const Recorded span(&timeline_, "forward", Timeline::Lane::compute, tokens.stream());
+  Tensor loss =
+      model_.loss(tokens, targets, {.scale = scale, .loss_scale = scaler_.scale()}, dropout).loss;
+  // The backward pass overwrites the gradients that an update still under way would read.
+  optimizer_.finish();
+  return loss;
 }
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
@@ -55,21 +68,19 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   for (std::int64_t first = 0; first < tokens_per_update; first += piece) {
     upload(first + piece);
     const auto [tokens, targets] = upload_.take();
-    const DropoutSource dropout{.seed = options_.seed,
-                                .step = static_cast<std::uint64_t>(step),
-                                .first_sample = batch.first_sequence + first / options_.seq_len,
-                                .probability = static_cast<float>(options_.dropout)};
-    const auto loss = model_.loss(
-        tokens, targets,
-        {.scale = 1.0 / static_cast<double>(tokens_per_update), .loss_scale = scaler_.scale()},
-        dropout);
+    const Tensor loss = forward(tokens, targets, 1.0 / static_cast<double>(tokens_per_update),
+                                {.seed = options_.seed,
+                                 .step = static_cast<std::uint64_t>(step),
+                                 .first_sample = batch.first_sequence + first / options_.seq_len,
+                                 .probability = static_cast<float>(options_.dropout)});
     const Tensor place = losses_.slice(micro_batches++, {1});
-    place.device()->runtime().copy_within(place.view().address, loss.loss.view().address,
-                                          place.bytes(), place.stream());
-    // The backward pass overwrites the gradients that an update still under way would read.
-    optimizer_.finish();
+    place.device()->runtime().copy_within(place.view().address, loss.view().address, place.bytes(),
+                                          place.stream());
     if (first + piece >= tokens_per_update) optimizer_.prefetch();
-    backward(loss.loss);
+    {
+      const Recorded span(&timeline_, "backward", Timeline::Lane::compute, tokens.stream());
+      backward(loss);
+    }
     upload_.done();
   }
   space_.settle_gradients();
@@ -82,6 +93,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   result.applied = std::isfinite(result.gradient_norm);
   if (!result.applied) optimizer_.retract();
   scaler_.update(result.applied);
+  spans_ = timeline_.take();
+  result.report = report_of(spans_, optimizer_.moved());
   return result;
 }
 

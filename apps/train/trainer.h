@@ -5,6 +5,7 @@
 
 #include "apps/train/batch_upload.h"
 #include "apps/train/loader.h"
+#include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -18,6 +19,7 @@ struct TrainStep {
   double rate = 0;
   double loss_scale = 1;
   bool applied = true;  ///< false: the gradient was not finite and nothing was changed
+  StepReport report{};
 };
 
 /// One update after another: forward and backward of the micro-batches in order, clipping, the
@@ -49,8 +51,13 @@ class Trainer {
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
   LossScaler& scaler() { return scaler_; }
+  /// What happened when in the last step.
+  const std::vector<Timeline::Span>& spans() const { return spans_; }
 
  private:
+  Tensor forward(const Tensor& tokens, const Tensor& targets, double scale,
+                 const DropoutSource& dropout);
+
   GPT2& model_;
   ParameterSpace& space_;
   Optimizer& optimizer_;
@@ -60,6 +67,8 @@ class Trainer {
   BatchUpload upload_;
   Tensor losses_;  ///< of the micro-batches of an update, so that the host waits only once
   std::vector<std::int64_t> block_ends_;  ///< in the parameter space
+  Timeline timeline_;
+  std::vector<Timeline::Span> spans_;
 };
 
 }  // namespace sluice

@@ -1,0 +1,27 @@
+#include "apps/train/step_report.h"
+
+namespace sluice {
+
+StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved) {
+  StepReport report{.moved = moved};
+  double up = 0, down = 0;
+  for (const auto& [name, lane, start, length] : spans) {
+    if (lane == Timeline::Lane::to_device) up += length;
+    if (lane == Timeline::Lane::to_host) down += length;
+    if (name == "forward") report.forward += length;
+    if (name == "backward") report.backward += length;
+    if (name == "stall") report.stall += length;
+    if (name == "update") report.update += length;
+  }
+  report.transfer = std::max(up, down);
+  // The updates of streamed state run in the course of a forward pass.
+  const auto is_forward = [](const Timeline::Span& span) { return span.name == "forward"; };
+  const auto first = std::ranges::find_if(spans, is_forward);
+  for (const auto& span : spans)
+    if ((span.name == "update" || span.name == "stall") && first != spans.end() &&
+        span.start >= first->start && span.start < first->start + first->length)
+      report.forward -= span.length;
+  return report;
+}
+
+}  // namespace sluice

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/timeline.h"
+#include "optim/state_ring.h"
+
+namespace sluice {
+
+/// Where the device's time went in one step, in milliseconds. Where state streams, its updates are
+/// those of the step before.
+struct StepReport {
+  double forward = 0;  ///< updates and stalls in its course taken out
+  double backward = 0;
+  double update = 0;
+  double stall = 0;     ///< the computing waited for state
+  double transfer = 0;  ///< of the busier direction
+  StreamedBytes moved{};
+
+  /// The share of the transfers that was hidden behind computing.
+  double overlap() const { return transfer > 0 ? std::max(0.0, 1 - stall / transfer) : 1; }
+};
+
+StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved);
+
+}  // namespace sluice

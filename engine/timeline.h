@@ -1,0 +1,70 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/device_context.h"
+
+namespace sluice {
+
+/// When work began and ended on the streams of a device, by events that cost the streams next to
+/// nothing. On the CPU, where work is done when a call returns, the host's clock tells.
+class Timeline {
+ public:
+  enum class Lane : std::uint8_t { compute, to_device, to_host };
+
+  struct Span {
+    std::string_view name;  ///< a literal
+    Lane lane;
+    double start;  ///< milliseconds since the timeline was made
+    double length;
+  };
+
+  explicit Timeline(DevicePtr device);
+
+  /// Opens a span with the work that the stream is given from now on; returns its number.
+  std::size_t begin(std::string_view name, Lane lane, Stream stream);
+  void end(std::size_t span);
+  /// Waits for what was recorded and hands it out, in the order of the calls of begin().
+  std::vector<Span> take();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Open {
+    std::string_view name;
+    Lane lane;
+    Stream stream;
+    Event first, last;
+    Clock::time_point began, ended;
+  };
+  double since_start() const;
+  void rebase();
+
+  DevicePtr device_;
+  bool by_events_;
+  Clock::time_point start_;
+  Event base_;
+  double base_time_ = 0;     ///< of `base_`, in milliseconds since the start
+  std::vector<Open> spans_;  ///< entries are used again: events are not given back
+  std::size_t count_ = 0;
+};
+
+/// A span for the length of a scope; nothing without a timeline.
+class Recorded {
+ public:
+  Recorded(Timeline* timeline, std::string_view name, Timeline::Lane lane, Stream stream)
+      : timeline_(timeline), span_(timeline != nullptr ? timeline->begin(name, lane, stream) : 0) {}
+  ~Recorded() {
+    if (timeline_ != nullptr) timeline_->end(span_);
+  }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+ private:
+  Timeline* timeline_;
+  std::size_t span_;
+};
+
+}  // namespace sluice
