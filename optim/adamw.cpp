@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 /// Elements that share a scale when moments are quantised; a block never crosses a row.
-constexpr std::int64_t scale_block = 256;
+constexpr std::int64_t scale_block = AdamW::block;
 
 std::int64_t scale_blocks(const Chunk& chunk) {
   return chunk.size / chunk.row_length * ((chunk.row_length + scale_block - 1) / scale_block);

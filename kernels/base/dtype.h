@@ -7,7 +7,7 @@
 namespace sluice {
 
 /// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids,
-/// i16 the remainders of split master weights, u8 bytes and codes of quantised moments.
+/// i16 the remainders of split master weights, u8 codes of quantised moments.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16, u8 };
 
 constexpr std::size_t size_of(DType dtype) {

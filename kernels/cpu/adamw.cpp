@@ -1,9 +1,15 @@
 #include "kernels/adamw.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cfloat>
 #include <cmath>
+#include <type_traits>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dynamic_map.h"
 #include "kernels/base/split_master.h"
+#include "kernels/base/stochastic_rounding.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -31,6 +37,7 @@ struct Coefficients {
 /// (null where the master is what the model computes with), or split over two.
 template <class A, class W>
 struct WholeMaster {
+  using Type = A;
   A* master;
   W* working;
 
@@ -44,6 +51,7 @@ struct WholeMaster {
   }
 };
 struct HalvedMaster {
+  using Type = float;
   BFloat16* working;
   std::int16_t* remainder;
 
@@ -56,45 +64,187 @@ struct HalvedMaster {
   HalvedMaster from(std::int64_t i) const { return {working + i, remainder + i}; }
 };
 
-/// One pass over memory: everything an element needs is read once and written once.
-template <class A, class Master>
-void update(Master weights, A* first, A* second, const A* grad, std::int64_t count,
-            const Coefficients<A> c) {
+/// Moments in arrays of floating-point numbers.
+template <class M, class V>
+struct PlainMoments {
+  static constexpr bool rounded = std::is_same_v<M, BFloat16> || std::is_same_v<V, BFloat16>;
+  M* first;
+  V* second;
+
+  PlainMoments from(std::int64_t i) const { return {first + i, second + i}; }
+};
+
+template <class T, class A>
+inline void store_moment(T& to, A value, [[maybe_unused]] std::uint32_t random) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    to.bits = round_stochastically(value, static_cast<std::uint16_t>(random)).bits;
+  else
+    to = value;
+}
+
+/// One pass over memory: everything an element needs is read once and written once. `element` is
+/// where the first one lies in the parameter space.
+template <class Master, class M, class V, class G, class A = typename Master::Type>
+void update(Master weights, PlainMoments<M, V> moments, const G* grad, std::int64_t count,
+            const Coefficients<A> c, [[maybe_unused]] const RoundingBits random_bits,
+            [[maybe_unused]] std::int64_t element) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
-    const A g = grad[i] * c.scale;
-    const A m = c.beta1 * first[i] + (A(1) - c.beta1) * g;
-    const A v = c.beta2 * second[i] + (A(1) - c.beta2) * g * g;
-    first[i] = m;
-    second[i] = v;
+    const A g = static_cast<A>(grad[i]) * c.scale;
+    const A m = c.beta1 * static_cast<A>(moments.first[i]) + (A(1) - c.beta1) * g;
+    const A v = c.beta2 * static_cast<A>(moments.second[i]) + (A(1) - c.beta2) * g * g;
+    std::uint32_t random = 0;
+    if constexpr (moments.rounded) random = random_bits(element, static_cast<std::uint32_t>(i));
+    store_moment(moments.first[i], m, random);
+    store_moment(moments.second[i], v, random >> 16);
     weights.store(
         i, weights.load(i) * c.keep - c.rate * m / (std::sqrt(v) * c.root_correction + c.epsilon));
   }
 }
 
-template <class A, class Master>
+/// What each code of a map stands for.
+template <class Map>
+constexpr std::array<float, 256> values_of_codes() {
+  std::array<float, 256> values{};
+  for (std::size_t code = 0; code < values.size(); ++code)
+    values[code] = Map::decode(static_cast<std::uint8_t>(code));
+  return values;
+}
+
+inline std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
+}
+
+/// What a block's values are multiplied by to lie within 1; 0 where its scale is 0, where it is so
+/// small that its inverse would overflow, and where it is not finite.
+inline float inverse_of(float scale) {
+  return scale >= FLT_MIN ? 1 / scale : 0.0f;
+}
+
+/// Moments as codes, and the scales of their blocks.
+struct CodedMoments {
+  std::uint8_t* first;
+  std::uint8_t* second;
+  float* first_scale;
+  float* second_scale;
+};
+
+/// One block, its moments as floats in between. Bytes have loops of their own: in a loop the
+/// narrowest type sets how many elements go together, and 64 are more than the registers hold.
+template <class Master, class G>
+void update_block(Master weights, CodedMoments moments, const G* grad, std::int64_t count,
+                  const Coefficients<float> c, const RoundingBits random_bits,
+                  std::int64_t element) {
+  static constexpr auto first_values = values_of_codes<SignedMap>();
+  static constexpr auto root_values = values_of_codes<PositiveMap>();
+  float first[AdamW::block], roots[AdamW::block];
+  for (std::int64_t i = 0; i < count; ++i) {
+    first[i] = first_values[moments.first[i]];
+    roots[i] = root_values[moments.second[i]];
+  }
+  const float old_first = *moments.first_scale, old_second = *moments.second_scale;
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float g = static_cast<float>(grad[i]) * c.scale;
+    const float old_root = roots[i] * old_second;
+    const float m = c.beta1 * (first[i] * old_first) + (1.0f - c.beta1) * g;
+    const float root = std::sqrt(c.beta2 * (old_root * old_root) + (1.0f - c.beta2) * g * g);
+    weights.store(i,
+                  weights.load(i) * c.keep - c.rate * m / (root * c.root_correction + c.epsilon));
+    first[i] = m;
+    roots[i] = root;
+  }
+  // The order of magnitudes is that of their bits, with the infinite and NaN above all others.
+  std::uint32_t first_top = 0, second_top = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    first_top = std::max(first_top, magnitude_bits(first[i]));
+    second_top = std::max(second_top, magnitude_bits(roots[i]));
+  }
+  const float first_scale = std::bit_cast<float>(first_top);
+  const float second_scale = std::bit_cast<float>(second_top);
+  *moments.first_scale = first_scale;
+  *moments.second_scale = second_scale;
+  const float first_inverse = inverse_of(first_scale), second_inverse = inverse_of(second_scale);
+  std::uint32_t first_codes[AdamW::block], second_codes[AdamW::block];
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t random = random_bits(element, static_cast<std::uint32_t>(i));
+    first_codes[i] = SignedMap::encode(first[i] * first_inverse, random & 0xFFFFu);
+    second_codes[i] = PositiveMap::encode(roots[i] * second_inverse, random >> 16);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    moments.first[i] = static_cast<std::uint8_t>(first_codes[i]);
+    moments.second[i] = static_cast<std::uint8_t>(second_codes[i]);
+  }
+}
+
+constexpr std::int64_t grain = std::int64_t{1} << 16;  ///< elements a task
+
+template <class G, class M, class V, class Master, class A>
+void update_plain(const AdamW& op, Master weights, const Coefficients<A> c) {
+  const PlainMoments<M, V> moments{op.first_moment.data<M>(), op.second_moment.data<V>()};
+  const G* grad = op.grad.data<G>();
+  const RoundingBits random_bits(op.rounding_key);
+  const std::int64_t element = op.first_element;
+  parallel_ranges(op.grad.size(), grain, [=](std::int64_t begin, std::int64_t end) {
+    update(weights.from(begin), moments.from(begin), grad + begin, end - begin, c, random_bits,
+           element + begin);
+  });
+}
+
+template <class G, class Master>
+void update_coded(const AdamW& op, Master weights, const Coefficients<float> c) {
+  const CodedMoments moments{op.first_moment.data<std::uint8_t>(),
+                             op.second_moment.data<std::uint8_t>(), op.first_scale.data<float>(),
+                             op.second_scale.data<float>()};
+  const G* grad = op.grad.data<G>();
+  const RoundingBits random_bits(op.rounding_key);
+  const std::int64_t element = op.first_element, row = op.row_length;
+  const std::int64_t row_blocks = (row + AdamW::block - 1) / AdamW::block;
+  parallel_ranges(
+      op.first_scale.size(), grain / AdamW::block, [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t block = begin; block < end; ++block) {
+          const std::int64_t in_row = block % row_blocks * AdamW::block;
+          const std::int64_t at = block / row_blocks * row + in_row;
+          update_block(weights.from(at),
+                       CodedMoments{moments.first + at, moments.second + at,
+                                    moments.first_scale + block, moments.second_scale + block},
+                       grad + at, std::min(AdamW::block, row - in_row), c, random_bits,
+                       element + at);
+        }
+      });
+}
+
+template <class Master, class A = typename Master::Type>
 void update_all(const AdamW& op, Master weights) {
-  A* first = op.first_moment.data<A>();
-  A* second = op.second_moment.data<A>();
-  const A* grad = op.grad.data<A>();
   const A scale = op.gradient_scale ? *op.gradient_scale.data<A>() : A(1);
   if (!std::isfinite(scale)) return;
-  const Coefficients<A> coefficients(op, scale);
-  parallel_ranges(op.grad.size(), std::int64_t{1} << 16, [=](std::int64_t begin, std::int64_t end) {
-    update(weights.from(begin), first + begin, second + begin, grad + begin, end - begin,
-           coefficients);
-  });
+  const Coefficients<A> c(op, scale);
+  if constexpr (std::is_same_v<A, double>) {
+    update_plain<double, double, double>(op, weights, c);
+  } else {
+    const auto with_grad = [&]<class G>() {
+      if (op.first_moment.dtype == DType::f32) return update_plain<G, float, float>(op, weights, c);
+      if (op.first_moment.dtype == DType::u8) return update_coded<G>(op, weights, c);
+      if (op.second_moment.dtype == DType::f32)
+        return update_plain<G, BFloat16, float>(op, weights, c);
+      update_plain<G, BFloat16, BFloat16>(op, weights, c);
+    };
+    if (op.grad.dtype == DType::f32) return with_grad.template operator()<float>();
+    with_grad.template operator()<BFloat16>();
+  }
 }
 
 }  // namespace
 
 void launch_cpu(const AdamW& op) {
+  check_layout(op);
   if (op.remainder)
-    return update_all<float>(op, HalvedMaster{.working = op.working.data<BFloat16>(),
-                                              .remainder = op.remainder.data<std::int16_t>()});
+    return update_all(op, HalvedMaster{.working = op.working.data<BFloat16>(),
+                                       .remainder = op.remainder.data<std::int16_t>()});
   dispatch_master(op.master.dtype, op.working, [&]<class A, class W>() {
-    update_all<A>(op, WholeMaster<A, W>{.master = op.master.data<A>(),
-                                        .working = op.working ? op.working.data<W>() : nullptr});
+    update_all(op, WholeMaster<A, W>{.master = op.master.data<A>(),
+                                     .working = op.working ? op.working.data<W>() : nullptr});
   });
 }
 

@@ -1,90 +1,54 @@
 #include "kernels/adamw.h"
 
-#include <cmath>
+#include <algorithm>
+#include <bit>
+#include <cfloat>
 #include <type_traits>
 
-#include "kernels/base/split_master.h"
+#include "kernels/base/dynamic_map.h"
+#include "kernels/base/stochastic_rounding.h"
+#include "kernels/cuda/adamw_weights.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/master_weight.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/warp.h"
 
 namespace sluice {
 namespace {
 
 using namespace cuda;
 
-constexpr int threads = 256;
+constexpr int warps = 8;
+constexpr int threads = warps * warp_size;
 
-struct Coefficients {
-  float beta1, beta2, epsilon, keep, rate, root_correction;
-};
-
-template <class W>
-struct Arrays {
-  float* master;
-  float* first;
-  float* second;
-  const float* grad;
-  W* working;               ///< null where the master is what the model computes with
-  std::int16_t* remainder;  ///< not null: master is, and working is its other half
-  const float* scale;
-};
-
-template <class W, int N>
-__device__ __forceinline__ void load_master(float (&w)[N], const Arrays<W>& arrays,
-                                            std::int64_t first) {
-  if constexpr (std::is_same_v<W, BFloat16>) {
-    if (arrays.remainder != nullptr) {
-      const auto high = load<N>(arrays.working + first);
-      const auto low = load<N>(arrays.remainder + first);
+/// Random bits matter to bf16 only, of which the lower half is used.
+template <class T, int N>
+__device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
+                                             const std::uint32_t (&random)[N]) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    Pack<BFloat16, N> pack;
 #pragma unroll
-      for (int i = 0; i < N; ++i)
-        w[i] = SplitMaster::join(high.values[i], low.values[i]);
-      return;
-    }
+    for (int i = 0; i < N; ++i)
+      pack.values[i] = round_stochastically(values[i], static_cast<std::uint16_t>(random[i]));
+    store<N>(to, pack);
+  } else {
+    store_floats(to, values);
   }
-  load_floats(w, arrays.master + first);
 }
 
-template <class W, int N>
-__device__ __forceinline__ void store_master(const float (&w)[N], const Arrays<W>& arrays,
-                                             std::int64_t first) {
-  Pack<W, N> working;
-  if constexpr (std::is_same_v<W, BFloat16>) {
-    if (arrays.remainder != nullptr) {
-      Pack<std::int16_t, N> low;
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const SplitMaster split(w[i]);
-        working.values[i] = split.high;
-        low.values[i] = split.low;
-      }
-      store<N>(arrays.working + first, working);
-      store<N>(arrays.remainder + first, low);
-      return;
-    }
-  }
-  store_floats(arrays.master + first, w);
-  if (arrays.working == nullptr) return;
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    working.values[i] = working_weight<W>(w[i]);
-  store<N>(arrays.working + first, working);
-}
-
-/// N parameters a thread; each array is read once and written once.
-template <class W, int N>
+/// N parameters a thread; each array is read once and written once. `element` is where the first
+/// one lies in the parameter space.
+template <class W, class M, class V, int N>
 __global__ void __launch_bounds__(threads)
-    update(Arrays<W> arrays, std::int64_t count, Coefficients c) {
+    update(AdamWArrays<W> arrays, M* first_moment, V* second_moment, std::int64_t count,
+           AdamWCoefficients c, RoundingBits random_bits, std::int64_t element) {
   const float scale = arrays.scale != nullptr ? *arrays.scale : 1.0f;
   if (!(scale - scale == 0)) return;  // not finite: the whole update is skipped
   const auto first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (first >= count) return;
   float w[N], m[N], v[N], g[N];
-  load_master(w, arrays, first);
-  load_floats(m, arrays.first + first);
-  load_floats(v, arrays.second + first);
-  load_floats(g, arrays.grad + first);
+  arrays.load_master(w, first);
+  load_floats(m, first_moment + first);
+  load_floats(v, second_moment + first);
+  arrays.load_grad(g, first);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     g[i] *= scale;
@@ -92,37 +56,175 @@ __global__ void __launch_bounds__(threads)
     v[i] = c.beta2 * v[i] + (1.0f - c.beta2) * g[i] * g[i];
     w[i] = w[i] * c.keep - c.rate * m[i] / (sqrtf(v[i]) * c.root_correction + c.epsilon);
   }
-  store_floats(arrays.first + first, m);
-  store_floats(arrays.second + first, v);
-  store_master(w, arrays, first);
+  std::uint32_t random[N] = {};
+  if constexpr (std::is_same_v<M, BFloat16>) {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      random[i] = random_bits(element + first + i);
+  }
+  store_moment(first_moment + first, m, random);
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    random[i] >>= 16;
+  store_moment(second_moment + first, v, random);
+  arrays.store_master(w, first);
+}
+
+/// u8 moments and the scales of their blocks.
+struct CodedMoments {
+  std::uint8_t* first;
+  std::uint8_t* second;
+  float* first_scale;
+  float* second_scale;
+};
+
+/// How blocks lie in the arrays.
+struct Rows {
+  std::int64_t length;
+  unsigned row_blocks, blocks;
+};
+
+struct Shared {
+  float first_values[256], second_values[256];  ///< what codes stand for
+};
+
+__device__ __forceinline__ std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
+}
+__device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+  return a > b ? a : b;
+}
+
+/// The float whose magnitude's bits are the largest in the warp. The order of bits is that of the
+/// values, with the infinite and NaN above all others.
+__device__ __forceinline__ float warp_top(std::uint32_t bits) {
+#pragma unroll
+  for (int mask = warp_size / 2; mask > 0; mask /= 2)
+    bits = larger(bits, shuffle_xor(bits, mask));
+  return std::bit_cast<float>(bits);
+}
+
+/// What a block's values are multiplied by to lie within 1; 0 where its scale is 0, where it is so
+/// small that its inverse would overflow, and where it is not finite.
+__device__ __forceinline__ float inverse_of(float scale) {
+  return scale >= FLT_MIN ? 1.0f / scale : 0.0f;
+}
+
+/// A warp a block of 256 elements, in groups of N neighbours a lane. The new moments wait in
+/// registers until their scale is known.
+template <class W, int N>
+__global__ void __launch_bounds__(threads)
+    update_coded(AdamWArrays<W> arrays, CodedMoments moments, Rows rows, AdamWCoefficients c,
+                 RoundingBits random_bits, std::int64_t element) {
+  constexpr int stride = warp_size * N;
+  constexpr int groups = static_cast<int>(AdamW::block) / stride;
+  const float scale = arrays.scale != nullptr ? *arrays.scale : 1.0f;
+  if (!(scale - scale == 0)) return;
+  auto& shared = shared_memory<Shared>();
+  for (unsigned code = threadIdx.x; code < 256; code += threads) {
+    shared.first_values[code] = SignedMap::decode(static_cast<std::uint8_t>(code));
+    shared.second_values[code] = PositiveMap::decode(static_cast<std::uint8_t>(code));
+  }
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x % warp_size);
+  const unsigned step = gridDim.x * warps;
+  for (unsigned block = blockIdx.x * warps + threadIdx.x / warp_size; block < rows.blocks;
+       block += step) {
+    const std::int64_t in_row = static_cast<std::int64_t>(block % rows.row_blocks) * AdamW::block;
+    const std::int64_t start = block / rows.row_blocks * rows.length + in_row;
+    const std::int64_t rest = rows.length - in_row;  // a lane's elements are all of it or none
+    const float old_first = moments.first_scale[block], old_second = moments.second_scale[block];
+    float m[groups][N], roots[groups][N];
+    std::uint32_t first_top = 0, second_top = 0;
+#pragma unroll
+    for (int group = 0; group < groups; ++group) {
+      const int offset = group * stride + lane * N;
+      if (offset >= rest) continue;
+      const std::int64_t at = start + offset;
+      const auto first_codes = load<N>(moments.first + at);
+      const auto second_codes = load<N>(moments.second + at);
+      float w[N], g[N];
+      arrays.load_master(w, at);
+      arrays.load_grad(g, at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        g[i] *= scale;
+        const float old_root = shared.second_values[second_codes.values[i]] * old_second;
+        m[group][i] = c.beta1 * (shared.first_values[first_codes.values[i]] * old_first) +
+                      (1.0f - c.beta1) * g[i];
+        roots[group][i] = sqrtf(c.beta2 * (old_root * old_root) + (1.0f - c.beta2) * g[i] * g[i]);
+        w[i] = w[i] * c.keep -
+               c.rate * m[group][i] / (roots[group][i] * c.root_correction + c.epsilon);
+        first_top = larger(first_top, magnitude_bits(m[group][i]));
+        second_top = larger(second_top, magnitude_bits(roots[group][i]));
+      }
+      arrays.store_master(w, at);
+    }
+    const float first_scale = warp_top(first_top), second_scale = warp_top(second_top);
+    if (lane == 0) {
+      moments.first_scale[block] = first_scale;
+      moments.second_scale[block] = second_scale;
+    }
+    const float first_inverse = inverse_of(first_scale), second_inverse = inverse_of(second_scale);
+#pragma unroll
+    for (int group = 0; group < groups; ++group) {
+      const int offset = group * stride + lane * N;
+      if (offset >= rest) continue;
+      const std::int64_t at = start + offset;
+      Pack<std::uint8_t, N> first_codes, second_codes;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const std::uint32_t random = random_bits(element + at + i);
+        first_codes.values[i] = static_cast<std::uint8_t>(
+            SignedMap::encode(m[group][i] * first_inverse, random & 0xFFFFu));
+        second_codes.values[i] = static_cast<std::uint8_t>(
+            PositiveMap::encode(roots[group][i] * second_inverse, random >> 16));
+      }
+      store<N>(moments.first + at, first_codes);
+      store<N>(moments.second + at, second_codes);
+    }
+  }
+}
+
+template <class M, class V, class W>
+void launch_plain(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) {
+  const std::int64_t count = op.grad.size();
+  const bool packed = count % 4 == 0 && in_fours(op);
+  const int elements = packed ? 4 : 1;
+  launch(packed ? update<W, M, V, 4> : update<W, M, V, 1>, {pieces(count, threads * elements)},
+         {threads}, 0, stream, arrays, op.first_moment.data<M>(), op.second_moment.data<V>(), count,
+         AdamWCoefficients(op), RoundingBits(op.rounding_key), op.first_element);
+}
+
+template <class W>
+void launch_coded(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) {
+  check(op.first_scale.size() < std::int64_t{1} << 31, "an AdamW update has too many blocks");
+  const CodedMoments moments{op.first_moment.data<std::uint8_t>(),
+                             op.second_moment.data<std::uint8_t>(), op.first_scale.data<float>(),
+                             op.second_scale.data<float>()};
+  const Rows rows{op.row_length, pieces(op.row_length, AdamW::block),
+                  static_cast<unsigned>(op.first_scale.size())};
+  // As many as run at a time: each fills its tables once.
+  constexpr unsigned resident = 2048 / threads;
+  const unsigned most = static_cast<unsigned>(queue_of(stream).multiprocessors) * resident;
+  const bool packed = op.row_length % 4 == 0 && in_fours(op);
+  launch(packed ? update_coded<W, 4> : update_coded<W, 1>,
+         {std::min(pieces(op.first_scale.size(), warps), most)}, {threads}, sizeof(Shared), stream,
+         arrays, moments, rows, AdamWCoefficients(op), RoundingBits(op.rounding_key),
+         op.first_element);
 }
 
 }  // namespace
 
 void launch_cuda(const AdamW& op, Stream stream) {
-  const std::int64_t count = op.grad.size();
-  const Coefficients c{.beta1 = static_cast<float>(op.beta1),
-                       .beta2 = static_cast<float>(op.beta2),
-                       .epsilon = static_cast<float>(op.epsilon),
-                       .keep = static_cast<float>(1 - op.rate * op.weight_decay),
-                       .rate = static_cast<float>(op.rate / op.correction1),
-                       .root_correction = static_cast<float>(1 / std::sqrt(op.correction2))};
+  check_layout(op);
   dispatch_working(op.remainder ? DType::f32 : op.master.dtype, op.working, [&]<class W>() {
-    const Arrays<W> arrays{.master = op.remainder ? nullptr : op.master.data<float>(),
-                           .first = op.first_moment.data<float>(),
-                           .second = op.second_moment.data<float>(),
-                           .grad = op.grad.data<float>(),
-                           .working = op.working ? op.working.data<W>() : nullptr,
-                           .remainder = op.remainder ? op.remainder.data<std::int16_t>() : nullptr,
-                           .scale = op.gradient_scale ? op.gradient_scale.data<float>() : nullptr};
-    check(!op.remainder || op.working.dtype == DType::bf16,
-          "a split master weight has a bf16 working weight");
-    const bool packed = count % 4 == 0 &&
-                        aligned(16, {op.master, op.first_moment, op.second_moment, op.grad}) &&
-                        aligned(8, {op.working, op.remainder});
-    const int elements = packed ? 4 : 1;
-    launch(packed ? update<W, 4> : update<W, 1>, {pieces(count, threads * elements)}, {threads}, 0,
-           stream, arrays, count, c);
+    const AdamWArrays<W> arrays(op);
+    if (op.first_moment.dtype == DType::u8) return launch_coded(op, arrays, stream);
+    if (op.first_moment.dtype == DType::f32) return launch_plain<float, float>(op, arrays, stream);
+    if (op.second_moment.dtype == DType::f32)
+      return launch_plain<BFloat16, float>(op, arrays, stream);
+    launch_plain<BFloat16, BFloat16>(op, arrays, stream);
   });
 }
 

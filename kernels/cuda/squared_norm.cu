@@ -18,9 +18,9 @@ struct Shared {
 
 /// One block of threads for one block of the parameter space. fp32 within a thread's 256 elements,
 /// fp64 between threads.
-template <int N>
+template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    squared_norm(double* partial, const float* in, std::int64_t count) {
+    squared_norm(double* partial, const T* in, std::int64_t count) {
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * SquaredNorm::block;
   const std::int64_t end = first + SquaredNorm::block < count ? first + SquaredNorm::block : count;
   float mine = 0;
@@ -33,8 +33,10 @@ __global__ void __launch_bounds__(threads)
       for (int j = 0; j < N; ++j)
         mine += values[j] * values[j];
     } else {
-      for (std::int64_t j = i; j < end; ++j)
-        mine += in[j] * in[j];
+      for (std::int64_t j = i; j < end; ++j) {
+        const float value = to_float(in[j]);
+        mine += value * value;
+      }
     }
   }
   const double total = block_sum<warps>(static_cast<double>(mine), shared_memory<Shared>().partial);
@@ -45,9 +47,13 @@ __global__ void __launch_bounds__(threads)
 
 void launch_cuda(const SquaredNorm& op, Stream stream) {
   const std::int64_t count = op.in.size();
-  const auto kernel = aligned(16, {op.in}) ? squared_norm<4> : squared_norm<1>;
-  launch(kernel, {pieces(count, SquaredNorm::block)}, {threads}, sizeof(Shared), stream,
-         op.partial.data<double>(), op.in.data<float>(), count);
+  const auto launch_for = [&]<class T>() {
+    const bool packed = aligned(4 * sizeof(T), {op.in});
+    launch(packed ? squared_norm<T, 4> : squared_norm<T, 1>, {pieces(count, SquaredNorm::block)},
+           {threads}, sizeof(Shared), stream, op.partial.data<double>(), op.in.data<T>(), count);
+  };
+  if (op.in.dtype == DType::bf16) return launch_for.template operator()<BFloat16>();
+  launch_for.template operator()<float>();
 }
 
 }  // namespace sluice

@@ -84,15 +84,17 @@ TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
   constexpr std::int64_t block = SquaredNorm::block;
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{33}, std::int64_t{5003}, block - 1,
                                    block, block + 1, 3 * block + 77}) {
-    for (const auto offsets : both_offsets) {
-      CAPTURE(count, offsets.read);
-      Parity parity(devices, offsets);
-      const auto in = parity.input("in", DType::f32, {count}, 3);
-      const auto partial =
-          parity.output("partial", DType::f64, {(count + block - 1) / block}, 1e-6);
-      parity.compare([=](const Parity::Views& at, Stream stream) {
-        run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
-      });
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const auto offsets : both_offsets) {
+        CAPTURE(count, name_of(dtype), offsets.read);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {count}, 3);
+        const auto partial =
+            parity.output("partial", DType::f64, {(count + block - 1) / block}, 1e-6);
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
+        });
+      }
     }
   }
 }

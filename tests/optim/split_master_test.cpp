@@ -23,13 +23,14 @@ Bytes bytes_of(const Tensor& tensor) {
 }
 
 constexpr std::int64_t count = 2051;
+constexpr std::int64_t row_blocks = 9;  // of u8 moments
 
 /// Twenty updates; what is left of the master weights and both moments.
 struct Trained {
   Bytes master, first, second, working;
 };
 
-Trained train(const DevicePtr& device, bool split) {
+Trained train(const DevicePtr& device, bool split, DType first_dtype, DType second_dtype) {
   const auto flat = [&](std::uint64_t seed) {
     return Tensor::from_host(device, {count}, DType::f32, random_values(count, seed));
   };
@@ -45,8 +46,10 @@ Trained train(const DevicePtr& device, bool split) {
   working.copy_bytes_from(std::as_bytes(std::span(high)));
   const Tensor remainder = Tensor::empty(device, {count}, DType::i16);
   remainder.copy_bytes_from(std::as_bytes(std::span(low)));
-  const Tensor first = Tensor::zeros(device, {count}, DType::f32);
-  const Tensor second = Tensor::zeros(device, {count}, DType::f32);
+  const Tensor first = Tensor::zeros(device, {count}, first_dtype);
+  const Tensor second = Tensor::zeros(device, {count}, second_dtype);
+  const bool coded = first_dtype == DType::u8;
+  const Tensor scales = Tensor::zeros(device, {2, row_blocks}, DType::f32);
   for (int step = 1; step <= 20; ++step) {
     const Tensor grad = flat(static_cast<std::uint64_t>(100 + step));
     run(AdamW{.master = split ? View{} : master.view(),
@@ -55,6 +58,10 @@ Trained train(const DevicePtr& device, bool split) {
               .grad = grad.view(),
               .working = working.view(),
               .remainder = split ? remainder.view() : View{},
+              .first_scale = coded ? scales.slice(0, {row_blocks}).view() : View{},
+              .second_scale = coded ? scales.slice(row_blocks, {row_blocks}).view() : View{},
+              .row_length = coded ? count : 0,
+              .rounding_key = static_cast<std::uint64_t>(step),
               .rate = 1e-2,
               .weight_decay = 0.1,
               .correction1 = 1 - std::pow(0.9, step),
@@ -96,7 +103,12 @@ TEST_CASE("AdamW on a split master weight is AdamW on a whole one, to the bit") 
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
   INFO(name_of(kind));
   const DevicePtr device = open_device(kind);
-  const Trained whole = train(device, false), split = train(device, true);
+  const auto [m, v] = GENERATE(table<DType, DType>({{DType::f32, DType::f32},
+                                                    {DType::bf16, DType::f32},
+                                                    {DType::bf16, DType::bf16},
+                                                    {DType::u8, DType::u8}}));
+  CAPTURE(name_of(m), name_of(v));
+  const Trained whole = train(device, false, m, v), split = train(device, true, m, v);
   CHECK(split.master == whole.master);
   CHECK(split.working == whole.working);
   CHECK(split.first == whole.first);

@@ -31,6 +31,8 @@ std::unique_ptr<Runtime> make_test_runtime([[maybe_unused]] const CudaDevice::Op
 template <class Body>
 void dispatch_any(DType dtype, Body&& body) {
   if (dtype == DType::i32) return body.template operator()<std::int32_t>();
+  if (dtype == DType::i16) return body.template operator()<std::int16_t>();
+  if (dtype == DType::u8) return body.template operator()<std::uint8_t>();
   dispatch_floating(dtype, body);
 }
 
@@ -159,7 +161,7 @@ std::vector<std::byte> bytes_of(DType dtype, const Values& values) {
   dispatch_any(dtype, [&]<class T>() {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
-      if constexpr (sizeof(T) == 2)
+      if constexpr (is_floating(dtype_for<T>()) && sizeof(T) == 2)
         element = T(static_cast<float>(values[i]));
       else
         element = static_cast<T>(values[i]);
@@ -175,7 +177,7 @@ Values values_of(DType dtype, const std::vector<std::byte>& bytes) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
       std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
-      if constexpr (sizeof(T) == 2)
+      if constexpr (is_floating(dtype_for<T>()) && sizeof(T) == 2)
         values[i] = static_cast<double>(static_cast<float>(element));
       else
         values[i] = static_cast<double>(element);

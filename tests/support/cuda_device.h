@@ -78,7 +78,7 @@ class DeviceArray {
  public:
   /// All NaN. The first element lies `offset` elements past a 256-byte boundary.
   DeviceArray(CudaDevice& device, DType dtype, std::int64_t count, std::int64_t offset = 0);
-  /// `values` may be those of i32 too.
+  /// `values` may be those of integer types too.
   DeviceArray(CudaDevice& device, DType dtype, const Values& values, std::int64_t offset = 0);
   ~DeviceArray();
   DeviceArray(const DeviceArray&) = delete;
@@ -101,7 +101,7 @@ class DeviceArray {
   std::byte* address_;
 };
 
-/// The bytes of `values` in `dtype`, i32 included, and back.
+/// The bytes of `values` in `dtype`, integers included, and back.
 std::vector<std::byte> bytes_of(DType dtype, const Values& values);
 Values values_of(DType dtype, const std::vector<std::byte>& bytes);
 
