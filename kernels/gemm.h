@@ -19,8 +19,9 @@ struct Gemm {
   bool transpose_b = false;
   bool accumulate = false;
   /// The products around a GELU. With `pre_activation`, the product and its bias go there and out
-  /// is their GELU; with `gelu_input`, out is the product times GELU'(gelu_input). Both: [m, n],
-  /// contiguous as out then has to be, in its dtype.
+  /// is the GELU of what is stored there, the same bits as GeluForward's of it; with `gelu_input`,
+  /// out is the product times GELU'(gelu_input). Both: [m, n], contiguous as out then has to be, in
+  /// its dtype.
   View pre_activation{};
   View gelu_input{};
   bool tf32 = false;  ///< a GPU may round f32 operands to 10 bits of mantissa

@@ -23,15 +23,6 @@ void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Te
       x.stream());
 }
 
-/// Whether the GELU is always the kernel's, of the stored pre-activation. On a GPU a 16-bit one may
-/// come from the product's epilogue (cuBLASLt's, by the rule in kernels/cuda/device/gemm.cpp),
-/// where it is taken of the sum before that is rounded and with another tanh: no kernel gives those
-/// bits again, but the same product does.
-bool gelu_is_a_kernel(const Tensor& pre_activation) {
-  return pre_activation.stream().device.kind != DeviceKind::cuda ||
-         size_of(pre_activation.dtype()) > 2;
-}
-
 /// Inputs: x, weight_in, bias_in, weight_out, bias_out.
 class GeluMlpNode final : public Node {
  public:
@@ -49,7 +40,6 @@ class GeluMlpNode final : public Node {
     if (hidden_) list.push_back({"hidden", hidden_});
     list.push_back({"weight_in", weights_.weight_in});
     list.push_back({"weight_out", weights_.weight_out});
-    if (!hidden_) list.push_back({"bias_in", weights_.bias_in});
     return list;
   }
 
@@ -61,7 +51,7 @@ class GeluMlpNode final : public Node {
     const bool tf32 = pre_activation_.device()->tf32();
     Tensor x = x_();
     // What went in, the gradient of what came out, and where the two belong.
-    add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(x), grad, pass);
+    add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad, pass);
     const Tensor grad_hidden = like_hidden();
     run(Gemm{.out = grad_hidden.view(),
              .a = grad,
@@ -90,12 +80,10 @@ class GeluMlpNode final : public Node {
                          pre_activation_.dtype());
   }
 
-  Tensor hidden_again(const Tensor& x) const {
+  /// The product's GELU is taken of what it stored, so the kernel gives the same bits.
+  Tensor hidden_again() const {
     Tensor hidden = like_hidden();
-    if (gelu_is_a_kernel(pre_activation_))
-      run(GeluForward{.out = hidden.view(), .in = pre_activation_.view()}, hidden.stream());
-    else
-      run_first_half(hidden, pre_activation_, x, weights_);
+    run(GeluForward{.out = hidden.view(), .in = pre_activation_.view()}, hidden.stream());
     return hidden;
   }
 

@@ -48,17 +48,16 @@ std::string shape_of(const View& view) {
   return "[" + std::to_string(view.dim(0)) + ", " + std::to_string(view.dim(1)) + "]";
 }
 
-/// Whether cuBLASLt takes the GELU along. By a rule, so that the bits are the same in every run: on
-/// compute capability 9.0 the epilogue pays, on earlier ones it has been seen as a slower kernel of
-/// its own. It wants 16-bit results, rows of a multiple of 8 and the bias with it.
-GeluPart gelu_in_epilogue(const Gemm& op, const GemmKey& key, const DeviceQueue& queue) {
+/// Whether cuBLASLt multiplies by the GELU's slope on the way. By a rule, so that the bits are the
+/// same in every run: on compute capability 9.0 the epilogue pays, on earlier ones it has been seen
+/// as a slower kernel of its own. It wants 16-bit results and rows of a multiple of 8. The GELU
+/// itself never rides along: there it would be taken of the sum before that is rounded, and no
+/// kernel could compute it again from what is stored.
+bool slope_in_epilogue(const Gemm& op, const GemmKey& key, const DeviceQueue& queue) {
   constexpr int first_that_pays = 90;
-  const View& aux = op.pre_activation ? op.pre_activation : op.gelu_input;
-  const bool fits = queue.capability >= first_that_pays && key.out != DType::f32 &&
-                    key.n % 8 == 0 && key.row_out == key.n && alignment_of(aux) == 16 &&
-                    key.bias == static_cast<bool>(op.bias);
-  if (!fits) return GeluPart::none;
-  return op.pre_activation ? GeluPart::forward : GeluPart::backward;
+  return op.gelu_input && queue.capability >= first_that_pays && key.out != DType::f32 &&
+         key.n % 8 == 0 && key.row_out == key.n && alignment_of(op.gelu_input) == 16 &&
+         key.bias == static_cast<bool>(op.bias);
 }
 
 }  // namespace
@@ -93,14 +92,14 @@ void launch_cuda(const Gemm& op, Stream stream) {
               .tf32 = op.tf32 && op.a.dtype == DType::f32 && queue.capability >= first_with_tf32,
               // cuBLASLt adds a bias of out's dtype; the alignment is what its kernels read by.
               .bias = op.bias && op.bias.dtype == op.out.dtype && alignment_of(op.bias) == 16,
-              .gelu = GeluPart::none,
+              .gelu_slope = false,
               .alignment_a = alignment_of(op.a),
               .alignment_b = alignment_of(op.b),
               .alignment_out = alignment_of(op.out),
               .workspace = queue.workspace_bytes};
   if (op.pre_activation || op.gelu_input) {
-    key.gelu = gelu_in_epilogue(op, key, queue);
-    if (key.gelu != GeluPart::none && queue.gemms->run(key, op, stream)) return;
+    key.gelu_slope = slope_in_epilogue(op, key, queue);
+    if (key.gelu_slope && queue.gemms->run(key, op, stream)) return;
     launch_in_two_steps(op, [stream](const auto& step) { launch_cuda(step, stream); });
     return;
   }

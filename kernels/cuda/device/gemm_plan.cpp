@@ -35,25 +35,17 @@ OwnedLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, st
 }
 
 cublasLtEpilogue_t epilogue_of(const GemmKey& key) {
-  switch (key.gelu) {
-    case GeluPart::forward:
-      return key.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    case GeluPart::backward:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case GeluPart::none:
-      break;
-  }
+  if (key.gelu_slope) return CUBLASLT_EPILOGUE_DGELU;
   return key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// What the epilogue reads and writes beside the result.
+/// What the epilogue reads beside the result.
 void set_pointers(const OwnedMatmul& matmul, const GemmKey& key, const Gemm& op) {
   if (key.bias)
     set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
-  if (key.gelu != GeluPart::none) {
-    const View& aux = key.gelu == GeluPart::forward ? op.pre_activation : op.gelu_input;
-    set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(aux.address));
-  }
+  if (key.gelu_slope)
+    set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+        static_cast<void*>(op.gelu_input.address));
 }
 
 OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
@@ -65,7 +57,7 @@ OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
   set(matmul, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(matmul, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
-  if (key.gelu != GeluPart::none) set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+  if (key.gelu_slope) set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   // The heuristic looks at their alignment.
   set_pointers(matmul, key, op);
   return matmul;

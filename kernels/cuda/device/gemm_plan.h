@@ -15,16 +15,13 @@
 
 namespace sluice::cuda {
 
-/// What a product does around a GELU: nothing, compute it, or multiply by its slope.
-enum class GeluPart : std::uint8_t { none, forward, backward };
-
 /// Everything that may change which algorithm computes a product.
 struct GemmKey {
   std::int64_t m, n, k;
   std::int64_t row_a, row_b, row_out;  ///< elements from one stored row to the next
   DType in, out;
   bool transpose_a, transpose_b, accumulate, tf32, bias;
-  GeluPart gelu;
+  bool gelu_slope;  ///< the result is multiplied by the slope of a GELU
   std::uint32_t alignment_a, alignment_b, alignment_out;  ///< bytes
   std::size_t workspace;
 
