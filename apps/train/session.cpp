@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,6 +14,7 @@
 #include "apps/train/checkpoint.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/output_folder.h"
 #include "apps/train/plan_report.h"
 #include "apps/train/planner.h"
 #include "apps/train/progress.h"
@@ -45,16 +45,6 @@ std::size_t resident_peak() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
-}
-
-fs::path output_folder(const TrainOptions& options) {
-  if (!options.output.empty()) return options.output;
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char name[32];
-  std::strftime(name, sizeof name, "%Y%m%d-%H%M%S", &local);
-  return fs::path("runs") / name;
 }
 
 class Session {
@@ -100,9 +90,9 @@ class Session {
 };
 
 SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
-  return {o.data_order == "sequential" ? SequenceSampler::Order::sequential
-                                       : SequenceSampler::Order::shuffled,
-          o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
+  using Order = SequenceSampler::Order;
+  return {o.data_order == "sequential" ? Order::sequential : Order::shuffled, o.seed,
+          setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
 HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
@@ -116,21 +106,10 @@ HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
   return host;
 }
 
-/// Refuses a folder that could not be written, without making it.
-void require_writable(const fs::path& output) {
-  fs::path existing = fs::absolute(output);
-  while (!fs::exists(existing) && existing.has_relative_path())
-    existing = existing.parent_path();
-  if (!fs::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0)
-    fail(fmt::format("--output {} cannot be written: {} is {}", output.string(), existing.string(),
-                     fs::is_directory(existing) ? "not writable" : "not a folder"),
-         ErrorKind::usage);
-}
-
 Session::Session(const TrainOptions& options, const std::string& resolved)
     : options_(options),
       setup_(resolve(options)),
-      output_(output_folder(options)),
+      output_(output_folder(options.output)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
       plan_(plan_run(options, setup_, profile_at_hand(setup_.device, setup_.precision)).chosen),
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
@@ -300,7 +279,7 @@ void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
   ++skipped_;
   // Above 1 the loss scale is to blame, which has been halved by now; it gets there in 16 steps.
   const bool scale_too_large = result.loss_scale > 1;
-  if (!scale_too_large) ++bad_steps_;
+  bad_steps_ += scale_too_large ? 0 : 1;
   const std::string text =
       scale_too_large
           ? fmt::format(
@@ -383,8 +362,8 @@ void Session::finish(const char* stopped_by) {
     return;
   }
   say(fmt::format("model        {}\n", (output_ / "model").string()));
-  const fs::path programs = fs::proximate(fs::read_symlink("/proc/self/exe").parent_path());
-  say(fmt::format("next         {} --model {} --prompt \"...\"\n", (programs / "generate").string(),
+  const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
+  say(fmt::format("next         {} --model {} --prompt \"...\"\n", fs::proximate(generate).string(),
                   (output_ / "model").string()));
   say(fmt::format("             scripts/plot_run.py {}\n", output_.string()));
 }

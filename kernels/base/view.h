@@ -42,7 +42,6 @@ constexpr DType dtype_for<std::uint8_t>() {
   return DType::u8;
 }
 
-
 /// What a kernel sees of a tensor: address, element type, shape and strides (in elements).
 /// It owns nothing; a default View stands for "not given". The last dimension is contiguous.
 struct View {

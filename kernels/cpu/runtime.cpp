@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,14 +13,33 @@
 namespace sluice {
 namespace {
 
-/// A container's limit from cgroup v2 or v1; the largest number where there is none.
-std::size_t cgroup_limit() {
+/// The smallest limit of a control group and those above it; the largest number without one.
+std::size_t limit_upwards(const std::string& mount, std::string group, const char* file_name) {
   std::size_t limit = std::numeric_limits<std::size_t>::max();
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream file(path);
+  while (true) {
+    std::ifstream file(mount + group + "/" + file_name);
     std::size_t bytes = 0;
     if (file >> bytes) limit = std::min(limit, bytes);  // "max" does not parse: no limit
+    if (group.empty()) return limit;
+    group.erase(group.rfind('/'));
+  }
+}
+
+/// The limit of the process's own control group, version 1 or 2. In a container the group's path
+/// is that of the host and its files are at the mount's root: both are looked at.
+std::size_t cgroup_limit() {
+  std::size_t limit = std::numeric_limits<std::size_t>::max();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/a/b", "0::/a/b"
+    const auto path = line.find(":/");
+    if (path == std::string::npos) continue;
+    const bool second = line.starts_with("0::");
+    if (!second && line.find(":memory:") == std::string::npos) continue;
+    std::string group = line.substr(path + 1);
+    if (group == "/") group.clear();
+    const std::string mount = second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    limit = std::min(limit, limit_upwards(mount, std::move(group),
+                                          second ? "memory.max" : "memory.limit_in_bytes"));
   }
   return limit;
 }
@@ -52,7 +72,11 @@ class CpuRuntime final : public Runtime {
   std::size_t capacity() const override {
     const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
-    return std::min(pages * page, cgroup_limit());
+    rlimit addresses{};
+    const bool limited =
+        getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+    const std::size_t own = limited ? static_cast<std::size_t>(addresses.rlim_cur) : pages * page;
+    return std::min({pages * page, cgroup_limit(), own});
   }
 
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
