@@ -1,0 +1,30 @@
+#include "tests/support/gpu.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#ifdef SLUICE_TEST_SIMT
+#include "kernels/cuda/simt/device.h"
+#endif
+
+namespace sluice::test {
+
+bool have_gpu() {
+  std::string why;
+  if (cuda_devices(&why) > 0) return true;
+  WARN("skipped: no CUDA device (" + why + ")");
+  return false;
+}
+
+std::unique_ptr<Runtime> gpu_runtime([[maybe_unused]] std::uint64_t seed) {
+#ifdef SLUICE_TEST_SIMT
+  return simt::make_runtime({.seed = seed});
+#else
+  return make_cuda_runtime(0);
+#endif
+}
+
+DevicePtr open_gpu(std::uint64_t seed, std::size_t budget) {
+  return std::make_shared<DeviceContext>(gpu_runtime(seed), budget);
+}
+
+}  // namespace sluice::test
