@@ -1,0 +1,156 @@
+#include "tests/support/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "tests/support/fixture.h"
+#include "tests/support/space.h"
+
+namespace sluice::test {
+namespace {
+
+HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
+  if (given.memory || !choice.streams()) return given;
+  return make_host_memory(device, std::size_t{16} << 20);
+}
+
+std::vector<std::byte> bytes_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  tensor.copy_bytes_to(bytes);
+  return bytes;
+}
+
+}  // namespace
+
+TrainOptions TrainingTask::options() const {
+  TrainOptions o;
+  o.n_layer = config.n_layer;
+  o.n_head = config.n_head;
+  o.n_embd = config.n_embd;
+  o.batch_size = batch_size;
+  o.seq_len = seq_len;
+  o.optimizer = optimizer;
+  o.grad_clip = grad_clip;
+  o.dropout = dropout;
+  o.sample_tokens = 0;
+  return o;
+}
+
+RunSetup TrainingTask::setup(DeviceKind kind) const {
+  RunSetup setup;
+  setup.config = config;
+  setup.device = kind;
+  setup.precision = {.dtype = dtype, .loss_scaling = dtype == DType::f16};
+  setup.schedule = {.kind = ScheduleKind::linear,
+                    .rate = rate,
+                    .final_rate = rate / 10,
+                    .warmup = 3,
+                    .updates = 30};
+  setup.trainer = {.batch_size = batch_size,
+                   .micro_batch = 1,
+                   .seq_len = seq_len,
+                   .grad_clip = grad_clip,
+                   .dropout = dropout,
+                   .seed = 5,
+                   .loss_scaling = dtype == DType::f16};
+  return setup;
+}
+
+Batch TrainingTask::batch(std::int64_t step) const {
+  // A few batches in turn, so that they are learnt and gradients become smaller and larger again.
+  const auto seed = static_cast<std::uint64_t>(step % 3 + 100);
+  const auto count = static_cast<std::size_t>(batch_size * seq_len);
+  const auto vocabulary = static_cast<std::int32_t>(config.vocab_size);
+  return {.first_sequence = step * batch_size,
+          .tokens = random_ids(count, vocabulary, seed),
+          .targets = random_ids(count, vocabulary, seed + 50)};
+}
+
+MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch) const {
+  return {.micro_batch = micro_batch,
+          .recompute = std::vector(static_cast<std::size_t>(config.n_layer), Recompute::none),
+          .layout = layout,
+          .resident_blocks = config.n_layer};
+}
+
+MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
+                       int staging) {
+  choice.resident_blocks = resident_blocks;
+  choice.chunk = chunk;
+  choice.staging = staging;
+  return choice;
+}
+
+std::string first_difference(const RunBits& a, const RunBits& b) {
+  if (a.steps.size() != b.steps.size())
+    return fmt::format("{} and {} steps", a.steps.size(), b.steps.size());
+  for (std::size_t step = 0; step < a.steps.size(); ++step)
+    for (std::size_t i = 0; i < a.steps[step].size(); ++i) {
+      const double left = a.steps[step][i], right = b.steps[step].at(i);
+      if (std::bit_cast<std::uint64_t>(left) != std::bit_cast<std::uint64_t>(right))
+        return fmt::format("number {} of step {}: {} and {}", i, step, left, right);
+    }
+  if (a.values.size() != b.values.size())
+    return fmt::format("{} and {} arrays", a.values.size(), b.values.size());
+  for (const auto& [name, bytes] : a.values) {
+    const auto other = b.values.find(name);
+    if (other == b.values.end()) return name + " is only in one";
+    const auto [at, unused] =
+        std::mismatch(bytes.begin(), bytes.end(), other->second.begin(), other->second.end());
+    if (at != bytes.end() || bytes.size() != other->second.size())
+      return fmt::format("{} from byte {} of {} on", name, at - bytes.begin(), bytes.size());
+  }
+  return "";
+}
+
+TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
+                         const DevicePtr& device, HostMemory memory)
+    : task_(task),
+      device_(device),
+      host_(host_for(choice, device, std::move(memory))),
+      training_(task.options(), task.setup(device->device().kind), choice, device, host_.memory) {
+  training_.space.initialize(11);
+}
+
+const TrainStep& TrainingRun::step() {
+  steps_.push_back(training_.trainer.step(step_, task_.batch(step_)));
+  ++step_;
+  return steps_.back();
+}
+
+RunBits TrainingRun::train(std::int64_t steps) {
+  for (std::int64_t i = 0; i < steps; ++i)
+    step();
+  return bits();
+}
+
+RunBits TrainingRun::bits() {
+  Optimizer& optimizer = *training_.optimizer;
+  optimizer.settle();
+  RunBits bits;
+  bits.values["weights"] = bytes_of(flat_weights(training_.space));
+  bits.values["working weights"] = bytes_of(training_.space.working());
+  for (const auto& slot : training_.space.slots()) {
+    const auto fields = optimizer.fields(slot);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      auto& bytes = bits.values[fmt::format("{} of {}", fields[i].name, slot.name)];
+      bytes.resize(static_cast<std::size_t>(fields[i].count) * size_of(fields[i].dtype));
+      optimizer.read_state(slot, i, 0, bytes);
+    }
+  }
+  for (const TrainStep& s : steps_)
+    bits.steps.push_back(
+        {s.loss, s.gradient_norm, s.rate, s.loss_scale, static_cast<double>(s.applied)});
+  bits.steps.push_back({static_cast<double>(optimizer.updates())});
+  return bits;
+}
+
+void TrainingRun::set_weight(const std::string& name, std::int64_t element, float value) {
+  training_.optimizer->settle();
+  training_.space.write_weights(training_.space.find(name)->offset + element,
+                                std::as_bytes(std::span(&value, 1)));
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/train/training.h"
+#include "engine/host_memory.h"
+
+// Whole training runs that tests compare with one another, bit by bit.
+
+namespace sluice::test {
+
+/// What is trained; how its memory is used is a MemoryChoice.
+struct TrainingTask {
+  /// Narrow, but all matrices of its blocks are large ones.
+  GPT2Config config{.n_layer = 3, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
+  DType dtype = DType::f32;
+  std::int64_t batch_size = 2, seq_len = 16;
+  double grad_clip = 0, rate = 3e-3, dropout = 0;
+  std::string optimizer = "adamw";
+
+  TrainOptions options() const;
+  RunSetup setup(DeviceKind kind) const;
+  Batch batch(std::int64_t step) const;
+  /// All state on the device.
+  MemoryChoice resident(StateLayout layout = StateLayout::fp32, std::int64_t micro_batch = 1) const;
+};
+
+/// The same with the state of all but the lowest blocks on the host.
+MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
+                       int staging);
+
+/// All that a run has to show, in bits.
+struct RunBits {
+  std::map<std::string, std::vector<std::byte>> values;
+  std::vector<std::vector<double>> steps;  ///< loss, norm, rate, loss scale, applied
+};
+
+/// "" where all bits are equal, else what differs first.
+std::string first_difference(const RunBits& a, const RunBits& b);
+
+class TrainingRun {
+ public:
+  /// On `device`, from random weights; `memory` may be host memory made beforehand.
+  TrainingRun(const TrainingTask& task, const MemoryChoice& choice, const DevicePtr& device,
+              HostMemory memory = {});
+
+  Training& training() { return training_; }
+  const HostMemory& host() const { return host_; }
+  const DevicePtr& device() const { return device_; }
+  std::int64_t step_number() const { return step_; }
+  void continue_from(std::int64_t step) { step_ = step; }
+
+  const TrainStep& step();
+  RunBits train(std::int64_t steps);
+  /// Waits for updates that are under way, then reads everything.
+  RunBits bits();
+  const std::vector<TrainStep>& steps() const { return steps_; }
+
+  /// Sets one weight.
+  void set_weight(const std::string& name, std::int64_t element, float value);
+
+ private:
+  TrainingTask task_;
+  DevicePtr device_;
+  HostMemory host_;
+  Training training_;
+  std::int64_t step_ = 0;
+  std::vector<TrainStep> steps_;
+};
+
+}  // namespace sluice::test
