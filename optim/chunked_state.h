@@ -11,13 +11,14 @@
 namespace sluice {
 
 /// A stretch of the parameter space that is updated by one launch: some rows of one large matrix
-/// (`bulk`), or small tensors and embeddings that follow one another.
+/// (`bulk`), or small tensors and embeddings that follow one another. In a space of whole tensors
+/// every chunk is one tensor, without the gap after it.
 struct Chunk {
   std::int64_t offset;  ///< elements
   std::int64_t size;
   std::int64_t gradient_offset;  ///< in the gradient buffer that it belongs to
-  std::int64_t row_length;       ///< of the matrix; 0 unless bulk
-  bool decay;                    ///< weight decay applies
+  std::int64_t row_length;  ///< of the matrix; 0 unless bulk or a whole tensor, and for vectors
+  bool decay;               ///< weight decay applies
   bool bulk;
   bool on_host = false;  ///< its state rests in host memory and visits the device for the update
 };

@@ -23,6 +23,12 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
     items.push_back(std::move(item));
   }
   if (!items.empty()) ring_.emplace(space.device(), std::move(items), places);
+  std::int64_t scratch = 0;
+  for (const Chunk& chunk : space.chunks())
+    scratch = std::max(scratch, rule_->scratch(chunk));
+  if (scratch == 0) return;
+  const MemoryScope scope(*space.device(), MemoryUse::state);
+  scratch_ = Tensor::empty(space.device(), {scratch}, DType::f64);
 }
 
 void Optimizer::set_timeline(Timeline* timeline) {
@@ -101,6 +107,7 @@ void Optimizer::update(std::size_t index, const std::vector<std::byte*>& visitin
     (weight.dtype == DType::i16 ? views.remainder : views.master) = weight;
   }
   if (state_.home(index)) views.state = at_hand(state_);
+  if (scratch_) views.scratch = scratch_.view();
   rule_->update(views, step_, space_.working().stream());
 }
 
@@ -110,7 +117,7 @@ std::vector<StateField> Optimizer::fields(const ParameterSpace::Slot& slot) cons
     const Chunk& chunk = space_.chunks()[i];
     if (chunk.offset + chunk.size <= slot.offset || chunk.offset >= slot.offset + slot.size)
       continue;
-    if (!slot.bulk) {  // one chunk holds it, and a number for every element
+    if (!alone(slot)) {  // one chunk holds it, and a number for every element
       fields = state_.fields(i);
       for (StateField& field : fields)
         field.count = slot.size;
@@ -138,8 +145,8 @@ void Optimizer::for_each_piece(const ParameterSpace::Slot& slot, std::size_t fie
       continue;
     const StateField& stored = state_.fields(i)[field];
     const auto width = size_of(stored.dtype);
-    const std::int64_t start = slot.bulk ? 0 : slot.offset - chunk.offset;
-    const std::int64_t count = slot.bulk ? stored.count : slot.size;
+    const std::int64_t start = alone(slot) ? 0 : slot.offset - chunk.offset;
+    const std::int64_t count = alone(slot) ? stored.count : slot.size;
     const std::int64_t skip = first + static_cast<std::int64_t>(done / width) - before;
     before += count;
     if (skip >= count) continue;
@@ -173,6 +180,14 @@ std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions&
 
 std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options, int places) {
   return std::make_unique<Optimizer>(space, sgd_rule(options), places);
+}
+
+std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options) {
+  const StateLayout layout = space.options().layout;
+  check(space.options().whole_tensors, "Adafactor needs whole tensors");
+  check(layout == StateLayout::fp32 || layout == StateLayout::split,
+        "Adafactor has no moments of that layout");
+  return std::make_unique<Optimizer>(space, adafactor_rule(options));
 }
 
 }  // namespace sluice

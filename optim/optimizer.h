@@ -59,6 +59,10 @@ class Optimizer {
 
  private:
   void update(std::size_t chunk, const std::vector<std::byte*>& visiting);
+  /// Whether the chunks of a slot hold nothing else.
+  bool alone(const ParameterSpace::Slot& slot) const {
+    return slot.bulk || space_.options().whole_tensors;
+  }
   template <class Body>
   void for_each_piece(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                       std::size_t bytes, Body&& body) const;
@@ -70,6 +74,7 @@ class Optimizer {
   std::optional<StateRing> ring_;
   UpdateStep step_;
   Tensor scale_;
+  Tensor scratch_;        ///< of the rule, for one chunk after another
   bool pending_ = false;  ///< chunks on the host have not all been updated
   std::size_t next_ = 0;  ///< of on_host_
   std::int64_t updates_ = 0;
@@ -80,5 +85,7 @@ std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions&
                                       int places = 4);
 std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options,
                                     int places = 4);
+/// `space` is one of whole tensors, and its layout fp32 or split.
+std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options);
 
 }  // namespace sluice

@@ -43,6 +43,8 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     : options_(options) {
   check(!options.narrow_gradients || working == DType::bf16,
         "gradients are summed in bf16 only where weights are bf16");
+  check(!options.whole_tensors || options.first_on_host.empty(),
+        "the state of whole tensors stays on the device");
   lay_out(parameters);
   {
     const MemoryScope scope(*device, MemoryUse::weights);
@@ -90,6 +92,15 @@ void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
 
 void ParameterSpace::cut_into_chunks() {
   for (const Slot& slot : slots_) {
+    if (options_.whole_tensors) {
+      chunks_.push_back({.offset = slot.offset,
+                         .size = slot.size,
+                         .gradient_offset = slot.gradient_offset,
+                         .row_length = slot.shape.size() >= 2 ? slot.shape.back() : 0,
+                         .decay = slot.decay,
+                         .bulk = slot.bulk});
+      continue;
+    }
     if (slot.bulk) {
       const std::int64_t row = slot.shape.back();
       // Whole rows, a multiple of eight of them, so that most chunks start aligned.

@@ -24,6 +24,9 @@ struct SpaceOptions {
   /// Large matrices from this parameter on keep their state in `host`'s memory; empty: none does.
   std::string first_on_host{};
   DevicePtr host{};
+  /// Every tensor is a chunk of its own, never cut, and its state stays on the device: for update
+  /// rules that need to see all of a matrix.
+  bool whole_tensors = false;
 };
 
 /// All parameters of a model, laid out one after another: the working weights that the model

@@ -18,6 +18,7 @@ struct ChunkViews {
   View remainder{};  ///< i16
   View gradient{};
   std::vector<View> state{};  ///< in the order of UpdateRule::fields
+  View scratch{};             ///< f64, at least UpdateRule::scratch; any values
 };
 
 struct UpdateStep {
@@ -35,6 +36,8 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   /// `sums` is the dtype of full precision: f32, or f64 in proofs.
   virtual std::vector<StateField> fields(const Chunk& chunk, DType sums) const = 0;
+  /// Numbers that an update of the chunk works with and leaves behind; chunks share the memory.
+  virtual std::int64_t scratch(const Chunk&) const { return 0; }
   virtual void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const = 0;
 };
 
@@ -52,5 +55,18 @@ struct SgdOptions {
   double weight_decay = 0;
 };
 std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options);
+
+/// kernels/adafactor.h has the formula; the n-th update decays moments by 1 - n^-decay_power.
+struct AdafactorOptions {
+  double decay_power = 0.8;
+  double epsilon1 = 1e-30;
+  double epsilon2 = 1e-3;
+  double clip = 1;
+  double weight_decay = 0;
+  /// Each tensor's rate is multiplied by the size of its weights, as in the paper.
+  bool scale_by_weights = true;
+};
+/// For spaces of whole tensors: a mean belongs to all of a row or a column.
+std::unique_ptr<UpdateRule> adafactor_rule(const AdafactorOptions& options);
 
 }  // namespace sluice
