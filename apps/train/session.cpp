@@ -47,6 +47,13 @@ std::size_t resident_peak() {
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
+/// What the driver says is taken on the card, by anybody; null on the CPU.
+Json driver_used(const DeviceContext& device) {
+  if (device.device().kind != DeviceKind::cuda) return nullptr;
+  const DeviceInfo info = device.runtime().info();
+  return info.memory - info.free_memory;
+}
+
 class Session {
  public:
   Session(const TrainOptions& options, const std::string& resolved);
@@ -350,6 +357,7 @@ void Session::finish(const char* stopped_by) {
                       {"planned_bytes", plan_.memory.peak},
                       {"engine_peak_bytes", device_->arena().peak()},
                       {"resident_peak_bytes", resident_peak()},
+                      {"driver_used_bytes", driver_used(*device_)},
                       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
   say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
