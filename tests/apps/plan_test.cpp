@@ -1,0 +1,215 @@
+#include <catch2/catch.hpp>
+
+#include "apps/train/memory_plan.h"
+#include "models/gpt2/generate.h"
+#include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
+#include "tests/support/gpu.h"
+#include "tests/support/training.h"
+
+// What a plan counts on `meta` is what the arenas of the real run count, to the byte: at one time
+// (peak), for what purpose, and up to which address (what the device must back).
+
+namespace sluice::test {
+namespace {
+
+/// Sizes that kernels like, and odd ones whose matrices are large (the second) or small (the
+/// third).
+constexpr GPT2Config even(std::int64_t layers) {
+  return {.n_layer = layers, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
+}
+constexpr GPT2Config odd(std::int64_t layers) {
+  return {.n_layer = layers,
+          .n_head = 3,
+          .n_embd = 66,
+          .n_inner = 71,
+          .vocab_size = 101,
+          .n_positions = 13};
+}
+constexpr GPT2Config tiny(std::int64_t layers) {
+  return {.n_layer = layers,
+          .n_head = 3,
+          .n_embd = 15,
+          .n_inner = 23,
+          .vocab_size = 37,
+          .n_positions = 11};
+}
+
+struct PlanCase {
+  GPT2Config config;
+  DType dtype;
+  StateLayout layout;
+  std::int64_t batch, micro_batch;
+  const char* recompute;
+  std::int64_t resident, chunk;
+  int staging;
+  std::int64_t validation;  ///< tokens of the validation data; 0: none
+  std::int64_t sample;      ///< tokens
+  double dropout = 0;
+  const char* optimizer = "adamw";
+};
+
+constexpr auto f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
+constexpr auto whole = StateLayout::fp32, split = StateLayout::split;
+constexpr std::int64_t all = 99, usual = std::int64_t{4} << 20;
+
+const PlanCase cases[] = {
+    // State on the device; the CPU runs these too.
+    {even(1), f32, whole, 1, 1, "none", all, usual, 4, 0, 0},
+    {even(2), f32, whole, 4, 2, "none", all, usual, 4, 40, 0},
+    {even(3), f32, whole, 4, 4, "block", all, usual, 4, 40, 5},
+    {even(4), f32, whole, 2, 1, "block*1,gelu+ln*2,none", all, usual, 4, 200, 40},
+    {even(4), bf16, whole, 6, 3, "gelu", all, usual, 4, 0, 0, 0.1},
+    {even(4), bf16, split, 6, 2, "gelu+ln", all, usual, 4, 300, 30},
+    {even(3), bf16, split, 8, 1, "gelu*2,none", all, 3000, 4, 0, 12},
+    {even(2), bf16, whole, 2, 2, "none*1,block", all, usual, 4, 17, 100, 0.3},
+    {odd(1), f32, whole, 3, 1, "none", all, usual, 4, 0, 7},
+    {odd(2), f32, whole, 3, 3, "gelu", all, 1000, 4, 50, 0},
+    {odd(3), bf16, split, 5, 1, "block*2,gelu", all, 777, 4, 0, 13},
+    {odd(4), bf16, whole, 5, 5, "gelu+ln", all, usual, 4, 60, 14, 0.2},
+    {tiny(1), f32, whole, 7, 7, "none", all, usual, 4, 30, 0},
+    {tiny(2), f32, whole, 6, 3, "block", all, usual, 4, 12, 6},
+    {tiny(3), bf16, split, 6, 1, "gelu", all, usual, 4, 0, 25},
+    {tiny(4), bf16, whole, 4, 2, "block*3,none", all, usual, 4, 100, 100},
+    {odd(2), f32, whole, 2, 1, "none", all, usual, 4, 30, 3, 0, "sgd"},
+    {even(2), bf16, whole, 2, 1, "gelu+ln", all, usual, 4, 0, 0, 0, "sgd"},
+    // State on the host.
+    {even(1), f32, whole, 1, 1, "none", 0, usual, 4, 0, 0},
+    {even(2), f32, whole, 4, 2, "gelu", 1, usual, 1, 40, 9},
+    {even(3), f32, whole, 2, 1, "block", 0, 3000, 3, 0, 40},
+    {even(4), f32, whole, 4, 4, "block*2,gelu", 2, 5000, 2, 70, 0, 0.1},
+    {even(4), bf16, whole, 2, 1, "gelu+ln", 0, usual, 4, 0, 0},
+    {even(3), bf16, split, 4, 2, "gelu+ln*1,none", 0, usual, 2, 100, 20},
+    {even(3), bf16, split, 4, 1, "none", 1, 1600, 64, 17, 33},
+    {even(4), bf16, split, 8, 8, "block", 3, 4096, 1, 0, 0, 0.4},
+    {even(3), f16, whole, 2, 1, "gelu", 0, 2048, 2, 40, 4},
+    {even(2), f16, whole, 4, 2, "none", all, usual, 4, 0, 50},
+    {odd(2), f32, whole, 3, 1, "none", 1, 700, 3, 0, 0},
+    {odd(3), bf16, split, 2, 2, "block*1,none", 0, usual, 4, 40, 8},
+    {odd(4), bf16, whole, 6, 3, "gelu+ln", 2, 2000, 5, 0, 30},
+    {odd(3), f16, whole, 2, 1, "block", 0, 10, 2, 14, 2},
+    {tiny(2), f32, whole, 2, 1, "gelu", 0, usual, 4, 0, 0},
+    {even(3), bf16, whole, 2, 1, "none", 0, 3000, 2, 40, 9, 0, "sgd"},
+    {even(3), f32, whole, 2, 1, "gelu", 1, 3000, 2, 0, 0, 0, "sgd"},
+};
+
+/// A case as options, setup and choice.
+struct Planned {
+  TrainOptions options;
+  RunSetup setup;
+  MemoryChoice choice;
+  TrainingTask task;
+
+  Planned(const PlanCase& c, DeviceKind kind) {
+    task = {.config = c.config,
+            .dtype = c.dtype,
+            .batch_size = c.batch,
+            .seq_len = c.config.n_positions - c.batch % 2,
+            .grad_clip = 1,
+            .dropout = c.dropout,
+            .optimizer = c.optimizer};
+    options = task.options();
+    options.sample_tokens = c.sample;
+    setup = task.setup(kind);
+    if (c.validation > 0)
+      setup.data.val = tokens_in_memory(random_ids(static_cast<std::size_t>(c.validation),
+                                                   static_cast<std::int32_t>(c.config.vocab_size)));
+    choice = offloaded(task.resident(c.layout, c.micro_batch),
+                       std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
+    choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
+  }
+
+  /// Updates, each followed by what the program does between two: a validation, a sample.
+  void run(const DevicePtr& device, const DevicePtr& host) const {
+    Training training(options, setup, choice, device, host);
+    training.space.initialize(1);
+    // A leak in the third would show on the CPU, which is faster than the emulated GPU.
+    const int steps = setup.device == DeviceKind::cpu ? 3 : 2;
+    for (int step = 0; step < steps; ++step) {
+      training.trainer.step(step, task.batch(step));
+      if (setup.data.val) training.trainer.evaluate(*setup.data.val, 3);
+      if (options.sample_tokens > 0)
+        generate(training.model, device, sample_prompt(options, setup),
+                 {.max_tokens = options.sample_tokens});
+    }
+    training.optimizer->settle();
+  }
+};
+
+DevicePtr open(DeviceKind kind, std::size_t bytes) {
+  return kind == DeviceKind::cuda ? open_gpu(1, bytes) : make_cpu_device(bytes);
+}
+
+void check_case(const PlanCase& c, DeviceKind kind) {
+  CAPTURE(static_cast<int>(kind), c.config.n_embd, c.config.n_layer, name_of(c.dtype),
+          name_of(c.layout), c.batch, c.micro_batch, c.recompute, c.resident, c.chunk, c.staging,
+          c.validation, c.sample, c.optimizer);
+  const Planned planned(c, kind);
+  const std::size_t workspace = open(kind, 20 << 20)->runtime().workspace_bytes();
+  const MemoryPlan plan = plan_memory(planned.options, planned.setup, planned.choice, workspace);
+  CHECK(plan.peak <= plan.high_water);
+  std::size_t sum = 0;
+  for (const std::size_t bytes : plan.by_use)
+    sum += bytes;
+  CHECK(sum == plan.peak);
+  const bool bulk = c.config.n_embd * c.config.n_embd >= ParameterSpace::bulk_threshold;
+  CHECK((plan.host > 0) == (planned.choice.streams() && bulk));
+
+  // Exactly what was planned is enough...
+  const DevicePtr device = open(kind, plan.high_water);
+  const HostMemory host = plan.host > 0 ? make_host_memory(device, plan.host) : HostMemory{};
+  planned.run(device, host.memory);
+  CHECK(device->arena().peak() == plan.peak);
+  CHECK(device->arena().high_water() == plan.high_water);
+  CHECK(device->arena().peak_by_use() == plan.by_use);
+  if (plan.host > 0) CHECK(host.memory->arena().high_water() == plan.host);
+
+  // ...and less is not.
+  const DevicePtr small = open(kind, plan.high_water - Arena::alignment);
+  const HostMemory same = plan.host > 0 ? make_host_memory(small, plan.host) : HostMemory{};
+  CHECK(error_message([&] { planned.run(small, same.memory); }).find("out of memory") !=
+        std::string::npos);
+  if (plan.host == 0) return;
+  const DevicePtr again = open(kind, plan.high_water);
+  const HostMemory less = make_host_memory(again, plan.host - Arena::alignment);
+  CHECK(error_message([&] { planned.run(again, less.memory); }).find("out of memory") !=
+        std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("on the CPU a run takes the bytes that were planned", "[plan]") {
+  int count = 0;
+  for (const PlanCase& c : cases) {
+    if (c.dtype == f16) continue;
+    check_case(c, DeviceKind::cpu);
+    ++count;
+  }
+  CHECK(count >= 30);
+}
+
+TEST_CASE("on the GPU a run takes the bytes that were planned", "[plan]") {
+  if (!have_gpu()) return;
+  for (const PlanCase& c : cases)
+    check_case(c, DeviceKind::cuda);
+  CHECK(std::size(cases) >= 30);
+}
+
+TEST_CASE("what is held between updates is part of the plan", "[plan]") {
+  for (const PlanCase& c : cases) {
+    const Planned planned(c, DeviceKind::cpu);
+    const MemoryPlan state = plan_state(planned.options, planned.setup, planned.choice, 4096);
+    const MemoryPlan run = plan_memory(planned.options, planned.setup, planned.choice, 4096);
+    CHECK(state.high_water < run.high_water);
+    CHECK(state.host == run.host);
+    const auto of = [](const MemoryPlan& plan, MemoryUse use) {
+      return plan.by_use[static_cast<std::size_t>(use)];
+    };
+    for (const MemoryUse use : {MemoryUse::weights, MemoryUse::gradients, MemoryUse::state,
+                                MemoryUse::staging, MemoryUse::workspace})
+      CHECK(of(state, use) == of(run, use));
+    CHECK(of(run, MemoryUse::workspace) == 4096);
+  }
+}
+
+}  // namespace sluice::test
