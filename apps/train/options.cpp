@@ -31,7 +31,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
 
   line.group("Optimizer");
-  line.add_choice("--optimizer", o.optimizer, "Update rule", {"adamw", "sgd"});
+  line.add_choice("--optimizer", o.optimizer,
+                  "Update rule; adamw8bit: adamw with --state-layout int8",
+                  {"adamw", "adamw8bit", "adafactor", "sgd"});
   line.add("--lr", o.lr, "Learning rate; default 1e-3, 3e-4 for gpt2*, 5e-5 for a folder", 0,
            infinity);
   line.add("--min-lr", o.min_lr, "Rate at the end of the schedule; default a tenth of --lr", 0,

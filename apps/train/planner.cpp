@@ -11,29 +11,45 @@
 namespace sluice {
 namespace {
 
-/// How precisely state is kept: the planner goes down this list only as far as it must.
 struct StateForm {
   StateLayout layout;
   bool narrow_gradients;
 };
 
+/// Those that the update rule knows; of several, each is narrower than the one before.
+std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
+  const bool split = working == DType::bf16;
+  if (o.optimizer == "sgd") return {StateLayout::fp32};
+  if (o.optimizer == "adafactor") return {split ? StateLayout::split : StateLayout::fp32};
+  if (o.optimizer == "adamw8bit") return {parse_state_layout("int8", working)};
+  if (working == DType::f64) return {StateLayout::fp32};
+  return {split ? StateLayout::split : StateLayout::fp32, StateLayout::bf16m, StateLayout::bf16mv,
+          StateLayout::int8};
+}
+
+void require_known(const TrainOptions& o, StateLayout layout) {
+  const auto refuse = [&](const char* why) {
+    fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} {}", o.state_layout, o.optimizer,
+                     why),
+         ErrorKind::usage);
+  };
+  if (o.optimizer == "sgd" && layout != StateLayout::fp32) refuse("keeps its state in fp32");
+  if (o.optimizer == "adafactor" && layout != StateLayout::fp32 && layout != StateLayout::split)
+    refuse("has no moments to narrow; use fp32 or split");
+  if (o.optimizer == "adamw8bit" && layout != StateLayout::int8)
+    fail(fmt::format("--optimizer adamw8bit is adamw with --state-layout int8, not {}",
+                     o.state_layout),
+         ErrorKind::usage);
+}
+
+/// How precisely state is kept: the planner goes down this list only as far as it must.
 std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
-  const bool adam = o.optimizer == "adamw";
   std::vector<StateLayout> layouts;
   if (o.state_layout != "auto") {
     layouts = {parse_state_layout(o.state_layout, working)};
-    if (!adam && layouts[0] != StateLayout::fp32)
-      fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} keeps its state in fp32",
-                       o.state_layout, o.optimizer),
-           ErrorKind::usage);
-  } else if (!adam) {
-    layouts = {StateLayout::fp32};
-  } else if (working == DType::bf16) {
-    layouts = {StateLayout::split, StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8};
-  } else if (working == DType::f64) {
-    layouts = {StateLayout::fp32};
+    require_known(o, layouts[0]);
   } else {
-    layouts = {StateLayout::fp32, StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8};
+    layouts = layouts_of(o, working);
   }
   if (o.gradients == "bf16" && working != DType::bf16)
     fail(fmt::format("--gradients bf16 needs --precision bf16, not {} weights", name_of(working)),
@@ -81,7 +97,13 @@ class Planner {
         setup_(setup),
         profile_(profile),
         layers_(setup.config.n_layer),
-        budgets_(budgets_of(o, profile)) {}
+        budgets_(budgets_of(o, profile)) {
+    if (adafactor() && (o.offload == "all" || o.resident_blocks.value_or(layers_) < layers_))
+      fail(fmt::format("{}: with --optimizer adafactor no state can be in host memory; its state "
+                       "is small and stays on the GPU",
+                       o.offload == "all" ? "--offload all" : "--resident-blocks"),
+           ErrorKind::usage);
+  }
 
   Planned plan() {
     Planned planned;
@@ -141,7 +163,8 @@ class Planner {
     return need;
   }
 
-  bool can_stream() const { return profile_.gpu && o_.offload != "off"; }
+  bool adafactor() const { return o_.optimizer == "adafactor"; }
+  bool can_stream() const { return profile_.gpu && o_.offload != "off" && !adafactor(); }
 
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_;
