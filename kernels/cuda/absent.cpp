@@ -1,5 +1,6 @@
 // The GPU side of a build without CUDA: nothing but the refusal.
 
+#include "kernels/adafactor.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/base/error.h"
@@ -41,6 +42,9 @@ std::unique_ptr<Runtime> make_cuda_runtime(int) {
   refuse();
 }
 
+void launch_cuda(const Adafactor&, Stream) {
+  refuse();
+}
 void launch_cuda(const AdamW&, Stream) {
   refuse();
 }

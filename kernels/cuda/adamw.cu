@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(threads)
     g[i] *= scale;
     m[i] = c.beta1 * m[i] + (1.0f - c.beta1) * g[i];
     v[i] = c.beta2 * v[i] + (1.0f - c.beta2) * g[i] * g[i];
-    w[i] = w[i] * c.keep - c.rate * m[i] / (sqrtf(v[i]) * c.root_correction + c.epsilon);
+    // Contracted by hand, so that every form of the weights is computed alike.
+    w[i] = fmaf(w[i], c.keep, -c.rate * m[i] / (sqrtf(v[i]) * c.root_correction + c.epsilon));
   }
   std::uint32_t random[N] = {};
   if constexpr (std::is_same_v<M, BFloat16>) {
