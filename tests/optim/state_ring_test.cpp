@@ -31,8 +31,9 @@ struct RingOf {
       : device(on),
         host(make_host_memory(on, 1 << 20)),
         items(make_items(sizes, host.memory)),
-        ones(Tensor::from_host(on, {2048}, DType::f32, std::vector<double>(2048, 1.0))),
+        ones(Tensor::empty(on, {2048}, DType::f32)),
         ring(on, items, places) {
+    run(Fill{.out = ones.view(), .value = 1}, on->stream());
     set(0);
   }
 
