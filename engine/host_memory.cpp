@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -30,17 +28,17 @@ class PinnedRuntime final : public Runtime {
     else
       cpu_->release(start, bytes);
   }
-  void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
-    std::memcpy(to, from, bytes);
+  void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream s) override {
+    cpu_->copy_from_host(to, from, bytes, s);
   }
-  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
-    std::memcpy(to, from, bytes);
+  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream s) override {
+    cpu_->copy_to_host(to, from, bytes, s);
   }
-  void copy_within(std::byte* to, const std::byte* from, std::size_t bytes, Stream) override {
-    std::memmove(to, from, bytes);
+  void copy_within(std::byte* to, const std::byte* from, std::size_t bytes, Stream s) override {
+    cpu_->copy_within(to, from, bytes, s);
   }
-  void fill_zero(std::byte* start, std::size_t bytes, Stream) override {
-    std::memset(start, 0, bytes);
+  void fill_zero(std::byte* start, std::size_t bytes, Stream s) override {
+    cpu_->fill_zero(start, bytes, s);
   }
 
  private:

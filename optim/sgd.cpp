@@ -17,6 +17,7 @@ class SgdRule final : public UpdateRule {
   }
 
   void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const override {
+    check(!views.remainder, "SGD updates whole master weights; it has no split ones");
     run(Sgd{.master = views.master,
             .velocity = views.state[0],
             .grad = views.gradient,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/error.h"
+
 namespace sluice {
 namespace {
 
@@ -34,6 +36,14 @@ StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int place
          .drained = runtime.make_event()});
     // The place may be memory that earlier work in the compute stream still uses.
     runtime.record(places_.back().drained, device->stream());
+  }
+}
+
+StateRing::~StateRing() {
+  try {
+    settle();
+  } catch (const Error&) {  // a device that failed has been reported by whoever noticed first
+    return;
   }
 }
 

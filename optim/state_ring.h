@@ -27,6 +27,10 @@ class StateRing {
 
   /// Takes `places` times the largest item from the device.
   StateRing(const DevicePtr& device, std::vector<Item> items, int places);
+  /// Waits for what is under way: its memory is free for others afterwards.
+  ~StateRing();
+  StateRing(const StateRing&) = delete;
+  StateRing& operator=(const StateRing&) = delete;
 
   /// Records copies ("fetch", "drain") and what the compute stream waits for them ("stall").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }

@@ -152,6 +152,13 @@ void CommandLine::add(const std::string& flag, std::optional<double>& value,
   impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
 }
 
+void CommandLine::add_size(const std::string& flag, std::string& value, const std::string& help) {
+  const auto check = [](const std::string& input) -> std::string {
+    return input.empty() ? "'' is not a size; write 11GiB, 512MiB or bytes" : "";
+  };
+  impl_->app.add_option(flag, value, help)->check(CLI::Validator(check, ""))->group(impl_->heading);
+}
+
 void CommandLine::add_choice(const std::string& flag, std::string& value, const std::string& help,
                              const std::vector<std::string>& choices) {
   const auto check = [choices](std::string& input) -> std::string {

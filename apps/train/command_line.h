@@ -34,6 +34,8 @@ class CommandLine {
            double high);
   void add(const std::string& flag, std::optional<double>& value, const std::string& help,
            double low, double high);
+  /// Memory, such as 11GiB; "" while it is not given.
+  void add_size(const std::string& flag, std::string& value, const std::string& help);
   void add_choice(const std::string& flag, std::string& value, const std::string& help,
                   const std::vector<std::string>& choices);
   /// Adds --config FILE.

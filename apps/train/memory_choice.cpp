@@ -8,11 +8,12 @@ std::string to_flags(const MemoryChoice& c) {
   std::string flags =
       fmt::format("--micro-batch {} --recompute {} --state-layout {} --gradients {}", c.micro_batch,
                   to_string(c.recompute), name_of(c.layout), c.narrow_gradients ? "bf16" : "fp32");
-  if (!c.streams()) return flags + " --offload off";
-  flags += fmt::format(" --resident-blocks {}", c.resident_blocks);
+  flags += c.streams() ? fmt::format(" --resident-blocks {}", c.resident_blocks) : " --offload off";
+  // Where nothing streams, what chunks are rounded up to still takes bytes.
   const MemoryChoice usual;
   if (c.chunk != usual.chunk) flags += fmt::format(" --stream-chunk {}", c.chunk);
-  if (c.staging != usual.staging) flags += fmt::format(" --staging-chunks {}", c.staging);
+  if (c.streams() && c.staging != usual.staging)
+    flags += fmt::format(" --staging-chunks {}", c.staging);
   return flags;
 }
 

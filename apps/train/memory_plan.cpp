@@ -58,7 +58,7 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
   for (std::int64_t step = 0; step < 2; ++step) {
     run.training.trainer.step(step, batch);
     if (setup.data.val) run.training.trainer.evaluate(*setup.data.val, 1);
-    if (o.sample_tokens > 0) sample(o, setup, run);
+    if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
   }
   return run.counted();
 }

@@ -58,9 +58,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 
   line.group("Memory");
-  line.add("--gpu-memory", o.gpu_memory, "Budget, such as 11GiB; default: what the GPU has free");
-  line.add("--host-memory", o.host_memory,
-           "Budget for the whole process, such as 16GiB; default: what the machine has");
+  line.add_size("--gpu-memory", o.gpu_memory,
+                "Budget, such as 11GiB; default: what the GPU has free");
+  line.add_size("--host-memory", o.host_memory,
+                "Budget for the whole process, such as 16GiB; default: what the machine has");
   line.add("--recompute", o.recompute,
            "none, gelu, gelu+ln, block; or of the first layers, then the rest: block*12,gelu+ln");
   line.add_choice("--state-layout", o.state_layout, "How master weights and moments are stored",

@@ -87,13 +87,13 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   bytes_row("between blocks", memory.high_water - memory.peak);
   bytes_row(profile.gpu ? "driver (estimate)" : "process (estimate)", budgets.device_reserve);
   bytes_row("together", memory.high_water + budgets.device_reserve);
-  bytes_row("allowed", budgets.device + budgets.device_reserve);
+  bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {
     text += "host memory\n";
     bytes_row("state", memory.host);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
-    bytes_row("allowed", budgets.host + budgets.host_reserve);
+    bytes_row("allowed", budgets.host_allowed);
   }
   text += "\n";
   row("flags", to_flags(choice));
@@ -134,9 +134,9 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
             {"precision", name_of(setup.precision)},
             {"batch_size", o.batch_size},
             {"seq_len", setup.trainer.seq_len},
-            {"device_budget_bytes", budgets.device + budgets.device_reserve},
+            {"device_budget_bytes", budgets.device_allowed},
             {"device_reserve_bytes", budgets.device_reserve},
-            {"host_budget_bytes", budgets.host + budgets.host_reserve},
+            {"host_budget_bytes", budgets.host_allowed},
             {"host_reserve_bytes", budgets.host_reserve},
             {"chosen", one(planned.chosen)},
             {"others", Json::array()}};

@@ -103,6 +103,14 @@ class Planner {
                        "is small and stays on the GPU",
                        o.offload == "all" ? "--offload all" : "--resident-blocks"),
            ErrorKind::usage);
+    if (!profile.gpu && (o.offload == "all" || o.resident_blocks))
+      fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
+                       o.offload == "all" ? "--offload all" : "--resident-blocks"),
+           ErrorKind::usage);
+    if (o.resident_blocks.value_or(0) > layers_)
+      fail(
+          fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers_),
+          ErrorKind::usage);
   }
 
   Planned plan() {
@@ -175,26 +183,32 @@ class Planner {
     return o_.offload == "all" ? 0 : layers_;
   }
 
-  /// Bytes of one update's passage beside what is held between updates, for one mode everywhere.
-  std::size_t transient(std::int64_t micro_batch, Recompute mode) {
-    const auto key = std::pair(micro_batch, mode);
-    if (const auto known = transients_.find(key); known != transients_.end()) return known->second;
+  /// Bytes of one update's passage beside what is held between updates.
+  std::size_t passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
     MemoryChoice choice = choice_of({StateLayout::fp32, false}, layers_);
     choice.micro_batch = micro_batch;
-    std::ranges::fill(choice.recompute, mode);
-    const std::size_t whole = plan_memory(o_, setup_, choice, profile_.workspace).high_water;
-    const std::size_t state = plan_state(o_, setup_, choice, profile_.workspace).high_water;
-    return transients_[key] = whole - state;
+    choice.recompute = list;
+    return plan_memory(o_, setup_, choice, profile_.workspace).high_water -
+           plan_state(o_, setup_, choice, profile_.workspace).high_water;
   }
 
-  /// For a list of two modes: between what either alone takes.
+  /// The same from memory: of a list that flags have fixed as it is; of many lists of two modes,
+  /// between what either alone takes.
   std::size_t transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
-    std::map<Recompute, std::size_t> counts;
-    for (const Recompute mode : list)
-      ++counts[mode];
+    const auto known = [&](const std::vector<Recompute>& modes) {
+      const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
+      if (fresh) entry->second = passing(micro_batch, modes);
+      return entry->second;
+    };
+    if (o_.recompute != "auto") return known(list);
     double bytes = 0;
-    for (const auto& [mode, count] : counts)
-      bytes += static_cast<double>(transient(micro_batch, mode)) * static_cast<double>(count);
+    for (const Recompute mode :
+         {Recompute::none, Recompute::gelu, Recompute::gelu_ln, Recompute::block}) {
+      const auto count = std::ranges::count(list, mode);
+      if (count > 0)
+        bytes +=
+            static_cast<double>(known(std::vector(list.size(), mode))) * static_cast<double>(count);
+    }
     return static_cast<std::size_t>(bytes / static_cast<double>(list.size()));
   }
 
@@ -216,24 +230,28 @@ class Planner {
                         profile_);
   }
 
-  std::optional<Plan> best_of(const StateForm& form) {
-    const StateNeed state = state_need(form);
-    struct Estimate {
-      MemoryChoice choice;
-      StepTime time;
-    };
+  struct Estimate {
+    MemoryChoice choice;
+    StepTime time;
+  };
+
+  /// Every way that would fit if the device had `slack` bytes more, fastest first. Estimates add up
+  /// what is counted apart, and lie between for layers of two modes.
+  std::vector<Estimate> estimates_of(const StateForm& form, const StateNeed& state,
+                                     std::size_t slack) {
     std::vector<Estimate> estimates;
     for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
       for (const auto& list : recompute_lists(o_, layers_)) {
-        const std::size_t passing = transient(micro_batch, list);
+        const std::size_t bytes = transient(micro_batch, list);
+        Estimate estimate{choice_of(form, most_resident()), {}};
+        estimate.choice.micro_batch = micro_batch;
+        estimate.choice.recompute = list;
         // The most blocks whose state fits on the device: nothing is faster.
-        for (std::int64_t resident = most_resident(); resident >= least_resident(); --resident) {
+        for (auto& resident = estimate.choice.resident_blocks; resident >= least_resident();
+             --resident) {
           const Need need = state.with(resident, layers_);
-          note(form, micro_batch, list, resident, {need.device + passing, need.host});
-          if (need.device + passing > budgets_.device || need.host > budgets_.host) continue;
-          Estimate estimate{choice_of(form, resident), {}};
-          estimate.choice.micro_batch = micro_batch;
-          estimate.choice.recompute = list;
+          note(estimate.choice, {need.device + bytes, need.host});
+          if (excess({need.device + bytes, need.host}) > slack || !host_holds(need.host)) continue;
           estimate.time = time_of(estimate.choice, state);
           estimates.push_back(std::move(estimate));
           break;
@@ -241,35 +259,47 @@ class Planner {
       }
     }
     std::ranges::stable_sort(estimates, {}, [](const Estimate& e) { return e.time.total(); });
-    // Estimates add up what is counted apart; the count of the whole decides.
-    constexpr int most_tries = 12;
-    int tries = 0;
-    for (const Estimate& estimate : estimates) {
-      MemoryChoice choice = estimate.choice;
-      for (; choice.resident_blocks >= least_resident() && tries < most_tries;
-           --choice.resident_blocks, ++tries) {
-        const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
-        if (memory.high_water <= budgets_.device && memory.host <= budgets_.host)
-          return Plan{choice, memory, time_of(choice, state)};
-        note(form, choice.micro_batch, choice.recompute, choice.resident_blocks,
-             {memory.high_water, memory.host});
+    return estimates;
+  }
+
+  /// The fastest that the count of the whole says fits.
+  std::optional<Plan> best_of(const StateForm& form) {
+    const StateNeed state = state_need(form);
+    for (const std::size_t slack : {std::size_t{0}, budgets_.device() / 64}) {
+      int tries = slack == 0 ? 12 : 64;
+      for (Estimate& estimate : estimates_of(form, state, slack)) {
+        MemoryChoice& choice = estimate.choice;
+        for (; choice.resident_blocks >= least_resident() && tries > 0;
+             --choice.resident_blocks, --tries) {
+          const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
+          const Need need{memory.high_water, memory.host};
+          if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
+          note(choice, need);
+        }
       }
     }
     return {};
   }
 
+  bool host_holds(std::size_t bytes) const {
+    return bytes == 0 || bytes + budgets_.host_reserve <= budgets_.host_allowed;
+  }
+  std::size_t device_excess(std::size_t bytes) const {
+    const std::size_t all = bytes + budgets_.device_reserve;
+    return all > budgets_.device_allowed ? all - budgets_.device_allowed : 0;
+  }
+  std::size_t host_excess(std::size_t bytes) const {
+    return host_holds(bytes) ? 0 : bytes + budgets_.host_reserve - budgets_.host_allowed;
+  }
+  std::size_t excess(const Need& need) const {
+    return device_excess(need.device) + host_excess(need.host);
+  }
+
   /// Remembers what came nearest to fitting.
-  void note(const StateForm& form, std::int64_t micro_batch, const std::vector<Recompute>& list,
-            std::int64_t resident, const Need& need) {
-    const auto over = [](std::size_t bytes, std::size_t budget) {
-      return bytes > budget ? bytes - budget : 0;
-    };
-    const std::size_t excess = over(need.device, budgets_.device) + over(need.host, budgets_.host);
-    if (nearest_ && excess >= nearest_excess_) return;
-    nearest_excess_ = excess;
-    nearest_ = choice_of(form, resident);
-    nearest_->micro_batch = micro_batch;
-    nearest_->recompute = list;
+  void note(const MemoryChoice& choice, const Need& need) {
+    if (nearest_ && excess(need) >= nearest_excess_) return;
+    nearest_excess_ = excess(need);
+    nearest_ = choice;
   }
 
   [[noreturn]] void refuse() {
@@ -286,16 +316,16 @@ class Planner {
     const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
     std::string text =
         fmt::format("the nearest that training comes to fitting is {}: ", to_flags(choice));
-    if (memory.high_water > budgets_.device)
-      text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
-                          memory.high_water, profile_.gpu ? "GPU" : "host", parts,
-                          memory.high_water - budgets_.device, flag, spell_bytes(device));
-    if (memory.host > budgets_.host)
-      text += fmt::format(
-          "{}{} bytes of state in host memory, {} too many; --host-memory {} "
-          "would do",
-          memory.high_water > budgets_.device ? "; and " : "", memory.host,
-          memory.host - budgets_.host, spell_bytes(host));
+    const std::size_t device_over = device_excess(memory.high_water);
+    const std::size_t host_over = host_excess(memory.host);
+    if (device_over > 0)
+      text +=
+          fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do", memory.high_water,
+                      profile_.gpu ? "GPU" : "host", parts, device_over, flag, spell_bytes(device));
+    if (host_over > 0)
+      text +=
+          fmt::format("{}{} bytes of state in host memory, {} too many; --host-memory {} would do",
+                      device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
     if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
     fail(text, ErrorKind::usage);
   }
@@ -321,14 +351,10 @@ class Planner {
   const DeviceProfile& profile_;
   std::int64_t layers_;
   Budgets budgets_;
-  std::map<std::pair<std::int64_t, Recompute>, std::size_t> transients_;
+  std::map<std::pair<std::int64_t, std::string>, std::size_t> transients_;
   std::optional<MemoryChoice> nearest_;
   std::size_t nearest_excess_ = 0;
 };
-
-std::size_t less(std::size_t bytes, std::size_t reserve) {
-  return bytes > reserve ? bytes - reserve : 0;
-}
 
 }  // namespace
 
@@ -340,12 +366,12 @@ Budgets budgets_of(const TrainOptions& o, const DeviceProfile& profile) {
     if (!o.gpu_memory.empty())
       fail("--gpu-memory: this run computes on the CPU; give --host-memory, or --device cuda",
            ErrorKind::usage);
-    return {.device = less(host, profile.process), .device_reserve = profile.process};
+    return {.device_allowed = host, .device_reserve = profile.process};
   }
   const std::size_t card =
       o.gpu_memory.empty() ? profile.memory : parse_bytes("--gpu-memory", o.gpu_memory);
-  return {.device = less(card, profile.context),
-          .host = less(host, profile.process),
+  return {.device_allowed = card,
+          .host_allowed = host,
           .device_reserve = profile.context,
           .host_reserve = profile.process};
 }

@@ -178,6 +178,7 @@ RunSetup resolve(const TrainOptions& o) {
     fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
   resolve_model(o, setup);
   setup.tokenizer = resolve_tokenizer(o, setup);
+  setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
   setup.data =
       open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);

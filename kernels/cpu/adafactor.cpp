@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/split_master.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -195,35 +194,6 @@ void update(const Adafactor& op, const Master& weights) {
   apply(plan, in, weights, static_cast<A>(1 - op.rate * op.weight_decay),
         static_cast<A>(factor) * scale);
 }
-
-/// Where master weights lie: in an array of their own, with the working weights derived from them
-/// (null where the master is what the model computes with), or split over two.
-template <class A, class W>
-struct WholeMaster {
-  A* master;
-  W* working;
-
-  A load(std::int64_t i) const { return master[i]; }
-  void store(std::int64_t i, A value) const {
-    master[i] = value;
-    if (working != nullptr) store_working(working[i], value);
-  }
-  WholeMaster from(std::int64_t i) const {
-    return {master + i, working != nullptr ? working + i : nullptr};
-  }
-};
-struct HalvedMaster {
-  BFloat16* working;
-  std::int16_t* remainder;
-
-  float load(std::int64_t i) const { return SplitMaster::join(working[i], remainder[i]); }
-  void store(std::int64_t i, float value) const {
-    const SplitMaster split(value);
-    working[i].bits = split.high.bits;
-    remainder[i] = split.low;
-  }
-  HalvedMaster from(std::int64_t i) const { return {working + i, remainder + i}; }
-};
 
 }  // namespace
 

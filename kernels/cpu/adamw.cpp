@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "kernels/base/dynamic_map.h"
-#include "kernels/base/split_master.h"
 #include "kernels/base/stochastic_rounding.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
@@ -31,37 +30,6 @@ struct Coefficients {
         keep(static_cast<A>(1 - op.rate * op.weight_decay)),
         rate(static_cast<A>(op.rate / op.correction1)),
         root_correction(static_cast<A>(1 / std::sqrt(op.correction2))) {}
-};
-
-/// Where master weights lie: in an array of their own, with the working weights derived from them
-/// (null where the master is what the model computes with), or split over two.
-template <class A, class W>
-struct WholeMaster {
-  using Type = A;
-  A* master;
-  W* working;
-
-  A load(std::int64_t i) const { return master[i]; }
-  void store(std::int64_t i, A value) const {
-    master[i] = value;
-    if (working != nullptr) store_working(working[i], value);
-  }
-  WholeMaster from(std::int64_t i) const {
-    return {master + i, working != nullptr ? working + i : nullptr};
-  }
-};
-struct HalvedMaster {
-  using Type = float;
-  BFloat16* working;
-  std::int16_t* remainder;
-
-  float load(std::int64_t i) const { return SplitMaster::join(working[i], remainder[i]); }
-  void store(std::int64_t i, float value) const {
-    const SplitMaster split(value);
-    working[i].bits = split.high.bits;
-    remainder[i] = split.low;
-  }
-  HalvedMaster from(std::int64_t i) const { return {working + i, remainder + i}; }
 };
 
 /// Moments in arrays of floating-point numbers.

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include "kernels/base/dispatch.h"
+#include "kernels/base/split_master.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/math.h"
 
@@ -14,6 +18,37 @@ inline void store_working(W& to, A master) {
   else
     store(to, static_cast<Accumulator<W>>(master));
 }
+
+/// Where master weights lie: in an array of their own, with the working weights derived from them
+/// (null where the master is what the model computes with), or split over two.
+template <class A, class W>
+struct WholeMaster {
+  using Type = A;
+  A* master;
+  W* working;
+
+  A load(std::int64_t i) const { return master[i]; }
+  void store(std::int64_t i, A value) const {
+    master[i] = value;
+    if (working != nullptr) store_working(working[i], value);
+  }
+  WholeMaster from(std::int64_t i) const {
+    return {master + i, working != nullptr ? working + i : nullptr};
+  }
+};
+struct HalvedMaster {
+  using Type = float;
+  BFloat16* working;
+  std::int16_t* remainder;
+
+  float load(std::int64_t i) const { return SplitMaster::join(working[i], remainder[i]); }
+  void store(std::int64_t i, float value) const {
+    const SplitMaster split(value);
+    working[i].bits = split.high.bits;
+    remainder[i] = split.low;
+  }
+  HalvedMaster from(std::int64_t i) const { return {working + i, remainder + i}; }
+};
 
 /// Calls `body.operator()<A, W>()` with the types of the master and of the working weight.
 template <class Body>
