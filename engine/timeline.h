@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/device_context.h"
+#include "kernels/base/error.h"
 
 namespace sluice {
 
@@ -57,7 +58,11 @@ class Recorded {
   Recorded(Timeline* timeline, std::string_view name, Timeline::Lane lane, Stream stream)
       : timeline_(timeline), span_(timeline != nullptr ? timeline->begin(name, lane, stream) : 0) {}
   ~Recorded() {
-    if (timeline_ != nullptr) timeline_->end(span_);
+    try {
+      if (timeline_ != nullptr) timeline_->end(span_);
+    } catch (const Error&) {  // a device that failed is being reported already
+      return;
+    }
   }
   Recorded(const Recorded&) = delete;
   Recorded& operator=(const Recorded&) = delete;

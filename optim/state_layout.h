@@ -8,16 +8,17 @@
 
 namespace sluice {
 
-/// How the state of a 16-bit training step's optimizer is stored, with AdamW's bytes per parameter
-/// beside the working weight:
-///   fp32    12   master weight, m, v in f32
-///   split   10   the bf16 working weight plus 16 more bits are the master weight, exactly; m, v
-///   f32 bf16m    8   split, m in bf16 bf16mv   6   split, m and v in bf16 int8     4   split, m
-///   and sqrt(v) in 8 bits, a scale for every block (kernels/dynamic_map.h)
-/// The first two give the same bits. In the others what is narrow is rounded stochastically. f16
-/// working weights take an f32 master in every layout but `split`; with f32 weights there is no
-/// master beside them.
-enum class StateLayout : std::uint8_t { fp32, split, bf16m, bf16mv, int8 };
+/// How the master weights and moments of a training with 16-bit weights are stored: AdamW's bytes a
+/// parameter beside the working weight. The first two give the same bits; in the others what is
+/// narrow is rounded stochastically. f16 working weights take an f32 master in every layout but
+/// `split`; with f32 weights there is no master beside them.
+enum class StateLayout : std::uint8_t {
+  fp32,    ///< 12: master weight, m, v in f32
+  split,   ///< 10: the bf16 working weight and 16 more bits are the master weight, exactly
+  bf16m,   ///< 8: split, m in bf16
+  bf16mv,  ///< 6: split, m and v in bf16
+  int8     ///< 4: split, m and sqrt(v) in 8 bits, a scale for every block (AdamW::block)
+};
 
 constexpr std::array<std::string_view, 5> state_layout_names{"fp32", "split", "bf16m", "bf16mv",
                                                              "int8"};

@@ -13,8 +13,11 @@ BatchUpload::BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_
   for (auto& place : places_) {
     place.batch = {Tensor::empty(device, {rows, columns}, DType::i32),
                    Tensor::empty(device, {rows, columns}, DType::i32)};
-    place.pinned = runtime.reserve_pinned(2 * bytes_);
-    check(place.pinned != nullptr, "the system refused pinned memory for the batches");
+    place.staged = runtime.reserve_pinned(2 * bytes_);
+    if (place.staged == nullptr) {
+      place.pageable.resize(2 * bytes_);
+      place.staged = place.pageable.data();
+    }
     place.arrived = runtime.make_event();
     place.free = runtime.make_event();
     // The place may be memory that earlier work in the compute stream still uses.
@@ -24,7 +27,8 @@ BatchUpload::BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_
 
 BatchUpload::~BatchUpload() {
   for (const Place& place : places_)
-    if (place.pinned != nullptr) device_->runtime().release_pinned(place.pinned, 2 * bytes_);
+    if (place.pageable.empty() && place.staged != nullptr)
+      device_->runtime().release_pinned(place.staged, 2 * bytes_);
 }
 
 void BatchUpload::start(std::span<const std::int32_t> tokens,
@@ -32,11 +36,11 @@ void BatchUpload::start(std::span<const std::int32_t> tokens,
   Place& place = places_[started_++ % places_.size()];
   Runtime& runtime = device_->runtime();
   runtime.synchronize(place.arrived);  // the last copy from this pinned memory
-  std::memcpy(place.pinned, tokens.data(), bytes_);
-  std::memcpy(place.pinned + bytes_, targets.data(), bytes_);
+  std::memcpy(place.staged, tokens.data(), bytes_);
+  std::memcpy(place.staged + bytes_, targets.data(), bytes_);
   runtime.wait(stream_, place.free);
-  runtime.copy_from_host(place.batch.tokens.view().address, place.pinned, bytes_, stream_);
-  runtime.copy_from_host(place.batch.targets.view().address, place.pinned + bytes_, bytes_,
+  runtime.copy_from_host(place.batch.tokens.view().address, place.staged, bytes_, stream_);
+  runtime.copy_from_host(place.batch.targets.view().address, place.staged + bytes_, bytes_,
                          stream_);
   runtime.record(place.arrived, stream_);
 }

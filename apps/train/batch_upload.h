@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/tensor.h"
 
@@ -34,7 +35,8 @@ class BatchUpload {
  private:
   struct Place {
     MicroBatch batch;
-    std::byte* pinned = nullptr;
+    std::byte* staged = nullptr;        ///< pinned, where the system allows it
+    std::vector<std::byte> pageable{};  ///< else here
     Event arrived, free;
   };
 

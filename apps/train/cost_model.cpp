@@ -47,9 +47,9 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
     if (mode == Recompute::gelu_ln) time.recompute += 2 * pass;
   }
 
-  const double gradient_and_weight = 4 + 2 * width;
+  const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
   time.update = (2 * work.resident_state +
-                 static_cast<double>(work.resident_parameters) * gradient_and_weight) /
+                 static_cast<double>(config.parameter_count()) * gradient_and_weight) /
                 profile.memory_rate;
   time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state);
   if (work.streamed_state > 0) {

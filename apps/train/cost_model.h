@@ -24,9 +24,8 @@ struct StepWork {
   std::int64_t batch = 1;
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;
-  std::int64_t resident_parameters = 0;  ///< whose state stays on the device
-  double resident_state = 0;             ///< bytes
-  double streamed_state = 0;             ///< bytes that rest on the host
+  double resident_state = 0;  ///< bytes
+  double streamed_state = 0;  ///< bytes that rest on the host
 };
 
 /// Predicts a step: matrix products at the profile's rate, less for batches that do not fill the

@@ -23,11 +23,14 @@ constexpr double giga = 1e9;
 constexpr std::size_t mebi = std::size_t{1} << 20;
 constexpr std::size_t gibi = std::size_t{1} << 30;
 
-/// What a CUDA context with this program's kernels takes on the card and in the process, and what
-/// cuBLASLt is given, before any of it was measured.
-constexpr std::size_t usual_context = 460 * mebi;
+/// What a CUDA context with this program's kernels takes on the card (0.45 GiB, and 0.1 for what is
+/// loaded late) and in the process, before any of it was measured.
+constexpr std::size_t usual_context = 564 * mebi;
 constexpr std::size_t usual_gpu_process = 1536 * mebi;
-constexpr std::size_t usual_workspace = 32 * mebi;
+/// What NVIDIA advises to give cuBLASLt, as the CUDA runtime does.
+constexpr std::size_t usual_workspace(int capability) {
+  return (capability >= 90 ? 64 : 32) * mebi;
+}
 /// The program, its libraries, the loader's buffers.
 constexpr std::size_t usual_cpu_process = 192 * mebi;
 
@@ -44,14 +47,19 @@ constexpr Known known[] = {
     {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25},
     {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25},
     {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25},
-    {"h100", "H100 80 GB", 90, 132, 80 * gibi, 420, 3350, 55},
-    {"h200", "H200", 90, 132, 141 * gibi, 450, 4800, 55},
+    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55},
+    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55},
 };
+
+/// Nobody knows what host the card will be in: --host-memory says.
+constexpr std::size_t unlimited = std::size_t{1} << 46;
 
 /// Copies in both directions leave each less than it has alone.
 constexpr double duplex = 0.85;
 /// Of the memory's peak rate, what a plain pass over memory reaches.
 constexpr double memory_share = 0.8;
+
+constexpr std::size_t copied_bytes = 64 * mebi;
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,7 +77,7 @@ double seconds_of(DeviceContext& device, Work&& work) {
 }
 
 void measure_copies(DeviceProfile& profile, const DevicePtr& device) {
-  constexpr std::int64_t bytes = std::int64_t{64} << 20;
+  constexpr auto bytes = static_cast<std::int64_t>(copied_bytes);
   Runtime& runtime = device->runtime();
   const Tensor a = Tensor::zeros(device, {bytes}, DType::u8);
   const Tensor b = Tensor::zeros(device, {bytes}, DType::u8);
@@ -107,8 +115,9 @@ DeviceProfile describe(DeviceKind kind) {
                         .workspace = runtime->workspace_bytes(),
                         .context = real ? usual_context : 0,
                         .process = real ? usual_gpu_process : usual_cpu_process};
-  // Others may be using the card.
-  profile.memory = std::min(info.memory, info.free_memory + profile.context);
+  // Others may be using the card; the context is there by now.
+  profile.memory = std::min(info.memory, runtime->capacity() + profile.context);
+  profile.host_memory = make_cpu_runtime()->capacity();
   return profile;
 }
 
@@ -141,7 +150,8 @@ DeviceProfile known_profile(const std::string& name) {
           .capability = found->capability,
           .multiprocessors = found->multiprocessors,
           .memory = found->memory,
-          .workspace = usual_workspace,
+          .host_memory = unlimited,
+          .workspace = usual_workspace(found->capability),
           .context = usual_context,
           .process = usual_gpu_process,
           .wide_flops = found->teraflops / 4 * 1e12,
@@ -153,7 +163,7 @@ DeviceProfile known_profile(const std::string& name) {
 
 DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   DeviceProfile profile = describe(kind);
-  measure_copies(profile, make_device(kind, precision, std::size_t{160} << 20));
+  measure_copies(profile, make_device(kind, precision, 2 * copied_bytes + profile.workspace));
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
   (wide ? profile.wide_flops : profile.narrow_flops) = rate;
@@ -182,6 +192,7 @@ void save_profile(const fs::path& file, const DeviceProfile& p) {
                   {"capability", p.capability},
                   {"multiprocessors", p.multiprocessors},
                   {"memory", p.memory},
+                  {"host_memory", p.host_memory},
                   {"workspace", p.workspace},
                   {"context", p.context},
                   {"process", p.process},
@@ -202,6 +213,7 @@ DeviceProfile load_profile(const fs::path& file) {
                     .capability = json.at("capability").get<int>(),
                     .multiprocessors = json.at("multiprocessors").get<int>(),
                     .memory = json.at("memory").get<std::size_t>(),
+                    .host_memory = json.value("host_memory", unlimited),
                     .workspace = json.at("workspace").get<std::size_t>(),
                     .context = json.at("context").get<std::size_t>(),
                     .process = json.at("process").get<std::size_t>(),
@@ -213,8 +225,12 @@ DeviceProfile load_profile(const fs::path& file) {
     for (const double rate :
          {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate, p.to_host_rate})
       if (!(rate >= 0) || !std::isfinite(rate))
-        fail(fmt::format("{}: a rate is {}; rates are positive", file.string(), rate),
+        fail(fmt::format("{}: a rate is {}; rates are not negative", file.string(), rate),
              ErrorKind::usage);
+    if (p.memory_rate == 0 || p.wide_flops + p.narrow_flops == 0)
+      fail(fmt::format("{}: memory_rate, and wide_flops or narrow_flops, must not be 0",
+                       file.string()),
+           ErrorKind::usage);
     return p;
   } catch (const nlohmann::json::exception& error) {
     fail(fmt::format("{} is not a probe file: {}", file.string(), error.what()), ErrorKind::usage);

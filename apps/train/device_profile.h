@@ -13,16 +13,17 @@ namespace sluice {
 struct DeviceProfile {
   std::string name{};
   bool gpu = false;
-  int capability = 0;         ///< CUDA's, times ten; 0 for a CPU
-  int multiprocessors = 0;    ///< small batches leave some of them idle
-  std::size_t memory = 0;     ///< bytes, of the device that computes
-  std::size_t workspace = 0;  ///< bytes that its kernels ask for
-  std::size_t context = 0;    ///< bytes of it that the driver takes
-  std::size_t process = 0;    ///< bytes of host memory beside what is planned
-  double wide_flops = 0;      ///< matrix products in f32, per second
-  double narrow_flops = 0;    ///< in 16 bits
-  double memory_rate = 0;     ///< bytes per second, device memory
-  double to_device_rate = 0;  ///< bytes per second, while copies go both ways
+  int capability = 0;           ///< CUDA's, times ten; 0 for a CPU
+  int multiprocessors = 0;      ///< small batches leave some of them idle
+  std::size_t memory = 0;       ///< bytes, of the device that computes
+  std::size_t host_memory = 0;  ///< bytes that its host has
+  std::size_t workspace = 0;    ///< bytes that its kernels ask for
+  std::size_t context = 0;      ///< bytes of it that the driver takes
+  std::size_t process = 0;      ///< bytes of host memory beside what is planned
+  double wide_flops = 0;        ///< matrix products in f32, per second
+  double narrow_flops = 0;      ///< in 16 bits
+  double memory_rate = 0;       ///< bytes per second, device memory
+  double to_device_rate = 0;    ///< bytes per second, while copies go both ways
   double to_host_rate = 0;
 };
 

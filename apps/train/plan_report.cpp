@@ -93,7 +93,9 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
     bytes_row("state", memory.host);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
-    bytes_row("allowed", budgets.host_allowed);
+    // A card that is not at hand may be in any host.
+    if (!o.host_memory.empty() || profile.host_memory < std::size_t{1} << 45)
+      bytes_row("allowed", budgets.host_allowed);
   }
   text += "\n";
   row("flags", to_flags(choice));
@@ -148,7 +150,11 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
 void print_plan(const TrainOptions& o) {
   const Target target = find_target(o);
   const Planned planned = plan_run(o, target.setup, target.profile);
-  if (o.json) return say(plan_json(o, target.setup, target.profile, planned).dump(2) + "\n");
+  if (o.json) {
+    Json json = plan_json(o, target.setup, target.profile, planned);
+    if (!target.note.empty()) json["note"] = target.note;
+    return say(json.dump(2) + "\n");
+  }
   if (!target.note.empty()) say("note         " + target.note + "\n");
   say(plan_table(o, target.setup, target.profile, planned));
 }

@@ -51,13 +51,17 @@ std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
   } else {
     layouts = layouts_of(o, working);
   }
+  if (o.gradients == "bf16" && o.optimizer == "sgd")
+    fail("--gradients bf16: SGD updates from fp32 gradients; use --gradients fp32",
+         ErrorKind::usage);
   if (o.gradients == "bf16" && working != DType::bf16)
     fail(fmt::format("--gradients bf16 needs --precision bf16, not {} weights", name_of(working)),
          ErrorKind::usage);
   std::vector<StateForm> forms;
   for (const StateLayout layout : layouts) {
     if (o.gradients != "bf16") forms.push_back({layout, false});
-    if (o.gradients != "fp32" && working == DType::bf16) forms.push_back({layout, true});
+    if (o.gradients != "fp32" && working == DType::bf16 && o.optimizer != "sgd")
+      forms.push_back({layout, true});
   }
   return forms;
 }
@@ -106,6 +110,12 @@ class Planner {
     if (!profile.gpu && (o.offload == "all" || o.resident_blocks))
       fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
                        o.offload == "all" ? "--offload all" : "--resident-blocks"),
+           ErrorKind::usage);
+    const std::int64_t resident = o.resident_blocks.value_or(o.offload == "all" ? 0 : layers_);
+    if ((o.offload == "all" && resident > 0) || (o.offload == "off" && resident < layers_))
+      fail(fmt::format(
+               "--resident-blocks {} says what --offload {} says otherwise; give one of them",
+               *o.resident_blocks, o.offload),
            ErrorKind::usage);
     if (o.resident_blocks.value_or(0) > layers_)
       fail(
@@ -172,7 +182,10 @@ class Planner {
   }
 
   bool adafactor() const { return o_.optimizer == "adafactor"; }
-  bool can_stream() const { return profile_.gpu && o_.offload != "off" && !adafactor(); }
+  bool can_stream() const {
+    return profile_.gpu && profile_.to_device_rate > 0 && profile_.to_host_rate > 0 &&
+           o_.offload != "off" && !adafactor();
+  }
 
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_;
@@ -224,7 +237,6 @@ class Planner {
                         {.batch = o_.batch_size,
                          .seq_len = setup_.trainer.seq_len,
                          .dtype = setup_.precision.dtype,
-                         .resident_parameters = setup_.config.parameter_count(),
                          .resident_state = resident,
                          .streamed_state = static_cast<double>(need.host)},
                         profile_);
@@ -357,24 +369,6 @@ class Planner {
 };
 
 }  // namespace
-
-Budgets budgets_of(const TrainOptions& o, const DeviceProfile& profile) {
-  const std::size_t host_limit = make_cpu_runtime()->capacity();
-  const std::size_t host =
-      o.host_memory.empty() ? host_limit : parse_bytes("--host-memory", o.host_memory);
-  if (!profile.gpu) {
-    if (!o.gpu_memory.empty())
-      fail("--gpu-memory: this run computes on the CPU; give --host-memory, or --device cuda",
-           ErrorKind::usage);
-    return {.device_allowed = host, .device_reserve = profile.process};
-  }
-  const std::size_t card =
-      o.gpu_memory.empty() ? profile.memory : parse_bytes("--gpu-memory", o.gpu_memory);
-  return {.device_allowed = card,
-          .host_allowed = host,
-          .device_reserve = profile.context,
-          .host_reserve = profile.process};
-}
 
 Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile) {
   return Planner(options, setup, profile).plan();

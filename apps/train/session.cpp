@@ -102,6 +102,12 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
           setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
+Plan plan_here(const TrainOptions& options, const RunSetup& setup) {
+  const DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
+  require_budgets(options, profile);
+  return plan_run(options, setup, profile).chosen;
+}
+
 HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
   if (plan.host == 0) return {};
   HostMemory host = make_host_memory(device, plan.host);
@@ -118,7 +124,7 @@ Session::Session(const TrainOptions& options, const std::string& resolved)
       setup_(resolve(options)),
       output_(output_folder(options.output)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
-      plan_(plan_run(options, setup_, profile_at_hand(setup_.device, setup_.precision)).chosen),
+      plan_(plan_here(options, setup_)),
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
       host_(open_host(device_, plan_.memory)),
@@ -160,7 +166,7 @@ nlohmann::json Session::run_identity() const {
   return {{"model",
            {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
             c.layer_norm_epsilon}},
-          {"optimizer", options_.optimizer},
+          {"optimizer", options_.optimizer == "adamw8bit" ? "adamw" : options_.optimizer},
           {"precision", name_of(setup_.precision)},
           {"data", data_fingerprint_},
           {"data_order", options_.data_order},
@@ -343,10 +349,13 @@ void Session::save_now(std::int64_t step) {
 void Session::finish(const char* stopped_by) {
   if (stopped_by != nullptr)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by, step_));
-  save_now(step_);
+  if (!options_.no_save) save_now(step_);
   if (stopped_by == nullptr) {
     validate_now(step_);
     sample_now(step_);
+  }
+  training_.optimizer->settle();
+  if (stopped_by == nullptr && !options_.no_save) {
     export_model(output_ / "model", setup_.config, training_.space, setup_.tokenizer.get(),
                  StoredType::F32);
   }
@@ -356,6 +365,8 @@ void Session::finish(const char* stopped_by) {
                       {"skipped_updates", skipped_},
                       {"planned_bytes", plan_.memory.peak},
                       {"engine_peak_bytes", device_->arena().peak()},
+                      {"engine_host_peak_bytes",
+                       host_.memory ? host_.memory->arena().peak() : std::size_t{0}},
                       {"resident_peak_bytes", resident_peak()},
                       {"driver_used_bytes", driver_used(*device_)},
                       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
@@ -369,6 +380,7 @@ void Session::finish(const char* stopped_by) {
     say(fmt::format("go on with   the same command and --output {}\n", output_.string()));
     return;
   }
+  if (options_.no_save) return;
   say(fmt::format("model        {}\n", (output_ / "model").string()));
   const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
   say(fmt::format("next         {} --model {} --prompt \"...\"\n", fs::proximate(generate).string(),
