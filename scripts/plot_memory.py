@@ -59,7 +59,8 @@ def run(command):
 
 
 def plan(options, flags):
-    chosen = json.loads(run([options.bin / "plan", "--json", *flags]))["chosen"]
+    without_samples = ["--json", "--sample-tokens", "0"]  # as it is measured
+    chosen = json.loads(run([options.bin / "plan", *without_samples, *flags]))["chosen"]
     return {"bytes": chosen["device_bytes"], "host_bytes": chosen["host_bytes"],
             "by_use": chosen["device_peak_by_use"]}
 
