@@ -294,7 +294,7 @@ class Planner {
   }
 
   bool host_holds(std::size_t bytes) const {
-    return bytes == 0 || bytes + budgets_.host_reserve <= budgets_.host_allowed;
+    return bytes + budgets_.host_reserve <= budgets_.host_allowed;
   }
   std::size_t device_excess(std::size_t bytes) const {
     const std::size_t all = bytes + budgets_.device_reserve;

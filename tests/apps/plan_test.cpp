@@ -35,6 +35,11 @@ constexpr GPT2Config tiny(std::int64_t layers) {
           .n_positions = 11};
 }
 
+constexpr GPT2Config with_context(GPT2Config config, std::int64_t positions) {
+  config.n_positions = positions;
+  return config;
+}
+
 struct PlanCase {
   GPT2Config config;
   DType dtype;
@@ -47,6 +52,7 @@ struct PlanCase {
   std::int64_t sample;      ///< tokens
   double dropout = 0;
   const char* optimizer = "adamw";
+  std::int64_t seq_len = 0;  ///< 0: the context, or one less
 };
 
 constexpr auto f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
@@ -73,6 +79,11 @@ const PlanCase cases[] = {
     {tiny(4), bf16, whole, 4, 2, "block*3,none", all, usual, 4, 100, 100},
     {odd(2), f32, whole, 2, 1, "none", all, usual, 4, 30, 3, 0, "sgd"},
     {even(2), bf16, whole, 2, 1, "gelu+ln", all, usual, 4, 0, 0, 0, "sgd"},
+    // Short sequences in a long context: what a sample takes decides, at its beginning or once its
+    // text is cut.
+    {with_context(tiny(2), 64), f32, whole, 1, 1, "block", all, usual, 4, 0, 3, 0, "adamw", 2},
+    {with_context(tiny(2), 64), f32, whole, 1, 1, "block", all, usual, 4, 9, 70, 0, "adamw", 2},
+    {with_context(even(1), 64), bf16, split, 1, 1, "none", 0, 3000, 2, 0, 70, 0, "adamw", 2},
     // State on the host.
     {even(1), f32, whole, 1, 1, "none", 0, usual, 4, 0, 0},
     {even(2), f32, whole, 4, 2, "gelu", 1, usual, 1, 40, 9},
@@ -104,7 +115,7 @@ struct Planned {
     task = {.config = c.config,
             .dtype = c.dtype,
             .batch_size = c.batch,
-            .seq_len = c.config.n_positions - c.batch % 2,
+            .seq_len = c.seq_len > 0 ? c.seq_len : c.config.n_positions - c.batch % 2,
             .grad_clip = 1,
             .dropout = c.dropout,
             .optimizer = c.optimizer};
@@ -209,7 +220,28 @@ TEST_CASE("what is held between updates is part of the plan", "[plan]") {
                                 MemoryUse::staging, MemoryUse::workspace})
       CHECK(of(state, use) == of(run, use));
     CHECK(of(run, MemoryUse::workspace) == 4096);
+    if (run.host == 0) continue;
+    // One place takes what another does.
+    MemoryChoice one = planned.choice;
+    one.staging = 1;
+    const MemoryPlan least = plan_state(planned.options, planned.setup, one, 4096);
+    CHECK(of(state, MemoryUse::staging) ==
+          static_cast<std::size_t>(c.staging) * of(least, MemoryUse::staging));
+    CHECK(least.host == run.host);
   }
+}
+
+TEST_CASE("what decides a plan is counted, whatever it is", "[plan]") {
+  const auto peak = [](std::int64_t sample, std::int64_t micro_batch) {
+    PlanCase c{
+        with_context(tiny(2), 64), f32, whole, 4, micro_batch, "block", all, usual, 4, 0, sample};
+    c.seq_len = 2;
+    const Planned planned(c, DeviceKind::cpu);
+    return plan_memory(planned.options, planned.setup, planned.choice, 0).peak;
+  };
+  CHECK(peak(3, 1) > peak(0, 1));
+  CHECK(peak(70, 1) > peak(3, 1));
+  CHECK(peak(0, 4) > peak(0, 1));
 }
 
 }  // namespace sluice::test

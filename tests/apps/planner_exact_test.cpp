@@ -60,4 +60,10 @@ TEST_CASE("a budget below what the driver takes is short by all of the differenc
              Contains(" " + std::to_string(need.device - allowed) + " too many"));
 }
 
+TEST_CASE("a host budget below what the process takes is refused", "[planner_exact]") {
+  const std::string told = small_shape + " --precision bf16";
+  CHECK_THAT(error_message([&] { plan(told + budget(1 << 30, 3 << 19, true), true); }),
+             Contains("--host-memory"));
+}
+
 }  // namespace sluice::test

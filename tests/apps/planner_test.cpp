@@ -18,6 +18,9 @@ const PlanRow rows[] = {
     {small_shape + " --precision bf16", ""},
     {small_shape + " --precision bf16", " --stream-chunk 3000 --staging-chunks 2"},
     {small_shape + " --precision bf16", " --offload all --micro-batch 4"},
+    {small_shape + " --precision bf16",
+     " --offload all --state-layout split --gradients fp32 --recompute gelu --stream-chunk 3000 "
+     "--staging-chunks 7"},
     {small_shape + " --precision bf16 --seq-len 20 --sample-tokens 0", " --state-layout split"},
     {small_shape + " --precision fp32", " --recompute gelu"},
     {odd_shape + " --precision fp16", ""},
@@ -108,7 +111,7 @@ TEST_CASE("what a plan needs is enough for it, and one byte less is not", "[plan
 }
 
 TEST_CASE("a refusal says how many bytes are too many and what would do", "[planner]") {
-  int refused = 0;
+  int refused = 0, for_host = 0;
   for (const PlanRow& row : rows)
     for_budgets(row, [&](const Need& allowed) {
       std::string flags = row.flags() + budget(allowed.device, allowed.host, row.gpu);
@@ -123,6 +126,7 @@ TEST_CASE("a refusal says how many bytes are too many and what would do", "[plan
       for (std::sregex_iterator at(message.begin(), message.end(), too_many), end; at != end;
            ++at, ++found) {
         const bool device = !row.gpu || (*at)[3] == "--gpu-memory";
+        for_host += !device;
         const std::size_t reserve =
             device && row.gpu ? machine(true).context : machine(row.gpu).process;
         const std::size_t limit = device ? allowed.device : allowed.host;
@@ -142,6 +146,7 @@ TEST_CASE("a refusal says how many bytes are too many and what would do", "[plan
             "(no error)");
     });
   CHECK(refused > 20);
+  CHECK(for_host > 2);
 }
 
 TEST_CASE("flags that leave no way are refused with one that is there", "[planner]") {

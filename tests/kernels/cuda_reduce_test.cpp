@@ -78,6 +78,9 @@ TEST_CASE("cuda: sums of all", "[cuda]") {
   }
 }
 
+/// The CPU adds up to 1024 squares in fp32, one after another where a build does not vectorise.
+constexpr double norm_tolerance = 4e-6;
+
 TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
@@ -90,7 +93,7 @@ TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
         Parity parity(devices, offsets);
         const auto in = parity.input("in", dtype, {count}, 3);
         const auto partial =
-            parity.output("partial", DType::f64, {(count + block - 1) / block}, 1e-6);
+            parity.output("partial", DType::f64, {(count + block - 1) / block}, norm_tolerance);
         parity.compare([=](const Parity::Views& at, Stream stream) {
           run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
         });
@@ -107,7 +110,7 @@ TEST_CASE("cuda: squared norms of numbers that are not finite", "[cuda]") {
     values[5000] = bad;
     Parity parity(devices);
     const auto in = parity.input("in", DType::f32, {SquaredNorm::block + 100}, values);
-    const auto partial = parity.output("partial", DType::f64, {2}, 1e-6);
+    const auto partial = parity.output("partial", DType::f64, {2}, norm_tolerance);
     parity.compare([=](const Parity::Views& at, Stream stream) {
       run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
     });

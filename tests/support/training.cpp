@@ -137,7 +137,11 @@ RunBits TrainingRun::bits() {
     for (std::size_t i = 0; i < fields.size(); ++i) {
       auto& bytes = bits.values[fmt::format("{} of {}", fields[i].name, slot.name)];
       bytes.resize(static_cast<std::size_t>(fields[i].count) * size_of(fields[i].dtype));
-      optimizer.read_state(slot, i, 0, bytes);
+      // In two pieces, whose border lies inside a chunk.
+      const std::int64_t first = fields[i].count / 3;
+      const std::size_t border = static_cast<std::size_t>(first) * size_of(fields[i].dtype);
+      optimizer.read_state(slot, i, 0, std::span(bytes).first(border));
+      optimizer.read_state(slot, i, first, std::span(bytes).subspan(border));
     }
   }
   for (const TrainStep& s : steps_)
