@@ -10,8 +10,10 @@ namespace {
 /// The host as the CPU runtime sees it, but for where its memory comes from.
 class PinnedRuntime final : public Runtime {
  public:
-  PinnedRuntime(DevicePtr device, bool& pinned)
-      : device_(std::move(device)), cpu_(make_cpu_runtime()), pinned_(pinned) {}
+  explicit PinnedRuntime(DevicePtr device) : device_(std::move(device)), cpu_(make_cpu_runtime()) {}
+
+  /// What reserve, which the DeviceContext's constructor calls, found.
+  bool pinned() const { return pinned_; }
 
   Device device() const override { return cpu_->device(); }
   DeviceInfo info() const override { return cpu_->info(); }
@@ -19,11 +21,11 @@ class PinnedRuntime final : public Runtime {
 
   std::byte* reserve(std::size_t bytes) override {
     std::byte* start = device_->runtime().reserve_pinned(bytes);
-    is_pinned_ = pinned_ = start != nullptr;
-    return is_pinned_ ? start : cpu_->reserve(bytes);
+    pinned_ = start != nullptr;
+    return pinned_ ? start : cpu_->reserve(bytes);
   }
   void release(std::byte* start, std::size_t bytes) override {
-    if (is_pinned_)
+    if (pinned_)
       device_->runtime().release_pinned(start, bytes);
     else
       cpu_->release(start, bytes);
@@ -44,8 +46,7 @@ class PinnedRuntime final : public Runtime {
  private:
   DevicePtr device_;  // outlives the memory that was pinned for it
   std::unique_ptr<Runtime> cpu_;
-  bool& pinned_;  ///< what reserve, called by the DeviceContext's constructor, found
-  bool is_pinned_ = true;
+  bool pinned_ = true;
 };
 
 }  // namespace
@@ -53,10 +54,10 @@ class PinnedRuntime final : public Runtime {
 HostMemory make_host_memory(const DevicePtr& device, std::size_t bytes) {
   if (device->device().kind == DeviceKind::meta) return {make_meta_device(bytes), true};
   check(bytes > 0, "host memory of no bytes was asked for");
-  bool pinned = true;
-  auto memory =
-      std::make_shared<DeviceContext>(std::make_unique<PinnedRuntime>(device, pinned), bytes);
-  return {std::move(memory), pinned};
+  auto runtime = std::make_unique<PinnedRuntime>(device);
+  const PinnedRuntime& asked = *runtime;
+  auto memory = std::make_shared<DeviceContext>(std::move(runtime), bytes);
+  return {std::move(memory), asked.pinned()};
 }
 
 }  // namespace sluice

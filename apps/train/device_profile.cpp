@@ -41,7 +41,7 @@ struct Known {
   std::size_t memory;
   double teraflops, memory_rate, link_rate;  ///< 16-bit; GB/s; GB/s of one direction alone
 };
-// Achievable figures of 16-bit training, not peaks.
+// Assumed for 16-bit training, below the peaks; none was measured by this project.
 constexpr Known known[] = {
     {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12},
     {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25},

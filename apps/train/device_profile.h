@@ -27,8 +27,8 @@ struct DeviceProfile {
   double to_host_rate = 0;
 };
 
-/// Typical figures of a GPU without measuring: 2080ti, 3090, 4090, a100, h100, h200 (the reference
-/// for planning on another machine). Throws Error (usage) with the list for another name.
+/// Assumed figures of a GPU that is not at hand: 2080ti, 3090, 4090, a100, h100, h200. Throws Error
+/// (usage) with the list for another name.
 DeviceProfile known_profile(const std::string& name);
 std::vector<std::string> known_profiles();
 

@@ -277,7 +277,7 @@ class Planner {
   /// The fastest that the count of the whole says fits.
   std::optional<Plan> best_of(const StateForm& form) {
     const StateNeed state = state_need(form);
-    for (const std::size_t slack : {std::size_t{0}, budgets_.device() / 64}) {
+    for (const std::size_t slack : {std::size_t{0}, budgets_.device_allowed / 64}) {
       int tries = slack == 0 ? 12 : 64;
       for (Estimate& estimate : estimates_of(form, state, slack)) {
         MemoryChoice& choice = estimate.choice;
@@ -335,9 +335,10 @@ class Planner {
           fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do", memory.high_water,
                       profile_.gpu ? "GPU" : "host", parts, device_over, flag, spell_bytes(device));
     if (host_over > 0)
-      text +=
-          fmt::format("{}{} bytes of state in host memory, {} too many; --host-memory {} would do",
-                      device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
+      text += fmt::format(
+          "{}{} bytes of state in host memory beside the process, {} too many; --host-memory {} "
+          "would do",
+          device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
     if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
     fail(text, ErrorKind::usage);
   }

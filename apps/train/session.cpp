@@ -113,8 +113,8 @@ HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
   HostMemory host = make_host_memory(device, plan.host);
   if (!host.pinned)
     say(fmt::format(
-        "warning      the system refused to pin {} of host memory; copies of state will "
-        "make the host wait (raise the memlock limit: ulimit -l unlimited)\n",
+        "warning      the system refused to pin {} of host memory; copies of state will make the "
+        "host wait\n",
         format_bytes(plan.host)));
   return host;
 }
