@@ -78,6 +78,22 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--staging-chunks", o.staging_chunks, "Chunks that may be on their way", 1, 64);
   line.add("--plan", o.plan, "Print the memory plan and stop");
 
+  line.group("Ranks (under mpirun)");
+  line.add("--dp", o.dp, "Ranks that share each batch; default: all of them", 1);
+  line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
+  line.add_size("--bucket-size", o.bucket_size, "Gradients that are reduced at a time");
+  line.add("--overlap", o.overlap, "Reduce gradients while the rest of backward runs");
+  line.add("--check-replicas", o.check_replicas,
+           "Compare the ranks' weights every this many steps; 0: never");
+  line.add("--checked", o.checked, "Compare the ranks' operations with each other, one by one");
+  line.add("--collective-timeout", o.collective_timeout,
+           "Seconds after which an operation that some rank does not join ends the job", 1, 1e6);
+  line.add("--rank-files", o.rank_files,
+           "Folder for what each rank was doing; default: a temporary one");
+  line.add("--inject", o.inject,
+           "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|throw|memory|skip|"
+           "mismatch|count|slow");
+
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");
   line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");

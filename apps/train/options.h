@@ -39,6 +39,15 @@ struct TrainOptions {
   std::optional<std::int64_t> resident_blocks;
   std::int64_t stream_chunk = std::int64_t{4} << 20, staging_chunks = 4;
   bool plan = false, json = false;
+
+  std::optional<std::int64_t> dp;
+  std::int64_t zero = 0;
+  std::string bucket_size = "25MiB";
+  bool overlap = true, checked = true;
+  std::int64_t check_replicas = 100;
+  double collective_timeout = 120;
+  std::string rank_files, inject;
+
   std::string device_profile, probe;
 
   std::string output, trace, resume = "auto";
