@@ -59,10 +59,13 @@ else()
   sluice_report(oneDNN no "CPU matrix products use plain loops (slow): libdnnl-dev")
 endif()
 
-# Not used yet, but the table tells whether this machine has it.
-find_program(SLUICE_MPIRUN mpirun)
-if(SLUICE_MPIRUN)
-  sluice_report(MPI found "not used in this version")
+# MPI's C interface alone: its C++ bindings are gone from the standard.
+if(SLUICE_MPI)
+  enable_language(C)
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+if(TARGET MPI::MPI_C)
+  sluice_report(MPI yes "${MPI_C_VERSION}")
 else()
-  sluice_report(MPI no "one process only")
+  sluice_report(MPI no "one process only: libopenmpi-dev openmpi-bin")
 endif()

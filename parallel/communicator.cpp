@@ -1,0 +1,249 @@
+#include "parallel/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "parallel/host_backend.h"
+#include "parallel/signature_check.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Between looking for messages: at first at once, since most are there; then a rank that waits
+/// leaves the core to those that compute.
+constexpr int spins = 200;
+constexpr auto nap = std::chrono::microseconds(50);
+
+/// Tags of messages: eight for each operation under way, and one for all p2p, which go in order.
+constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 20;
+constexpr int p2p_tag = 1 << 29;
+
+View as_view(std::span<std::byte> bytes) {
+  return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
+}
+
+std::vector<Part> equal_parts(std::size_t each, int ranks) {
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({rank * static_cast<std::int64_t>(each), static_cast<std::int64_t>(each)});
+  return parts;
+}
+
+}  // namespace
+
+Operation::Operation(Communicator& communicator, const Signature& signature)
+    : communicator_(communicator), signature_(signature) {}
+
+bool Operation::advance() {
+  // The signatures first: where they differ, what came as data means nothing.
+  const bool checked = !check_ || check_->advance();
+  over_ = work_->advance() && checked;
+  return over_;
+}
+
+bool Operation::done() {
+  if (!over_) communicator_.progress();
+  return over_;
+}
+
+/// A message that does not fit is the consequence of different operations: waits a little for the
+/// signatures, which say more. Throws if they do.
+void Operation::explain_failure() {
+  if (!check_) return;
+  const auto end = Clock::now() + std::chrono::seconds(2);
+  while (Clock::now() < end && !check_->advance())
+    std::this_thread::sleep_for(nap);
+}
+
+void Operation::wait() {
+  Communicator& c = communicator_;
+  for (int i = 0; i < spins && !done(); ++i)
+    ;
+  if (!over_) {
+    if (c.monitor_) c.monitor_->wait(number_, c.options_.timeout);
+    const auto deadline = Clock::now() + std::chrono::duration<double>(c.options_.timeout);
+    while (!done()) {
+      if (Clock::now() > deadline) c.time_out(*this);
+      std::this_thread::sleep_for(nap);
+    }
+  }
+  work_->join();
+}
+
+Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
+                           std::shared_ptr<Monitor> monitor, const Options& options)
+    : backend_(std::move(backend)),
+      transport_(std::move(transport)),
+      monitor_(std::move(monitor)),
+      options_(options),
+      rank_(transport_->rank()),
+      size_(transport_->size()) {}
+
+Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
+                           const Options& options)
+    : Communicator(make_host_backend(transport), transport, std::move(monitor), options) {}
+
+Communicator::~Communicator() = default;
+
+std::unique_ptr<Communicator> Communicator::planned(int size) {
+  auto one = std::make_unique<Communicator>(make_idle_backend(), make_self_transport(), nullptr,
+                                            Options{.name = "planned", .checked = false});
+  one->size_ = size;
+  return one;
+}
+
+Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
+                           const CallOptions& options) {
+  const Monitor::Fault fault = monitor_ ? monitor_->before() : Monitor::Fault::none;
+  if (fault == Monitor::Fault::mismatch) {
+    const bool barrier = call.kind == Collective::barrier;
+    call = {.kind = barrier ? Collective::all_reduce : Collective::barrier};
+    count = 0;
+  }
+  if (fault == Monitor::Fault::count) {
+    count = std::max<std::int64_t>(0, count - 1);
+    call.data = View(call.data.address, call.data.dtype, {count});
+    for (Part& part : call.parts)
+      part = {.offset = 0, .count = std::min<std::int64_t>(part.count, 1)};
+  }
+  const bool collective = call.kind != Collective::p2p;
+  Signature signature{
+      .sequence = sequence_, .count = count, .root = call.root, .kind = call.kind, .dtype = dtype};
+  signature.set_label(options.label);
+  const Handle operation(new Operation(*this, signature));
+  if (fault == Monitor::Fault::skip) {
+    operation->over_ = true;
+    operation->work_ = make_idle_backend()->start(call, 0);
+    return operation;
+  }
+  call.stream = options.stream;
+  call.scratch = options.scratch;
+  call.op = options.op;
+  int tag = p2p_tag;
+  if (collective) tag = static_cast<int>(sequence_++ % operations_under_way) * 8;
+  if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
+  if (options_.checked && collective && size_ > 1)
+    operation->check_ =
+        std::make_unique<SignatureCheck>(*transport_, options_.name, signature, tag + 7);
+  open_.push_back(operation);
+  operation->work_ = backend_->start(call, tag);
+  return operation;
+}
+
+void Communicator::progress() {
+  // In their order: a backend may keep later operations back for earlier ones.
+  for (const Handle& operation : std::vector<Handle>(open_.begin(), open_.end())) {
+    try {
+      if (!operation->advance()) continue;
+    } catch (const Error&) {
+      operation->explain_failure();
+      throw;
+    }
+    if (monitor_) monitor_->end(operation->number_);
+  }
+  std::erase_if(open_, [](const Handle& operation) { return operation->over_; });
+}
+
+void Communicator::time_out(const Operation& operation) const {
+  const std::string sentence = monitor_ ? monitor_->post_mortem() : std::string();
+  fail(fmt::format("{}; rank {} waited {:g} s in {} of '{}' (--collective-timeout)",
+                   sentence.empty() ? "some rank did not join in" : sentence, rank_,
+                   options_.timeout, to_string(operation.signature()), options_.name));
+}
+
+Handle Communicator::all_reduce(const View& data, const CallOptions& options) {
+  return start({.kind = Collective::all_reduce, .data = data}, data.size(), data.dtype, options);
+}
+
+Handle Communicator::reduce(const View& data, int root, const CallOptions& options) {
+  return start({.kind = Collective::reduce, .data = data, .root = root}, data.size(), data.dtype,
+               options);
+}
+
+Handle Communicator::broadcast(const View& data, int root, const CallOptions& options) {
+  return start({.kind = Collective::broadcast, .data = data, .root = root}, data.size(), data.dtype,
+               options);
+}
+
+Handle Communicator::all_gather(const View& data, std::vector<Part> parts,
+                                const CallOptions& options) {
+  check(static_cast<int>(parts.size()) == size_, "all_gather needs a part for each rank");
+  return start({.kind = Collective::all_gather, .data = data, .parts = std::move(parts)},
+               data.size(), data.dtype, options);
+}
+
+Handle Communicator::gather(const View& data, const View& all, int root,
+                            const CallOptions& options) {
+  check(rank_ != root || all.size() == data.size() * size_,
+        "the root of a gather needs room for every rank's data");
+  return start({.kind = Collective::gather, .data = data, .all = all, .root = root}, data.size(),
+               data.dtype, options);
+}
+
+Handle Communicator::scatter(const View& all, const View& data, int root,
+                             const CallOptions& options) {
+  check(rank_ != root || all.size() == data.size() * size_,
+        "the root of a scatter needs data for every rank");
+  return start({.kind = Collective::scatter, .data = data, .all = all, .root = root}, data.size(),
+               data.dtype, options);
+}
+
+Handle Communicator::reduce_scatter(const View& data, std::vector<Part> parts,
+                                    const CallOptions& options) {
+  check(static_cast<int>(parts.size()) == size_, "reduce_scatter needs a part for each rank");
+  return start({.kind = Collective::reduce_scatter, .data = data, .parts = std::move(parts)},
+               data.size(), data.dtype, options);
+}
+
+Handle Communicator::barrier(std::string_view label) {
+  return start({.kind = Collective::barrier}, 0, DType::u8, {.label = label});
+}
+
+Handle Communicator::p2p(std::vector<Transfer> transfers, const CallOptions& options) {
+  std::int64_t count = 0;
+  for (const Transfer& transfer : transfers)
+    count += transfer.data.size();
+  const DType dtype = transfers.empty() ? DType::u8 : transfers.front().data.dtype;
+  return start({.kind = Collective::p2p, .transfers = std::move(transfers)}, count, dtype, options);
+}
+
+std::unique_ptr<Communicator> Communicator::split(int colour, int key, const Options& options) {
+  const std::uint64_t id = sequence_;
+  struct Place {
+    int colour, key, rank;
+  };
+  auto places = gather_values(Place{colour, key, rank_}, options.name);
+  std::erase_if(places, [&](const Place& place) { return place.colour != colour; });
+  std::ranges::stable_sort(places, {}, &Place::key);
+  if (colour < 0) return nullptr;
+  std::vector<int> members;
+  for (const Place& place : places)
+    members.push_back(place.rank);
+  return std::make_unique<Communicator>(
+      std::shared_ptr<Transport>(transport_->subgroup(members, id)), monitor_, options);
+}
+
+void Communicator::exchange(std::span<std::byte> all, std::size_t each, std::string_view label) {
+  if (backend_->name() == "none") {  // every rank is like this one
+    for (std::size_t at = each; at < all.size(); at += each)
+      std::ranges::copy(all.first(each), all.begin() + static_cast<std::ptrdiff_t>(at));
+    return;
+  }
+  all_gather(as_view(all), equal_parts(each, size_), {.label = label})->wait();
+}
+
+std::string Communicator::share_text(const std::string& text, int root, std::string_view label) {
+  const auto sizes = gather_values(static_cast<std::int64_t>(text.size()), label);
+  std::string shared(static_cast<std::size_t>(sizes[static_cast<std::size_t>(root)]), '\0');
+  if (rank_ == root) shared = text;
+  if (!shared.empty())
+    broadcast(as_view(std::as_writable_bytes(std::span(shared))), root, {.label = label})->wait();
+  return shared;
+}
+
+}  // namespace sluice
