@@ -36,7 +36,7 @@ std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream) {
   span.name = name;
   span.lane = lane;
   span.stream = stream;
-  if (by_events_)
+  if (by_events(lane))
     device_->runtime().record(span.first, stream);
   else
     span.began = Clock::now();
@@ -46,7 +46,7 @@ std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream) {
 void Timeline::end(std::size_t index) {
   check(index < count_, "a span was ended that was not begun since the last take()");
   Open& span = spans_[index];
-  if (by_events_)
+  if (by_events(span.lane))
     device_->runtime().record(span.last, span.stream);
   else
     span.ended = Clock::now();
@@ -59,7 +59,7 @@ std::vector<Timeline::Span> Timeline::take() {
   for (std::size_t i = 0; i < count_; ++i) {
     const Open& span = spans_[i];
     double start = 0, length = 0;
-    if (by_events_) {
+    if (by_events(span.lane)) {
       runtime.synchronize(span.last);
       start = base_time_ + runtime.milliseconds(base_, span.first);
       length = runtime.milliseconds(span.first, span.last);

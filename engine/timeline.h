@@ -11,10 +11,11 @@
 namespace sluice {
 
 /// When work began and ended on the streams of a device, by events that cost the streams next to
-/// nothing. On the CPU, where work is done when a call returns, the host's clock tells.
+/// nothing. On the CPU, where work is done when a call returns, and for the network, which the host
+/// drives, the host's clock tells.
 class Timeline {
  public:
-  enum class Lane : std::uint8_t { compute, to_device, to_host };
+  enum class Lane : std::uint8_t { compute, to_device, to_host, network };
 
   struct Span {
     std::string_view name;  ///< a literal
@@ -41,6 +42,7 @@ class Timeline {
     Clock::time_point began, ended;
   };
   double since_start() const;
+  bool by_events(Lane lane) const { return by_events_ && lane != Lane::network; }
   void rebase();
 
   DevicePtr device_;

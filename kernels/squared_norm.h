@@ -8,14 +8,12 @@
 namespace sluice {
 
 /// partial[i] = sum of squares of the i-th block of `block` elements of `in`. The blocks are fixed
-/// by the position in the flat parameter space, not by threads or ranks; whoever needs the norm
-/// adds the partials in order. in: [n] f32, bf16 or, on the CPU, f64; partial: [ceil(n / block)]
-/// f64.
+/// by the parameters, not by threads or ranks; whoever needs the norm adds the partials in order.
+/// in: [n] f32, bf16 or, on the CPU, f64; partial: [ceil(n / block)] f64.
 struct SquaredNorm {
-  static constexpr std::int64_t block = 1 << 16;
-
   View partial;
   View in;
+  std::int64_t block = 1 << 16;
 };
 void launch_cpu(const SquaredNorm& op);
 void launch_cuda(const SquaredNorm& op, Stream stream);

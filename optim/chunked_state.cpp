@@ -1,5 +1,7 @@
 #include "optim/chunked_state.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields,
@@ -14,7 +16,7 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
       bytes += field.count * static_cast<std::int64_t>(size_of(field.dtype));
       bytes = (bytes + alignment - 1) / alignment * alignment;
     }
-    if (bytes == 0) continue;
+    if (bytes == 0 || !chunk.mine) continue;
     check(!chunk.on_host || host != nullptr, "state on the host needs host memory");
     const DevicePtr& owner = chunk.on_host ? host : device;
     const MemoryScope scope(*owner, MemoryUse::state);
@@ -45,12 +47,16 @@ Tensor ChunkedState::piece(std::size_t chunk, std::size_t field, std::int64_t fi
 
 void ChunkedState::read(std::size_t chunk, std::size_t field, std::int64_t first,
                         std::span<std::byte> out) const {
+  if (!home(chunk)) {
+    std::ranges::fill(out, std::byte{});
+    return;
+  }
   piece(chunk, field, first, out.size()).copy_bytes_to(out);
 }
 
 void ChunkedState::write(std::size_t chunk, std::size_t field, std::int64_t first,
                          std::span<const std::byte> in) const {
-  piece(chunk, field, first, in.size()).copy_bytes_from(in);
+  if (home(chunk)) piece(chunk, field, first, in.size()).copy_bytes_from(in);
 }
 
 }  // namespace sluice

@@ -21,6 +21,7 @@ struct Chunk {
   bool decay;               ///< weight decay applies
   bool bulk;
   bool on_host = false;  ///< its state rests in host memory and visits the device for the update
+  bool mine = true;      ///< false: another rank keeps its state and updates it
 };
 
 /// One array that training carries for a chunk.
@@ -36,12 +37,13 @@ class ChunkedState {
  public:
   using Fields = std::function<std::vector<StateField>(const Chunk&)>;
 
-  /// All zero. `host` is needed where a chunk is on_host.
+  /// All zero. `host` is needed where a chunk is on_host. What belongs to another rank's chunk has
+  /// fields but no memory: it reads as zeros, and what is written to it is dropped.
   ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields, const DevicePtr& device,
                const DevicePtr& host);
 
   const std::vector<StateField>& fields(std::size_t chunk) const { return entries_[chunk].fields; }
-  /// Where the chunk's bytes rest; none if it has no fields.
+  /// Where the chunk's bytes rest; none if it has no fields or they are another rank's.
   const Tensor& home(std::size_t chunk) const { return entries_[chunk].home; }
   /// The fields of a chunk whose bytes have been brought to `start`.
   std::vector<View> views(std::size_t chunk, std::byte* start) const;

@@ -15,7 +15,7 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
           space.device(), space.options().host) {
   std::vector<StateRing::Item> items;
   for (std::size_t i = 0; i < space.chunks().size(); ++i) {
-    if (!space.chunks()[i].on_host) continue;
+    if (!space.chunks()[i].on_host || !space.chunks()[i].mine) continue;
     StateRing::Item item;
     if (space.has_master()) item.push_back(space.master()->home(i));
     if (state_.home(i)) item.push_back(state_.home(i));
@@ -25,7 +25,7 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
   if (!items.empty()) ring_.emplace(space.device(), std::move(items), places);
   std::int64_t scratch = 0;
   for (const Chunk& chunk : space.chunks())
-    scratch = std::max(scratch, rule_->scratch(chunk));
+    if (chunk.mine) scratch = std::max(scratch, rule_->scratch(chunk));
   if (scratch == 0) return;
   const MemoryScope scope(*space.device(), MemoryUse::state);
   scratch_ = Tensor::empty(space.device(), {scratch}, DType::f64);
@@ -46,7 +46,7 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
     for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-      if (!space_.chunks()[i].on_host) update(i, {});
+      if (space_.chunks()[i].mine && !space_.chunks()[i].on_host) update(i, {});
   }
   if (!ring_) return;
   ring_->rewind();

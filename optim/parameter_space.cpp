@@ -15,15 +15,6 @@ namespace {
 
 constexpr Stream host_stream{{DeviceKind::cpu, 0}, 0};
 
-std::int64_t padded(std::int64_t elements) {
-  constexpr std::int64_t a = ParameterSpace::slot_alignment;
-  return (elements + a - 1) / a * a;
-}
-
-std::int64_t norm_blocks(std::int64_t elements) {
-  return (elements + SquaredNorm::block - 1) / SquaredNorm::block;
-}
-
 /// Host values of one dtype as a View for the conversion kernels.
 View host_view(std::span<const std::byte> bytes, DType dtype) {
   return {const_cast<std::byte*>(bytes.data()),  // NOLINT: kernels do not write to inputs
@@ -40,20 +31,20 @@ std::vector<StateField> master_field(const Chunk& chunk, StateLayout layout, DTy
 
 ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const DevicePtr& device,
                                DType working, Use use, const SpaceOptions& options)
-    : options_(options) {
+    : options_(options), layout_(parameters, options.layout_options()) {
   check(!options.narrow_gradients || working == DType::bf16,
         "gradients are summed in bf16 only where weights are bf16");
   check(!options.whole_tensors || options.first_on_host.empty(),
         "the state of whole tensors stays on the device");
-  lay_out(parameters);
   {
     const MemoryScope scope(*device, MemoryUse::weights);
-    working_ = Tensor::zeros(device, {size_}, working);
+    working_ = Tensor::zeros(device, {size()}, working);
   }
-  for (const Slot& slot : slots_)
+  for (const Slot& slot : slots())
     *slot.tensor = working_.slice(slot.offset, slot.shape);
   if (use == Use::inference) return;
   cut_into_chunks();
+  if (options_.mine) cut_at_borders();
   if (accumulator_of(working) != working) {
     const auto fields = [&](const Chunk& chunk) {
       return master_field(chunk, options_.layout, working);
@@ -63,35 +54,8 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
   make_gradients();
 }
 
-void ParameterSpace::lay_out(const std::vector<Parameter>& parameters) {
-  bool on_host = false;
-  for (const Parameter& parameter : parameters) {
-    on_host =
-        on_host || (!options_.first_on_host.empty() && parameter.name == options_.first_on_host);
-    const std::int64_t elements = element_count(parameter.shape);
-    const bool matrix = parameter.shape.size() >= 2;
-    const bool bulk = matrix && !parameter.embedding && elements >= bulk_threshold;
-    std::int64_t& gradient_size = bulk && options_.narrow_gradients ? narrow_size_ : wide_size_;
-    slots_.push_back({.name = parameter.name,
-                      .shape = parameter.shape,
-                      .offset = size_,
-                      .size = elements,
-                      .decay = matrix,
-                      .bulk = bulk,
-                      .on_host = bulk && on_host,
-                      .gradient_offset = gradient_size,
-                      .initial = parameter.initial,
-                      .tensor = parameter.tensor});
-    size_ += padded(elements);
-    gradient_size += padded(elements);
-    count_ += elements;
-  }
-  check(on_host || options_.first_on_host.empty(),
-        "no parameter has the name from which on state was to rest in host memory");
-}
-
 void ParameterSpace::cut_into_chunks() {
-  for (const Slot& slot : slots_) {
+  for (const Slot& slot : slots()) {
     if (options_.whole_tensors) {
       chunks_.push_back({.offset = slot.offset,
                          .size = slot.size,
@@ -119,10 +83,10 @@ void ParameterSpace::cut_into_chunks() {
     const bool joins =
         !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
     if (joins)
-      chunks_.back().size += padded(slot.size);
+      chunks_.back().size += SpaceLayout::padded(slot.size);
     else
       chunks_.push_back({.offset = slot.offset,
-                         .size = padded(slot.size),
+                         .size = SpaceLayout::padded(slot.size),
                          .gradient_offset = slot.gradient_offset,
                          .row_length = 0,
                          .decay = slot.decay,
@@ -130,32 +94,55 @@ void ParameterSpace::cut_into_chunks() {
   }
 }
 
+void ParameterSpace::cut_at_borders() {
+  std::vector<Chunk> cut;
+  auto range = options_.mine->begin();
+  const auto end = options_.mine->end();
+  for (Chunk rest : chunks_) {
+    while (rest.size > 0) {
+      while (range != end && range->end <= rest.offset)
+        ++range;
+      const bool mine = range != end && range->begin <= rest.offset;
+      const std::int64_t border = range == end ? size() : mine ? range->end : range->begin;
+      Chunk& chunk = cut.emplace_back(rest);
+      chunk.mine = mine;
+      chunk.size = std::min(rest.size, border - rest.offset);
+      check(!chunk.bulk || chunk.size % chunk.row_length == 0 || chunk.size == rest.size,
+            "the parameter space was divided inside a row of a matrix");
+      rest.offset += chunk.size;
+      rest.gradient_offset += chunk.size;
+      rest.size -= chunk.size;
+    }
+  }
+  chunks_ = std::move(cut);
+}
+
 void ParameterSpace::make_gradients() {
   const MemoryScope scope(*device(), MemoryUse::gradients);
   const DType sums = accumulator_of(working_.dtype());
-  wide_gradient_ = Tensor::zeros(device(), {wide_size_}, sums);
-  if (narrow_size_ > 0)
-    narrow_gradient_ = Tensor::zeros(device(), {narrow_size_}, working_.dtype());
-  norm_partials_ =
-      Tensor::empty(device(), {norm_blocks(wide_size_) + norm_blocks(narrow_size_)}, DType::f64);
+  wide_gradient_ = Tensor::zeros(device(), {layout_.wide_size}, sums);
+  if (layout_.narrow_size > 0)
+    narrow_gradient_ = Tensor::zeros(device(), {layout_.narrow_size}, working_.dtype());
+  std::int64_t blocks = 0;
+  for (const auto& stretch : layout_.stretches)
+    blocks += stretch.blocks();
+  norm_partials_ = Tensor::empty(device(), {blocks}, DType::f64);
   norm_ = Tensor::empty(device(), {1}, DType::f64);
   clip_factor_ = Tensor::empty(device(), {1}, sums);
-  for (const Slot& slot : slots_) {
-    const bool narrow = slot.bulk && options_.narrow_gradients;
-    const Tensor& buffer = narrow ? narrow_gradient_ : wide_gradient_;
+  for (const Slot& slot : slots()) {
+    const Tensor& buffer = gradients(slot.bulk && options_.narrow_gradients);
     slot.tensor->set_requires_grad(true);
     set_gradient_buffer(*slot.tensor, buffer.slice(slot.gradient_offset, slot.shape));
   }
 }
 
 const ParameterSpace::Slot* ParameterSpace::find(const std::string& name) const {
-  const auto found = std::ranges::find(slots_, name, &Slot::name);
-  return found == slots_.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(slots(), name, &Slot::name);
+  return found == slots().end() ? nullptr : &*found;
 }
 
 View ParameterSpace::gradient_view(const Chunk& chunk) const {
-  const bool narrow = chunk.bulk && options_.narrow_gradients;
-  const Tensor& buffer = narrow ? narrow_gradient_ : wide_gradient_;
+  const Tensor& buffer = gradients(chunk.bulk && options_.narrow_gradients);
   return buffer.slice(chunk.gradient_offset, {chunk.size}).view();
 }
 
@@ -195,6 +182,9 @@ void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) 
   auto* const values = reinterpret_cast<float*>(out.data());
   for (std::size_t i = 0; i < high.size(); ++i)
     values[i] = SplitMaster::join(high[i], low[i]);
+  for_each_piece(first, count, [&](auto chunk, auto, auto part, auto done) {
+    if (!chunks_[chunk].mine) std::fill_n(values + done, part, 0.0f);
+  });
 }
 
 void ParameterSpace::write_weights(std::int64_t first, std::span<const std::byte> in) {
@@ -223,7 +213,7 @@ void ParameterSpace::initialize(std::uint64_t seed) {
   constexpr std::int64_t piece = 1 << 20;
   std::vector<float> values;
   std::vector<double> wide;
-  for (const Slot& slot : slots_) {
+  for (const Slot& slot : slots()) {
     const std::uint64_t key = random_key(seed, slot.name);
     for (std::int64_t first = 0; first < slot.size; first += piece) {
       const std::int64_t count = std::min(piece, slot.size - first);
@@ -247,34 +237,53 @@ void ParameterSpace::initialize(std::uint64_t seed) {
 }
 
 void ParameterSpace::forget_gradients() {
-  for (const Slot& slot : slots_)
+  for (const Slot& slot : slots())
     forget_gradient(*slot.tensor);
 }
 
 void ParameterSpace::settle_gradients() {
-  for (const Slot& slot : slots_)
+  for (const Slot& slot : slots())
     settle_gradient(*slot.tensor);
 }
 
-const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
+const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
   const Stream stream = working_.stream();
-  const std::int64_t wide_blocks = norm_blocks(wide_size_);
-  if (wide_size_ > 0)
-    run(SquaredNorm{.partial = norm_partials_.slice(0, {wide_blocks}).view(),
-                    .in = wide_gradient_.view()},
-        stream);
-  if (narrow_size_ > 0)
-    run(SquaredNorm{.partial =
-                        norm_partials_.slice(wide_blocks, {norm_blocks(narrow_size_)}).view(),
-                    .in = narrow_gradient_.view()},
-        stream);
+  norm_partials_.fill_zero();
+  std::int64_t first_partial = 0;
+  for (const auto& stretch : layout_.stretches) {
+    for (const auto& range : ranges) {
+      const std::int64_t begin = std::max(range.begin, stretch.offset) - stretch.offset;
+      const std::int64_t end = std::min(range.end - stretch.offset, stretch.size);
+      if (begin >= end) continue;
+      check(begin % stretch.block == 0, "a norm was asked for from the middle of a block on");
+      const std::int64_t blocks = (end - begin + stretch.block - 1) / stretch.block;
+      const Tensor& buffer = gradients(stretch.narrow);
+      run(
+          SquaredNorm{
+              .partial =
+                  norm_partials_.slice(first_partial + begin / stretch.block, {blocks}).view(),
+              .in = buffer.slice(stretch.gradient_offset + begin, {end - begin}).view(),
+              .block = stretch.block},
+          stream);
+    }
+    first_partial += stretch.blocks();
+  }
+  return norm_partials_;
+}
+
+const Tensor& ParameterSpace::clip_factor(double limit, double loss_scale) {
   run(ClipFactor{.norm = norm_.view(),
                  .factor = clip_factor_.view(),
                  .partial = norm_partials_.view(),
                  .limit = limit,
                  .loss_scale = loss_scale},
-      stream);
+      working_.stream());
   return clip_factor_;
+}
+
+const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
+  sum_squares({{0, size()}});
+  return clip_factor(limit, loss_scale);
 }
 
 }  // namespace sluice

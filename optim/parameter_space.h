@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "engine/parameter.h"
 #include "engine/tensor.h"
 #include "optim/chunked_state.h"
+#include "optim/space_layout.h"
 #include "optim/state_layout.h"
 
 namespace sluice {
@@ -27,6 +29,12 @@ struct SpaceOptions {
   /// Every tensor is a chunk of its own, never cut, and its state stays on the device: for update
   /// rules that need to see all of a matrix.
   bool whole_tensors = false;
+  /// The ranges whose state is kept and updated here, ascending, cut at blocks of the SpaceLayout
+  /// (with whole tensors: between slots); none: all of the space. Weights elsewhere change only by
+  /// write_weights, or when somebody else writes the working weights.
+  std::optional<std::vector<SpaceRange>> mine{};
+
+  LayoutOptions layout_options() const { return {narrow_gradients, first_on_host}; }
 };
 
 /// All parameters of a model, laid out one after another: the working weights that the model
@@ -34,25 +42,9 @@ struct SpaceOptions {
 /// dtype is f32 or f64, else chunk by chunk in the form that the layout says), and the gradients.
 class ParameterSpace {
  public:
-  /// Slots start at multiples of this many elements; the gaps hold zeros for ever.
-  static constexpr std::int64_t slot_alignment = 64;
-  /// Matrices of fewer elements count as small tensors, of which nothing is quantised or streamed.
-  static constexpr std::int64_t bulk_threshold = 4096;
+  using Slot = SpaceLayout::Slot;
 
   enum class Use { training, inference };
-
-  struct Slot {
-    std::string name;
-    Shape shape;
-    std::int64_t offset;  ///< elements
-    std::int64_t size;
-    bool decay;  ///< weight decay applies: tensors of two or more dimensions
-    bool bulk;   ///< a large matrix that is not an embedding
-    bool on_host;
-    std::int64_t gradient_offset;
-    Initial initial;
-    Tensor* tensor;
-  };
 
   /// Allocates and hands every declared parameter its tensor. For inference there is only the
   /// working buffer.
@@ -61,12 +53,14 @@ class ParameterSpace {
   ParameterSpace(const ParameterSpace&) = delete;
   ParameterSpace& operator=(const ParameterSpace&) = delete;
 
-  const std::vector<Slot>& slots() const { return slots_; }
+  const SpaceLayout& layout() const { return layout_; }
+  const std::vector<Slot>& slots() const { return layout_.slots; }
   const Slot* find(const std::string& name) const;
   /// In the order of the space; together they cover every slot.
   const std::vector<Chunk>& chunks() const { return chunks_; }
-  std::int64_t size() const { return size_; }         ///< elements, gaps included
-  std::int64_t parameters() const { return count_; }  ///< elements, gaps left out
+  std::int64_t size() const { return layout_.size; }  ///< elements, gaps included
+  /// Elements, gaps left out.
+  std::int64_t parameters() const { return layout_.parameters; }
 
   const DevicePtr& device() const { return working_.device(); }
   const SpaceOptions& options() const { return options_; }
@@ -75,12 +69,14 @@ class ParameterSpace {
   /// The master weights as state of the chunks; null where the working weights are the master.
   const ChunkedState* master() const { return master_.get(); }
   View gradient_view(const Chunk& chunk) const;
+  /// The gradients of all slots in f32 (f64), and those that are summed in bf16, if any.
+  const Tensor& gradients(bool narrow) const { return narrow ? narrow_gradient_ : wide_gradient_; }
 
   /// The dtype in which weights are read and written: the master's, f32 or f64; for inference that
   /// of the working weights.
   DType weight_dtype() const;
-  /// Elements [first, ...) of the weights, of one slot, at full precision. No update may be under
-  /// way.
+  /// Elements [first, ...) of the weights, of one slot, at full precision; where the master is
+  /// somebody else's, zero. No update may be under way.
   void read_weights(std::int64_t first, std::span<std::byte> out) const;
   /// Sets them and what the model computes with.
   void write_weights(std::int64_t first, std::span<const std::byte> in);
@@ -91,25 +87,26 @@ class ParameterSpace {
   void forget_gradients();
   /// Zeroes the gradients of parameters that no backward pass reached.
   void settle_gradients();
-  /// Measures the l2 norm of all gradients, over fixed blocks of the space in order, and returns
+  /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns
   /// what the update multiplies them by (ClipFactor in kernels/clip.h): one element.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
+  /// The same in two steps, for gradients that several hold together: the sums of squares of the
+  /// blocks in `ranges`, zero for all others; and the factor, once the sums are complete.
+  const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
+  const Tensor& clip_factor(double limit, double loss_scale = 1);
   /// The norm that clip_gradients measured, loss scale taken out. Waits for the device.
   double gradient_norm() const { return norm_.item(); }
 
  private:
-  void lay_out(const std::vector<Parameter>& parameters);
   void cut_into_chunks();
+  void cut_at_borders();
   void make_gradients();
   template <class Body>
   void for_each_piece(std::int64_t first, std::int64_t count, Body&& body) const;
 
   SpaceOptions options_;
-  std::vector<Slot> slots_;
+  SpaceLayout layout_;
   std::vector<Chunk> chunks_;
-  std::int64_t size_ = 0;
-  std::int64_t count_ = 0;
-  std::int64_t wide_size_ = 0, narrow_size_ = 0;  ///< elements of the gradient buffers
   Tensor working_, wide_gradient_, narrow_gradient_, norm_partials_, norm_, clip_factor_;
   std::unique_ptr<ChunkedState> master_;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -69,8 +70,8 @@ class Communicator {
   /// On the memory of `backend`; signatures travel by `transport`.
   Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
                std::shared_ptr<Monitor> monitor, const Options& options);
-  /// One rank of `size` on whose behalf nothing is sent: for plans.
-  static std::unique_ptr<Communicator> planned(int size);
+  /// One rank of `size`, which sends nothing and hears itself from all others: for plans.
+  static std::unique_ptr<Communicator> planned(int size, int rank);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -104,11 +105,15 @@ class Communicator {
 
   /// What every rank has to say, by rank; all give the same number of bytes. Waits.
   template <class T>
-  std::vector<T> gather_values(const T& mine, std::string_view label) {
-    std::vector<T> all(static_cast<std::size_t>(size()));
-    all[static_cast<std::size_t>(rank())] = mine;
-    exchange(std::as_writable_bytes(std::span(all)), sizeof(T), label);
+  std::vector<T> gather_values(std::span<const T> mine, std::string_view label) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
+    std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(mine.size()) * rank());
+    exchange(std::as_writable_bytes(std::span(all)), mine.size_bytes(), label);
     return all;
+  }
+  template <class T>
+  std::vector<T> gather_values(const T& mine, std::string_view label) {
+    return gather_values(std::span(&mine, 1), label);
   }
   /// The root's text, everywhere. Waits.
   std::string share_text(const std::string& text, int root, std::string_view label);

@@ -10,10 +10,11 @@ namespace {
 
 struct MetaRun {
   MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-          std::size_t workspace_bytes)
+          std::size_t workspace_bytes, int rank)
       : device(make_meta_device(0, workspace_bytes)),
         host(make_host_memory(device, 0).memory),
-        training(options, setup, choice, device, host) {}
+        training(options, setup, choice, device, host,
+                 planned_ranks(static_cast<int>(options.dp.value_or(1)), rank)) {}
 
   MemoryPlan counted() const {
     return {.peak = device->arena().peak(),
@@ -48,16 +49,16 @@ std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& s
 }
 
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
-                       std::size_t workspace_bytes) {
-  MetaRun run(o, setup, choice, workspace_bytes);
+                       std::size_t workspace_bytes, int rank) {
+  MetaRun run(o, setup, choice, workspace_bytes, rank);
   // The third micro-batch of an update finds what the second found.
-  const std::int64_t rows = std::min(o.batch_size, 2 * choice.micro_batch);
+  const std::int64_t rows = std::min(share_of(o), 2 * choice.micro_batch);
   const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
   const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
                     .targets = std::vector<std::int32_t>(tokens)};
   for (std::int64_t step = 0; step < 2; ++step) {
     run.training.trainer.step(step, batch);
-    if (setup.data.val) run.training.trainer.evaluate(*setup.data.val, 1);
+    if (setup.data.val) run.training.trainer.evaluate(*setup.data.val, o.dp.value_or(1));
     if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
   }
   return run.counted();
@@ -65,7 +66,7 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
 
 MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
                       std::size_t workspace_bytes) {
-  return MetaRun(o, setup, choice, workspace_bytes).counted();
+  return MetaRun(o, setup, choice, workspace_bytes, 0).counted();
 }
 
 }  // namespace sluice

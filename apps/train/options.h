@@ -60,6 +60,11 @@ struct TrainOptions {
   bool deterministic = true;
 };
 
+/// Sequences of an update that one rank computes.
+inline std::int64_t share_of(const TrainOptions& options) {
+  return options.batch_size / options.dp.value_or(1);
+}
+
 void declare_options(CommandLine& line, TrainOptions& options);
 
 }  // namespace sluice

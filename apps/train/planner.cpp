@@ -68,12 +68,13 @@ std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
 
 std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
   if (o.micro_batch != "auto") return {setup.trainer.micro_batch};
+  const std::int64_t share = share_of(o);
   // On the CPU larger ones than this bring nothing.
-  const std::int64_t most = gpu ? o.batch_size : setup.trainer.micro_batch;
+  const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
   constexpr std::int64_t most_tokens = 1 << 16;
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = most; rows >= 1; --rows)
-    if (o.batch_size % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens))
+    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens))
       sizes.push_back(rows);
   return sizes;
 }
@@ -234,7 +235,7 @@ class Planner {
     const double resident =
         std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
     return predict_step(setup_.config, choice,
-                        {.batch = o_.batch_size,
+                        {.batch = share_of(o_),
                          .seq_len = setup_.trainer.seq_len,
                          .dtype = setup_.precision.dtype,
                          .resident_state = resident,

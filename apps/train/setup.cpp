@@ -115,18 +115,27 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
                      setup.config.n_positions),
          ErrorKind::usage);
+  const std::int64_t dp = o.dp.value_or(1), share = o.batch_size / dp;
+  if (o.batch_size % dp != 0)
+    fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}; every rank has as "
+                     "many sequences as the others",
+                     o.batch_size, dp, share, dp, share * dp),
+         ErrorKind::usage);
   if (o.micro_batch != "auto") {
     const std::int64_t rows = parse_micro_batch(o.micro_batch);
-    if (o.batch_size % rows != 0)
-      fail(fmt::format("--batch-size {} is not divisible by --micro-batch {}: {} * {} = {}",
-                       o.batch_size, rows, o.batch_size / rows, rows, o.batch_size / rows * rows),
+    if (share % rows != 0)
+      fail(fmt::format("{} is not divisible by --micro-batch {}: {} * {} = {}",
+                       dp > 1
+                           ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
+                           : fmt::format("--batch-size {}", share),
+                       rows, share / rows, rows, share / rows * rows),
            ErrorKind::usage);
     trainer.micro_batch = rows;
   } else {
     // Enough tokens for full-speed matrix products, few enough for modest activations.
     constexpr std::int64_t enough_tokens = 8192;
-    std::int64_t rows = o.batch_size;
-    while (rows > 1 && (rows * trainer.seq_len > enough_tokens || o.batch_size % rows != 0))
+    std::int64_t rows = share;
+    while (rows > 1 && (rows * trainer.seq_len > enough_tokens || share % rows != 0))
       --rows;
     trainer.micro_batch = rows;
   }

@@ -10,7 +10,7 @@ namespace sluice {
 TraceFile::TraceFile(const std::filesystem::path& path) : file_(File::create(path)) {
   // The format lets the closing bracket be missing, so that a run may end at any time.
   std::string text = "[\n";
-  constexpr std::string_view names[] = {"compute", "host to device", "device to host"};
+  constexpr std::string_view names[] = {"compute", "host to device", "device to host", "network"};
   for (std::size_t lane = 0; lane < std::size(names); ++lane)
     text +=
         fmt::format(R"({{"name":"thread_name","ph":"M","pid":0,"tid":{},"args":{{"name":"{}"}}}},)"

@@ -8,27 +8,29 @@
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "parallel/data_parallel.h"
 
 namespace sluice {
 
 struct TrainStep {
-  double loss = 0;           ///< mean over the batch, before the update
+  double loss = 0;           ///< mean over the whole batch, before the update
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
   double loss_scale = 1;
   bool applied = true;  ///< false: the gradient was not finite and nothing was changed
+  bool stop = false;    ///< some rank wants to stop after this step
   StepReport report{};
 };
 
-/// One update after another: forward and backward of the micro-batches in order, clipping, the
-/// optimizer. It neither prints nor saves.
+/// One update after another: forward and backward of this rank's micro-batches in order, the
+/// reduction of gradients over the ranks, clipping, the optimizer. All ranks call the same
+/// functions in the same order. It neither prints nor saves.
 class Trainer {
  public:
   struct Options {
-    std::int64_t batch_size = 1;   ///< sequences of an update
-    std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides the batch
+    std::int64_t batch_size = 1;   ///< sequences of an update, of all ranks together
+    std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides a rank's share
     std::int64_t seq_len = 1;
     double grad_clip = 1;
     double dropout = 0;
@@ -38,16 +40,18 @@ class Trainer {
   };
 
   /// The model's forward passes wait, block by block, for updates that are still under way.
-  Trainer(GPT2& model, ParameterSpace& space, Optimizer& optimizer, const Schedule& schedule,
+  Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const Schedule& schedule,
           const Options& options);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The update of step `step`, counted from 0.
-  TrainStep step(std::int64_t step, const Batch& batch);
+  /// The update of step `step`, counted from 0, from this rank's share of the batch. `stop`: this
+  /// rank has been asked to stop.
+  TrainStep step(std::int64_t step, const Batch& batch, bool stop = false);
 
-  /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially.
+  /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially; the ranks
+  /// take turns.
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
   LossScaler& scaler() { return scaler_; }
@@ -57,16 +61,17 @@ class Trainer {
  private:
   Tensor forward(const Tensor& tokens, const Tensor& targets, double scale,
                  const DropoutSource& dropout);
+  void agree(TrainStep& result, std::vector<double> losses, bool stop) const;
 
   GPT2& model_;
   ParameterSpace& space_;
-  Optimizer& optimizer_;
+  DataParallel& ranks_;
   Schedule schedule_;
   Options options_;
   LossScaler scaler_;
   BatchUpload upload_;
   Tensor losses_;  ///< of the micro-batches of an update, so that the host waits only once
-  std::vector<std::int64_t> block_ends_;  ///< in the parameter space
+  std::vector<std::int64_t> ends_;  ///< in the parameter space: of each block, of all
   Timeline timeline_;
   std::vector<Timeline::Span> spans_;
 };

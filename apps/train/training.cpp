@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "apps/train/sizes.h"
+
 namespace sluice {
 namespace {
 
@@ -30,6 +32,23 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
       places);
 }
 
+Partition divide(GPT2& model, const TrainOptions& o, const RunSetup& setup,
+                 const MemoryChoice& choice, int ranks) {
+  const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
+  return {layout,
+          {.ranks = ranks,
+           .bucket_bytes = parse_bytes("--bucket-size", o.bucket_size),
+           .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
+           .whole_tensors = o.optimizer == "adafactor"}};
+}
+
+/// With --zero 1 a rank has the state of its own part alone.
+SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const Partition& partition,
+                      const Ranks& ranks) {
+  if (o.zero == 1 && ranks.size() > 1) options.mine = partition.owned(ranks.rank());
+  return options;
+}
+
 Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choice) {
   Trainer::Options options = setup.trainer;
   options.micro_batch = choice.micro_batch;
@@ -39,12 +58,16 @@ Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choi
 }  // namespace
 
 Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-                   const DevicePtr& device, const DevicePtr& host)
-    : model(setup.config),
+                   const DevicePtr& device, const DevicePtr& host, Ranks among)
+    : ranks(std::move(among)),
+      model(setup.config),
+      partition(divide(model, options, setup, choice, ranks.size())),
       space(model.parameters(), device, setup.precision.dtype, ParameterSpace::Use::training,
-            space_options(options, choice, host)),
+            own_part(space_options(options, choice, host), options, partition, ranks)),
       optimizer(make_optimizer(options, space, choice.staging)),
-      trainer(model, space, *optimizer, setup.schedule, trainer_options(setup, choice)) {
+      parallel(space, *optimizer, partition, *ranks.data, *ranks.control,
+               {.sharded = options.zero == 1, .overlap = options.overlap}),
+      trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice)) {
   model.set_recompute(choice.recompute);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/train/memory_choice.h"
+#include "apps/train/ranks.h"
 #include "apps/train/setup.h"
 #include "apps/train/trainer.h"
 
@@ -14,11 +15,14 @@ struct Training {
   /// `host` is where state rests that the choice does not keep on the device; may be none if the
   /// choice keeps all of it there.
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-           const DevicePtr& device, const DevicePtr& host);
+           const DevicePtr& device, const DevicePtr& host, Ranks among = single_rank());
 
+  Ranks ranks;
   GPT2 model;
+  Partition partition;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
+  DataParallel parallel;
   Trainer trainer;
 };
 

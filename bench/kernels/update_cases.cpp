@@ -80,7 +80,7 @@ Problem sgd(const Extent& e, DType dtype) {
 }
 
 std::int64_t norm_blocks(const Extent& e) {
-  return (e.parameters + SquaredNorm::block - 1) / SquaredNorm::block;
+  return (e.parameters + SquaredNorm{}.block - 1) / SquaredNorm{}.block;
 }
 
 Problem squared_norm(const Extent& e, DType dtype) {

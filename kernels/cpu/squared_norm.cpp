@@ -34,10 +34,10 @@ void launch_cpu(const SquaredNorm& op) {
   dispatch_floating(op.in.dtype, [&]<class T>() {
     const T* in = op.in.data<T>();
     double* partial = op.partial.data<double>();
-    cpu::parallel_ranges(
-        op.in.size(), SquaredNorm::block, [=](std::int64_t begin, std::int64_t end) {
-          partial[begin / SquaredNorm::block] = sum_of_squares(in + begin, end - begin);
-        });
+    const std::int64_t block = op.block;
+    cpu::parallel_ranges(op.in.size(), block, [=](std::int64_t begin, std::int64_t end) {
+      partial[begin / block] = sum_of_squares(in + begin, end - begin);
+    });
   });
 }
 

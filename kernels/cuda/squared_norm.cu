@@ -16,13 +16,13 @@ struct Shared {
   double partial[warps];
 };
 
-/// One block of threads for one block of the parameter space. fp32 within a thread's 256 elements,
-/// fp64 between threads.
+/// One block of threads for one block of elements. fp32 within a thread's share, fp64 between
+/// threads.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    squared_norm(double* partial, const T* in, std::int64_t count) {
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * SquaredNorm::block;
-  const std::int64_t end = first + SquaredNorm::block < count ? first + SquaredNorm::block : count;
+    squared_norm(double* partial, const T* in, std::int64_t count, std::int64_t block) {
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * block;
+  const std::int64_t end = first + block < count ? first + block : count;
   float mine = 0;
   for (std::int64_t i = first + static_cast<std::int64_t>(threadIdx.x) * N; i < end;
        i += threads * N) {
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(threads)
 void launch_cuda(const SquaredNorm& op, Stream stream) {
   const std::int64_t count = op.in.size();
   const auto launch_for = [&]<class T>() {
-    const bool packed = aligned(4 * sizeof(T), {op.in});
-    launch(packed ? squared_norm<T, 4> : squared_norm<T, 1>, {pieces(count, SquaredNorm::block)},
-           {threads}, sizeof(Shared), stream, op.partial.data<double>(), op.in.data<T>(), count);
+    const bool packed = aligned(4 * sizeof(T), {op.in}) && op.block % 4 == 0;
+    launch(packed ? squared_norm<T, 4> : squared_norm<T, 1>, {pieces(count, op.block)}, {threads},
+           sizeof(Shared), stream, op.partial.data<double>(), op.in.data<T>(), count, op.block);
   };
   if (op.in.dtype == DType::bf16) return launch_for.template operator()<BFloat16>();
   launch_for.template operator()<float>();

@@ -141,14 +141,19 @@ void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
 Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
                     KeyValueCache* cache) const {
   const std::int64_t first = cache != nullptr ? cache->length : 0;
+  const auto before = [this](std::size_t layer) {
+    if (before_weights_) before_weights_(static_cast<std::int64_t>(layer));
+  };
+  before(0);
   ResidualPair pair{sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first),
                                     dropout.mask(0)),
                     {}};
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
-    if (before_block_) before_block_(static_cast<std::int64_t>(layer));
+    if (layer > 0) before(layer);
     pair = blocks_[layer]->forward(std::move(pair), dropout, cache);
   }
   if (cache != nullptr) cache->length += tokens.dim(1);
+  before(blocks_.size());
   return final_norm_(pair.stream, pair.branch).normalized;
 }
 

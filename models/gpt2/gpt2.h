@@ -53,9 +53,10 @@ class GPT2 final : public Module {
   /// The dtype it computes in: that of its weights.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
-  /// Called with the layer before the weights of a block are read in a forward pass.
-  void set_before_block(std::function<void(std::int64_t layer)> hook) {
-    before_block_ = std::move(hook);
+  /// Called before weights are read in a forward pass: with 0 before the embeddings and the first
+  /// block, with the layer before each other block, with n_layer before the final norm.
+  void set_before_weights(std::function<void(std::int64_t layer)> hook) {
+    before_weights_ = std::move(hook);
   }
   /// What backward passes compute again, layer by layer; nothing at first. Results do not change.
   void set_recompute(const std::vector<Recompute>& per_layer);
@@ -75,7 +76,7 @@ class GPT2 final : public Module {
   Tensor token_embedding_, position_embedding_;
   std::vector<std::unique_ptr<GPT2Block>> blocks_;
   LayerNormLayer final_norm_;
-  std::function<void(std::int64_t)> before_block_;
+  std::function<void(std::int64_t)> before_weights_;
 };
 
 }  // namespace sluice

@@ -163,7 +163,7 @@ void check_case(const PlanCase& c, DeviceKind kind) {
   for (const std::size_t bytes : plan.by_use)
     sum += bytes;
   CHECK(sum == plan.peak);
-  const bool bulk = c.config.n_embd * c.config.n_embd >= ParameterSpace::bulk_threshold;
+  const bool bulk = c.config.n_embd * c.config.n_embd >= SpaceLayout::bulk_threshold;
   CHECK((plan.host > 0) == (planned.choice.streams() && bulk));
 
   // Exactly what was planned is enough...

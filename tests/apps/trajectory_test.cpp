@@ -7,6 +7,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/single_rank.h"
 #include "tests/support/space.h"
 
 namespace sluice::test {
@@ -40,7 +41,8 @@ struct Run {
     const SequenceSampler sampler(SequenceSampler::Order::sequential, 0, tokens->size(), batch,
                                   seq_len);
     BatchLoader loader(*tokens, sampler, batch, seq_len);
-    Trainer trainer(*loaded.model, *loaded.space, *optimizer, schedule,
+    SingleRank rank(*loaded.space, *optimizer);
+    Trainer trainer(*loaded.model, *loaded.space, rank.parallel, schedule,
                     {.batch_size = batch,
                      .micro_batch = micro_batch,
                      .seq_len = seq_len,
@@ -186,7 +188,8 @@ TEST_CASE("a gradient that is not finite changes nothing and says so") {
   const auto device = make_cpu_device();
   const auto made = random_model(small_config(), device, DType::f32);
   const auto optimizer = make_adamw(*made.space, {});
-  Trainer trainer(*made.model, *made.space, *optimizer, {.rate = 1e-2},
+  SingleRank rank(*made.space, *optimizer);
+  Trainer trainer(*made.model, *made.space, rank.parallel, {.rate = 1e-2},
                   {.micro_batch = 1, .seq_len = 16});
   const Batch batch{.tokens = random_ids(16, 64, 1), .targets = random_ids(16, 64, 2)};
   CHECK(trainer.step(0, batch).applied);
@@ -209,7 +212,8 @@ TEST_CASE("evaluation is the mean over whole micro-batches, without dropout or c
   const auto device = make_cpu_device();
   const auto made = random_model(small_config(), device, DType::f64);
   const auto optimizer = make_adamw(*made.space, {});
-  Trainer trainer(*made.model, *made.space, *optimizer, {},
+  SingleRank rank(*made.space, *optimizer);
+  Trainer trainer(*made.model, *made.space, rank.parallel, {},
                   {.micro_batch = 2, .seq_len = 8, .dropout = 0.5});
   const auto ids = random_ids(16 * 3 + 9, 64, 1);
   const auto source = tokens_in_memory(ids);

@@ -84,7 +84,7 @@ constexpr double norm_tolerance = 4e-6;
 TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  constexpr std::int64_t block = SquaredNorm::block;
+  const std::int64_t block = SquaredNorm{}.block;
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{33}, std::int64_t{5003}, block - 1,
                                    block, block + 1, 3 * block + 77}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -106,10 +106,10 @@ TEST_CASE("cuda: squared norms of numbers that are not finite", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
   for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
-    Values values = random_values(SquaredNorm::block + 100, 1);
+    Values values = random_values(SquaredNorm{}.block + 100, 1);
     values[5000] = bad;
     Parity parity(devices);
-    const auto in = parity.input("in", DType::f32, {SquaredNorm::block + 100}, values);
+    const auto in = parity.input("in", DType::f32, {SquaredNorm{}.block + 100}, values);
     const auto partial = parity.output("partial", DType::f64, {2}, norm_tolerance);
     parity.compare([=](const Parity::Views& at, Stream stream) {
       run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);

@@ -250,7 +250,7 @@ TEST_CASE("sums over columns, elements and blocks", "[reduce]") {
     }
   }
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-    constexpr std::int64_t block = SquaredNorm::block;
+    const std::int64_t block = SquaredNorm{}.block;
     for (const std::int64_t size : {std::int64_t{1}, block - 1, block, block + 1, 3 * block + 17}) {
       Array in(dtype, random_values(size, 1)), sum(dtype, 1);
       Array partial(DType::f64, (size + block - 1) / block);
@@ -321,7 +321,7 @@ TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
       norm.backward(true, false);
       Array columns(accumulator_of(dtype), 130), partial(DType::f64, 3), sum(DType::f32, 1);
       launch_cpu(ColumnSum{.out = columns.flat(), .in = norm.in.view({301, 130})});
-      Array many(DType::f32, random_values(2 * SquaredNorm::block + 5, 1));
+      Array many(DType::f32, random_values(2 * SquaredNorm{}.block + 5, 1));
       launch_cpu(SquaredNorm{.partial = partial.flat(), .in = many.flat()});
       launch_cpu(Sum{.out = sum.flat(), .in = many.flat()});
       return std::array{norm.out.bytes(),       norm.mean.bytes(),

@@ -1,0 +1,56 @@
+#include "optim/space_layout.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+/// Of whole rows, where the rows are known.
+std::int64_t block_of(const SpaceLayout::Slot& slot) {
+  const std::int64_t row = slot.shape.back();
+  return (SpaceLayout::block_target + row - 1) / row * row;
+}
+
+}  // namespace
+
+SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
+  bool on_host = false;
+  bool in_small_stretch = false;
+  for (const Parameter& parameter : all) {
+    on_host =
+        on_host || (!options.first_on_host.empty() && parameter.name == options.first_on_host);
+    const std::int64_t elements = element_count(parameter.shape);
+    const bool matrix = parameter.shape.size() >= 2;
+    const bool large = matrix && elements >= bulk_threshold;
+    const bool bulk = large && !parameter.embedding;
+    const bool narrow = bulk && options.narrow_gradients;
+    std::int64_t& gradient_size = narrow ? narrow_size : wide_size;
+    const Slot& slot = slots.emplace_back(Slot{.name = parameter.name,
+                                               .shape = parameter.shape,
+                                               .offset = size,
+                                               .size = elements,
+                                               .decay = matrix,
+                                               .bulk = bulk,
+                                               .on_host = bulk && on_host,
+                                               .gradient_offset = gradient_size,
+                                               .initial = parameter.initial,
+                                               .tensor = parameter.tensor});
+    if (large || !in_small_stretch)
+      stretches.push_back({.offset = size,
+                           .size = 0,
+                           .gradient_offset = gradient_size,
+                           .block = large ? block_of(slot) : block_target,
+                           .narrow = narrow});
+    in_small_stretch = !large;
+    stretches.back().size += padded(elements);
+    size += padded(elements);
+    gradient_size += padded(elements);
+    parameters += elements;
+  }
+  check(on_host || options.first_on_host.empty(),
+        "no parameter has the name from which on state was to rest in host memory");
+}
+
+}  // namespace sluice

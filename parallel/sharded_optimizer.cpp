@@ -1,0 +1,111 @@
+#include "parallel/sharded_optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice {
+
+ShardedOptimizer::ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer,
+                                   const Partition& partition, Communicator& ranks,
+                                   Communicator& control, bool sharded)
+    : space_(space),
+      optimizer_(optimizer),
+      partition_(partition),
+      ranks_(ranks),
+      control_(control),
+      sharded_(sharded && ranks.size() > 1),
+      mine_(partition.owned(ranks.rank())) {}
+
+void ShardedOptimizer::set_timeline(Timeline* timeline) {
+  timeline_ = timeline;
+  optimizer_.set_timeline(timeline);
+}
+
+const Tensor& ShardedOptimizer::clip_gradients(double limit, double loss_scale) {
+  if (!sharded_) return space_.clip_gradients(limit, loss_scale);
+  // Of every block one rank has the sum of squares and the others zero, so adding up is exact.
+  const Tensor& partials = space_.sum_squares(mine_);
+  ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
+      ->wait();
+  return space_.clip_factor(limit, loss_scale);
+}
+
+const Partition::Bucket& ShardedOptimizer::bucket(std::size_t from_the_beginning) const {
+  return partition_.buckets()[partition_.buckets().size() - 1 - from_the_beginning];
+}
+
+void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
+  finish();
+  optimizer_.step(rate, gradient_scale);
+  if (!sharded_) return;
+  pending_ = true;
+  gathers_.clear();
+  waited_ = 0;
+  if (optimizer_.streams()) return;  // those are gathered as they are updated
+  while (gathers_.size() < partition_.buckets().size())
+    start_gather();
+}
+
+void ShardedOptimizer::start_gather() {
+  const std::size_t index = gathers_.size();
+  const auto& [range, parts, gradients, slots] = bucket(index);
+  const Tensor weights = space_.working().slice(range.begin, {range.end - range.begin});
+  gathers_.push_back(
+      ranks_.all_gather(weights.view(), parts,
+                        {.label = fmt::format("weights {}", index), .stream = weights.stream()}));
+}
+
+void ShardedOptimizer::update_through(std::int64_t end) {
+  if (!sharded_) return optimizer_.update_through(end);
+  const std::size_t buckets = partition_.buckets().size();
+  while (pending_ && waited_ < buckets && bucket(waited_).space.begin < end) {
+    if (gathers_.size() == waited_) {
+      optimizer_.update_through(bucket(waited_).space.end);
+      start_gather();
+    }
+    if (!gathers_[waited_]->done()) {
+      const Recorded span(timeline_, "wait", Timeline::Lane::compute, space_.working().stream());
+      gathers_[waited_]->wait();
+    } else {
+      gathers_[waited_]->wait();
+    }
+    ++waited_;
+  }
+  if (waited_ < buckets) return;
+  pending_ = false;
+  optimizer_.finish();
+}
+
+void ShardedOptimizer::settle() {
+  finish();
+  optimizer_.settle();
+}
+
+/// Adds up what the ranks read, of which only one is not zero, as whole numbers.
+void ShardedOptimizer::collect(std::span<std::byte> out) {
+  const std::size_t words = (out.size() + 3) / 4;
+  std::vector<std::int32_t> sums(words);
+  std::memcpy(sums.data(), out.data(), out.size());
+  const View view{
+      reinterpret_cast<std::byte*>(sums.data()), DType::i32, {static_cast<std::int64_t>(words)}};
+  control_.reduce(view, 0, {.label = "checkpoint"})->wait();
+  std::memcpy(out.data(), sums.data(), out.size());
+}
+
+void ShardedOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
+  space_.read_weights(first, out);
+  if (sharded_ && space_.has_master()) return collect(out);
+  // The others keep in step with the one that writes, so that nobody waits for a whole file.
+  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+}
+
+void ShardedOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
+                                  std::int64_t first, std::span<std::byte> out) {
+  optimizer_.read_state(slot, field, first, out);
+  if (sharded_) return collect(out);
+  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+}
+
+}  // namespace sluice
