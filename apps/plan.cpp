@@ -36,6 +36,19 @@ int main(int argc, char** argv) {
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
     line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
+    line.add("--scaling", options.scaling,
+             "Predict steps of 1, 2, 4, ... 4096 ranks (--dp, --zero), and what they send");
+    line.add_size(
+        "--link-bandwidth", options.link_bandwidth,
+        "What a rank sends a second within a node, such as 12.5GB; default: the device's");
+    line.add("--link-latency", options.link_latency,
+             "Microseconds of a message within a node; default: the device's", 0, 1e6);
+    line.add("--ranks-per-node", options.ranks_per_node, "Ranks that share a node's network", 1,
+             1 << 16);
+    line.add_size("--network-bandwidth", options.network_bandwidth,
+                  "What a node sends a second, all its ranks together");
+    line.add("--network-latency", options.network_latency,
+             "Microseconds of a message between nodes", 0, 1e6);
     line.add("--json", options.json, "Print an object instead of a table");
     if (!line.parse(argc, argv)) return 0;
     if (!save_probe.empty())

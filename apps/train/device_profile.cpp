@@ -40,15 +40,20 @@ struct Known {
   int capability, multiprocessors;
   std::size_t memory;
   double teraflops, memory_rate, link_rate;  ///< 16-bit; GB/s; GB/s of one direction alone
+  double peer_rate, peer_latency;            ///< GB/s to another of its node; microseconds
 };
-// Assumed for 16-bit training, below the peaks; none was measured by this project.
+// Assumed for 16-bit training, below the peaks; none was measured by this project. Peer rates are
+// the data sheets' of one direction: NVLink 3 (600 GB/s both ways together) and 4 (900). GeForce
+// cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so all goes through host memory, in
+// half of its rate. Latencies are those that NCCL's tuning has for a step of a ring over NVLink and
+// over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
 constexpr Known known[] = {
-    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12},
-    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25},
-    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25},
-    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25},
-    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55},
-    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55},
+    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12, 8, 5.7},
+    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25, 16, 5.7},
+    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25, 16, 5.7},
+    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25, 300, 3.4},
+    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55, 450, 3.4},
+    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55, 450, 3.4},
 };
 
 /// Nobody knows what host the card will be in: --host-memory says.
@@ -58,6 +63,23 @@ constexpr std::size_t unlimited = std::size_t{1} << 46;
 constexpr double duplex = 0.85;
 /// Of the memory's peak rate, what a plain pass over memory reaches.
 constexpr double memory_share = 0.8;
+
+/// Of a link's nominal rate, what collectives reach: NCCL counts 235 of an A100's 300 GB/s.
+constexpr double peer_share = 0.75;
+
+/// Ranks of a CPU exchange through shared memory: measured with Open MPI 4.1.4 on two cores, 4 MiB
+/// one way by cross-memory attach.
+constexpr double shared_memory_rate = 11.8e9, shared_memory_latency = 1e-6;
+/// Nobody has measured GPUs' peer access, so nothing better is assumed than staging by host memory:
+/// while one piece is copied down another goes up, and a message waits for two copies.
+constexpr double staged_latency = 2e-5;
+
+void assume_link(DeviceProfile& profile) {
+  profile.link_bandwidth = profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0
+                               ? std::min(profile.to_device_rate, profile.to_host_rate)
+                               : shared_memory_rate;
+  profile.link_latency = profile.gpu ? staged_latency : shared_memory_latency;
+}
 
 constexpr std::size_t copied_bytes = 64 * mebi;
 
@@ -158,7 +180,9 @@ DeviceProfile known_profile(const std::string& name) {
           .narrow_flops = found->teraflops * 1e12,
           .memory_rate = found->memory_rate * giga * memory_share,
           .to_device_rate = found->link_rate * giga * duplex,
-          .to_host_rate = found->link_rate * giga * duplex};
+          .to_host_rate = found->link_rate * giga * duplex,
+          .link_bandwidth = found->peer_rate * giga * peer_share,
+          .link_latency = found->peer_latency * 1e-6};
 }
 
 DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
@@ -167,6 +191,7 @@ DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
   (wide ? profile.wide_flops : profile.narrow_flops) = rate;
+  assume_link(profile);
   return profile;
 }
 
@@ -177,12 +202,14 @@ DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision) {
     for (double* rate : {&profile.wide_flops, &profile.narrow_flops, &profile.memory_rate,
                          &profile.to_device_rate, &profile.to_host_rate})
       *rate = one_figure(*rate);
+    assume_link(profile);
     return profile;
   }
   profile.wide_flops = 2e11;
   profile.narrow_flops = 4e11;
   profile.memory_rate = 2e10;
   profile.to_device_rate = profile.to_host_rate = 1e10;
+  assume_link(profile);
   return profile;
 }
 
@@ -200,7 +227,9 @@ void save_profile(const fs::path& file, const DeviceProfile& p) {
                   {"narrow_flops", p.narrow_flops},
                   {"memory_rate", p.memory_rate},
                   {"to_device_rate", p.to_device_rate},
-                  {"to_host_rate", p.to_host_rate}};
+                  {"to_host_rate", p.to_host_rate},
+                  {"link_bandwidth", p.link_bandwidth},
+                  {"link_latency", p.link_latency}};
   const std::string text = json.dump(2) + "\n";
   write_file_durably(file, std::as_bytes(std::span(text)));
 }
@@ -222,14 +251,19 @@ DeviceProfile load_profile(const fs::path& file) {
                     .memory_rate = json.at("memory_rate").get<double>(),
                     .to_device_rate = json.at("to_device_rate").get<double>(),
                     .to_host_rate = json.at("to_host_rate").get<double>()};
-    for (const double rate :
-         {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate, p.to_host_rate})
+    // Probes of older versions do not have these two.
+    assume_link(p);
+    p.link_bandwidth = json.value("link_bandwidth", p.link_bandwidth);
+    p.link_latency = json.value("link_latency", p.link_latency);
+    for (const double rate : {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate,
+                              p.to_host_rate, p.link_bandwidth, p.link_latency})
       if (!(rate >= 0) || !std::isfinite(rate))
         fail(fmt::format("{}: a rate is {}; rates are not negative", file.string(), rate),
              ErrorKind::usage);
-    if (p.memory_rate == 0 || p.wide_flops + p.narrow_flops == 0)
-      fail(fmt::format("{}: memory_rate, and wide_flops or narrow_flops, must not be 0",
-                       file.string()),
+    if (p.memory_rate == 0 || p.link_bandwidth == 0 || p.wide_flops + p.narrow_flops == 0)
+      fail(fmt::format(
+               "{}: memory_rate, link_bandwidth, and wide_flops or narrow_flops, must not be 0",
+               file.string()),
            ErrorKind::usage);
     return p;
   } catch (const nlohmann::json::exception& error) {

@@ -25,6 +25,8 @@ struct DeviceProfile {
   double memory_rate = 0;       ///< bytes per second, device memory
   double to_device_rate = 0;    ///< bytes per second, while copies go both ways
   double to_host_rate = 0;
+  double link_bandwidth = 0;  ///< bytes per second that a rank sends another of its node
+  double link_latency = 0;    ///< seconds of such a message
 };
 
 /// Assumed figures of a GPU that is not at hand: 2080ti, 3090, 4090, a100, h100, h200. Throws Error

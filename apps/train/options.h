@@ -49,6 +49,11 @@ struct TrainOptions {
   std::string rank_files, inject;
 
   std::string device_profile, probe;
+  bool scaling = false;
+  std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes a second
+  std::optional<double> link_latency;                        ///< microseconds
+  double network_latency = 10;
+  std::int64_t ranks_per_node = 8;
 
   std::string output, trace, resume = "auto";
   std::int64_t save_every = 0, keep = 2;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/progress.h"
+#include "apps/train/scaling_report.h"
 #include "apps/train/sizes.h"
 
 namespace sluice {
@@ -148,15 +149,18 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
 }
 
 void print_plan(const TrainOptions& o) {
+  require_ranks(o);
   const Target target = find_target(o);
   const Planned planned = plan_run(o, target.setup, target.profile);
+  const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
   if (o.json) {
     Json json = plan_json(o, target.setup, target.profile, planned);
+    add_scaling(json, o, task);
     if (!target.note.empty()) json["note"] = target.note;
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
-  say(plan_table(o, target.setup, target.profile, planned));
+  say(plan_table(o, target.setup, target.profile, planned) + scaling_text(o, task));
 }
 
 }  // namespace sluice

@@ -32,8 +32,7 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text) {
     // Below a mebibyte it is a unit forgotten; above 2^50 nobody has it.
     if (std::isfinite(bytes) && bytes >= 1 << 20 && bytes <= 0x1p50)
       return static_cast<std::size_t>(bytes);
-    fail(fmt::format("{} {}: memory is given as 1MiB to 1024TiB, such as 11GiB or 512MiB", flag,
-                     text),
+    fail(fmt::format("{} {}: it must be from 1MiB to 1024TiB, such as 11GiB or 512MiB", flag, text),
          ErrorKind::usage);
   }
   fail(fmt::format("{}: '{}' is not a size; write 11GiB, 512MiB or bytes", flag, text),
