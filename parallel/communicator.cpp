@@ -102,6 +102,7 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   const Monitor::Fault fault = monitor_ ? monitor_->before() : Monitor::Fault::none;
   if (fault == Monitor::Fault::mismatch) {
     const bool barrier = call.kind == Collective::barrier;
+    if (barrier) dtype = DType::f32;  // which can be reduced
     call = {.kind = barrier ? Collective::all_reduce : Collective::barrier,
             .data = View(nullptr, dtype, {0})};
     count = 0;
