@@ -103,7 +103,9 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   const Monitor::Fault fault = monitor_ ? monitor_->before() : Monitor::Fault::none;
   if (fault == Monitor::Fault::mismatch) {
     const bool barrier = call.kind == Collective::barrier;
-    call = {.kind = barrier ? Collective::all_reduce : Collective::barrier};
+    if (barrier) dtype = DType::f32;  // which can be reduced
+    call = {.kind = barrier ? Collective::all_reduce : Collective::barrier,
+            .data = View(nullptr, dtype, {0})};
     count = 0;
   }
   if (fault == Monitor::Fault::count) {
@@ -131,8 +133,13 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   if (options_.checked && collective && size_ > 1)
     operation->check_ =
         std::make_unique<SignatureCheck>(*transport_, options_.name, signature, tag + 7);
+  try {
+    operation->work_ = backend_->start(call, tag);
+  } catch (const Error&) {
+    operation->explain_failure();
+    throw;
+  }
   open_.push_back(operation);
-  operation->work_ = backend_->start(call, tag);
   return operation;
 }
 
@@ -218,7 +225,8 @@ std::unique_ptr<Communicator> Communicator::split(int colour, int key, const Opt
   struct Place {
     int colour, key, rank;
   };
-  auto places = gather_values(Place{colour, key, rank_}, options.name);
+  // The groups may have names of their own, so the label is none of them.
+  auto places = gather_values(Place{colour, key, rank_}, "split");
   std::erase_if(places, [&](const Place& place) { return place.colour != colour; });
   std::ranges::stable_sort(places, {}, &Place::key);
   if (colour < 0) return nullptr;

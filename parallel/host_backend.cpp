@@ -82,8 +82,7 @@ class Phases final : public Work {
         if (phases_[next_].post) phases_[next_].post(*this);
         posted_ = true;
       }
-      std::erase_if(messages_, [](const MessagePtr& message) { return message->done(); });
-      if (!messages_.empty()) return false;
+      if (!settle(messages_)) return false;
       if (phases_[next_].then) phases_[next_].then();
       ++next_;
       posted_ = false;
@@ -96,8 +95,8 @@ class Phases final : public Work {
   std::vector<Phase> phases_;
   std::size_t next_ = 0;
   bool posted_ = false;
-  std::vector<MessagePtr> messages_;
   std::vector<std::byte> memory_;
+  std::vector<MessagePtr> messages_;  ///< ends before the memory that it may be about
 };
 
 /// Everybody's contribution to `part` of the data comes here and is reduced in place.
@@ -159,7 +158,8 @@ void add_all_reduce(Phases& work) {
                 [&work, whole, places] {
                   const std::vector<const std::byte*> in(places.begin(), places.end());
                   reduce_here(work, whole, in);
-                }});
+                },
+            .channel = 2});  // else a part could be taken for another count's whole
 }
 
 void add_reduce(Phases& work) {

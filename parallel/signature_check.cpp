@@ -25,12 +25,12 @@ SignatureCheck::SignatureCheck(Transport& transport, std::string communicator,
 }
 
 bool SignatureCheck::advance() {
-  if (messages_.empty()) return true;
-  std::erase_if(messages_, [](const MessagePtr& message) { return message->done(); });
-  if (!messages_.empty()) return false;
+  if (agreed_) return true;
+  if (!settle(messages_)) return false;
   const std::string disagreement = first_disagreement(signatures_);
   if (!disagreement.empty())
     fail(fmt::format("the ranks of '{}' have lost each other: {}", communicator_, disagreement));
+  agreed_ = true;
   return true;
 }
 
@@ -39,15 +39,19 @@ std::string first_disagreement(const std::vector<Signature>& by_rank) {
   // What most of them do; the first rank decides a tie.
   const auto usual = std::ranges::max_element(
       by_rank, [&](const Signature& a, const Signature& b) { return same(a) < same(b); });
-  std::vector<int> others;
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
-    if (by_rank[rank] != *usual) others.push_back(static_cast<int>(rank));
-  if (others.empty()) return {};
-  const Signature& odd = by_rank[static_cast<std::size_t>(others.front())];
-  return fmt::format("rank {} started {} where {} started {}", fmt::join(others, ", "),
-                     to_string(odd),
-                     by_rank.size() == 2 ? fmt::format("rank {}", usual - by_rank.begin())
-                                         : std::string("the others"),
+  const auto ranks_of = [&](const Signature& one) {
+    std::vector<std::size_t> ranks;
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
+      if (by_rank[rank] == one) ranks.push_back(rank);
+    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+  };
+  std::vector<std::string> odd;
+  for (auto one = by_rank.begin(); one != by_rank.end(); ++one)
+    if (*one != *usual && std::find(by_rank.begin(), one, *one) == one)
+      odd.push_back(fmt::format("{} started {}", ranks_of(*one), to_string(*one)));
+  if (odd.empty()) return {};
+  return fmt::format("{} where {} started {}", fmt::join(odd, " and "),
+                     same(*usual) == 1 ? ranks_of(*usual) : std::string("the others"),
                      to_string(*usual));
 }
 

@@ -14,13 +14,15 @@ class SignatureCheck {
  public:
   SignatureCheck(Transport& transport, std::string communicator, const Signature& mine, int tag);
 
-  /// Whether all have answered. Throws Error where one has started something else, with its rank.
+  /// Whether all have answered. Throws Error where one has started something else, with its rank,
+  /// and again whenever it is asked.
   bool advance();
 
  private:
   std::string communicator_;
   std::vector<Signature> signatures_;  ///< by rank
   std::vector<MessagePtr> messages_;
+  bool agreed_ = false;
 };
 
 /// "" where all are equal, else who started what.

@@ -19,6 +19,8 @@ namespace {
 /// A message that was sent and that nobody has received yet.
 struct Posted {
   std::span<const std::byte> bytes;
+  std::mutex mutex{};      ///< while the bytes are copied, and where the sender gives them up
+  bool withdrawn = false;  ///< the sender has failed, and its bytes may be gone
   std::atomic<bool> received = false;
 };
 
@@ -69,6 +71,10 @@ class Hub {
 class Sent final : public Message {
  public:
   Sent(Hub& hub, std::shared_ptr<Posted> posted) : hub_(hub), posted_(std::move(posted)) {}
+  ~Sent() override {
+    const std::lock_guard lock(posted_->mutex);
+    posted_->withdrawn = true;
+  }
   bool done() override {
     if (posted_->received) return true;
     hub_.require_whole();
@@ -91,6 +97,8 @@ class Received final : public Message {
       hub_.require_whole();
       return false;
     }
+    const std::lock_guard lock(message->mutex);
+    if (message->withdrawn) return false;  // its sender is about to say why
     if (message->bytes.size() != bytes_.size())
       fail(fmt::format("a message of {} bytes came where {} were expected", message->bytes.size(),
                        bytes_.size()));

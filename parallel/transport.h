@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace sluice {
 
@@ -22,6 +23,10 @@ class Message {
   virtual bool done() = 0;
 };
 using MessagePtr = std::unique_ptr<Message>;
+
+/// Drops the messages that are done; true when none is left. Where one throws, all that are not
+/// known to be done stay, so that it may be called again.
+bool settle(std::vector<MessagePtr>& messages);
 
 /// Moves bytes between the host memories of the ranks of a group: all that a way of connecting
 /// ranks has to bring, since every collective is made of messages (parallel/host_backend.h).
