@@ -56,24 +56,32 @@ void in_pieces(const StateField& field, std::vector<std::byte>& buffer, Body&& b
   }
 }
 
-std::uint32_t write_optimizer(const fs::path& path, const ParameterSpace& space,
-                              Optimizer& optimizer) {
+std::uint32_t write_optimizer(const fs::path& path, const CheckpointState& state) {
   std::vector<StoredTensor> tensors;
-  for_each_field(space, optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
-    tensors.push_back({.name = state_name(field.name, slot),
-                       .type = stored_type(field.dtype),
-                       .shape = field.count == slot.size ? slot.shape : Shape{field.count}});
-  });
+  for_each_field(
+      state.space, state.optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
+        tensors.push_back({.name = state_name(field.name, slot),
+                           .type = stored_type(field.dtype),
+                           .shape = field.count == slot.size ? slot.shape : Shape{field.count}});
+      });
   SafetensorsWriter writer(path, std::move(tensors), {});
   std::vector<std::byte> buffer;
-  for_each_field(space, optimizer, [&](const auto& slot, std::size_t i, const StateField& field) {
-    in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
-      optimizer.read_state(slot, i, first, bytes);
-      writer.write(bytes);
-    });
-  });
+  for_each_field(state.space, state.optimizer,
+                 [&](const auto& slot, std::size_t i, const StateField& field) {
+                   in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
+                     state.ranks.optimizer.read_state(slot, i, first, bytes);
+                     writer.write(bytes);
+                   });
+                 });
   writer.finish();
   return writer.crc32();
+}
+
+std::uint32_t write_weights(const fs::path& path, const CheckpointState& state) {
+  return save_weights(path, state.space, stored_type(state.space.weight_dtype()),
+                      [&](std::int64_t first, std::span<std::byte> bytes) {
+                        state.ranks.optimizer.read_weights(first, bytes);
+                      });
 }
 
 std::uint32_t crc_of_file(const File& file) {
@@ -200,38 +208,42 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& run,
-                         const ParameterSpace& space, Optimizer& optimizer,
-                         const LossScaler& scaler, std::int64_t keep) {
-  optimizer.settle();
-  fs::create_directories(folder);
-  fs::path final_path = folder / step_name(step);
-  const fs::path temporary = folder / fmt::format("{}.tmp.{}", step_name(step), getpid());
+namespace {
+
+/// Into `temporary`, by one rank with the help of the others.
+void write_files(const fs::path& temporary, std::int64_t step, const Json& run,
+                 const CheckpointState& state) {
+  Json files;
+  const auto record = [&](const char* name, std::uint32_t crc) {
+    files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
+  };
+  record("weights.safetensors", write_weights(temporary / "weights.safetensors", state));
+  record("optimizer.safetensors", write_optimizer(temporary / "optimizer.safetensors", state));
+  Json json{{"version", version},
+            {"step", step},
+            {"updates", state.optimizer.updates()},
+            {"run", run},
+            {"files", files}};
+  if (state.scaler.enabled())
+    json["loss_scale"] = {{"scale", state.scaler.state().scale},
+                          {"good_updates", state.scaler.state().good_updates}};
+  const std::string text = json.dump();
+  json["crc32"] =
+      crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
+  const std::string document = json.dump(2);
+  write_file_durably(temporary / "state.json", std::as_bytes(std::span(document)));
+  sync_directory(temporary);
+}
+
+void write_checkpoint(const fs::path& final_path, std::int64_t step, const Json& run,
+                      const CheckpointState& state) {
+  fs::create_directories(final_path.parent_path());
+  const fs::path temporary =
+      final_path.parent_path() / fmt::format("{}.tmp.{}", step_name(step), getpid());
   fs::remove_all(temporary);
   fs::create_directory(temporary);
   try {
-    Json files;
-    const auto record = [&](const char* name, std::uint32_t crc) {
-      files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
-    };
-    record("weights.safetensors", save_weights(temporary / "weights.safetensors", space,
-                                               stored_type(space.weight_dtype())));
-    record("optimizer.safetensors",
-           write_optimizer(temporary / "optimizer.safetensors", space, optimizer));
-    Json state{{"version", version},
-               {"step", step},
-               {"updates", optimizer.updates()},
-               {"run", run},
-               {"files", files}};
-    if (scaler.enabled())
-      state["loss_scale"] = {{"scale", scaler.state().scale},
-                             {"good_updates", scaler.state().good_updates}};
-    const std::string text = state.dump();
-    state["crc32"] =
-        crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
-    const std::string document = state.dump(2);
-    write_file_durably(temporary / "state.json", std::as_bytes(std::span(document)));
-    sync_directory(temporary);
+    write_files(temporary, step, run, state);
     // Saving a step again (after a resume) replaces a checkpoint that holds the same bits.
     if (fs::exists(final_path)) fs::remove_all(final_path);
     rename_durably(temporary, final_path);
@@ -240,9 +252,25 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
     fs::remove_all(temporary, ignored);
     throw;
   }
-  auto all = list_checkpoints(folder);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
-    fs::remove_all(all[i]);
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& run,
+                         const CheckpointState& state, std::int64_t keep) {
+  Communicator& ranks = state.ranks.control;
+  state.ranks.optimizer.settle();
+  const fs::path final_path = folder / step_name(step);
+  if (ranks.rank() == 0) {
+    write_checkpoint(final_path, step, run, state);
+    auto all = list_checkpoints(folder);
+    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
+      fs::remove_all(all[i]);
+  } else {
+    write_weights({}, state);
+    write_optimizer({}, state);
+  }
+  ranks.barrier("checkpoint is whole")->wait();
   return final_path;
 }
 
@@ -265,23 +293,25 @@ void remove_temporaries(const fs::path& folder) {
       fs::remove_all(entry.path());
 }
 
-std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run, ParameterSpace& space,
-                             Optimizer& optimizer, LossScaler& scaler) {
+std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run,
+                             const CheckpointState& into) {
+  ParameterSpace& space = into.space;
+  Optimizer& optimizer = into.optimizer;
   const Json state = read_state(checkpoint);
   try {
     require_same_run(checkpoint, state.at("run"), run);
     for (const char* name : {"weights.safetensors", "optimizer.safetensors"})
       verify_file(checkpoint / name, state.at("files").at(name));
     optimizer.set_updates(state.at("updates").get<std::int64_t>());
-    if (scaler.enabled()) {
+    if (into.scaler.enabled()) {
       const Json& saved = state.at("loss_scale");
-      scaler = LossScaler({.scale = saved.at("scale").get<double>(),
-                           .good_updates = saved.at("good_updates").get<std::int64_t>()});
+      into.scaler = LossScaler({.scale = saved.at("scale").get<double>(),
+                                .good_updates = saved.at("good_updates").get<std::int64_t>()});
     }
   } catch (const Json::exception&) {
     damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
   }
-  optimizer.settle();
+  into.ranks.optimizer.settle();
   const auto open = [&](const char* name) {
     return reading(checkpoint, [&] { return SafetensorsReader(checkpoint / name); });
   };

@@ -9,6 +9,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/parameter_space.h"
+#include "parallel/data_parallel.h"
 
 namespace sluice {
 
@@ -18,11 +19,19 @@ namespace sluice {
 /// is written beside its place as step-NNNNNNNN.tmp.<pid>, synced, and renamed: under its own name
 /// it is whole or absent. Nothing holds a second copy of the model in memory meanwhile.
 
+/// What a checkpoint holds, of one rank or of several that call the same functions together.
+struct CheckpointState {
+  ParameterSpace& space;
+  Optimizer& optimizer;
+  LossScaler& scaler;
+  DataParallel& ranks;
+};
+
 /// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a
-/// resumed run must agree on. Returns the checkpoint's path.
+/// resumed run must agree on. Of several ranks the first writes, the same files as one alone would.
+/// Returns the checkpoint's path once it is whole.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
-                                      const nlohmann::json& run, const ParameterSpace& space,
-                                      Optimizer& optimizer, const LossScaler& scaler,
+                                      const nlohmann::json& run, const CheckpointState& state,
                                       std::int64_t keep);
 
 /// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
@@ -32,8 +41,8 @@ void remove_temporaries(const std::filesystem::path& folder);
 
 /// Checks sizes and checksums of all files; throws Error naming the file that is damaged, the field
 /// of `run` that differs, or the state that another layout has stored with fewer bits. Returns the
-/// step and fills weights, state, update count and loss scale.
+/// step and fills weights, state, update count and loss scale. Every rank reads what it needs.
 std::int64_t load_checkpoint(const std::filesystem::path& checkpoint, const nlohmann::json& run,
-                             ParameterSpace& space, Optimizer& optimizer, LossScaler& scaler);
+                             const CheckpointState& state);
 
 }  // namespace sluice

@@ -45,10 +45,10 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
 }
 
 void export_model(const fs::path& folder, const GPT2Config& config, const ParameterSpace& space,
-                  const Tokenizer* tokenizer, StoredType type) {
+                  const Tokenizer* tokenizer, StoredType type, const GiveElements& read) {
   fs::create_directories(folder);
   const fs::path temporary = folder / "model.safetensors.tmp";
-  save_weights(temporary, space, type);
+  save_weights(temporary, space, type, read);
   rename_durably(temporary, folder / "model.safetensors");
   std::int64_t end_of_text = -1;
   if (tokenizer != nullptr) {

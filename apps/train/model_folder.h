@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/io/safetensors_header.h"
+#include "engine/io/stored_tensor.h"
 #include "models/gpt2/gpt2.h"
 #include "models/text/tokenizer.h"
 #include "optim/parameter_space.h"
@@ -23,8 +23,9 @@ LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& dev
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 
 /// Writes config.json, model.safetensors and the tokenizer's files, each whole or not at all;
-/// Hugging Face opens the folder.
+/// Hugging Face opens the folder. `read`: see save_weights.
 void export_model(const std::filesystem::path& folder, const GPT2Config& config,
-                  const ParameterSpace& space, const Tokenizer* tokenizer, StoredType type);
+                  const ParameterSpace& space, const Tokenizer* tokenizer, StoredType type,
+                  const GiveElements& read = {});
 
 }  // namespace sluice

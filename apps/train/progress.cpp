@@ -15,11 +15,18 @@ std::string bar(double fraction, int width) {
   return fmt::format("[{:=<{}}{: <{}}]", "", full, "", width - full);
 }
 
+bool speaking = true;
+
 constexpr const char* erase_line = "\r\x1b[K";
 
 }  // namespace
 
+void set_speaking(bool yes) {
+  speaking = yes;
+}
+
 void say(const std::string& text) {
+  if (!speaking) return;
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   static_cast<void>(written && std::fflush(stdout) == 0);
 }

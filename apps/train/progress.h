@@ -9,6 +9,8 @@ namespace sluice {
 /// Writes to stdout at once. A reader that has gone away must not end a training: the log file has
 /// everything, so errors are ignored.
 void say(const std::string& text);
+/// Of several ranks only one speaks: false makes this process silent. For `main`.
+void set_speaking(bool speaking);
 
 /// "1h37m", "4m05s", "12s"
 std::string format_duration(double seconds);

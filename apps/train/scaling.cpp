@@ -49,7 +49,7 @@ Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType w
   for (const Parameter& parameter : model.parameters()) {
     const std::int64_t elements = element_count(parameter.shape);
     const bool bulk = parameter.shape.size() >= 2 && !parameter.embedding &&
-                      elements >= ParameterSpace::bulk_threshold;
+                      elements >= SpaceLayout::bulk_threshold;
     const auto count = static_cast<double>(elements);
     if (bulk && choice.narrow_gradients)
       traffic.narrow_gradients += 2 * count;

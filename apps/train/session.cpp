@@ -176,8 +176,7 @@ nlohmann::json Session::run_identity() const {
 }
 
 void Session::load(const fs::path& checkpoint) {
-  step_ = load_checkpoint(checkpoint, run_identity(), training_.space, *training_.optimizer,
-                          training_.trainer.scaler());
+  step_ = load_checkpoint(checkpoint, run_identity(), training_.checkpoint());
   saved_step_ = step_;
   say(fmt::format("resumed      {} (step {})\n", checkpoint.string(), step_));
 }
@@ -338,8 +337,8 @@ void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   const auto start = Clock::now();
   const fs::path saved =
-      save_checkpoint(output_ / "checkpoints", step, run_identity(), training_.space,
-                      *training_.optimizer, training_.trainer.scaler(), options_.keep);
+      save_checkpoint(output_ / "checkpoints", step, run_identity(), training_.checkpoint(),
+                      options_.keep);
   saved_step_ = step;
   const double ms = milliseconds_since(start);
   printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));

@@ -55,7 +55,7 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets, double scal
   return loss;
 }
 
-TrainStep Trainer::step(std::int64_t step, const Batch& batch, bool stop) {
+TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   const auto tokens_here = static_cast<std::int64_t>(batch.tokens.size());
   // Of all ranks: gradients are sums, and nothing is divided after them.
   const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
@@ -99,25 +99,16 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch, bool stop) {
   ranks_.optimizer.step(result.rate,
                         ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale()));
   result.gradient_norm = space_.gradient_norm();
-  agree(result, losses_.slice(0, {micro_batches}).to_host(), stop);
+  // Those of all micro-batches of all ranks, in the order of the batch.
+  const auto here = losses_.slice(0, {micro_batches}).to_host();
+  for (const double loss : ranks_.control.gather_values(std::span(here), "losses"))
+    result.loss += loss;
   result.applied = std::isfinite(result.gradient_norm);
   if (!result.applied) ranks_.optimizer.retract();
   scaler_.update(result.applied);
   spans_ = timeline_.take();
   result.report = report_of(spans_, ranks_.optimizer.moved());
   return result;
-}
-
-/// Adds the losses of all micro-batches of all ranks, in the order of the batch.
-void Trainer::agree(TrainStep& result, std::vector<double> losses, bool stop) const {
-  losses.push_back(stop ? 1 : 0);
-  const auto all = ranks_.control.gather_values(std::span<const double>(losses), "losses");
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i % losses.size() + 1 == losses.size())
-      result.stop = result.stop || all[i] != 0;
-    else
-      result.loss += all[i];
-  }
 }
 
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const {

@@ -19,7 +19,6 @@ struct TrainStep {
   double rate = 0;
   double loss_scale = 1;
   bool applied = true;  ///< false: the gradient was not finite and nothing was changed
-  bool stop = false;    ///< some rank wants to stop after this step
   StepReport report{};
 };
 
@@ -46,9 +45,8 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The update of step `step`, counted from 0, from this rank's share of the batch. `stop`: this
-  /// rank has been asked to stop.
-  TrainStep step(std::int64_t step, const Batch& batch, bool stop = false);
+  /// The update of step `step`, counted from 0, from this rank's share of the batch.
+  TrainStep step(std::int64_t step, const Batch& batch);
 
   /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially; the ranks
   /// take turns.
@@ -61,7 +59,6 @@ class Trainer {
  private:
   Tensor forward(const Tensor& tokens, const Tensor& targets, double scale,
                  const DropoutSource& dropout);
-  void agree(TrainStep& result, std::vector<double> losses, bool stop) const;
 
   GPT2& model_;
   ParameterSpace& space_;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "apps/train/checkpoint.h"
 #include "apps/train/memory_choice.h"
 #include "apps/train/ranks.h"
 #include "apps/train/setup.h"
@@ -16,6 +17,8 @@ struct Training {
   /// choice keeps all of it there.
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
            const DevicePtr& device, const DevicePtr& host, Ranks among = single_rank());
+
+  CheckpointState checkpoint() { return {space, *optimizer, trainer.scaler(), parallel}; }
 
   Ranks ranks;
   GPT2 model;

@@ -83,24 +83,24 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t offset,
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<StoredTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(File::create(std::move(path))), tensors_(std::move(tensors)) {
+    : tensors_(std::move(tensors)) {
+  if (!path.empty()) file_ = File::create(std::move(path));
   data_bytes_ = assign_offsets(tensors_);
   std::string text = format_safetensors_header({tensors_, metadata});
   text.resize(*checked_align<std::uint64_t>(text.size(), 8), ' ');
-  const std::string name = file_.path().string();
   if (text.size() > max_safetensors_header)
-    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", name, text.size(),
-                     max_safetensors_header));
+    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", name(),
+                     text.size(), max_safetensors_header));
   // What a reader would refuse (two equal names, say) is refused before any data is written.
-  parse_safetensors_header(text, data_bytes_, name);
+  parse_safetensors_header(text, data_bytes_, name());
   write_through(encode_length(text.size()));
   write_through(std::as_bytes(std::span(text)));
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   if (bytes.size() > data_bytes_ - written_)
-    fail(fmt::format("{}: {} bytes are one write too many, the tensors lack only {}",
-                     file_.path().string(), bytes.size(), data_bytes_ - written_));
+    fail(fmt::format("{}: {} bytes are one write too many, the tensors lack only {}", name(),
+                     bytes.size(), data_bytes_ - written_));
   write_through(bytes);
   written_ += bytes.size();
 }
@@ -108,16 +108,18 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
 void SafetensorsWriter::finish() {
   if (written_ != data_bytes_) {
     const auto missing = std::ranges::upper_bound(tensors_, written_, {}, &StoredTensor::end);
-    fail(fmt::format("{} is incomplete: {} of {} bytes were written, up to tensor {}",
-                     file_.path().string(), written_, data_bytes_, quote(missing->name)));
+    fail(fmt::format("{} is incomplete: {} of {} bytes were written, up to tensor {}", name(),
+                     written_, data_bytes_, quote(missing->name)));
   }
-  file_.sync();
-  file_.drop_cache(0, 0);
-  file_.close();
+  if (!file_) return;
+  file_->sync();
+  file_->drop_cache(0, 0);
+  file_->close();
 }
 
 void SafetensorsWriter::write_through(std::span<const std::byte> bytes) {
-  file_.write(bytes);
+  if (!file_) return;
+  file_->write(bytes);
   crc32_ = static_cast<std::uint32_t>(
       ::crc32_z(crc32_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
 }

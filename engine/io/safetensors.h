@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +45,7 @@ class SafetensorsReader {
 /// Writes a safetensors file front to back, so that tensors of any size need no memory. The data
 /// starts at a multiple of 8 bytes. A writer destroyed without finish() leaves a partial file,
 /// which SafetensorsReader refuses; for a file that appears at once, write beside and rename.
+/// Without a path nothing is kept: for a process that only helps another to write.
 class SafetensorsWriter {
  public:
   /// Writes the header. The tensors follow each other in the order given; their offsets are
@@ -65,7 +67,9 @@ class SafetensorsWriter {
  private:
   void write_through(std::span<const std::byte> bytes);
 
-  File file_;
+  std::string name() const { return file_ ? file_->path().string() : "a discarded file"; }
+
+  std::optional<File> file_;
   std::vector<StoredTensor> tensors_;
   std::uint64_t data_bytes_ = 0;
   std::uint64_t written_ = 0;

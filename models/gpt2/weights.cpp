@@ -139,7 +139,8 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
            ErrorKind::usage);
 }
 
-std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
+std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type,
+                           const GiveElements& read) {
   std::vector<StoredTensor> tensors;
   for (const auto& slot : space.slots())
     tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
@@ -149,7 +150,10 @@ std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, St
     write_floats(
         writer, slot.size, space.weight_dtype(),
         [&](std::int64_t first, std::span<std::byte> values) {
-          space.read_weights(slot.offset + first, values);
+          if (read)
+            read(slot.offset + first, values);
+          else
+            space.read_weights(slot.offset + first, values);
         },
         type);
   writer.finish();

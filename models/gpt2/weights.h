@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "engine/io/safetensors_header.h"
+#include "engine/io/stored_tensor.h"
 #include "models/gpt2/config.h"
 #include "optim/parameter_space.h"
 
@@ -21,8 +21,9 @@ void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
 
 /// Writes the weights, as precise as training has them, as one safetensors file under Hugging
 /// Face's names, converted to `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is
-/// synced.
+/// synced. `read` gives the weights from an element of the space on, if not the space itself; an
+/// empty path writes nothing, for a rank that only helps to read them.
 std::uint32_t save_weights(const std::filesystem::path& file, const ParameterSpace& space,
-                           StoredType type);
+                           StoredType type, const GiveElements& read = {});
 
 }  // namespace sluice

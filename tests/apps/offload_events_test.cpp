@@ -182,8 +182,8 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
         before.step();
       // Its state is still on its way home.
       const auto save = [&] {
-        return save_checkpoint(dir.path(), before.step_number(), identity, before.training().space,
-                               *before.training().optimizer, before.training().trainer.scaler(), 5);
+        return save_checkpoint(dir.path(), before.step_number(), identity,
+                               before.training().checkpoint(), 5);
       };
       const auto saved = save();
       for (const MemoryChoice& second : choices) {
@@ -193,9 +193,7 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
         // What it did before must leave no trace, not even what was fetched for the next step.
         after.train(1);
         after.training().optimizer->prefetch();
-        after.continue_from(load_checkpoint(saved, identity, after.training().space,
-                                            *after.training().optimizer,
-                                            after.training().trainer.scaler()));
+        after.continue_from(load_checkpoint(saved, identity, after.training().checkpoint()));
         CHECK(after.step_number() == 3);
         RunBits bits = after.train(3);
         CHECK(bits.steps.size() == 5);

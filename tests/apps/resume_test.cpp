@@ -6,6 +6,7 @@
 #include "apps/train/checkpoint.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
+#include "tests/support/single_rank.h"
 #include "tests/support/temp_dir.h"
 
 // A run that was stopped and continued ends with the bits of one that was not. Everything goes
@@ -264,8 +265,10 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
   const auto optimizer = make_adamw(*made.space, {});
   const Json run{{"seed", 5}, {"precision", "fp32"}, {"eps", 1e-5}};
   LossScaler scaler;
-  const auto saved = save_checkpoint(dir.path(), 3, run, *made.space, *optimizer, scaler, 1);
-  CHECK(load_checkpoint(saved, run, *made.space, *optimizer, scaler) == 3);
+  SingleRank rank(*made.space, *optimizer);
+  const CheckpointState state{*made.space, *optimizer, scaler, rank.parallel};
+  const auto saved = save_checkpoint(dir.path(), 3, run, state, 1);
+  CHECK(load_checkpoint(saved, run, state) == 3);
   const std::string good = read_file(saved / "state.json");
   std::size_t accepted = 0, nameless = 0, usage = 0;
   for (std::size_t i = 0; i < good.size(); ++i) {
@@ -273,7 +276,7 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
     bad[i] = static_cast<char>(bad[i] ^ 1);
     write_file(saved / "state.json", bad);
     try {
-      load_checkpoint(saved, run, *made.space, *optimizer, scaler);
+      load_checkpoint(saved, run, state);
       ++accepted;
     } catch (const Error& error) {
       nameless += std::string(error.what()).find("state.json") == std::string::npos;

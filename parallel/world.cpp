@@ -1,0 +1,20 @@
+#include "parallel/world.h"
+
+namespace sluice {
+
+World::World() {
+  if (!started_by_launcher()) {
+    transport_ = make_self_transport();
+    return;
+  }
+  mpi_.emplace();
+  transport_ = mpi_->world();
+}
+
+std::shared_ptr<Communicator> World::communicator(std::shared_ptr<Monitor> monitor,
+                                                  const Communicator::Options& options) const {
+  if (size() == 1) return Communicator::planned(1, 0);
+  return std::make_shared<Communicator>(transport_, std::move(monitor), options);
+}
+
+}  // namespace sluice
