@@ -1,0 +1,39 @@
+#include "parallel/rank_monitor.h"
+
+#include <chrono>
+
+#include "parallel/post_mortem.h"
+
+namespace sluice {
+
+RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
+                         const Injection& injection, Watchdog::OnFailure on_failure)
+    : folder_(folder),
+      rank_(rank),
+      size_(size),
+      injection_(injection),
+      ring_(folder, rank, size),
+      watchdog_(folder, rank, size, std::move(on_failure),
+                {.grace = std::chrono::milliseconds(1500)}) {}
+
+std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
+  ring_operations_ = ring_.begin(communicator, signature) + 1;
+  return ring_operations_ - 1;
+}
+
+void RankMonitor::wait(std::uint64_t number, double timeout) {
+  watchdog_.begin(number,
+                  Watchdog::Clock::now() + std::chrono::duration_cast<Watchdog::Clock::duration>(
+                                               std::chrono::duration<double>(timeout)));
+}
+
+void RankMonitor::end(std::uint64_t number) {
+  ring_.end(number);
+  watchdog_.end(number);
+}
+
+std::string RankMonitor::post_mortem() {
+  return sluice::post_mortem(read_rings(folder_), size_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,255 @@
+#include "parallel/watchdog.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "parallel/ring_file.h"
+#include "tests/support/child.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using Catch::Matchers::Contains;
+using Clock = Watchdog::Clock;
+using test::Child;
+using test::Gate;
+using test::TempDir;
+
+constexpr Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
+
+/// What a watchdog called.
+class Heard {
+ public:
+  Watchdog::OnFailure listener() {
+    return [this](const std::string& sentence) {
+      const std::lock_guard lock(mutex_);
+      sentence_ = sentence;
+      ++calls_;
+    };
+  }
+  int calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+  std::string sentence() const {
+    const std::lock_guard lock(mutex_);
+    return sentence_;
+  }
+  bool wait() const {
+    return test::eventually([&] { return calls() > 0; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string sentence_;
+  int calls_ = 0;
+};
+
+Signature barrier(std::uint64_t sequence) {
+  Signature signature{.sequence = sequence, .kind = Collective::barrier};
+  signature.set_label("step end");
+  return signature;
+}
+
+/// Long enough for a wrong watchdog to speak up.
+void many_periods() {
+  std::this_thread::sleep_for(40 * quick.period);
+}
+
+}  // namespace
+
+TEST_CASE("a watchdog reports an operation that is past its deadline, once",
+          "[watchdog][threads]") {
+  const TempDir folder;
+  RingFile ring(folder.path(), 0, 2);
+  RingFile other(folder.path(), 1, 2);
+  other.note("step 3");
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
+  watchdog.begin(ring.begin("world", barrier(0)), Clock::now());
+  REQUIRE(heard.wait());
+  CHECK_THAT(heard.sentence(), Contains("rank 1") &&
+                                   Contains("has not started barrier 'step end'") &&
+                                   Contains("at \"step 3\"") && Contains("rank 0 gave up after"));
+  many_periods();
+  CHECK(heard.calls() == 1);
+}
+
+TEST_CASE("a watchdog leaves operations alone that ended or have time", "[watchdog][threads]") {
+  const TempDir folder;
+  RingFile ring(folder.path(), 0, 1);
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
+  const auto ended = ring.begin("world", barrier(0));
+  watchdog.begin(ended, Clock::now() + 10s);
+  watchdog.end(ended);
+  watchdog.begin(ring.begin("world", barrier(1)), Clock::now() + 1h);
+  many_periods();
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("a watchdog gives the thread that waits time to report itself", "[watchdog][threads]") {
+  const TempDir folder;
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 1, heard.listener(),
+                    {.period = 5ms, .grace = 1h, .lost_for = 20ms});
+  watchdog.begin(0, Clock::now() - 1min);
+  many_periods();
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("a watchdog takes deadlines of what is not an operation", "[watchdog][threads]") {
+  const TempDir folder;
+  RingFile ring(folder.path(), 0, 1);
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
+  { const WatchdogScope ended(watchdog, "reading the data", 10); }
+  {
+    const WatchdogScope enough(watchdog, "loading weights", 3600);
+    many_periods();
+  }
+  CHECK(heard.calls() == 0);
+  const WatchdogScope late(watchdog, "setting up NCCL", 0);
+  REQUIRE(heard.wait());
+  CHECK_THAT(heard.sentence(), Contains("; rank 0 gave up on setting up NCCL after "));
+}
+
+TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watchdog][threads]") {
+  const TempDir folder;
+  Gate gate;
+  const Child child([&] {
+    RingFile ring(folder.path(), 1, 2);
+    ring.begin("world", barrier(0));
+    gate.wait();
+    return 3;
+  });
+  RingFile ring(folder.path(), 0, 2);
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
+  REQUIRE(test::eventually([&] { return read_rings(folder.path()).size() == 2; }));
+  REQUIRE(test::eventually(
+      [&] { return !read_ring(ring_path(folder.path(), 1))->operations.empty(); }));
+  const auto number = ring.begin("world", barrier(0));
+
+  SECTION("and only then") {
+    gate.open();
+    child.await_end_or_stop();
+    many_periods();
+    CHECK(heard.calls() == 0);
+    watchdog.begin(number, Clock::now() + 1h);
+  }
+  SECTION("that was alive before") {
+    watchdog.begin(number, Clock::now() + 1h);
+    many_periods();
+    CHECK(heard.calls() == 0);
+    gate.open();
+  }
+  REQUIRE(heard.wait());
+  CHECK(heard.sentence() ==
+        "rank 1 (pid " + std::to_string(child.pid()) +
+            ") was killed or exited without a word in barrier 'step end' (operation 0 of world); "
+            "rank 0 waits for it");
+}
+
+TEST_CASE("a watchdog lets ranks go that ended with words", "[watchdog][threads]") {
+  const TempDir folder;
+  const Child finished([&] {
+    RingFile(folder.path(), 1, 3).finish();
+    return 0;
+  });
+  const Child failed([&] {
+    RingFile(folder.path(), 2, 3).fail("out of memory");
+    return 0;
+  });
+  finished.await_end_or_stop();
+  failed.await_end_or_stop();
+  RingFile ring(folder.path(), 0, 3);
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 3, heard.listener(), quick);
+  watchdog.begin(ring.begin("world", barrier(0)), Clock::now() + 1h);
+  many_periods();
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("a watchdog waits for a rank that is only slow to tell of its end",
+          "[watchdog][threads]") {
+  const TempDir folder;
+  const Child child([&] {
+    const RingFile ring(folder.path(), 1, 2);
+    return 0;
+  });
+  child.await_end_or_stop();
+  Heard heard;
+  Watchdog watchdog(folder.path(), 0, 2, heard.listener(),
+                    {.period = 5ms, .grace = 20ms, .lost_for = 1h});
+  watchdog.begin(0, Clock::now() + 1h);
+  many_periods();
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("a watchdog ends promptly", "[watchdog][threads]") {
+  const TempDir folder;
+  Heard heard;
+  const auto begin = Clock::now();
+  {
+    Watchdog watchdog(folder.path(), 0, 1, heard.listener(),
+                      {.period = 2min, .grace = 20ms, .lost_for = 20ms});
+    watchdog.begin(0, Clock::now() - 1s);
+    many_periods();  // by now its thread sleeps
+  }
+  CHECK(Clock::now() - begin < 1min);
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("threads may begin and end waits at the same time", "[watchdog][threads]") {
+  const TempDir folder;
+  Heard heard;
+  {
+    Watchdog watchdog(folder.path(), 0, 1, heard.listener(),
+                      {.period = 1ms, .grace = 20ms, .lost_for = 20ms});
+    std::vector<std::jthread> threads;
+    for (std::uint64_t thread = 0; thread < 4; ++thread)
+      threads.emplace_back([&, thread] {
+        for (std::uint64_t i = 0; i < 500; ++i) {
+          const WatchdogScope scope(watchdog, "a part", 3600);
+          watchdog.begin(4 * i + thread, Clock::now() + 1h);
+          watchdog.end(4 * i + thread);
+        }
+      });
+    threads.clear();
+    // None is left open: one that were would keep the look at other ranks going, no more.
+    many_periods();
+  }
+  CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("of several ranks that fail one speaks", "[watchdog]") {
+  const TempDir folder;
+  Gate gate;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank = 0; rank < 6; ++rank)
+    children.push_back(std::make_unique<Child>([&] {
+      gate.wait();
+      return speak_first(folder.path()) ? 1 : 0;
+    }));
+  gate.open();
+  int speakers = 0;
+  for (auto& child : children)
+    speakers += child->reap();
+  CHECK(speakers == 1);
+  CHECK_FALSE(speak_first(folder.path()));
+  CHECK(std::filesystem::exists(folder.path() / "spoken"));
+  // Twice is better than never.
+  CHECK(speak_first(folder.path() / "none"));
+  CHECK(speak_first(folder.path() / "none"));
+}
+
+}  // namespace sluice
