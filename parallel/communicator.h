@@ -76,6 +76,9 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  /// From the next operation on.
+  void set_monitor(std::shared_ptr<Monitor> monitor) { monitor_ = std::move(monitor); }
+
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }

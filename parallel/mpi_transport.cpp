@@ -119,7 +119,7 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
 }
 
 MpiProcess::~MpiProcess() {
-  if (std::uncaught_exceptions() == uncaught_) MPI_Finalize();
+  if (!left_ && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
 }
 
 std::unique_ptr<Transport> MpiProcess::world() {

@@ -16,9 +16,10 @@ class MpiProcess {
  public:
   /// Throws Error (usage) where the program was built without MPI.
   MpiProcess();
-  /// Ends MPI in step with the others, unless an exception is on its way: then the launcher sees a
-  /// rank that left without a word and ends the others.
+  /// Ends MPI in step with the others, unless leave() was called or an exception is on its way: then
+  /// the launcher sees a rank that left without a word and ends the others.
   ~MpiProcess();
+  void leave() { left_ = true; }
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
@@ -32,6 +33,7 @@ class MpiProcess {
 
  private:
   int uncaught_;
+  bool left_ = false;
   int local_rank_ = 0;
   int local_size_ = 1;
 };

@@ -1,0 +1,142 @@
+#include "apps/train/job.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "apps/train/progress.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_ranks(const TrainOptions& o, int size) {
+  const std::int64_t dp = o.dp.value_or(size);
+  if (dp == size) return;
+  if (size == 1)
+    fail(fmt::format("--dp {} needs {} ranks, and this process was started alone: mpirun -n {} "
+                     "train_gpt2 ... (or scripts/launch -n {})",
+                     dp, dp, dp, dp),
+         ErrorKind::usage);
+  fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
+                   dp, size, size, dp),
+       ErrorKind::usage);
+}
+
+/// Cores that this rank may use, divided by the ranks of its computer that may use the same.
+int share_of_cores(Communicator& control) {
+  struct Place {
+    std::array<char, 64> host{};
+    cpu_set_t cores{};
+  };
+  Place mine;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  CPU_ZERO(&mine.cores);
+  sched_getaffinity(0, sizeof mine.cores, &mine.cores);
+  const auto all = control.gather_values(mine, "cores");
+  const auto together = std::ranges::count_if(all, [&](const Place& other) {
+    return other.host == mine.host && CPU_EQUAL(&other.cores, &mine.cores) != 0;
+  });
+  return std::max(1, CPU_COUNT(&mine.cores) / static_cast<int>(together));
+}
+
+}  // namespace
+
+Job::Job() {
+  set_speaking(rank() == 0);
+}
+
+Job::~Job() = default;
+
+void Job::choose_folder(const TrainOptions& o) {
+  std::string path = o.rank_files;
+  if (path.empty() && rank() == 0) {
+    path = (fs::temp_directory_path() / "sluice-ranks-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr)
+      fail(fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
+                       fs::temp_directory_path().string(), std::strerror(errno)));
+  }
+  folder_is_ours_ = o.rank_files.empty();
+  folder_ = control_->share_text(path, 0, "rank files");
+  fs::create_directories(folder_);
+}
+
+void Job::start(TrainOptions& o) {
+  const Injection injection = parse_injection(o.inject);
+  require_ranks(o, size());
+  o.dp = size();
+  const Communicator::Options options{.timeout = o.collective_timeout, .checked = o.checked};
+  control_ = world_.communicator(nullptr, options);
+  int threads = static_cast<int>(o.threads);
+  if (size() > 1) {
+    if (threads == 0) threads = share_of_cores(*control_);
+    choose_folder(o);
+    const auto end_job = [folder = folder_](const std::string& sentence) {
+      if (speak_first(folder)) fmt::print(stderr, "train_gpt2: error: {}\n", sentence);
+      MpiProcess::abort(1);
+    };
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job);
+    control_->set_monitor(monitor_);
+  }
+  cpu::set_threads(threads);
+}
+
+Ranks Job::ranks_on(const DevicePtr& device) const {
+  if (size() > 1 && device->device().kind == DeviceKind::cuda)
+    fail("several ranks cannot train on a GPU yet", ErrorKind::usage);
+  return {control_, control_};
+}
+
+void Job::require_equal(std::string_view what, const std::string& mine) {
+  if (size() == 1) return;
+  const std::string first = control_->share_text(mine, 0, what);
+  if (mine != first)
+    fail(fmt::format("rank {} has another {} than rank 0: {} and {}", rank(), what, mine, first),
+         ErrorKind::usage);
+  // Nobody goes on while one of them ends.
+  control_->barrier(what)->wait();
+}
+
+void Job::note(std::string_view text) {
+  if (monitor_) monitor_->note(text);
+}
+
+void Job::finish() {
+  if (size() == 1) return;
+  control_->barrier("end")->wait();
+  monitor_->finish();
+  // The others' watchdogs look at the records until all have come here.
+  control_->barrier("records")->wait();
+  std::error_code ignored;
+  if (folder_is_ours_ && rank() == 0) fs::remove_all(folder_, ignored);
+}
+
+bool Job::may_report(std::string& message, bool usage) {
+  if (size() == 1) return true;
+  world_.leave();
+  // Where all ranks fail alike, the first to speak ends the job, and the others with it.
+  using namespace std::chrono_literals;
+  if (!monitor_) {
+    if (rank() != 0) std::this_thread::sleep_for(1s);
+    return true;
+  }
+  monitor_->fail(message);
+  if (!speak_first(folder_)) {
+    std::this_thread::sleep_for(3s);
+    return false;
+  }
+  if (!usage && message.find("rank ") == std::string::npos)
+    message = fmt::format("rank {}: {}", rank(), message);
+  return true;
+}
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+#include "apps/train/run_memory.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "apps/train/progress.h"
+
+namespace sluice {
+namespace {
+
+/// The first rank's figures and the smallest memory; ranks of one computer share what it has.
+void agree(DeviceProfile& profile, Job& job) {
+  if (job.size() == 1) return;
+  const auto ranks = static_cast<std::size_t>(job.local_size());
+  profile.host_memory /= ranks;
+  if (!profile.gpu) profile.memory /= ranks;
+  struct Figures {
+    std::size_t memory, host_memory;
+    double wide, narrow, rate, to_device, to_host;
+  };
+  const auto all = job.control().gather_values(
+      Figures{profile.memory, profile.host_memory, profile.wide_flops, profile.narrow_flops,
+              profile.memory_rate, profile.to_device_rate, profile.to_host_rate},
+      "profiles");
+  profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
+  profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;
+  profile.wide_flops = all[0].wide;
+  profile.narrow_flops = all[0].narrow;
+  profile.memory_rate = all[0].rate;
+  profile.to_device_rate = all[0].to_device;
+  profile.to_host_rate = all[0].to_host;
+}
+
+}  // namespace
+
+Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
+  DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
+  agree(profile, job);
+  require_budgets(options, profile);
+  Plan plan = plan_run(options, setup, profile).chosen;
+  job.require_equal("memory plan", to_flags(plan.choice));
+  // Parts of the optimizer state differ in size by a block or two.
+  if (options.zero == 1 && job.rank() > 0)
+    plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
+  return plan;
+}
+
+HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
+  if (plan.host == 0) return {};
+  HostMemory host = make_host_memory(device, plan.host);
+  if (!host.pinned)
+    say(fmt::format(
+        "warning      the system refused to pin {} of host memory; copies of state will make the "
+        "host wait\n",
+        format_bytes(plan.host)));
+  return host;
+}
+
+std::size_t resident_peak() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+std::size_t driver_used(const DeviceContext& device) {
+  if (device.device().kind != DeviceKind::cuda) return 0;
+  const DeviceInfo info = device.runtime().info();
+  return info.memory - info.free_memory;
+}
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "apps/train/job.h"
+#include "apps/train/planner.h"
+#include "engine/host_memory.h"
+
+namespace sluice {
+
+/// The plan of a run on the device at hand. All ranks make the same choices, by the figures of the
+/// first and what the smallest of them has; the memory is that of this rank.
+Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job);
+
+/// Pinned memory for the state that the plan keeps on the host; none if there is none of it.
+HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan);
+
+/// What the operating system counts for this process, at its peak.
+std::size_t resident_peak();
+
+/// What the driver says is taken on the card, by anybody; 0 on the CPU.
+std::size_t driver_used(const DeviceContext& device);
+
+}  // namespace sluice
