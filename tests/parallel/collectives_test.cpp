@@ -1,0 +1,157 @@
+// Every collective on ranks that are threads, against plain loops, in bits.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "parallel/host_backend.h"
+#include "tests/parallel/battery.h"
+#include "tests/parallel/ranks.h"
+
+using namespace sluice;
+using namespace sluice::test;
+
+namespace {
+
+using Check = void (*)(Communicator&, std::size_t);
+
+/// Groups of several sizes, arrays of several: none, fewer than ranks, around the unit of the
+/// parts, and on both sides of where whole exchanges end (16 KiB).
+void everywhere(const std::vector<Check>& checks) {
+  for (const int ranks : {1, 2, 3, 4, 8})
+    on_ranks(ranks, [&](Communicator& c) {
+      for (const std::size_t count : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 16383U})
+        for (const Check check : checks)
+          check(c, count);
+    });
+}
+
+}  // namespace
+
+#define SLUICE_ALL_TYPES(check) \
+  { &check<double>, &check<float>, &check<BFloat16>, &check<Half>, &check<std::int32_t> }
+
+TEST_CASE("all_reduce", "[threads]") {
+  everywhere(SLUICE_ALL_TYPES(check_all_reduce));
+}
+TEST_CASE("reduce to every root", "[threads]") {
+  everywhere(SLUICE_ALL_TYPES(check_reduce));
+}
+TEST_CASE("reduce_scatter", "[threads]") {
+  everywhere(SLUICE_ALL_TYPES(check_reduce_scatter));
+}
+TEST_CASE("all_gather", "[threads]") {
+  everywhere(SLUICE_ALL_TYPES(check_all_gather));
+}
+TEST_CASE("broadcast from every root", "[threads]") {
+  everywhere({&check_broadcast<double>, &check_broadcast<BFloat16>});
+}
+TEST_CASE("gather and scatter with every root", "[threads]") {
+  everywhere({&check_gather<float>, &check_gather<Half>, &check_scatter<float>,
+              &check_scatter<std::int32_t>});
+}
+TEST_CASE("ring shifts and exchanges of all with all", "[threads]") {
+  everywhere({&check_ring_shift<float>, &check_ring_shift<BFloat16>, &check_all_exchange<float>,
+              &check_all_exchange<std::int32_t>});
+}
+
+TEST_CASE("collectives of a hundred thousand numbers", "[threads]") {
+  for (const int ranks : {2, 3, 8})
+    on_ranks(ranks, [](Communicator& c) {
+      check_all_reduce<float>(c, 100003);
+      check_all_reduce<BFloat16>(c, 100003);
+      check_reduce_scatter<double>(c, 100003);
+      check_all_gather<float>(c, 100003);
+      check_broadcast<float>(c, 100003);
+      check_all_exchange<float>(c, 100003);
+    });
+}
+
+TEST_CASE("numbers of a type that is not summed are refused, and are moved all the same",
+          "[threads]") {
+  on_ranks(2, [](Communicator& c) {
+    std::vector<std::uint8_t> bytes(100, static_cast<std::uint8_t>(c.rank()));
+    c.broadcast(view_of(bytes), 1, {.label = "bytes"})->wait();
+    expect(bytes == std::vector<std::uint8_t>(100, 1), "a broadcast of bytes");
+  });
+  std::vector<std::vector<std::uint8_t>> bytes(2, std::vector<std::uint8_t>(100));
+  REQUIRE_THROWS_WITH(on_ranks(2,
+                               [&](Communicator& c) {
+                                 auto& mine = bytes[static_cast<std::size_t>(c.rank())];
+                                 c.all_reduce(view_of(mine), {.label = "bytes"})->wait();
+                               }),
+                      Catch::Contains("u8 cannot be reduced"));
+}
+
+TEST_CASE("nobody leaves a barrier before all have come", "[threads]") {
+  for (const int ranks : {2, 3, 8}) {
+    std::atomic<int> looked = 0, through = 0;
+    on_ranks(ranks,
+             [&](Communicator& c) {
+               // The last rank comes only when all others have looked often and in vain.
+               if (c.rank() == ranks - 1) {
+                 while (looked < ranks - 1)
+                   std::this_thread::yield();
+                 expect(through == 0, "somebody left a barrier to which not all had come");
+                 c.barrier("late")->wait();
+                 return;
+               }
+               const Handle barrier = c.barrier("early");
+               for (int i = 0; i < 1000; ++i)
+                 through += barrier->done() ? 1 : 0;
+               ++looked;
+               barrier->wait();
+             },
+             {.name = "unchecked", .timeout = 120, .checked = false});
+  }
+}
+
+TEST_CASE("an operation is done without anybody waiting for it", "[threads]") {
+  on_ranks(3, [](Communicator& c) {
+    auto data = numbers<float>(c.rank(), 30000, 2);
+    const Handle first = c.all_reduce(view_of(data), {.label = "not waited for"});
+    while (!first->done())
+      std::this_thread::yield();
+    expect_same(data, reduced<float>(3, 30000, 2), "an all_reduce that was only polled");
+    // A handle may be dropped; progress() and waiting for others move what is open.
+    data = numbers<float>(c.rank(), 30000, 2);
+    static_cast<void>(c.all_reduce(view_of(data), {.label = "dropped"}));
+    c.progress();
+    for (int i = 0; i < 3; ++i)
+      c.gather_values(i, "others meanwhile");
+    while (!same_bits(data, reduced<float>(3, 30000, 2)))
+      c.progress();
+    c.barrier("end")->wait();
+  });
+}
+
+TEST_CASE("a planned communicator stands for all its ranks") {
+  const auto planned = Communicator::planned(4);
+  CHECK(planned->size() == 4);
+  CHECK(planned->rank() == 0);
+  CHECK(planned->backend() == "none");
+  std::vector<float> data{1, 2, 3};
+  planned->all_reduce(view_of(data), {.label = "nothing is summed"})->wait();
+  CHECK(data == std::vector<float>{1, 2, 3});
+  CHECK(planned->gather_values(7, "seven") == std::vector<int>{7, 7, 7, 7});
+  CHECK(planned->share_text("text", 0, "text") == "text");
+  // Its memory may be none at all.
+  planned->reduce_scatter(View(nullptr, DType::f32, {100}), even_parts(100, 4), {})->wait();
+  planned->barrier("")->wait();
+}
+
+TEST_CASE("a single rank needs no transport") {
+  Communicator alone(std::shared_ptr<Transport>(make_self_transport()), nullptr, patient());
+  CHECK(alone.size() == 1);
+  for (const std::size_t count : {0U, 5U, 20000U}) {
+    check_all_reduce<float>(alone, count);
+    check_reduce<float>(alone, count);
+    check_reduce_scatter<float>(alone, count);
+    check_all_gather<float>(alone, count);
+    check_broadcast<float>(alone, count);
+    check_gather<float>(alone, count);
+    check_scatter<float>(alone, count);
+  }
+  alone.barrier("alone")->wait();
+  check_values(alone);
+  check_split(alone);
+}
