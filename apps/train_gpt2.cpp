@@ -1,15 +1,24 @@
+#include <optional>
+
 #include "apps/train/command_line.h"
+#include "apps/train/job.h"
 #include "apps/train/options.h"
 #include "apps/train/session.h"
 
 int main(int argc, char** argv) {
-  return sluice::run_program("train_gpt2", [&] {
+  std::optional<sluice::Job> job;
+  const auto may_report = [&](std::string& message, bool usage) {
+    return !job || job->may_report(message, usage);
+  };
+  const auto body = [&] {
+    job.emplace();
     sluice::TrainOptions options;
     sluice::CommandLine line("train_gpt2",
                              "Trains a GPT-2. Without arguments: a small one, on the text that "
                              "ships with the program.");
     sluice::declare_options(line, options);
-    if (line.parse(argc, argv)) sluice::run_training(options, line.resolved());
+    if (line.parse(argc, argv)) sluice::run_training(options, line.resolved(), *job);
     return 0;
-  });
+  };
+  return sluice::run_program("train_gpt2", body, may_report);
 }

@@ -16,8 +16,8 @@ class MpiProcess {
  public:
   /// Throws Error (usage) where the program was built without MPI.
   MpiProcess();
-  /// Ends MPI in step with the others, unless leave() was called or an exception is on its way: then
-  /// the launcher sees a rank that left without a word and ends the others.
+  /// Ends MPI in step with the others, unless leave() was called or an exception is on its way:
+  /// then the launcher sees a rank that left without a word and ends the others.
   ~MpiProcess();
   void leave() { left_ = true; }
   MpiProcess(const MpiProcess&) = delete;

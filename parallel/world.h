@@ -20,7 +20,8 @@ class World {
   int local_size() const { return mpi_ ? mpi_->local_size() : 1; }
   const std::shared_ptr<Transport>& transport() const { return transport_; }
 
-  /// This rank ends because of an error: without MPI_Finalize, in which it would wait for the others.
+  /// This rank ends because of an error: without MPI_Finalize, in which it would wait for the
+  /// others.
   void leave() {
     if (mpi_) mpi_->leave();
   }

@@ -222,14 +222,16 @@ std::string CommandLine::resolved() const {
   return text;
 }
 
-int run_program(const std::string& name, const std::function<int()>& body) {
-  const auto report = [&](const std::string& message) {
-    fmt::print(stderr, "{}: error: {}\n", name, message);
+int run_program(const std::string& name, const std::function<int()>& body,
+                const MayReport& may_report) {
+  const auto report = [&](std::string message, bool usage = false) {
+    if (!may_report || may_report(message, usage))
+      fmt::print(stderr, "{}: error: {}\n", name, message);
   };
   try {
     return body();
   } catch (const Error& error) {
-    report(error.what());
+    report(error.what(), error.kind() == ErrorKind::usage);
     switch (error.kind()) {
       case ErrorKind::runtime:
         return 1;

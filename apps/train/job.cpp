@@ -62,8 +62,9 @@ void Job::choose_folder(const TrainOptions& o) {
   if (path.empty() && rank() == 0) {
     path = (fs::temp_directory_path() / "sluice-ranks-XXXXXX").string();
     if (mkdtemp(path.data()) == nullptr)
-      fail(fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
-                       fs::temp_directory_path().string(), std::strerror(errno)));
+      fail(
+          fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
+                      fs::temp_directory_path().string(), std::strerror(errno)));
   }
   folder_is_ours_ = o.rank_files.empty();
   folder_ = control_->share_text(path, 0, "rank files");

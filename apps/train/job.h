@@ -7,6 +7,7 @@
 
 #include "apps/train/options.h"
 #include "apps/train/ranks.h"
+#include "engine/device_context.h"
 #include "parallel/rank_monitor.h"
 #include "parallel/world.h"
 

@@ -102,7 +102,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--keep", o.keep, "Checkpoints kept", 1);
   line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
-  line.add("--val-steps", o.val_steps, "Micro-batches per validation", 1);
+  line.add("--val-steps", o.val_steps, "Micro-batches per validation, of each rank", 1);
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
   line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
   line.add("--prompt", o.prompt, "Text that samples continue");

@@ -1,33 +1,34 @@
 #include "apps/train/session.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/train/bad_steps.h"
 #include "apps/train/calibrate.h"
 #include "apps/train/checkpoint.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/output_folder.h"
 #include "apps/train/plan_report.h"
-#include "apps/train/planner.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
+#include "apps/train/run_memory.h"
 #include "apps/train/setup.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
 #include "apps/train/trace_file.h"
-#include "engine/host_memory.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
 #include "models/gpt2/weights.h"
+#include "parallel/replicas.h"
 
 namespace sluice {
 namespace {
@@ -40,42 +41,36 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// What the operating system counts for this process.
-std::size_t resident_peak() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
-}
-
-/// What the driver says is taken on the card, by anybody; null on the CPU.
-Json driver_used(const DeviceContext& device) {
-  if (device.device().kind != DeviceKind::cuda) return nullptr;
-  const DeviceInfo info = device.runtime().info();
-  return info.memory - info.free_memory;
-}
-
 class Session {
  public:
-  Session(const TrainOptions& options, const std::string& resolved);
+  Session(const TrainOptions& options, const std::string& resolved, Job& job);
   void run();
 
  private:
+  void require_agreement();
   void prepare_output(const std::string& resolved);
   void load_or_initialize();
   nlohmann::json run_identity() const;
   void resume();
   void load(const fs::path& checkpoint);
   void train_until(std::int64_t last, const StopSignal& signal);
+  const char* stop_asked(const StopSignal& signal);
+  void log(std::string_view event, const Json& fields) {
+    if (log_) log_->write(event, fields);
+  }
   void record_step(std::int64_t step, const TrainStep& result, double milliseconds);
   void guard_numbers(std::int64_t step, const TrainStep& result);
+  void check_replicas();
   void validate_now(std::int64_t step);
   void sample_now(std::int64_t step);
   void save_now(std::int64_t step);
+  void export_now();
   void finish(const char* stopped_by);
 
   bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
 
   const TrainOptions& options_;
+  Job& job_;
   RunSetup setup_;
   fs::path output_;
   double peak_rate_ = 0;  ///< of matrix products, measured before the memory is taken
@@ -85,14 +80,13 @@ class Session {
   Training training_;
   BatchLoader loader_;
   std::vector<std::string> warnings_;  ///< from before the log was there
-  std::optional<RunLog> log_;
+  std::optional<RunLog> log_;          ///< of the first rank
   std::optional<TraceFile> trace_;
   std::optional<StepPrinter> printer_;
   std::string data_fingerprint_;
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t saved_step_ = -1;
-  std::int64_t bad_steps_ = 0;  ///< in a row
-  std::int64_t skipped_ = 0;    ///< updates, in this process
+  BadSteps bad_steps_;
   double last_loss_ = NAN, last_val_ = NAN;
 };
 
@@ -102,53 +96,52 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
           setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
-Plan plan_here(const TrainOptions& options, const RunSetup& setup) {
-  const DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
-  require_budgets(options, profile);
-  return plan_run(options, setup, profile).chosen;
+std::string shared_output(const TrainOptions& options, Job& job) {
+  return job.control().share_text(output_folder(options.output).string(), 0, "output");
 }
 
-HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
-  if (plan.host == 0) return {};
-  HostMemory host = make_host_memory(device, plan.host);
-  if (!host.pinned)
-    say(fmt::format(
-        "warning      the system refused to pin {} of host memory; copies of state will make the "
-        "host wait\n",
-        format_bytes(plan.host)));
-  return host;
-}
-
-Session::Session(const TrainOptions& options, const std::string& resolved)
+Session::Session(const TrainOptions& options, const std::string& resolved, Job& job)
     : options_(options),
+      job_(job),
       setup_(resolve(options)),
-      output_(output_folder(options.output)),
+      output_(shared_output(options, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
-      plan_(plan_here(options, setup_)),
+      plan_(plan_here(options, setup_, job)),
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
       host_(open_host(device_, plan_.memory)),
-      training_(options, setup_, plan_.choice, device_, host_.memory),
+      training_(options, setup_, plan_.choice, device_, host_.memory, job.ranks_on(device_)),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
-              setup_.trainer.seq_len),
-      data_fingerprint_(fingerprint(*setup_.data.train)) {
+              setup_.trainer.seq_len, share_of(options) * job.rank(), share_of(options)),
+      data_fingerprint_(fingerprint(*setup_.data.train)),
+      bad_steps_(options.max_bad_steps) {
+  require_agreement();
   // Nothing is written before everything that is given has been read and found good.
   load_or_initialize();
   resume();
+  require_equal_weights(training_.space, job.control(), "at the start");
   prepare_output(resolved);
 }
 
+void Session::require_agreement() {
+  job_.require_equal("program", SLUICE_VERSION);
+  const nlohmann::json identity = run_identity();
+  for (const auto& [key, value] : identity.items())
+    job_.require_equal(key, value.dump());
+}
+
 void Session::prepare_output(const std::string& resolved) {
+  if (!options_.trace.empty()) trace_.emplace(options_.trace, job_.rank());
+  if (job_.rank() > 0) return;
   fs::create_directories(output_);
   log_.emplace(output_ / "log.jsonl");
-  if (!options_.trace.empty()) trace_.emplace(options_.trace);
   for (const auto& warning : warnings_)
-    log_->write("warning", {{"message", warning}});
+    log("warning", {{"message", warning}});
   write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
 }
 
 void Session::load_or_initialize() {
-  require_writable(output_);
+  if (job_.rank() == 0) require_writable(output_);
   if (options_.resume == "never" && !list_checkpoints(output_ / "checkpoints").empty())
     fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
                      "another --output",
@@ -191,7 +184,7 @@ void Session::resume() {
            ErrorKind::usage);
     return load(options_.resume);
   }
-  remove_temporaries(output_ / "checkpoints");
+  if (job_.rank() == 0) remove_temporaries(output_ / "checkpoints");
   auto all = list_checkpoints(output_ / "checkpoints");
   for (; !all.empty(); all.pop_back()) {
     try {
@@ -213,34 +206,47 @@ void Session::run() {
                      .matmul_flops = peak_rate_,
                      .device_name = device_->runtime().info().name,
                      .output = output_});
-  log_->write("start", {{"version", 1},
-                        {"program", "Sluice " SLUICE_VERSION},
-                        {"step", step_},
-                        {"steps", options_.steps},
-                        {"parameters", training_.space.parameters()},
-                        {"planned_bytes", plan_.memory.peak},
-                        {"planned_host_bytes", plan_.memory.host},
-                        {"memory", to_flags(plan_.choice)},
-                        {"matmul_flops", peak_rate_},
-                        {"device", device_->runtime().info().name},
-                        {"threads", cpu::threads()},
-                        {"run", run_identity()}});
+  log("start", {{"version", 1},
+                {"program", "Sluice " SLUICE_VERSION},
+                {"step", step_},
+                {"steps", options_.steps},
+                {"parameters", training_.space.parameters()},
+                {"planned_bytes", plan_.memory.peak},
+                {"planned_host_bytes", plan_.memory.host},
+                {"memory", to_flags(plan_.choice)},
+                {"matmul_flops", peak_rate_},
+                {"device", device_->runtime().info().name},
+                {"threads", cpu::threads()},
+                {"ranks", job_.size()},
+                {"zero", options_.zero},
+                {"run", run_identity()}});
   if (step_ >= options_.steps && options_.steps > 0)
     say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
                     options_.steps));
   printer_.emplace(step_, options_.steps, is_terminal(STDOUT_FILENO));
   const StopSignal signal;
   train_until(options_.steps, signal);
-  finish(signal.received());
+  finish(stop_asked(signal));
+  job_.finish();
+}
+
+/// The signal that this rank or another one has received.
+const char* Session::stop_asked(const StopSignal& signal) {
+  const char* const here = signal.received();
+  const auto all = job_.control().gather_values(here != nullptr ? 1 : 0, "stop");
+  if (std::ranges::count(all, 1) == 0) return nullptr;
+  return here != nullptr ? here : "a signal to another rank";
 }
 
 void Session::train_until(std::int64_t last, const StopSignal& signal) {
-  while (step_ < last && signal.received() == nullptr) {
+  while (step_ < last && stop_asked(signal) == nullptr) {
+    job_.note(fmt::format("step {}", step_ + 1));
     const auto start = Clock::now();
     const TrainStep result = training_.trainer.step(step_, loader_.batch(step_));
     ++step_;
     record_step(step_, result, milliseconds_since(start));
     guard_numbers(step_, result);
+    if (due(step_, options_.check_replicas)) check_replicas();
     if (step_ == last) break;
     if (due(step_, options_.val_every)) validate_now(step_);
     if (due(step_, options_.sample_every)) sample_now(step_);
@@ -248,30 +254,38 @@ void Session::train_until(std::int64_t last, const StopSignal& signal) {
   }
 }
 
+void Session::check_replicas() {
+  training_.parallel.optimizer.finish();
+  require_equal_weights(training_.space, job_.control(), fmt::format("after step {}", step_));
+}
+
 void Session::record_step(std::int64_t step, const TrainStep& result, double milliseconds) {
   const auto tokens =
       static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
   const double rate = tokens / milliseconds * 1e3;
-  const double mfu = rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / peak_rate_;
+  const double mfu =
+      rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / (peak_rate_ * job_.size());
   last_loss_ = result.loss;
-  log_->write("train", {{"step", step},
-                        {"loss", result.loss},
-                        {"grad_norm", result.gradient_norm},
-                        {"lr", result.rate},
-                        {"tokens", tokens},
-                        {"step_ms", milliseconds},
-                        {"tokens_per_second", rate},
-                        {"mfu", mfu},
-                        {"memory_bytes", device_->arena().peak()},
-                        {"forward_ms", result.report.forward},
-                        {"backward_ms", result.report.backward},
-                        {"update_ms", result.report.update},
-                        {"stall_ms", result.report.stall},
-                        {"bytes_to_device", result.report.moved.to_device},
-                        {"bytes_to_host", result.report.moved.to_host},
-                        {"overlap", result.report.overlap()},
-                        {"loss_scale", result.loss_scale},
-                        {"applied", result.applied}});
+  log("train", {{"step", step},
+                {"loss", result.loss},
+                {"grad_norm", result.gradient_norm},
+                {"lr", result.rate},
+                {"tokens", tokens},
+                {"step_ms", milliseconds},
+                {"tokens_per_second", rate},
+                {"mfu", mfu},
+                {"memory_bytes", device_->arena().peak()},
+                {"forward_ms", result.report.forward},
+                {"backward_ms", result.report.backward},
+                {"update_ms", result.report.update},
+                {"stall_ms", result.report.stall},
+                {"communication_ms", result.report.communication},
+                {"communication_wait_ms", result.report.wait},
+                {"bytes_to_device", result.report.moved.to_device},
+                {"bytes_to_host", result.report.moved.to_host},
+                {"overlap", result.report.overlap()},
+                {"loss_scale", result.loss_scale},
+                {"applied", result.applied}});
   if (trace_) trace_->write(training_.trainer.spans());
   printer_->step({.step = step,
                   .loss = result.loss,
@@ -284,39 +298,21 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
 }
 
 void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
-  if (result.applied) {
-    bad_steps_ = 0;
-    return;
-  }
-  ++skipped_;
-  // Above 1 the loss scale is to blame, which has been halved by now; it gets there in 16 steps.
-  const bool scale_too_large = result.loss_scale > 1;
-  bad_steps_ += scale_too_large ? 0 : 1;
-  const std::string text =
-      scale_too_large
-          ? fmt::format(
-                "step {}: the gradient overflowed with a loss scale of {}; the update was "
-                "skipped and the scale halved",
-                step, result.loss_scale)
-          : fmt::format("step {}: the gradient is not finite; the update was skipped ({} in a row)",
-                        step, bad_steps_);
-  printer_->print("warning      " + text);
-  log_->write("warning", {{"step", step}, {"message", text}});
-  if (scale_too_large || bad_steps_ < options_.max_bad_steps) return;
-  fail(fmt::format("{} gradients in a row were not finite at step {}; the weights are those of the "
-                   "last good step and were not saved over; lower --lr or check the data",
-                   bad_steps_, step),
-       ErrorKind::numerical);
+  const std::string warning = bad_steps_.judge(step, result);
+  if (warning.empty()) return;
+  printer_->print("warning      " + warning);
+  log("warning", {{"step", step}, {"message", warning}});
+  bad_steps_.require_good(step);
 }
 
 void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   const auto start = Clock::now();
-  last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps);
+  last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps * job_.size());
   const double ms = milliseconds_since(start);
   printer_->print(
       fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
-  log_->write("val", {{"step", step}, {"loss", last_val_}, {"ms", ms}});
+  log("val", {{"step", step}, {"loss", last_val_}, {"ms", ms}});
 }
 
 void Session::sample_now(std::int64_t step) {
@@ -330,19 +326,32 @@ void Session::sample_now(std::int64_t step) {
                              .seed = options_.seed + static_cast<std::uint64_t>(step)}});
   const std::string text = options_.prompt + setup_.tokenizer->decode(made);
   printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
-  log_->write("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+  log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
 }
 
 void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
+  job_.note("saving");
+  check_replicas();
   const auto start = Clock::now();
-  const fs::path saved =
-      save_checkpoint(output_ / "checkpoints", step, run_identity(), training_.checkpoint(),
-                      options_.keep);
+  const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(),
+                                         training_.checkpoint(), options_.keep);
   saved_step_ = step;
   const double ms = milliseconds_since(start);
   printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
-  log_->write("checkpoint", {{"step", step}, {"path", saved.string()}, {"ms", ms}});
+  log("checkpoint", {{"step", step}, {"path", saved.string()}, {"ms", ms}});
+}
+
+void Session::export_now() {
+  const auto read = [&](std::int64_t first, std::span<std::byte> out) {
+    training_.parallel.optimizer.read_weights(first, out);
+  };
+  if (job_.rank() > 0) {
+    save_weights({}, training_.space, StoredType::F32, read);
+    return;
+  }
+  export_model(output_ / "model", setup_.config, training_.space, setup_.tokenizer.get(),
+               StoredType::F32, read);
 }
 
 void Session::finish(const char* stopped_by) {
@@ -353,47 +362,39 @@ void Session::finish(const char* stopped_by) {
     validate_now(step_);
     sample_now(step_);
   }
-  training_.optimizer->settle();
-  if (stopped_by == nullptr && !options_.no_save) {
-    export_model(output_ / "model", setup_.config, training_.space, setup_.tokenizer.get(),
-                 StoredType::F32);
-  }
-  log_->write("end", {{"step", step_},
-                      {"loss", last_loss_},
-                      {"val_loss", last_val_},
-                      {"skipped_updates", skipped_},
-                      {"planned_bytes", plan_.memory.peak},
-                      {"engine_peak_bytes", device_->arena().peak()},
-                      {"engine_host_peak_bytes",
-                       host_.memory ? host_.memory->arena().peak() : std::size_t{0}},
-                      {"resident_peak_bytes", resident_peak()},
-                      {"driver_used_bytes", driver_used(*device_)},
-                      {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
+  training_.parallel.optimizer.settle();
+  if (stopped_by == nullptr && !options_.no_save) export_now();
+  log("end",
+      {{"step", step_},
+       {"loss", last_loss_},
+       {"val_loss", last_val_},
+       {"skipped_updates", bad_steps_.skipped()},
+       {"planned_bytes", plan_.memory.peak},
+       {"engine_peak_bytes", device_->arena().peak()},
+       {"engine_host_peak_bytes", host_.memory ? host_.memory->arena().peak() : std::size_t{0}},
+       {"resident_peak_bytes", resident_peak()},
+       {"driver_used_bytes",
+        setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
+       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
   say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
   say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n",
                   format_bytes(plan_.memory.peak), format_bytes(device_->arena().peak()),
                   format_bytes(resident_peak())));
-  if (stopped_by != nullptr) {
-    say(fmt::format("go on with   the same command and --output {}\n", output_.string()));
-    return;
-  }
-  if (options_.no_save) return;
-  say(fmt::format("model        {}\n", (output_ / "model").string()));
-  const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
-  say(fmt::format("next         {} --model {} --prompt \"...\"\n", fs::proximate(generate).string(),
-                  (output_ / "model").string()));
-  say(fmt::format("             scripts/plot_run.py {}\n", output_.string()));
+  print_what_next(output_, stopped_by != nullptr, !options_.no_save);
 }
 
 }  // namespace
 
-void run_training(const TrainOptions& options, const std::string& resolved) {
+void run_training(TrainOptions options, const std::string& resolved, Job& job) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
-  cpu::set_threads(static_cast<int>(options.threads));
-  if (options.plan) return print_plan(options);
-  Session(options, resolved).run();
+  if (options.plan) {
+    cpu::set_threads(static_cast<int>(options.threads));
+    return print_plan(options);
+  }
+  job.start(options);
+  Session(options, resolved, job).run();
 }
 
 }  // namespace sluice

@@ -2,12 +2,14 @@
 
 #include <string>
 
+#include "apps/train/job.h"
 #include "apps/train/options.h"
 
 namespace sluice {
 
 /// A whole training run: start-up table, steps, validation, samples, checkpoints, export, final
-/// table. `resolved` is the configuration to keep beside the run. Prints to stdout.
-void run_training(const TrainOptions& options, const std::string& resolved);
+/// table. `resolved` is the configuration to keep beside the run. Prints to stdout. All ranks of
+/// the job call it; the first one prints and writes.
+void run_training(TrainOptions options, const std::string& resolved, Job& job);
 
 }  // namespace sluice

@@ -33,6 +33,10 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                            format_count(static_cast<double>(options.batch_size) *
                                         static_cast<double>(setup.trainer.seq_len) *
                                         static_cast<double>(options.steps))));
+  const std::int64_t ranks = options.dp.value_or(1);
+  if (ranks > 1)
+    row("ranks", fmt::format("{}, {} sequences of each batch on each{}", ranks, share_of(options),
+                             options.zero == 1 ? ", each with a part of the optimizer state" : ""));
   const std::string device = setup.device == DeviceKind::cpu
                                  ? fmt::format("cpu, {} threads", cpu::threads())
                                  : facts.device_name;
@@ -45,6 +49,17 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                                             : std::string()));
   row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
+}
+
+void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
+  namespace fs = std::filesystem;
+  if (stopped) say(fmt::format("go on with   the same command and --output {}\n", output.string()));
+  if (stopped || !saved) return;
+  say(fmt::format("model        {}\n", (output / "model").string()));
+  const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
+  say(fmt::format("next         {} --model {} --prompt \"...\"\n", fs::proximate(generate).string(),
+                  (output / "model").string()));
+  say(fmt::format("             scripts/plot_run.py {}\n", output.string()));
 }
 
 }  // namespace sluice

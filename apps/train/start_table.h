@@ -22,4 +22,7 @@ struct StartFacts {
 /// Prints what was decided, as aligned rows on stdout.
 void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
 
+/// At the end of a run: how to go on with it if it was stopped, else what its model is good for.
+void print_what_next(const std::filesystem::path& output, bool stopped, bool saved);
+
 }  // namespace sluice

@@ -1,11 +1,18 @@
 #include "apps/train/step_report.h"
 
+#include <cmath>
+
 namespace sluice {
 
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved) {
   StepReport report{.moved = moved};
-  double up = 0, down = 0;
+  double up = 0, down = 0, first_reduction = INFINITY, last_reduction = 0;
   for (const auto& [name, lane, start, length] : spans) {
+    if (lane == Timeline::Lane::network) {
+      first_reduction = std::min(first_reduction, start);
+      last_reduction = std::max(last_reduction, start + length);
+    }
+    if (name == "wait") report.wait += length;
     if (lane == Timeline::Lane::to_device) up += length;
     if (lane == Timeline::Lane::to_host) down += length;
     if (name == "forward") report.forward += length;
@@ -14,6 +21,7 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
     if (name == "update") report.update += length;
   }
   report.transfer = std::max(up, down);
+  report.communication = std::max(0.0, last_reduction - first_reduction);
   // The updates of streamed state run in the course of a forward pass.
   const auto is_forward = [](const Timeline::Span& span) { return span.name == "forward"; };
   const auto first = std::ranges::find_if(spans, is_forward);

@@ -14,8 +14,10 @@ struct StepReport {
   double forward = 0;  ///< updates and stalls in its course taken out
   double backward = 0;
   double update = 0;
-  double stall = 0;     ///< the computing waited for state
-  double transfer = 0;  ///< of the busier direction
+  double stall = 0;          ///< the computing waited for state
+  double transfer = 0;       ///< of the busier direction
+  double communication = 0;  ///< reductions of gradients, from the first start to the last end
+  double wait = 0;           ///< of it and of gathering weights: what was not hidden
   StreamedBytes moved{};
 
   /// The share of the transfers that was hidden behind computing.

@@ -262,8 +262,9 @@ TEST_CASE("the monitor sees every operation begin and end once", "[threads]") {
   const auto by_rank = failures(
       2,
       [](Communicator& c, Memory& memory) {
+        std::vector<std::int32_t> number{c.rank()};  // two operations, two arrays
         const Handle first = c.all_reduce(memory.data(c.rank(), 10), {.label = "a"});
-        const Handle second = c.broadcast(memory.data(c.rank(), 10), 1, {.label = "b"});
+        const Handle second = c.broadcast(view_of(number), 1, {.label = "b"});
         second->wait();
         first->wait();
         c.split(0, 0, {.name = "part"})->barrier("c")->wait();
@@ -273,7 +274,7 @@ TEST_CASE("the monitor sees every operation begin and end once", "[threads]") {
   for (const auto& monitor : monitors) {
     CHECK(monitor->begun ==
           std::vector<std::string>{"test: all_reduce of 10 f32 'a' (operation 0)",
-                                   "test: broadcast of 10 f32, root 1, 'b' (operation 1)",
+                                   "test: broadcast of 1 i32, root 1, 'b' (operation 1)",
                                    "test: all_gather of 24 u8 'split' (operation 2)",
                                    "part: barrier 'c' (operation 0)"});
     std::ranges::sort(monitor->ended);

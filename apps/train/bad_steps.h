@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/train/trainer.h"
+
+namespace sluice {
+
+/// Watches over gradients that were not finite: such an update is skipped, and too many in a row
+/// end the run.
+class BadSteps {
+ public:
+  /// `most` in a row are too many.
+  explicit BadSteps(std::int64_t most) : most_(most) {}
+
+  /// A warning about the step, or "".
+  std::string judge(std::int64_t step, const TrainStep& result);
+
+  /// Updates so far.
+  std::int64_t skipped() const { return skipped_; }
+  /// Throws Error (numerical) if the last step was one too many.
+  void require_good(std::int64_t step) const;
+
+ private:
+  std::int64_t most_;
+  std::int64_t in_a_row_ = 0;
+  std::int64_t skipped_ = 0;
+};
+
+}  // namespace sluice
