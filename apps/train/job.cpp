@@ -127,7 +127,7 @@ bool Job::may_report(std::string& message, bool usage) {
   // Where all ranks fail alike, the first to speak ends the job, and the others with it.
   using namespace std::chrono_literals;
   if (!monitor_) {
-    if (rank() != 0) std::this_thread::sleep_for(1s);
+    if (rank() != 0) std::this_thread::sleep_for(3s);
     return true;
   }
   monitor_->fail(message);
