@@ -117,7 +117,7 @@ std::vector<StateField> Optimizer::fields(const ParameterSpace::Slot& slot) cons
     const Chunk& chunk = space_.chunks()[i];
     if (chunk.offset + chunk.size <= slot.offset || chunk.offset >= slot.offset + slot.size)
       continue;
-    if (!alone(slot)) {  // one chunk holds it, and a number for every element
+    if (!alone(slot)) {  // a number for every element
       fields = state_.fields(i);
       for (StateField& field : fields)
         field.count = slot.size;
@@ -145,8 +145,11 @@ void Optimizer::for_each_piece(const ParameterSpace::Slot& slot, std::size_t fie
       continue;
     const StateField& stored = state_.fields(i)[field];
     const auto width = size_of(stored.dtype);
-    const std::int64_t start = alone(slot) ? 0 : slot.offset - chunk.offset;
-    const std::int64_t count = alone(slot) ? stored.count : slot.size;
+    // Where a chunk holds several slots, its fields have a number for every element.
+    const std::int64_t begin = std::max(slot.offset, chunk.offset);
+    const std::int64_t end = std::min(slot.offset + slot.size, chunk.offset + chunk.size);
+    const std::int64_t start = alone(slot) ? 0 : begin - chunk.offset;
+    const std::int64_t count = alone(slot) ? stored.count : end - begin;
     const std::int64_t skip = first + static_cast<std::int64_t>(done / width) - before;
     before += count;
     if (skip >= count) continue;

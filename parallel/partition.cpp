@@ -19,22 +19,13 @@ struct Unit {
 std::vector<Unit> units_of(const SpaceLayout& layout, const Partition::Options& options) {
   std::vector<Unit> units;
   for (const auto& stretch : layout.stretches) {
-    std::vector<std::int64_t> cuts;
-    if (options.ranks == 1) {  // nothing is divided
-      cuts.push_back(0);
-    } else if (options.whole_tensors) {
-      for (const auto& slot : layout.slots)
-        if (slot.offset >= stretch.offset && slot.offset < stretch.offset + stretch.size)
-          cuts.push_back(slot.offset - stretch.offset);
-    } else {
-      for (std::int64_t block = 0; block < stretch.blocks(); ++block)
-        cuts.push_back(block * stretch.block);
-    }
-    cuts.push_back(stretch.size);
-    for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
-      units.push_back({.space = {stretch.offset + cuts[i], stretch.offset + cuts[i + 1]},
-                       .narrow = stretch.narrow,
-                       .gradient = stretch.gradient_offset + cuts[i]});
+    const bool whole = options.ranks == 1 || options.whole_tensors;
+    const std::int64_t step = whole ? stretch.size : stretch.block;
+    for (std::int64_t begin = 0; begin < stretch.size; begin += step)
+      units.push_back(
+          {.space = {stretch.offset + begin, stretch.offset + std::min(begin + step, stretch.size)},
+           .narrow = stretch.narrow,
+           .gradient = stretch.gradient_offset + begin});
   }
   return units;
 }
@@ -58,26 +49,32 @@ SpaceRange gradients_of(Units units, bool narrow, std::int64_t otherwise) {
   return range;
 }
 
-/// The units of each rank: those whose beginning lies in its share of the elements.
-std::vector<Units> divide(Units units, int ranks) {
+/// The units of each rank: those whose beginning lies in its share of the elements. Where there are
+/// fewer units than ranks they begin with rank `turn`, so that the first ranks do not get them all.
+std::vector<Units> divide(Units units, int ranks, std::size_t turn) {
   const SpaceRange all = range_of(units, 0);
-  std::vector<Units> parts;
+  std::vector<Units> parts(static_cast<std::size_t>(ranks));
+  if (units.size() < parts.size()) {
+    for (std::size_t i = 0; i < units.size(); ++i)
+      parts[(turn + i) % parts.size()] = units.subspan(i, 1);
+    return parts;
+  }
   std::size_t first = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::int64_t share = (all.end - all.begin) * (rank + 1) / ranks;
     std::size_t end = first;
-    while (end < units.size() && (rank + 1 == ranks || units[end].space.begin - all.begin < share))
+    while (end < units.size() && units[end].space.begin - all.begin < share)
       ++end;
-    parts.push_back(units.subspan(first, end - first));
+    parts[static_cast<std::size_t>(rank)] = units.subspan(first, end - first);
     first = end;
   }
   return parts;
 }
 
-Partition::Bucket bucket_of(Units units, const SpaceLayout& layout, int ranks) {
+Partition::Bucket bucket_of(Units units, const SpaceLayout& layout, int ranks, std::size_t turn) {
   const SpaceRange space = range_of(units, 0);
   Partition::Bucket bucket{.space = space};
-  const auto shares = divide(units, ranks);
+  const auto shares = divide(units, ranks, turn);
   for (const Units& share : shares) {
     const SpaceRange range = range_of(share, space.begin);
     bucket.parts.push_back({range.begin - space.begin, range.end - range.begin});
@@ -104,6 +101,7 @@ Partition::Bucket bucket_of(Units units, const SpaceLayout& layout, int ranks) {
 Partition::Partition(const SpaceLayout& layout, const Options& options) {
   check(options.ranks > 0, "a parameter space is divided between one rank or more");
   const auto units = units_of(layout, options);
+  std::size_t turn = 0;
   for (std::size_t end = units.size(); end > 0;) {
     std::size_t begin = end, bytes = 0;
     while (begin > 0) {
@@ -114,7 +112,9 @@ Partition::Partition(const SpaceLayout& layout, const Options& options) {
       bytes += more;
       --begin;
     }
-    buckets_.push_back(bucket_of(Units(units).subspan(begin, end - begin), layout, options.ranks));
+    const Units bucket = Units(units).subspan(begin, end - begin);
+    buckets_.push_back(bucket_of(bucket, layout, options.ranks, turn));
+    if (bucket.size() < static_cast<std::size_t>(options.ranks)) turn += bucket.size();
     end = begin;
   }
 }

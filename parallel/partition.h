@@ -19,7 +19,7 @@ class Partition {
     int ranks = 1;
     std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of gradients; one block at least
     std::size_t wide_bytes = 4, narrow_bytes = 2;      ///< of an element in the gradient buffers
-    bool whole_tensors = false;                        ///< cuts are between slots only
+    bool whole_tensors = false;                        ///< cuts are between stretches only
   };
 
   /// What a bucket has in one gradient buffer: `parts` are of [begin, end), one for each rank.

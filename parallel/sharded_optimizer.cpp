@@ -43,7 +43,9 @@ void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
   pending_ = true;
   gathers_.clear();
   waited_ = 0;
-  if (optimizer_.streams()) return;  // those are gathered as they are updated
+  // Where state streams, weights are gathered as they are updated. All ranks must agree on that,
+  // also those whose own parts happen to rest on the device.
+  if (!space_.options().first_on_host.empty()) return;
   while (gathers_.size() < partition_.buckets().size())
     start_gather();
 }

@@ -22,17 +22,18 @@ constexpr Unit units[] = {{"", 1},          {"B", 1},         {"KiB", 1 << 10},
 
 }  // namespace
 
-std::size_t parse_bytes(const std::string& flag, const std::string& text) {
+std::size_t parse_bytes(const std::string& flag, const std::string& text, std::size_t least) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   for (const Unit& known : units) {
     if (error != std::errc() || unit != known.name) continue;
     const double bytes = number * known.bytes;
-    // Below a mebibyte it is a unit forgotten; above 2^50 nobody has it.
-    if (std::isfinite(bytes) && bytes >= 1 << 20 && bytes <= 0x1p50)
+    // Above 2^50 nobody has it.
+    if (std::isfinite(bytes) && bytes >= static_cast<double>(least) && bytes <= 0x1p50)
       return static_cast<std::size_t>(bytes);
-    fail(fmt::format("{} {}: it must be from 1MiB to 1024TiB, such as 11GiB or 512MiB", flag, text),
+    fail(fmt::format("{} {}: it must be from {} to 1024TiB, such as 11GiB or 512MiB", flag, text,
+                     spell_bytes(least)),
          ErrorKind::usage);
   }
   fail(fmt::format("{}: '{}' is not a size; write 11GiB, 512MiB or bytes", flag, text),

@@ -37,7 +37,7 @@ Partition divide(GPT2& model, const TrainOptions& o, const RunSetup& setup,
   const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
   return {layout,
           {.ranks = ranks,
-           .bucket_bytes = parse_bytes("--bucket-size", o.bucket_size),
+           .bucket_bytes = parse_bytes("--bucket-size", o.bucket_size, std::size_t{4} << 10),
            .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
            .whole_tensors = o.optimizer == "adafactor"}};
 }

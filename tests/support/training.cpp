@@ -35,6 +35,9 @@ TrainOptions TrainingTask::options() const {
   o.grad_clip = grad_clip;
   o.dropout = dropout;
   o.sample_tokens = 0;
+  o.zero = zero;
+  o.overlap = overlap;
+  o.bucket_size = bucket_size;
   return o;
 }
 
@@ -83,6 +86,17 @@ MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::i
   return choice;
 }
 
+Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows) {
+  const auto count = batch.tokens.size() / static_cast<std::size_t>(ranks);
+  const auto part = [&](const std::vector<std::int32_t>& ids) {
+    const auto from = ids.begin() + static_cast<std::ptrdiff_t>(count) * rank;
+    return std::vector(from, from + static_cast<std::ptrdiff_t>(count));
+  };
+  return {.first_sequence = batch.first_sequence + rank * rows / ranks,
+          .tokens = part(batch.tokens),
+          .targets = part(batch.targets)};
+}
+
 std::string first_difference(const RunBits& a, const RunBits& b) {
   if (a.steps.size() != b.steps.size())
     return fmt::format("{} and {} steps", a.steps.size(), b.steps.size());
@@ -106,16 +120,19 @@ std::string first_difference(const RunBits& a, const RunBits& b) {
 }
 
 TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
-                         const DevicePtr& device, HostMemory memory)
+                         const DevicePtr& device, HostMemory memory, const Ranks& ranks)
     : task_(task),
       device_(device),
       host_(host_for(choice, device, std::move(memory))),
-      training_(task.options(), task.setup(device->device().kind), choice, device, host_.memory) {
+      training_(task.options(), task.setup(device->device().kind), choice, device, host_.memory,
+                ranks) {
   training_.space.initialize(11);
 }
 
 const TrainStep& TrainingRun::step() {
-  steps_.push_back(training_.trainer.step(step_, task_.batch(step_)));
+  const Ranks& ranks = training_.ranks;
+  steps_.push_back(training_.trainer.step(
+      step_, share_of(task_.batch(step_), ranks.rank(), ranks.size(), task_.batch_size)));
   ++step_;
   return steps_.back();
 }
@@ -127,10 +144,15 @@ RunBits TrainingRun::train(std::int64_t steps) {
 }
 
 RunBits TrainingRun::bits() {
-  Optimizer& optimizer = *training_.optimizer;
-  optimizer.settle();
+  const Optimizer& optimizer = *training_.optimizer;
+  ShardedOptimizer& sharded = training_.parallel.optimizer;
+  sharded.settle();
   RunBits bits;
-  bits.values["weights"] = bytes_of(flat_weights(training_.space));
+  const auto read = [&](const auto& slot, std::span<std::byte> out) {
+    sharded.read_weights(slot.offset, out);
+  };
+  bits.values["weights"] =
+      bytes_of(flat_copy(training_.space, training_.space.weight_dtype(), read));
   bits.values["working weights"] = bytes_of(training_.space.working());
   for (const auto& slot : training_.space.slots()) {
     const auto fields = optimizer.fields(slot);
@@ -140,8 +162,8 @@ RunBits TrainingRun::bits() {
       // In two pieces, whose border lies inside a chunk.
       const std::int64_t first = fields[i].count / 3;
       const std::size_t border = static_cast<std::size_t>(first) * size_of(fields[i].dtype);
-      optimizer.read_state(slot, i, 0, std::span(bytes).first(border));
-      optimizer.read_state(slot, i, first, std::span(bytes).subspan(border));
+      sharded.read_state(slot, i, 0, std::span(bytes).first(border));
+      sharded.read_state(slot, i, first, std::span(bytes).subspan(border));
     }
   }
   for (const TrainStep& s : steps_)

@@ -21,6 +21,9 @@ struct TrainingTask {
   std::int64_t batch_size = 2, seq_len = 16;
   double grad_clip = 0, rate = 3e-3, dropout = 0;
   std::string optimizer = "adamw";
+  std::int64_t zero = 0;
+  bool overlap = true;
+  std::string bucket_size = "16KiB";
 
   TrainOptions options() const;
   RunSetup setup(DeviceKind kind) const;
@@ -33,6 +36,9 @@ struct TrainingTask {
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
                        int staging);
 
+/// What one of several ranks gets of a batch of so many rows.
+Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows);
+
 /// All that a run has to show, in bits.
 struct RunBits {
   std::map<std::string, std::vector<std::byte>> values;
@@ -44,9 +50,10 @@ std::string first_difference(const RunBits& a, const RunBits& b);
 
 class TrainingRun {
  public:
-  /// On `device`, from random weights; `memory` may be host memory made beforehand.
+  /// On `device`, from random weights; `memory` may be host memory made beforehand. Of several
+  /// ranks it is one, which takes its share of every batch.
   TrainingRun(const TrainingTask& task, const MemoryChoice& choice, const DevicePtr& device,
-              HostMemory memory = {});
+              HostMemory memory = {}, const Ranks& ranks = single_rank());
 
   Training& training() { return training_; }
   const HostMemory& host() const { return host_; }
@@ -56,7 +63,8 @@ class TrainingRun {
 
   const TrainStep& step();
   RunBits train(std::int64_t steps);
-  /// Waits for updates that are under way, then reads everything.
+  /// Waits for updates that are under way, then reads everything; of several ranks the first has
+  /// all of it.
   RunBits bits();
   const std::vector<TrainStep>& steps() const { return steps_; }
 
