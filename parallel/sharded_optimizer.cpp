@@ -67,13 +67,10 @@ void ShardedOptimizer::update_through(std::int64_t end) {
       optimizer_.update_through(bucket(waited_).space.end);
       start_gather();
     }
-    if (!gathers_[waited_]->done()) {
-      const Recorded span(timeline_, "wait", Timeline::Lane::compute, space_.working().stream());
-      gathers_[waited_]->wait();
-    } else {
-      gathers_[waited_]->wait();
-    }
-    ++waited_;
+    const bool there = gathers_[waited_]->done();
+    const Recorded span(there ? nullptr : timeline_, "wait", Timeline::Lane::compute,
+                        space_.working().stream());
+    gathers_[waited_++]->wait();
   }
   if (waited_ < buckets) return;
   pending_ = false;
