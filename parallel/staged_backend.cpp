@@ -255,8 +255,7 @@ class StagedWork final : public Work {
   ~StagedWork() override {
     try {
       std::erase(staging_->waiting, this);
-      // Where the operation was given up, its copies still come before what follows in the stream.
-      if (buffer_ != nullptr && !down_.empty()) staging_->runtime.wait(stream_, fetched_);
+      // Where nobody has waited for it, what was copied back still comes before what follows.
       StagedWork::join();
       work_.reset();  // its messages are about the buffer
       if (buffer_ != nullptr) staging_->give_back(*buffer_, staging_->to_host);
