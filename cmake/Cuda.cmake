@@ -99,13 +99,16 @@ else()
   sluice_report(CUDNN found "not used without CUDA")
 endif()
 
-# What the project does not use yet is looked for all the same, so that the table tells what this
-# machine has; nothing is compiled against it.
+# NCCL is opened when ranks first need it, so programs start without it; only its header matters here.
+set(SLUICE_NCCL OFF)
 if(CUDAToolkit_FOUND)
-  find_library(SLUICE_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  find_path(SLUICE_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 endif()
-if(SLUICE_NCCL_LIBRARY)
-  sluice_report(NCCL found "not used in this version")
-else()
+if(NOT SLUICE_NCCL_INCLUDE_DIR)
   sluice_report(NCCL no "")
+elseif(SLUICE_CUDA STREQUAL "on")
+  set(SLUICE_NCCL ON)
+  sluice_report(NCCL yes "loaded at run time")
+else()
+  sluice_report(NCCL found "not used without CUDA")
 endif()

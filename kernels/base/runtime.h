@@ -17,6 +17,7 @@ struct DeviceInfo {
   std::size_t free_memory = 0;  ///< bytes that nobody had taken when it was asked
   std::string driver{};
   bool emulated = false;  ///< the CUDA kernels run on the host
+  std::string uuid{};     ///< CUDA: "GPU-3f2a...", by which ranks tell whether they share a GPU
 };
 
 /// Memory, copies, streams and events of one device. It has no allocation policy: the engine's
@@ -58,6 +59,8 @@ class Runtime {
   /// What the stream is given from now on starts after the event's last record.
   virtual void wait(Stream, Event) {}
   virtual void synchronize(Event) {}
+  /// Whether the event's last record has been reached; does not wait. True before the first record.
+  virtual bool reached(Event) { return true; }
   /// Between two records that have both been reached.
   virtual double milliseconds(Event, Event) { return 0; }
 

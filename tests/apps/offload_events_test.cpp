@@ -9,6 +9,7 @@
 #include "tests/support/gpu.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
+#include "tests/support/unpinned_runtime.h"
 
 // What happens between the updates of a run whose state is on the host: gradients that are not
 // finite, validation and samples while updates are still under way, checkpoints, memory that
@@ -30,50 +31,8 @@ RunBits held(TrainingRun& run) {
   return bits;
 }
 
-/// A GPU whose system pins no more than a batch.
-class UnpinnedRuntime final : public Runtime {
- public:
-  explicit UnpinnedRuntime(std::uint64_t seed) : gpu_(gpu_runtime(seed)) {}
-
-  std::byte* reserve_pinned(std::size_t bytes) override {
-    return bytes < 4096 ? gpu_->reserve_pinned(bytes) : nullptr;
-  }
-  Device device() const override { return gpu_->device(); }
-  DeviceInfo info() const override { return gpu_->info(); }
-  std::byte* reserve(std::size_t bytes) override { return gpu_->reserve(bytes); }
-  void release(std::byte* start, std::size_t bytes) override { gpu_->release(start, bytes); }
-  std::size_t capacity() const override { return gpu_->capacity(); }
-  void release_pinned(std::byte* at, std::size_t bytes) override {
-    gpu_->release_pinned(at, bytes);
-  }
-  std::size_t workspace_bytes() const override { return gpu_->workspace_bytes(); }
-  Stream compute_stream() const override { return gpu_->compute_stream(); }
-  Stream make_stream() override { return gpu_->make_stream(); }
-  void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
-    gpu_->set_workspace(stream, start, bytes);
-  }
-  void synchronize(Stream stream) override { gpu_->synchronize(stream); }
-  Event make_event() override { return gpu_->make_event(); }
-  void record(Event event, Stream stream) override { gpu_->record(event, stream); }
-  void wait(Stream stream, Event event) override { gpu_->wait(stream, event); }
-  void synchronize(Event event) override { gpu_->synchronize(event); }
-  double milliseconds(Event a, Event b) override { return gpu_->milliseconds(a, b); }
-  void copy_from_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_from_host(to, from, n, s);
-  }
-  void copy_to_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_to_host(to, from, n, s);
-  }
-  void copy_within(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_within(to, from, n, s);
-  }
-  void fill_zero(std::byte* start, std::size_t n, Stream s) override {
-    gpu_->fill_zero(start, n, s);
-  }
-
- private:
-  std::unique_ptr<Runtime> gpu_;
-};
+/// Enough for a batch.
+constexpr std::size_t pinned_limit = 4096;
 
 }  // namespace
 
@@ -214,8 +173,8 @@ TEST_CASE("state in memory that the system does not pin gives the same bits", "[
   const RunBits expected = reference.train(5);
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
-    const auto device = std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(seed),
-                                                        std::size_t{64} << 20);
+    const auto device = std::make_shared<DeviceContext>(
+        std::make_unique<UnpinnedRuntime>(seed, pinned_limit), std::size_t{64} << 20);
     TrainingRun run(task, streaming(task, StateLayout::split), device);
     CHECK_FALSE(run.host().pinned);
     CHECK(first_difference(run.train(5), expected) == "");

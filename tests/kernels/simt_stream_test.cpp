@@ -234,6 +234,55 @@ TEST_CASE("simt: an event stands for what its stream had been given", "[cuda]") 
   }
 }
 
+TEST_CASE("simt: who asks for an event often enough finds it reached", "[cuda]") {
+  bool at_once = false, later = false;
+  for (std::uint64_t seed = 1; seed <= many_seeds; ++seed) {
+    CudaDevice device({.seed = seed});
+    Runtime& runtime = device.runtime();
+    const DeviceArray on_device(device, DType::f32, threads);
+    const Pinned to(device);
+    const Event copied = runtime.make_event();
+    CHECK(runtime.reached(copied));  // no record, nothing to wait for
+    runtime.synchronize(device.stream());
+    launch(write, {1}, {threads}, 0, device.stream(), on_device.flat().data<float>(), 5.0f);
+    runtime.copy_to_host(to.bytes(), on_device.flat().address, threads * sizeof(float),
+                         device.stream());
+    runtime.record(copied, device.stream());
+    launch(write, {1}, {threads}, 0, device.stream(), on_device.flat().data<float>(), 6.0f);
+    int asked = 1;
+    for (; !runtime.reached(copied); ++asked)
+      REQUIRE(asked < 10);
+    CHECK(to.numbers[0] == 5);
+    at_once |= asked == 1;
+    later |= asked > 1;
+    device.fetch();
+    CHECK(on_device.values() == Values(threads, 6));
+  }
+  CHECK(at_once);
+  CHECK(later);
+}
+
+TEST_CASE("simt: who waits does so for the record that was the last one then", "[cuda]") {
+  for (std::uint64_t seed = 1; seed <= many_seeds; ++seed) {
+    CudaDevice device({.seed = seed});
+    Runtime& runtime = device.runtime();
+    const Stream other = runtime.make_stream(), third = runtime.make_stream();
+    const Event event = runtime.make_event();
+    const DeviceArray shared(device, DType::f32, threads), out(device, DType::f32, threads);
+    runtime.synchronize(device.stream());
+    launch(write, {1}, {threads}, 0, device.stream(), shared.flat().data<float>(), 1.0f);
+    launch(write, {1}, {threads}, 0, device.stream(), shared.flat().data<float>(), 2.0f);
+    runtime.record(event, device.stream());
+    runtime.wait(other, event);
+    runtime.record(event, third);  // which has nothing to do, and is done with it first
+    launch(copy, {1}, {threads}, 0, other, out.flat().data<float>(), shared.flat().data<float>());
+    runtime.synchronize(event);
+    runtime.synchronize(other);
+    device.fetch();
+    CHECK(out.values() == Values(threads, 2));
+  }
+}
+
 TEST_CASE("simt: memory is filled with zeros in the order of the stream", "[cuda]") {
   CudaDevice device;
   const DeviceArray numbers(device, DType::f32, threads);

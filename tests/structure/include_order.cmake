@@ -14,7 +14,7 @@ set(OUTSIDE tests bench)
 # Third-party headers that no header may include. json_fwd.hpp is meant for headers.
 set(HEAVY "^(nlohmann/json\\.hpp|CLI/|fmt/|catch2/|(oneapi/)?dnnl|mpi\\.h|nccl)")
 # pattern|folder: the only folder of the line whose files may include it.
-set(OWNED "^mpi\\.h|parallel/" "^(oneapi/)?dnnl|kernels/cpu/" "^CLI/|apps/"
+set(OWNED "^(mpi|nccl)\\.h|parallel/" "^(oneapi/)?dnnl|kernels/cpu/" "^CLI/|apps/"
           "^(cuda|cublas|cudnn)|kernels/cuda/")
 
 set(violations 0)
@@ -48,8 +48,10 @@ macro(check_include)
   endif()
 
   # A test helper has to name the test framework; everything else stays out of headers there too.
+  # The table of NCCL's functions, which is no public header, needs their types.
   if(file MATCHES "\\.(h|hpp)$" AND header MATCHES "${HEAVY}"
-     AND NOT (folder STREQUAL "tests" AND header MATCHES "^catch2/"))
+     AND NOT (folder STREQUAL "tests" AND header MATCHES "^catch2/")
+     AND NOT (file STREQUAL "parallel/nccl_library.h" AND header STREQUAL "nccl.h"))
     report("${file}" "${line}" "a header must not include ${header}: include it in the .cpp")
   endif()
   foreach(rule IN LISTS OWNED)

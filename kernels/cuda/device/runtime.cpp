@@ -3,6 +3,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/device/event.h"
@@ -56,6 +57,19 @@ std::string driver_version() {
   return release.empty() ? cuda : release + ", " + cuda;
 }
 
+/// As nvidia-smi writes it: "GPU-3f2a16bc-...".
+std::string text_of(const cudaUUID_t& uuid) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(int index) : index_(index) {
@@ -63,6 +77,7 @@ class CudaRuntime final : public Runtime {
     cudaDeviceProp properties{};
     SLUICE_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
+    uuid_ = text_of(properties.uuid);
     memory_ = properties.totalGlobalMem;
     multiprocessors_ = properties.multiProcessorCount;
     capability_ = 10 * properties.major + properties.minor;
@@ -87,7 +102,8 @@ class CudaRuntime final : public Runtime {
             .multiprocessors = multiprocessors_,
             .memory = memory_,
             .free_memory = free_memory(),
-            .driver = driver_version()};
+            .driver = driver_version(),
+            .uuid = uuid_};
   }
 
   std::byte* reserve(std::size_t bytes) override {
@@ -164,6 +180,16 @@ class CudaRuntime final : public Runtime {
     select();
     SLUICE_CUDA_CHECK(cudaEventSynchronize(handle_of(event)));
   }
+  bool reached(Event event) override {
+    select();
+    const cudaError_t status = cudaEventQuery(handle_of(event));
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // an answer, which the next check of a launch would take for a fault
+      return false;
+    }
+    SLUICE_CUDA_CHECK(status);
+    return true;
+  }
   double milliseconds(Event from, Event to) override {
     select();
     return milliseconds_between(handle_of(from), handle_of(to));
@@ -210,7 +236,7 @@ class CudaRuntime final : public Runtime {
   }
 
   int index_;
-  std::string name_;
+  std::string name_, uuid_;
   std::size_t memory_ = 0;
   int multiprocessors_ = 0;
   int capability_ = 0;

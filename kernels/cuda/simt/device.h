@@ -18,7 +18,8 @@ struct Options {
 
 /// A CUDA device on the host. Streams are queues: what is launched waits until somebody
 /// synchronises, and then work is taken from the queues in a random order that streams and events
-/// allow, so that a wait that was left out turns into a wrong number.
+/// allow, so that a wait that was left out turns into a wrong number. Asking whether an event has
+/// been reached runs a little of it in the same way.
 std::unique_ptr<Runtime> make_runtime(const Options& options);
 
 void enqueue(Stream stream, Launch launch);
