@@ -10,6 +10,7 @@ struct DataParallel {
   struct Options {
     bool sharded = false;  ///< ZeRO-1
     bool overlap = true;
+    bool scratch = true;  ///< see GradientReducer
   };
 
   /// `data` works on the memory of the space, `among` on the host's. Everything given outlives it.
@@ -17,7 +18,7 @@ struct DataParallel {
                Communicator& data, Communicator& among, const Options& options)
       : control(among),
         optimizer(space, inner, partition, data, among, options.sharded),
-        gradients(space, partition, data, {options.sharded, options.overlap}) {}
+        gradients(space, partition, data, {options.sharded, options.overlap, options.scratch}) {}
 
   Communicator& control;  ///< on host memory
   ShardedOptimizer optimizer;

@@ -32,7 +32,7 @@ GradientReducer::GradientReducer(ParameterSpace& space, const Partition& partiti
       buckets_of_slot_[slot].push_back(bucket);
   for (std::size_t slot = 0; slot < space.slots().size(); ++slot)
     set_gradient_ready_hook(*space.slots()[slot].tensor, [this, slot] { ready(slot); });
-  if (space.device()->device().kind == DeviceKind::cuda) return;
+  if (!options.scratch) return;
   std::size_t bytes = 0;
   for (const auto& bucket : partition.buckets())
     for (const auto& gradients : bucket.gradients) {

@@ -20,10 +20,11 @@ class GradientReducer {
     bool scatter = false;
     /// Reductions begin during backward, not after it.
     bool overlap = true;
+    /// Takes memory for the reductions under way from the space's device, which is the host.
+    bool scratch = true;
   };
 
-  /// Listens to the gradients of `space` as long as it lives, and takes memory for the reductions
-  /// that are under way from its device, where that is the host. Everything given outlives it.
+  /// Listens to the gradients of `space` as long as it lives. Everything given outlives it.
   GradientReducer(ParameterSpace& space, const Partition& partition, Communicator& ranks,
                   const Options& options);
   ~GradientReducer();

@@ -9,10 +9,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
+#include "apps/train/machine.h"
 #include "apps/train/progress.h"
 #include "kernels/cpu/parallel_for.h"
+#include "parallel/device_backend.h"
 
 namespace sluice {
 namespace {
@@ -75,10 +78,15 @@ void Job::start(TrainOptions& o) {
   const Injection injection = parse_injection(o.inject);
   require_ranks(o, size());
   o.dp = size();
-  const Communicator::Options options{.timeout = o.collective_timeout, .checked = o.checked};
-  control_ = world_.communicator(nullptr, options);
+  communication_ = {.timeout = o.collective_timeout, .checked = o.checked};
+  wish_ = o.communication;
+  control_ = world_.communicator(nullptr, communication_);
   int threads = static_cast<int>(o.threads);
   if (size() > 1) {
+    if (const int gpus = cuda_devices(); gpus > 0) {
+      use_gpu(world_.local_rank() % gpus);
+      sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
+    }
     if (threads == 0) threads = share_of_cores(*control_);
     choose_folder(o);
     const auto end_job = [folder = folder_](const std::string& sentence) {
@@ -91,10 +99,18 @@ void Job::start(TrainOptions& o) {
   cpu::set_threads(threads);
 }
 
-Ranks Job::ranks_on(const DevicePtr& device) const {
-  if (size() > 1 && device->device().kind == DeviceKind::cuda)
-    fail("several ranks cannot train on a GPU yet", ErrorKind::usage);
-  return {control_, control_};
+Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest) {
+  if (size() == 1 || device->device().kind != DeviceKind::cuda) return {control_, control_};
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  // Messages of its own: both communicators count their operations from 0.
+  const std::shared_ptr<Transport> transport = world_.transport()->subgroup(all, 1);
+  auto [backend, reason] =
+      make_device_backend(transport, device, wish_, largest, communication_.timeout);
+  say(fmt::format("{:<12} {}\n", "exchange", reason));
+  communication_.name = "device";
+  return {control_,
+          std::make_shared<Communicator>(std::move(backend), transport, monitor_, communication_)};
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {

@@ -26,13 +26,16 @@ class Job {
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
   int local_size() const { return world_.local_size(); }
+  /// Ranks of this computer that compute on the same GPU as this one, itself included, at most.
+  int sharers_of_gpu() const { return sharers_of_gpu_; }
 
   /// Once the options are known: checks --dp against the ranks, divides the cores between them and
   /// begins to record what they do. `options` receives what was left to choose.
   void start(TrainOptions& options);
   Communicator& control() { return *control_; }
-  /// The communicators for training on `device`.
-  Ranks ranks_on(const DevicePtr& device) const;
+  /// The communicators for training on `device`, for operations of up to `largest` bytes. Says how
+  /// the ranks of GPUs exchange.
+  Ranks ranks_on(const DevicePtr& device, std::size_t largest);
 
   /// Throws Error (usage) where a rank has another value than the first.
   void require_equal(std::string_view what, const std::string& mine);
@@ -52,6 +55,9 @@ class Job {
   std::shared_ptr<Communicator> control_;
   std::filesystem::path folder_;  ///< of the ranks' records
   bool folder_is_ours_ = false;
+  int sharers_of_gpu_ = 1;
+  Communicator::Options communication_;
+  std::string wish_;  ///< --communication
   std::shared_ptr<RankMonitor> monitor_;
 };
 

@@ -5,6 +5,15 @@
 #include "kernels/base/error.h"
 
 namespace sluice {
+namespace {
+
+int gpu_index = 0;
+
+}  // namespace
+
+void use_gpu(int index) {
+  gpu_index = index;
+}
 
 DeviceKind choose_device(const std::string& name) {
   if (name == "cpu") return DeviceKind::cpu;
@@ -14,13 +23,13 @@ DeviceKind choose_device(const std::string& name) {
     fail(fmt::format("--device cuda: {}", why), ErrorKind::usage);
   }
   // On the host the GPU's kernels are for tests: nobody gets them without asking.
-  if (name == "auto" && make_cuda_runtime()->info().emulated) return DeviceKind::cpu;
+  if (name == "auto" && make_cuda_runtime(gpu_index)->info().emulated) return DeviceKind::cpu;
   return DeviceKind::cuda;
 }
 
 Precision parse_precision(const std::string& name, DeviceKind kind) {
   if (kind != DeviceKind::cuda) return parse_precision(name, false, 0, "the CPU");
-  const DeviceInfo info = make_cuda_runtime()->info();
+  const DeviceInfo info = make_cuda_runtime(gpu_index)->info();
   // Nobody gets other numbers from the emulated GPU than from the CPU without asking.
   if (name == "auto" && info.emulated) return {};
   return parse_precision(name, true, info.capability, info.name);
@@ -65,7 +74,7 @@ std::string name_of(const Precision& precision) {
 }
 
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind) {
-  return kind == DeviceKind::cuda ? make_cuda_runtime() : make_cpu_runtime();
+  return kind == DeviceKind::cuda ? make_cuda_runtime(gpu_index) : make_cpu_runtime();
 }
 
 DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget) {

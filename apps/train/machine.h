@@ -30,6 +30,9 @@ Precision parse_precision(const std::string& name, bool gpu, int capability,
 /// As --precision names it.
 std::string name_of(const Precision& precision);
 
+/// Which of several GPUs this process computes on; the first unless told otherwise. For `main`.
+void use_gpu(int index);
+
 /// The runtime of the chosen device.
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind);
 

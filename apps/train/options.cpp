@@ -82,6 +82,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--dp", o.dp, "Ranks that share each batch; default: all of them", 1);
   line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
   line.add_size("--bucket-size", o.bucket_size, "Gradients that are reduced at a time");
+  line.add_choice("--communication", o.communication,
+                  "How GPUs exchange; auto: NCCL where each rank has one of its own",
+                  {"auto", "nccl", "staged"});
   line.add("--overlap", o.overlap, "Reduce gradients while the rest of backward runs");
   line.add("--check-replicas", o.check_replicas,
            "Compare the ranks' weights every this many steps; 0: never");

@@ -42,7 +42,7 @@ struct TrainOptions {
 
   std::optional<std::int64_t> dp;
   std::int64_t zero = 0;
-  std::string bucket_size = "25MiB";
+  std::string bucket_size = "25MiB", communication = "auto";
   bool overlap = true, checked = true;
   std::int64_t check_replicas = 100;
   double collective_timeout = 120;

@@ -15,7 +15,7 @@ void agree(DeviceProfile& profile, Job& job) {
   if (job.size() == 1) return;
   const auto ranks = static_cast<std::size_t>(job.local_size());
   profile.host_memory /= ranks;
-  if (!profile.gpu) profile.memory /= ranks;
+  profile.memory /= profile.gpu ? static_cast<std::size_t>(job.sharers_of_gpu()) : ranks;
   struct Figures {
     std::size_t memory, host_memory;
     double wide, narrow, rate, to_device, to_host;

@@ -110,7 +110,8 @@ Session::Session(const TrainOptions& options, const std::string& resolved, Job& 
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
       host_(open_host(device_, plan_.memory)),
-      training_(options, setup_, plan_.choice, device_, host_.memory, job.ranks_on(device_)),
+      training_(options, setup_, plan_.choice, device_, host_.memory,
+                job.ranks_on(device_, largest_exchange(options, setup_, plan_.choice, job.size()))),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.rank(), share_of(options)),
       data_fingerprint_(fingerprint(*setup_.data.train)),

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/train/sizes.h"
 
 namespace sluice {
@@ -57,6 +59,26 @@ Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choi
 
 }  // namespace
 
+std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
+                             const MemoryChoice& choice, int ranks) {
+  GPT2 model(setup.config);
+  const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
+  const std::size_t wide = size_of(accumulator_of(setup.precision.dtype));
+  const std::size_t narrow = size_of(setup.precision.dtype);
+  std::size_t bytes = 0;
+  for (const auto& stretch : layout.stretches)  // a number of the norm for every block
+    bytes += static_cast<std::size_t>(stretch.blocks()) * sizeof(double);
+  const Partition partition = divide(model, options, setup, choice, ranks);
+  for (const auto& bucket : partition.buckets()) {
+    bytes =
+        std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
+    for (const auto& gradients : bucket.gradients)
+      bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
+                                  (gradients.narrow ? narrow : wide));
+  }
+  return bytes;
+}
+
 Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
                    const DevicePtr& device, const DevicePtr& host, Ranks among)
     : ranks(std::move(among)),
@@ -66,7 +88,9 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
             own_part(space_options(options, choice, host), options, partition, ranks)),
       optimizer(make_optimizer(options, space, choice.staging)),
       parallel(space, *optimizer, partition, *ranks.data, *ranks.control,
-               {.sharded = options.zero == 1, .overlap = options.overlap}),
+               {.sharded = options.zero == 1,
+                .overlap = options.overlap,
+                .scratch = setup.device == DeviceKind::cpu}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice)) {
   model.set_recompute(choice.recompute);
 }

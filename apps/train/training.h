@@ -10,6 +10,10 @@
 
 namespace sluice {
 
+/// The most bytes that ranks exchange in one operation on the device's memory.
+std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
+                             const MemoryChoice& choice, int ranks);
+
 /// What computes and holds memory in a training run, in the order in which memory is taken: the
 /// same code on the device of a run and, for its plan, on `meta`.
 struct Training {

@@ -1,11 +1,15 @@
 #include <catch2/catch.hpp>
-#include <cstring>
+#include <functional>
 #include <mutex>
+#include <numeric>
 
+#include "apps/train/memory_plan.h"
 #include "engine/autograd.h"
 #include "parallel/replicas.h"
+#include "parallel/staged_backend.h"
 #include "parallel/thread_transport.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/training.h"
 
@@ -27,21 +31,43 @@ TrainingTask task_for(DType dtype) {
 
 constexpr std::size_t memory = std::size_t{64} << 20;
 
+DevicePtr device_of(DeviceKind kind, int rank) {
+  return kind == DeviceKind::cuda ? open_gpu(static_cast<std::uint64_t>(rank) + 1, memory)
+                                  : make_cpu_device(memory);
+}
+
+/// Runs `body` as every rank, with the communicators and the device for it.
+void on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
+              const std::function<void(const Ranks&, const DevicePtr&)>& body) {
+  run_on_threads(ranks, [&](std::unique_ptr<Transport> made) {
+    const std::shared_ptr<Transport> transport(std::move(made));
+    const auto control =
+        std::make_shared<Communicator>(transport, nullptr, Communicator::Options{});
+    const DevicePtr device = device_of(kind, transport->rank());
+    if (kind == DeviceKind::cpu) return body({control, control}, device);
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    const std::shared_ptr<Transport> beside = transport->subgroup(all, 1);
+    const std::size_t largest = largest_exchange(task.options(), task.setup(kind), choice, ranks);
+    body({control, std::make_shared<Communicator>(make_staged_backend(beside, device, largest),
+                                                  beside, nullptr, Communicator::Options{})},
+         device);
+  });
+}
+
 /// What the first rank has to show, and that the others have the same steps.
 RunBits train_on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& choice,
-                       std::int64_t steps) {
+                       std::int64_t steps, DeviceKind kind = DeviceKind::cpu) {
   RunBits first;
   std::mutex mutex;
   std::vector<std::vector<std::vector<double>>> all_steps;
-  run_on_threads(ranks, [&](std::unique_ptr<Transport> transport) {
-    const auto communicator = std::make_shared<Communicator>(
-        std::shared_ptr<Transport>(std::move(transport)), nullptr, Communicator::Options{});
-    TrainingRun run(task, choice, make_cpu_device(memory), {}, {communicator, communicator});
+  on_ranks(ranks, task, choice, kind, [&](const Ranks& among, const DevicePtr& device) {
+    TrainingRun run(task, choice, device, {}, among);
     RunBits bits = run.train(steps);
-    require_equal_weights(run.training().space, *communicator, "at the end");
+    require_equal_weights(run.training().space, *among.control, "at the end");
     const std::lock_guard lock(mutex);
     all_steps.push_back(bits.steps);
-    if (communicator->rank() == 0) first = std::move(bits);
+    if (among.rank() == 0) first = std::move(bits);
   });
   for (const auto& one : all_steps)
     CHECK(one == first.steps);
@@ -51,10 +77,10 @@ RunBits train_on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& 
 /// One process that forms each rank's gradient by itself and adds them in order. It shares nothing
 /// with the reduction: plain loops over the buffers.
 RunBits train_in_order(int ranks, const TrainingTask& task, const MemoryChoice& choice,
-                       std::int64_t steps) {
-  TrainingRun run(task, choice, make_cpu_device(memory));
+                       std::int64_t steps, DeviceKind kind = DeviceKind::cpu) {
+  TrainingRun run(task, choice, device_of(kind, 0));
   Training& training = run.training();
-  const auto setup = task.setup(DeviceKind::cpu);
+  const auto setup = task.setup(kind);
   RunBits bits;
   for (std::int64_t step = 0; step < steps; ++step) {
     const Batch whole = task.batch(step);
@@ -128,6 +154,52 @@ TEST_CASE("ranks train as one process that adds their gradients in order, bit fo
     }
 }
 
+TEST_CASE("ranks that share a GPU train as one process does, bit for bit", "[ranks]") {
+  if (!have_gpu()) return;
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    TrainingTask task = task_for(DType::bf16);
+    const MemoryChoice choice = task.resident(StateLayout::split, 4 / ranks);
+    const RunBits expected = train_in_order(ranks, task, choice, 3, DeviceKind::cuda);
+    task.bucket_size = "200KiB";
+    CHECK(first_difference(expected, train_on_ranks(ranks, task, choice, 3, DeviceKind::cuda)) ==
+          "");
+    task.zero = 1;
+    task.bucket_size = "64KiB";
+    const MemoryChoice streaming = offloaded(choice, 1, 9000, 2);
+    CHECK(first_difference(expected, train_on_ranks(ranks, task, streaming, 3, DeviceKind::cuda)) ==
+          "");
+    // And as on the CPU, up to the kernels' rounding.
+    const RunBits cpu = train_on_ranks(ranks, task, choice, 3);
+    for (std::size_t step = 0; step < 3; ++step)
+      CHECK(cpu.steps[step][0] == Approx(expected.steps[step][0]).epsilon(2e-3));
+  }
+}
+
+TEST_CASE("the memory of every rank is planned to the byte", "[ranks][plan][threads]") {
+  const ThreadCount one(1);
+  for (const std::int64_t zero : {0, 1})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(zero, name_of(dtype));
+      TrainingTask task = task_for(dtype);
+      task.zero = zero;
+      TrainOptions options = task.options();
+      options.dp = 4;
+      const MemoryChoice choice = task.resident();
+      on_ranks(4, task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+        TrainingRun run(task, choice, device, {}, ranks);
+        run.train(2);
+        const MemoryPlan plan =
+            plan_memory(options, task.setup(DeviceKind::cpu), choice, 0, ranks.rank());
+        const auto differences =
+            ranks.control->gather_values(static_cast<std::int64_t>(plan.peak) -
+                                             static_cast<std::int64_t>(device->arena().peak()),
+                                         "difference");
+        if (ranks.rank() == 0) CHECK(differences == std::vector<std::int64_t>(4, 0));
+      });
+    }
+}
+
 TEST_CASE("every state layout is sharded without changing a bit", "[ranks][threads]") {
   const ThreadCount one(1);
   for (const StateLayout layout : {StateLayout::fp32, StateLayout::split, StateLayout::bf16m,
@@ -168,15 +240,12 @@ TEST_CASE("a rank holds its part of the state alone", "[ranks][threads]") {
   const auto bytes_of_state = [&](std::int64_t zero) {
     task.zero = zero;
     std::size_t bytes = 0;
-    run_on_threads(4, [&](std::unique_ptr<Transport> transport) {
-      const bool first = transport->rank() == 0;
-      const auto communicator = std::make_shared<Communicator>(
-          std::shared_ptr<Transport>(std::move(transport)), nullptr, Communicator::Options{});
-      const auto device = make_cpu_device(memory);
-      const TrainingRun run(task, task.resident(), device, {}, {communicator, communicator});
-      const auto use = device->arena().peak_by_use();
-      if (first) bytes = use[static_cast<std::size_t>(MemoryUse::state)];
-    });
+    on_ranks(4, task, task.resident(), DeviceKind::cpu,
+             [&](const Ranks& ranks, const DevicePtr& device) {
+               const TrainingRun run(task, task.resident(), device, {}, ranks);
+               const auto use = device->arena().peak_by_use();
+               if (ranks.rank() == 0) bytes = use[static_cast<std::size_t>(MemoryUse::state)];
+             });
     return bytes;
   };
   const std::size_t all = bytes_of_state(0), part = bytes_of_state(1);
@@ -189,21 +258,17 @@ TEST_CASE("a gradient that is not finite on one rank stops the update on all", "
   for (const std::int64_t zero : {0, 1}) {
     TrainingTask task = task_for(DType::f32);
     task.zero = zero;
-    run_on_threads(2, [&](std::unique_ptr<Transport> transport) {
-      const auto communicator = std::make_shared<Communicator>(
-          std::shared_ptr<Transport>(std::move(transport)), nullptr, Communicator::Options{});
-      TrainingRun run(task, task.resident(), make_cpu_device(memory), {},
-                      {communicator, communicator});
-      const bool good = run.step().applied;
-      // The embedding of a token that only the second rank's rows may have is made huge there: its
-      // loss overflows, the other rank's does not.
-      if (communicator->rank() == 1) run.set_weight("ln_f.weight", 0, 3e38F);
-      const bool bad = run.step().applied;
-      const auto updates = run.training().optimizer->updates();
-      const auto all = communicator->gather_values(
-          (good ? 1 : 0) + (bad ? 2 : 0) + 4 * static_cast<int>(updates), "outcome");
-      if (communicator->rank() == 0) CHECK(all == std::vector{5, 5});
-    });
+    on_ranks(2, task, task.resident(), DeviceKind::cpu,
+             [&](const Ranks& ranks, const DevicePtr& device) {
+               TrainingRun run(task, task.resident(), device, {}, ranks);
+               const bool good = run.step().applied;
+               if (ranks.rank() == 1) run.set_weight("ln_f.weight", 0, 3e38F);
+               const bool bad = run.step().applied;
+               const auto updates = static_cast<int>(run.training().optimizer->updates());
+               const auto all = ranks.control->gather_values(
+                   (good ? 1 : 0) + (bad ? 2 : 0) + 4 * updates, "outcome");
+               if (ranks.rank() == 0) CHECK(all == std::vector{5, 5});
+             });
   }
 }
 
@@ -214,17 +279,15 @@ TEST_CASE("validation among ranks is that of one process", "[ranks][threads]") {
   const auto tokens = tokens_in_memory(ids);
   TrainingRun alone(task, task.resident(), make_cpu_device(memory));
   const double expected = alone.training().trainer.evaluate(*tokens, 11);
-  run_on_threads(3, [&](std::unique_ptr<Transport> transport) {
-    const auto communicator = std::make_shared<Communicator>(
-        std::shared_ptr<Transport>(std::move(transport)), nullptr, Communicator::Options{});
-    TrainingTask three = task;
-    three.batch_size = 3;
-    TrainingRun run(three, three.resident(), make_cpu_device(memory), {},
-                    {communicator, communicator});
-    const auto all =
-        communicator->gather_values(run.training().trainer.evaluate(*tokens, 11), "loss");
-    if (communicator->rank() == 0) CHECK(all == std::vector(3, expected));
-  });
+  TrainingTask three = task;
+  three.batch_size = 3;
+  on_ranks(3, three, three.resident(), DeviceKind::cpu,
+           [&](const Ranks& ranks, const DevicePtr& device) {
+             TrainingRun run(three, three.resident(), device, {}, ranks);
+             const auto all =
+                 ranks.control->gather_values(run.training().trainer.evaluate(*tokens, 11), "loss");
+             if (ranks.rank() == 0) CHECK(all == std::vector(3, expected));
+           });
 }
 
 }  // namespace sluice::test
