@@ -35,4 +35,9 @@ std::string RankMonitor::post_mortem() {
   return sluice::post_mortem(read_rings(folder_), size_);
 }
 
+std::string RankMonitor::whereabouts() const {
+  const auto record = read_ring(ring_.path());
+  return record ? sluice::whereabouts(*record) : "where nobody knows";
+}
+
 }  // namespace sluice

@@ -24,6 +24,8 @@ class RankMonitor final : public Monitor {
   void wait(std::uint64_t number, double timeout) override;
   void end(std::uint64_t number) override;
   std::string post_mortem() override;
+  /// Where this rank is, for a sentence of its own.
+  std::string whereabouts() const;
 
   /// What the rank does between operations.
   void note(std::string_view text) { ring_.note(text); }
