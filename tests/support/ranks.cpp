@@ -124,8 +124,9 @@ RunningRanks::RunningRanks(const RankRuns& runs, int ranks, const std::string& o
   Flags all = changes;
   all["--rank-files"] = mark_ + ".ranks";
   const Arguments command = runs.command(ranks, output, all, "train_gpt2");
-  // A pipe that nobody empties would hold the ranks.
-  Arguments shell{"-c", "exec \"$@\" > '" + mark_ + ".out'", "sh"};
+  // A pipe that nobody empties would hold the ranks. It stays open, since its end is that of the
+  // job.
+  Arguments shell{"-c", "exec \"$@\" 9>&1 > '" + mark_ + ".out'", "sh"};
   shell.insert(shell.end(), command.begin(), command.end());
   job_.emplace("/bin/sh", shell);
 }
