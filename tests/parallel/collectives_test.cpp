@@ -125,7 +125,7 @@ TEST_CASE("an operation is done without anybody waiting for it", "[threads]") {
 }
 
 TEST_CASE("a planned communicator stands for all its ranks") {
-  const auto planned = Communicator::planned(4);
+  const auto planned = Communicator::planned(4, 0);
   CHECK(planned->size() == 4);
   CHECK(planned->rank() == 0);
   CHECK(planned->backend() == "none");
