@@ -20,8 +20,20 @@ constexpr int spins = 200;
 constexpr auto nap = std::chrono::microseconds(50);
 
 /// Tags of messages: eight for each operation under way, and one for all p2p, which go in order.
-constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 20;
+constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 14;
+constexpr int tags_of_operation = 8, signature_channel = 7;
 constexpr int p2p_tag = 1 << 29;
+
+/// What the tags of an operation's data begin with, so that data of different operations does not
+/// meet: a message that is longer than the memory for it may be written past its end by MPI.
+int data_tag(const Signature& s) {
+  std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
+  for (const auto part : {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
+                          static_cast<std::uint64_t>(s.root + 1)})
+    mixed = (mixed + part) * 0x9E3779B97F4A7C15ull;
+  constexpr int bits = 12;  // 2^12 * operations_under_way * tags_of_operation is p2p_tag
+  return static_cast<int>((mixed >> (64 - bits)) * operations_under_way) * tags_of_operation;
+}
 
 View as_view(std::span<std::byte> bytes) {
   return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
@@ -127,14 +139,15 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   call.stream = options.stream;
   call.scratch = options.scratch;
   call.op = options.op;
-  int tag = p2p_tag;
-  if (collective) tag = static_cast<int>(sequence_++ % operations_under_way) * 8;
+  const int first_tag = static_cast<int>(sequence_ % operations_under_way) * tags_of_operation;
+  if (collective) ++sequence_;
   if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
   if (options_.checked && collective && size_ > 1)
-    operation->check_ =
-        std::make_unique<SignatureCheck>(*transport_, options_.name, signature, tag + 7);
+    operation->check_ = std::make_unique<SignatureCheck>(*transport_, options_.name, signature,
+                                                         first_tag + signature_channel);
   try {
-    operation->work_ = backend_->start(call, tag);
+    operation->work_ =
+        backend_->start(call, collective ? data_tag(signature) + first_tag : p2p_tag);
   } catch (const Error&) {
     operation->explain_failure();
     throw;

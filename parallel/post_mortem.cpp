@@ -62,6 +62,19 @@ class Job {
       if (record.rank >= 0 && record.rank < size) ranks_.emplace(record.rank, &record);
   }
 
+  /// "in all_reduce 'x' (...)", or after which it was, and the note.
+  static std::string whereabouts(const RankRecord& r) {
+    std::string text;
+    if (const auto* open = open_of(r))
+      text = "in " + describe(*open);
+    else if (r.operations.empty())
+      text = "before its first operation";
+    else
+      text = "after " + describe(r.operations.back());
+    if (!r.note.empty() && open_of(r) == nullptr) text += fmt::format(", at \"{}\"", r.note);
+    return text;
+  }
+
   std::string sentence() const {
     if (ranks_.empty()) return "no rank has left a record of what it did";
     for (const auto find :
@@ -91,19 +104,6 @@ class Job {
   std::string name(const Ranks& ranks) const {
     if (ranks.size() != 1) return list(ranks);
     return fmt::format("rank {} (pid {})", ranks[0], ranks_.at(ranks[0])->id.pid);
-  }
-
-  /// "in all_reduce 'x' (...)", or after which it was, and the note.
-  static std::string whereabouts(const RankRecord& r) {
-    std::string text;
-    if (const auto* open = open_of(r))
-      text = "in " + describe(*open);
-    else if (r.operations.empty())
-      text = "before its first operation";
-    else
-      text = "after " + describe(r.operations.back());
-    if (!r.note.empty() && open_of(r) == nullptr) text += fmt::format(", at \"{}\"", r.note);
-    return text;
   }
 
   /// The same for several: "(rank 1 in ..., rank 2 after ...)".
@@ -327,6 +327,10 @@ std::string describe(const RecordedOperation& operation) {
   const std::string label = s.label_text().empty() ? "" : fmt::format(" '{}'", s.label_text());
   return fmt::format("{}{} (operation {} of {})", name_of(s.kind), label, s.sequence,
                      operation.communicator);
+}
+
+std::string whereabouts(const RankRecord& record) {
+  return Job::whereabouts(record);
 }
 
 std::string post_mortem(const std::vector<RankRecord>& records, int size) {

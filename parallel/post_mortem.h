@@ -14,6 +14,9 @@ namespace sluice {
 /// started what others wait in. Of a job that was killed as a whole it says what can still be told.
 std::string post_mortem(const std::vector<RankRecord>& records, int size);
 
+/// "in all_reduce 'x' (operation 3 of world)", or after which one the rank was, and its note.
+std::string whereabouts(const RankRecord& record);
+
 /// "all_reduce 'gradients 3' (operation 42 of world)"
 std::string describe(const RecordedOperation& operation);
 

@@ -17,8 +17,7 @@ RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size
                 {.grace = std::chrono::milliseconds(1500)}) {}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
-  ring_operations_ = ring_.begin(communicator, signature) + 1;
-  return ring_operations_ - 1;
+  return ring_.begin(communicator, signature);
 }
 
 void RankMonitor::wait(std::uint64_t number, double timeout) {
@@ -34,6 +33,11 @@ void RankMonitor::end(std::uint64_t number) {
 
 std::string RankMonitor::post_mortem() {
   return sluice::post_mortem(read_rings(folder_), size_);
+}
+
+std::string RankMonitor::whereabouts() const {
+  const auto record = read_ring(ring_.path());
+  return record ? sluice::whereabouts(*record) : "where nobody knows";
 }
 
 }  // namespace sluice

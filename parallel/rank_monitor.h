@@ -19,11 +19,13 @@ class RankMonitor final : public Monitor {
   RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
               Watchdog::OnFailure on_failure);
 
-  Fault before() override { return injection_.apply(rank_, ring_operations_); }
+  Fault before() override { return injection_.apply(rank_, operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
   void wait(std::uint64_t number, double timeout) override;
   void end(std::uint64_t number) override;
   std::string post_mortem() override;
+  /// Where this rank is, for a sentence of its own.
+  std::string whereabouts() const;
 
   /// What the rank does between operations.
   void note(std::string_view text) { ring_.note(text); }
@@ -36,7 +38,7 @@ class RankMonitor final : public Monitor {
   std::filesystem::path folder_;
   int rank_, size_;
   Injection injection_;
-  std::uint64_t ring_operations_ = 0;  ///< begun so far
+  std::uint64_t operations_ = 0;  ///< asked for so far, with one that is skipped
   RingFile ring_;
   Watchdog watchdog_;
 };

@@ -152,7 +152,7 @@ bool Job::may_report(std::string& message, bool usage) {
     return false;
   }
   if (!usage && message.find("rank ") == std::string::npos)
-    message = fmt::format("rank {}: {}", rank(), message);
+    message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +37,11 @@ std::string read_to_end(int file) {
   return text;
 }
 
+void kill_group(pid_t process) {
+  ::kill(process, SIGKILL);  // before it has become a group
+  ::kill(-process, SIGKILL);
+}
+
 }  // namespace
 
 RunningProgram::RunningProgram(const std::string& name, const Arguments& arguments,
@@ -55,6 +61,9 @@ RunningProgram::RunningProgram(const std::string& name, const Arguments& argumen
   process_ = ::fork();
   if (process_ < 0) throw std::runtime_error("cannot start a process");
   if (process_ == 0) {
+    // A group of its own, to be killed with what it starts; and its end where the test is killed.
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(in, STDIN_FILENO);
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
@@ -69,7 +78,7 @@ RunningProgram::RunningProgram(const std::string& name, const Arguments& argumen
 
 RunningProgram::~RunningProgram() {
   if (process_ > 0) {
-    ::kill(process_, SIGKILL);
+    kill_group(process_);
     ::waitpid(process_, nullptr, 0);
   }
   ::close(out_);
@@ -96,7 +105,7 @@ ProgramResult RunningProgram::finish(int limit_seconds) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     pollfd wait{out_, POLLIN, 0};
     if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) == 0) {
-      ::kill(process_, SIGKILL);
+      kill_group(process_);
       result.timed_out = true;
       break;
     }

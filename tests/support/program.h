@@ -25,7 +25,7 @@ using Arguments = std::vector<std::string>;
 /// place without any timing.
 class RunningProgram {
  public:
-  /// `name` is that of a program of this project.
+  /// `name` is that of a program of this project, or the path of another.
   RunningProgram(const std::string& name, const Arguments& arguments, const std::string& input = {},
                  const std::filesystem::path& directory = {});
   ~RunningProgram();
@@ -35,7 +35,7 @@ class RunningProgram {
   void send(int signal) const;
   /// Whether the program has a handler of its own for this signal at this moment.
   bool catches(int signal) const;
-  /// Reads what it prints until it ends, or kills it after `limit_seconds`.
+  /// Reads what it prints until it ends, or kills it and its process group after `limit_seconds`.
   ProgramResult finish(int limit_seconds = 120);
 
  private:
