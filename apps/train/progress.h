@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +12,18 @@ namespace sluice {
 void say(const std::string& text);
 /// Of several ranks only one speaks: false makes this process silent. For `main`.
 void set_speaking(bool speaking);
+
+/// Runs from when it was made.
+class Stopwatch {
+ public:
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
 
 /// "1h37m", "4m05s", "12s"
 std::string format_duration(double seconds);

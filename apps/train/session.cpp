@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -35,11 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 class Session {
  public:
@@ -242,10 +236,10 @@ const char* Session::stop_asked(const StopSignal& signal) {
 void Session::train_until(std::int64_t last, const StopSignal& signal) {
   while (step_ < last && stop_asked(signal) == nullptr) {
     job_.note(fmt::format("step {}", step_ + 1));
-    const auto start = Clock::now();
+    const Stopwatch watch;
     const TrainStep result = training_.trainer.step(step_, loader_.batch(step_));
     ++step_;
-    record_step(step_, result, milliseconds_since(start));
+    record_step(step_, result, watch.milliseconds());
     guard_numbers(step_, result);
     if (due(step_, options_.check_replicas)) check_replicas();
     if (step_ == last) break;
@@ -308,9 +302,9 @@ void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
 
 void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
-  const auto start = Clock::now();
+  const Stopwatch watch;
   last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps * job_.size());
-  const double ms = milliseconds_since(start);
+  const double ms = watch.milliseconds();
   printer_->print(
       fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
   log("val", {{"step", step}, {"loss", last_val_}, {"ms", ms}});
@@ -334,11 +328,11 @@ void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   job_.note("saving");
   check_replicas();
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(),
                                          training_.checkpoint(), options_.keep);
   saved_step_ = step;
-  const double ms = milliseconds_since(start);
+  const double ms = watch.milliseconds();
   printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
   log("checkpoint", {{"step", step}, {"path", saved.string()}, {"ms", ms}});
 }
