@@ -94,17 +94,13 @@ Flags RankRuns::flags(const std::string& output, const Flags& changes) const {
 Arguments RankRuns::command(int ranks, const std::string& output, const Flags& changes,
                             const std::string& program) const {
   const std::string path = (fs::path(SLUICE_BIN_DIR) / program).string();
-  Arguments all{path};
+  // What the ranks leave in the folder for temporary files goes with this object.
+  Arguments all{"/usr/bin/env", "TMPDIR=" + this->path().string()};
   // More ranks than cores, and root, who is who tests in a container.
   if (ranks > 1)
-    all = {SLUICE_MPIRUN,
-           "--allow-run-as-root",
-           "--oversubscribe",
-           "--bind-to",
-           "none",
-           "-n",
-           std::to_string(ranks),
-           path};
+    all.insert(all.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to",
+                           "none", "-n", std::to_string(ranks)});
+  all.push_back(path);
   for (const auto& [flag, value] : flags(output, changes))
     all.push_back(flag + "=" + value);
   return all;
@@ -116,6 +112,12 @@ RanksResult RankRuns::run(int ranks, const std::string& output, const Flags& cha
   const std::string name = all.front();
   all.erase(all.begin());
   return result_of(RunningProgram(name, all).finish(limit_seconds), at(output));
+}
+
+void RankRuns::run_well(int ranks, const std::string& output, const Flags& changes) const {
+  run(ranks, output, changes).require_good();
+  for (const auto& entry : fs::directory_iterator(path()))
+    CHECK_THAT(entry.path().filename().string(), !Catch::Matchers::StartsWith("sluice-ranks"));
 }
 
 RunningRanks::RunningRanks(const RankRuns& runs, int ranks, const std::string& output,

@@ -43,10 +43,8 @@ class RankRuns : public TempDir {
   /// longer than a minute is killed. `program` takes the place of train_gpt2.
   RanksResult run(int ranks, const std::string& output, const Flags& changes,
                   const std::string& program = "train_gpt2") const;
-  /// The same, and it has to do its work.
-  void run_well(int ranks, const std::string& output, const Flags& changes) const {
-    run(ranks, output, changes).require_good();
-  }
+  /// The same, and it has to do its work and to leave nothing but that.
+  void run_well(int ranks, const std::string& output, const Flags& changes) const;
 
  private:
   friend class RunningRanks;
