@@ -121,7 +121,9 @@ void CommandLine::add(const std::string& flag, std::string& value, const std::st
 }
 
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
-  impl_->app.add_flag(flag, value, help)->group(impl_->heading);
+  auto* const option = impl_->app.add_flag(flag, value, help)->group(impl_->heading);
+  // Without its default in words, the resolved configuration would say false.
+  if (value) option->default_str("true");
 }
 
 void CommandLine::add(const std::string& flag, std::int64_t& value, const std::string& help,

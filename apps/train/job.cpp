@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <sstream>
 #include <thread>
 
 #include "apps/train/machine.h"
@@ -121,6 +122,29 @@ void Job::require_equal(std::string_view what, const std::string& mine) {
          ErrorKind::usage);
   // Nobody goes on while one of them ends.
   control_->barrier(what)->wait();
+}
+
+void Job::require_equal_options(const std::string& resolved) {
+  if (size() == 1) return;
+  std::istringstream mine(resolved), first(control_->share_text(resolved, 0, "options"));
+  constexpr std::array own{"data=", "val-data=", "output=", "threads=", "trace=", "config="};
+  const auto next = [&](std::istringstream& text) {
+    std::string line;
+    while (std::getline(text, line))
+      if (std::ranges::none_of(own, [&](const char* name) { return line.starts_with(name); }))
+        return line;
+    return std::string("nothing more");
+  };
+  std::string here, there;
+  do {
+    here = next(mine);
+    there = next(first);
+  } while (here == there && here != "nothing more");
+  if (here != there)
+    fail(fmt::format("rank {} was started with other options than rank 0: {} and {}", rank(), here,
+                     there),
+         ErrorKind::usage);
+  control_->barrier("options")->wait();
 }
 
 void Job::note(std::string_view text) {

@@ -39,6 +39,9 @@ class Job {
 
   /// Throws Error (usage) where a rank has another value than the first.
   void require_equal(std::string_view what, const std::string& mine);
+  /// The same for a resolved configuration, but for what ranks may have of their own: paths,
+  /// threads and faults.
+  void require_equal_options(const std::string& resolved);
   /// What this rank does between operations, for reports.
   void note(std::string_view text);
   /// All have done their work.

@@ -218,7 +218,8 @@ void Session::run() {
   if (step_ >= options_.steps && options_.steps > 0)
     say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
                     options_.steps));
-  printer_.emplace(step_, options_.steps, is_terminal(STDOUT_FILENO));
+  // mpirun gives ranks a terminal even where its own output goes to a file.
+  printer_.emplace(step_, options_.steps, job_.size() == 1 && is_terminal(STDOUT_FILENO));
   const StopSignal signal;
   train_until(options_.steps, signal);
   finish(stop_asked(signal));
@@ -389,6 +390,7 @@ void run_training(TrainOptions options, const std::string& resolved, Job& job) {
     return print_plan(options);
   }
   job.start(options);
+  job.require_equal_options(resolved);
   Session(options, resolved, job).run();
 }
 
