@@ -92,13 +92,14 @@ TEST_CASE("a rank that was given something else than the others is named") {
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
                            "=$v\"\n");
     fs::permissions(script, fs::perms::owner_all);
-    refused(runs, {4, {{flag, "-"}}, {"rank 2 has another " + what + " than rank 0: "}},
-            script.string());
+    refused(runs, {4, {{flag, "-"}}, {"rank 2 " + what}}, script.string());
   };
-  odd("--data", runs.at("other.bin"), runs.at("t.bin"), "data");
-  odd("--seed", "7", "8", "seed");
-  odd("--data-order", "sequential", "shuffled", "data_order");
-  odd("--precision", "bf16", "fp32", "memory plan");
+  odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: ");
+  const std::string others = "was started with other options than rank 0: ";
+  odd("--seed", "7", "8", others + "seed=7 and seed=8");
+  odd("--data-order", "sequential", "shuffled", others + "data-order=");
+  odd("--precision", "bf16", "fp32", others + "precision=");
+  odd("--dropout", "0.1", "0", others + "dropout=0.1 and dropout=0");
 }
 
 TEST_CASE("weights that differ between ranks are found, with the rank and the tensor",
