@@ -2,7 +2,14 @@
 
 #include <limits>
 
+#include "apps/train/sizes.h"
+
 namespace sluice {
+
+std::size_t bucket_bytes(const TrainOptions& o, bool gpu) {
+  if (o.bucket_size.empty()) return std::size_t{gpu ? 25u : 4u} << 20;
+  return parse_bytes("--bucket-size", o.bucket_size, std::size_t{4} << 10);
+}
 
 void declare_options(CommandLine& line, TrainOptions& o) {
   const double infinity = std::numeric_limits<double>::max();
@@ -81,7 +88,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.group("Ranks (under mpirun)");
   line.add("--dp", o.dp, "Ranks that share each batch; default: all of them", 1);
   line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
-  line.add_size("--bucket-size", o.bucket_size, "Gradients that are reduced at a time");
+  line.add_size("--bucket-size", o.bucket_size,
+                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB");
   line.add_choice("--communication", o.communication,
                   "How GPUs exchange; auto: NCCL where each rank has one of its own",
                   {"auto", "nccl", "staged"});

@@ -42,7 +42,7 @@ struct TrainOptions {
 
   std::optional<std::int64_t> dp;
   std::int64_t zero = 0;
-  std::string bucket_size = "25MiB", communication = "auto";
+  std::string bucket_size, communication = "auto";  ///< "4MiB"; empty: what suits the device
   bool overlap = true, checked = true;
   std::int64_t check_replicas = 100;
   double collective_timeout = 120;
@@ -69,6 +69,10 @@ struct TrainOptions {
 inline std::int64_t share_of(const TrainOptions& options) {
   return options.batch_size / options.dp.value_or(1);
 }
+
+/// --bucket-size in bytes. On the host a bucket that stays in the cache while it is added up wins;
+/// between GPUs one that is worth its latency.
+std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
 
 void declare_options(CommandLine& line, TrainOptions& options);
 

@@ -153,7 +153,7 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                    .profile = profile,
                    .interconnect = interconnect_of(o, profile),
                    .traffic = traffic_of(setup.config, chosen.choice, working)};
-  task.traffic.bucket = static_cast<double>(parse_bytes("--bucket-size", o.bucket_size));
+  task.traffic.bucket = static_cast<double>(bucket_bytes(o, profile.gpu));
   task.traffic.zero = o.zero > 0;
   task.traffic.overlap = o.overlap;
   return task;

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "apps/train/sizes.h"
-
 namespace sluice {
 namespace {
 
@@ -39,7 +37,7 @@ Partition divide(GPT2& model, const TrainOptions& o, const RunSetup& setup,
   const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
   return {layout,
           {.ranks = ranks,
-           .bucket_bytes = parse_bytes("--bucket-size", o.bucket_size, std::size_t{4} << 10),
+           .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
            .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
            .whole_tensors = o.optimizer == "adafactor"}};
 }
