@@ -340,7 +340,7 @@ int run(const Options& o) {
     Communicator c(std::move(transport), nullptr, {.checked = o.checked});
     return Bench(o, chosen, c).run();
   };
-  if (started_by_launcher()) {
+  if (launched_rank() >= 0) {
     if (o.ranks != 0)
       fail("--ranks is for threads: mpirun -n says how many there are", ErrorKind::usage);
     MpiProcess process;

@@ -1,15 +1,14 @@
-#include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "parallel/mpi_transport.h"
 
 namespace sluice {
 
-bool started_by_launcher() {
+int launched_rank() {
   // Open MPI's, PMI's (MPICH, Slurm) and PMIx's: the only way to know without starting MPI.
-  constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"};
-  return std::ranges::any_of(names, [](const char* name) { return std::getenv(name) != nullptr; });
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char* rank = std::getenv(name)) return std::atoi(rank);
+  return -1;
 }
 
 }  // namespace sluice

@@ -1,4 +1,6 @@
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "kernels/base/error.h"
 #include "parallel/mpi_transport.h"
@@ -8,6 +10,8 @@
 namespace sluice {
 
 MpiProcess::MpiProcess() : uncaught_(0) {
+  // All ranks come here. One of them tells, and its end is that of the others.
+  if (launched_rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
   fail(
       "this program was started as one of several ranks but built without MPI; install "
       "libopenmpi-dev and openmpi-bin and build again, or start it without mpirun",

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// Whether mpirun, srun or the like started this process as one of several.
-bool started_by_launcher();
+/// This process's rank where mpirun, srun or the like started it, else -1.
+int launched_rank();
 
 /// This process's part in MPI, from MPI_Init to MPI_Finalize. All messages are posted and tested,
 /// never waited for inside of MPI, where a waiting rank would take the core from a computing one.

@@ -3,7 +3,7 @@
 namespace sluice {
 
 World::World() {
-  if (!started_by_launcher()) {
+  if (launched_rank() < 0) {
     transport_ = make_self_transport();
     return;
   }
