@@ -78,6 +78,7 @@ class Communicator {
 
   /// From the next operation on.
   void set_monitor(std::shared_ptr<Monitor> monitor) { monitor_ = std::move(monitor); }
+  void set_checked(bool checked) { options_.checked = checked; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }

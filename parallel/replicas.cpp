@@ -50,8 +50,8 @@ void require_equal_weights(const ParameterSpace& space, Communicator& control,
       if (sums[rank] != usual) odd.push_back(rank);
     if (!odd.empty())
       fail(fmt::format(
-          "the weights of rank {} differ from the other ranks' {}, in {} first; nothing "
-          "was saved since: start again from the last checkpoint",
+          "the weights of rank {} differ from the other ranks' {}, in {} first; what was saved "
+          "before that is good",
           fmt::join(odd, ", "), when, space.slots()[slot].name));
   }
 }

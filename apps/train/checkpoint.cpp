@@ -263,9 +263,11 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
   const fs::path final_path = folder / step_name(step);
   if (ranks.rank() == 0) {
     write_checkpoint(final_path, step, run, state);
-    auto all = list_checkpoints(folder);
-    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
-      fs::remove_all(all[i]);
+    auto others = list_checkpoints(folder);
+    // The new one stays, also where later steps of a run that was given up lie beside it.
+    std::erase(others, final_path);
+    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= others.size(); ++i)
+      fs::remove_all(others[i]);
   } else {
     write_weights({}, state);
     write_optimizer({}, state);

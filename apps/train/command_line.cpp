@@ -9,6 +9,7 @@
 #include <new>
 #include <sstream>
 
+#include "apps/train/progress.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -189,7 +190,9 @@ bool CommandLine::parse(int argc, const char* const* argv) {
   try {
     impl_->app.parse(arguments);
   } catch (const CLI::Success& done) {
-    impl_->app.exit(done);
+    std::ostringstream text;  // by say(), which of several ranks only one does
+    impl_->app.exit(done, text, text);
+    say(text.str());
     return false;
   } catch (const CLI::ConfigError& error) {
     const std::string text = error.what();

@@ -81,14 +81,16 @@ void Job::start(TrainOptions& o) {
   o.dp = size();
   communication_ = {.timeout = o.collective_timeout, .checked = o.checked};
   wish_ = o.communication;
-  control_ = world_.communicator(nullptr, communication_);
+  // Whether operations are compared is itself an option that ranks could have different.
+  control_ = world_.communicator(nullptr, {.timeout = o.collective_timeout});
   int threads = static_cast<int>(o.threads);
   if (size() > 1) {
     if (const int gpus = cuda_devices(); gpus > 0) {
       use_gpu(world_.local_rank() % gpus);
       sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
     }
-    if (threads == 0) threads = share_of_cores(*control_);
+    const int share = share_of_cores(*control_);  // all ask, whatever their --threads
+    if (threads == 0) threads = share;
     choose_folder(o);
     const auto end_job = [folder = folder_](const std::string& sentence) {
       if (speak_first(folder)) fmt::print(stderr, "train_gpt2: error: {}\n", sentence);
@@ -101,6 +103,7 @@ void Job::start(TrainOptions& o) {
 }
 
 Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest) {
+  require_equal("kind of device", device->device().kind == DeviceKind::cuda ? "cuda" : "cpu");
   if (size() == 1 || device->device().kind != DeviceKind::cuda) return {control_, control_};
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
@@ -127,7 +130,8 @@ void Job::require_equal(std::string_view what, const std::string& mine) {
 void Job::require_equal_options(const std::string& resolved) {
   if (size() == 1) return;
   std::istringstream mine(resolved), first(control_->share_text(resolved, 0, "options"));
-  constexpr std::array own{"data=", "val-data=", "output=", "threads=", "trace=", "config="};
+  constexpr std::array own{
+      "data=", "val-data=", "output=", "threads=", "trace=", "config=", "inject=", "rank-files="};
   const auto next = [&](std::istringstream& text) {
     std::string line;
     while (std::getline(text, line))
@@ -145,6 +149,7 @@ void Job::require_equal_options(const std::string& resolved) {
                      there),
          ErrorKind::usage);
   control_->barrier("options")->wait();
+  control_->set_checked(communication_.checked);
 }
 
 void Job::note(std::string_view text) {
@@ -177,6 +182,7 @@ bool Job::may_report(std::string& message, bool usage) {
   }
   if (!usage && message.find("rank ") == std::string::npos)
     message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
+  if (!usage && folder_is_ours_) message += fmt::format(" (post_mortem {})", folder_.string());
   return true;
 }
 

@@ -41,9 +41,19 @@ Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
   require_budgets(options, profile);
   Plan plan = plan_run(options, setup, profile).chosen;
   job.require_equal("memory plan", to_flags(plan.choice));
-  // Parts of the optimizer state differ in size by a block or two.
-  if (options.zero == 1 && job.rank() > 0)
-    plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
+  if (options.zero != 1) return plan;
+  // Parts of the optimizer state differ in size, and the plan was the first rank's.
+  plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
+  const Budgets budgets = budgets_of(options, profile);
+  const std::size_t needed = plan.memory.high_water + budgets.device_reserve;
+  const auto all = job.control().gather_values(needed, "memory");
+  const auto most = std::ranges::max_element(all);
+  if (*most > budgets.device_allowed)
+    fail(fmt::format(
+             "with --zero 1 the parts of the optimizer state differ: rank {} needs {} bytes, "
+             "{} more than allowed; give it more, a smaller --micro-batch or --recompute",
+             most - all.begin(), *most, *most - budgets.device_allowed),
+         ErrorKind::usage);
   return plan;
 }
 

@@ -114,12 +114,14 @@ Session::Session(const TrainOptions& options, const std::string& resolved, Job& 
   // Nothing is written before everything that is given has been read and found good.
   load_or_initialize();
   resume();
+  job.require_equal("step to start at", std::to_string(step_));
   require_equal_weights(training_.space, job.control(), "at the start");
   prepare_output(resolved);
 }
 
 void Session::require_agreement() {
   job_.require_equal("program", SLUICE_VERSION);
+  job_.require_equal("validation data", setup_.data.val ? fingerprint(*setup_.data.val) : "none");
   const nlohmann::json identity = run_identity();
   for (const auto& [key, value] : identity.items())
     job_.require_equal(key, value.dump());

@@ -113,6 +113,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
 
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const {
   const NoGrad no_grad;
+  // A rank without a batch of its own has weights to give all the same.
+  ranks_.optimizer.finish();
   const DevicePtr& device = space_.device();
   const std::int64_t rows = std::min(options_.micro_batch, (tokens.size() - 1) / options_.seq_len);
   const std::int64_t count = rows * options_.seq_len;

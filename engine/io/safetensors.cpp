@@ -122,6 +122,12 @@ void SafetensorsWriter::write_through(std::span<const std::byte> bytes) {
   file_->write(bytes);
   crc32_ = static_cast<std::uint32_t>(
       ::crc32_z(crc32_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
+  // Synced on the way, so that the end of a large file does not keep others waiting for minutes.
+  constexpr std::uint64_t stretch = std::uint64_t{256} << 20;
+  unsynced_ += bytes.size();
+  if (unsynced_ < stretch) return;
+  file_->sync();
+  unsynced_ = 0;
 }
 
 }  // namespace sluice

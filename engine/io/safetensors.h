@@ -73,6 +73,7 @@ class SafetensorsWriter {
   std::vector<StoredTensor> tensors_;
   std::uint64_t data_bytes_ = 0;
   std::uint64_t written_ = 0;
+  std::uint64_t unsynced_ = 0;
   std::uint32_t crc32_ = 0;
 };
 

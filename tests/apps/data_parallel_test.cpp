@@ -8,6 +8,7 @@
 #include "parallel/replicas.h"
 #include "parallel/staged_backend.h"
 #include "parallel/thread_transport.h"
+#include "tests/support/devices.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
@@ -288,6 +289,29 @@ TEST_CASE("validation among ranks is that of one process", "[ranks][threads]") {
                  ranks.control->gather_values(run.training().trainer.evaluate(*tokens, 11), "loss");
              if (ranks.rank() == 0) CHECK(all == std::vector(3, expected));
            });
+}
+
+TEST_CASE("ranks without a validation batch give their weights to those that have one",
+          "[ranks][threads]") {
+  const ThreadCount one(1);
+  TrainingTask task = task_for(DType::bf16);
+  task.batch_size = 3;
+  const auto tokens = tokens_in_memory(random_ids(9, 400, 3));
+  for (const DeviceKind kind : device_kinds())
+    for (const MemoryChoice& choice : {task.resident(), offloaded(task.resident(), 0, 5000, 2)}) {
+      CAPTURE(static_cast<int>(kind), choice.streams());
+      std::vector<double> losses;
+      for (const std::int64_t zero : {0, 1}) {
+        task.zero = zero;
+        on_ranks(3, task, choice, kind, [&](const Ranks& ranks, const DevicePtr& device) {
+          TrainingRun run(task, choice, device, {}, ranks);
+          run.step();
+          const double loss = run.training().trainer.evaluate(*tokens, 3);
+          if (ranks.rank() == 0) losses.push_back(loss);
+        });
+      }
+      CHECK(losses[0] == losses[1]);
+    }
 }
 
 }  // namespace sluice::test

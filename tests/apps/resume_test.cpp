@@ -289,6 +289,22 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
   CHECK(usage == 0);
 }
 
+TEST_CASE("what was saved last stays, whatever its step") {
+  const TempDir dir;
+  const auto device = make_cpu_device();
+  const auto made = random_model(small_config(), device, DType::f32);
+  const auto optimizer = make_adamw(*made.space, {});
+  LossScaler scaler;
+  SingleRank rank(*made.space, *optimizer);
+  const CheckpointState state{*made.space, *optimizer, scaler, rank.parallel};
+  for (const std::int64_t step : {20, 30})
+    save_checkpoint(dir.path(), step, Json::object(), state, 5);
+  // Of a run that went back to step 20.
+  const auto saved = save_checkpoint(dir.path(), 24, Json::object(), state, 1);
+  CHECK(list_checkpoints(dir.path()) == std::vector{saved});
+  CHECK(load_checkpoint(saved, Json::object(), state) == 24);
+}
+
 TEST_CASE("without an older checkpoint, damage ends the program in one line") {
   const Runs runs;
   runs.run("out", 2, {"--threads", "1"});
