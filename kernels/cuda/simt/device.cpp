@@ -161,13 +161,13 @@ class SimtRuntime final : public Runtime {
 
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
-    if (is_pinned(from)) return push(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    if (is_pinned(from)) return push(stream, {.run = [=] { std::copy_n(from, bytes, to); }});
     auto staged = std::make_shared<std::vector<std::byte>>(from, from + bytes);
-    push(stream, {.run = [=] { std::memcpy(to, staged->data(), bytes); }});
+    push(stream, {.run = [=] { std::copy_n(staged->data(), bytes, to); }});
   }
   void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
                     Stream stream) override {
-    push(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
+    push(stream, {.run = [=] { std::copy_n(from, bytes, to); }});
     if (!is_pinned(to)) synchronize(stream);
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
