@@ -24,6 +24,8 @@ class Operation {
  public:
   /// Whether it is over; moves all operations of the communicator along.
   bool done();
+  /// The same as far as is known.
+  bool over() const { return over_; }
   /// Until it is over and its result may be used in the stream of the call. Throws Error when the
   /// ranks turn out to have started different operations, when one has failed, and at the deadline.
   void wait();

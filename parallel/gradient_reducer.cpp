@@ -79,7 +79,7 @@ void GradientReducer::start(std::size_t index) {
     const std::string label = fmt::format("gradients {}", index);
     CallOptions call{.label = label, .stream = data.stream()};
     if (!scratch_.empty()) {
-      // The operation before the last in the same scratch must be over.
+      // The last operation in the same scratch must be over.
       if (under_way_.size() >= scratch_.size())
         under_way_[under_way_.size() - scratch_.size()].handle->wait();
       call.scratch = scratch_[under_way_.size() % scratch_.size()].view();
@@ -95,7 +95,7 @@ void GradientReducer::start(std::size_t index) {
 
 void GradientReducer::note_finished() {
   for (UnderWay& one : under_way_) {
-    if (one.recorded || !one.handle->done()) continue;
+    if (one.recorded || !one.handle->over()) continue;
     one.recorded = true;
     if (timeline_ != nullptr) timeline_->end(one.span);
   }

@@ -133,14 +133,4 @@ std::vector<SpaceRange> Partition::owned(int rank) const {
   return ranges;
 }
 
-std::int64_t Partition::largest_part(bool narrow) const {
-  std::int64_t largest = 0;
-  for (const Bucket& bucket : buckets_)
-    for (const Gradients& gradients : bucket.gradients)
-      if (gradients.narrow == narrow)
-        for (const Part& part : gradients.parts)
-          largest = std::max(largest, part.count);
-  return largest;
-}
-
 }  // namespace sluice

@@ -41,8 +41,6 @@ class Partition {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   /// The parts of a rank, ascending.
   std::vector<SpaceRange> owned(int rank) const;
-  /// Elements of the largest part, of any bucket and rank, in a gradient buffer.
-  std::int64_t largest_part(bool narrow) const;
 
  private:
   std::vector<Bucket> buckets_;

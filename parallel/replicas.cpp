@@ -2,32 +2,25 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <zlib.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 namespace sluice {
 namespace {
 
-/// A polynomial of the bytes, eight at a time, modulo 2^64: any single difference changes it.
-std::uint64_t checksum(const Tensor& tensor) {
-  constexpr std::uint64_t base = 0x9E3779B97F4A7C15ull;
+std::uint32_t checksum(const Tensor& tensor) {
   constexpr std::int64_t piece = std::int64_t{1} << 20;
-  std::uint64_t sum = 1;
+  uLong sum = crc32_z(0, nullptr, 0);
   std::vector<std::byte> bytes;
   for (std::int64_t first = 0; first < tensor.size(); first += piece) {
     const Tensor part = tensor.slice(first, {std::min(piece, tensor.size() - first)});
-    bytes.assign((part.bytes() + 7) / 8 * 8, std::byte{});
-    part.copy_bytes_to(std::span(bytes).first(part.bytes()));
-    for (std::size_t at = 0; at < bytes.size(); at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes.data() + at, 8);
-      sum = (sum ^ word) * base;
-      sum ^= sum >> 32;
-    }
+    bytes.resize(part.bytes());
+    part.copy_bytes_to(bytes);
+    sum = crc32_z(sum, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
   }
-  return sum;
+  return static_cast<std::uint32_t>(sum);
 }
 
 }  // namespace
@@ -35,16 +28,16 @@ std::uint64_t checksum(const Tensor& tensor) {
 void require_equal_weights(const ParameterSpace& space, Communicator& control,
                            std::string_view when) {
   if (control.size() == 1) return;
-  std::vector<std::uint64_t> mine;
+  std::vector<std::uint32_t> mine;
   for (const auto& slot : space.slots())
     mine.push_back(checksum(space.working().slice(slot.offset, {slot.size})));
-  const auto all = control.gather_values(std::span<const std::uint64_t>(mine), "replicas");
+  const auto all = control.gather_values(std::span<const std::uint32_t>(mine), "replicas");
   for (std::size_t slot = 0; slot < mine.size(); ++slot) {
-    std::vector<std::uint64_t> sums;
+    std::vector<std::uint32_t> sums;
     for (int rank = 0; rank < control.size(); ++rank)
       sums.push_back(all[static_cast<std::size_t>(rank) * mine.size() + slot]);
     const auto usual = *std::ranges::max_element(
-        sums, {}, [&](std::uint64_t sum) { return std::ranges::count(sums, sum); });
+        sums, {}, [&](std::uint32_t sum) { return std::ranges::count(sums, sum); });
     std::vector<std::size_t> odd;
     for (std::size_t rank = 0; rank < sums.size(); ++rank)
       if (sums[rank] != usual) odd.push_back(rank);

@@ -59,8 +59,6 @@ Job::Job() {
   set_speaking(rank() == 0);
 }
 
-Job::~Job() = default;
-
 void Job::choose_folder(const TrainOptions& o) {
   std::string path = o.rank_files;
   if (path.empty() && rank() == 0) {

@@ -19,7 +19,6 @@ class Job {
  public:
   /// Joins the others where a launcher has started several. All but the first become silent.
   Job();
-  ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 

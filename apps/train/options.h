@@ -70,8 +70,8 @@ inline std::int64_t share_of(const TrainOptions& options) {
   return options.batch_size / options.dp.value_or(1);
 }
 
-/// --bucket-size in bytes. On the host a bucket that stays in the cache while it is added up wins;
-/// between GPUs one that is worth its latency.
+/// --bucket-size in bytes. On the host it also sets what reductions take of the memory: four times
+/// (N-1)/N of a bucket for N ranks. Between GPUs a bucket should be worth its latency.
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
 
 void declare_options(CommandLine& line, TrainOptions& options);

@@ -45,15 +45,20 @@ Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
   // Parts of the optimizer state differ in size, and the plan was the first rank's.
   plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
   const Budgets budgets = budgets_of(options, profile);
-  const std::size_t needed = plan.memory.high_water + budgets.device_reserve;
-  const auto all = job.control().gather_values(needed, "memory");
+  const auto excess = [](std::size_t needed, std::size_t allowed) {
+    return needed > allowed ? needed - allowed : 0;
+  };
+  const std::size_t here =
+      excess(plan.memory.high_water + budgets.device_reserve, budgets.device_allowed) +
+      (profile.gpu ? excess(plan.memory.host + budgets.host_reserve, budgets.host_allowed) : 0);
+  const auto all = job.control().gather_values(here, "memory");
   const auto most = std::ranges::max_element(all);
-  if (*most > budgets.device_allowed)
-    fail(fmt::format(
-             "with --zero 1 the parts of the optimizer state differ: rank {} needs {} bytes, "
-             "{} more than allowed; give it more, a smaller --micro-batch or --recompute",
-             most - all.begin(), *most, *most - budgets.device_allowed),
-         ErrorKind::usage);
+  if (*most > 0)
+    fail(
+        fmt::format("with --zero 1 the parts of the optimizer state differ: rank {} needs {} bytes "
+                    "more than allowed; give it more, a smaller --micro-batch or --recompute",
+                    most - all.begin(), *most),
+        ErrorKind::usage);
   return plan;
 }
 
