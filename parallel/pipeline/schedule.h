@@ -34,6 +34,10 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
+/// More than a job can want, so that a slip of the pen does not ask for all memory.
+inline constexpr int most_ranks = 4096, most_stages = 65536, most_micro_batches = 65536;
+inline constexpr int most_forwards = 1 << 24;  ///< stages times micro-batches
+
 // Computing alone: lower() adds what is sent and received. Micro-batches go backward in ascending
 // order everywhere, so that gradients are added in the same order whatever the schedule.
 
@@ -47,14 +51,20 @@ Schedule gpipe(int ranks, int micro_batches);
 Schedule one_forward_one_backward(int ranks, int micro_batches);
 /// The same with `virtual_stages` stages on each rank, stage s on rank s % ranks (Narayanan et al.,
 /// "Efficient large-scale language model training on GPU clusters", 2021, section 2.2): the bubble
-/// shrinks by `virtual_stages`. Micro-batches go in groups of `ranks`; the last may be smaller.
+/// shrinks by `virtual_stages`. Micro-batches go in groups of `ranks`; the last may be smaller, and
+/// then ranks wait as if it were not. With one virtual stage: one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
-/// The rank of every stage: where its actions are. -1: nowhere.
+/// The rank of every stage: where its actions are, the first of several. -1: nowhere.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
+/// Whether something is sent or received: the schedule is lowered.
+bool has_messages(const Schedule& schedule);
+
 /// Adds messages between stages of different ranks: results are sent as soon as they are computed,
-/// and memory for what an action needs is ready one computing action earlier.
+/// and memory for what an action needs is ready one computing action earlier, before the send that
+/// precedes that one: two ranks that both send first would wait for each other. An Error if the
+/// schedule has messages.
 Schedule lower(const Schedule& computing);
 
 }  // namespace sluice

@@ -1,0 +1,119 @@
+#include "parallel/pipeline/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "parallel/pipeline/messages.h"
+#include "parallel/pipeline/schedule_text.h"
+
+namespace sluice {
+namespace {
+
+using Kind = Action::Kind;
+
+class Rendezvous {
+ public:
+  Rendezvous(const Schedule& schedule, const ActionPlaces& places)
+      : schedule_(schedule),
+        places_(places),
+        next_(schedule.ranks.size()),
+        begun_(schedule.ranks.size()),
+        listed_(schedule.ranks.size()) {}
+
+  void run() {
+    for (int rank = static_cast<int>(next_.size()); rank-- > 0;)
+      wake(rank);
+    while (!awake_.empty()) {
+      const int rank = awake_.back();
+      awake_.pop_back();
+      listed_[static_cast<std::size_t>(rank)] = false;
+      advance(rank);
+    }
+    for (int rank = 0; rank < static_cast<int>(next_.size()); ++rank)
+      if (!at_end(rank)) refuse_cycle(rank);
+  }
+
+ private:
+  int& next(int rank) { return next_[static_cast<std::size_t>(rank)]; }
+  int next(int rank) const { return next_[static_cast<std::size_t>(rank)]; }
+  bool at_end(int rank) const {
+    return next(rank) == static_cast<int>(schedule_.ranks[static_cast<std::size_t>(rank)].size());
+  }
+  const Action& current(int rank) const { return Place{rank, next(rank)}.in(schedule_); }
+  int rank_of(const Action& action) const { return places_.messages().rank_of(action.stage); }
+
+  void wake(int rank) {
+    if (listed_[static_cast<std::size_t>(rank)]) return;
+    listed_[static_cast<std::size_t>(rank)] = true;
+    awake_.push_back(rank);
+  }
+
+  /// As far as it goes. The other side of each message may wait for its beginning, which is once:
+  /// two ranks that wait for each other would wake each other for ever.
+  void advance(int rank) {
+    int& begun = begun_[static_cast<std::size_t>(rank)];
+    for (; !at_end(rank); ++next(rank)) {
+      const Action& action = current(rank);
+      if (next(rank) == begun) {
+        ++begun;
+        if (!action.computes()) wake(rank_of(counterpart(action)));
+      }
+      if (waits_for(rank) >= 0) return;
+    }
+  }
+
+  /// The rank that this one waits for at its current action, or -1.
+  int waits_for(int rank) const {
+    const Action& action = current(rank);
+    if (action.kind == Kind::send_output || action.kind == Kind::send_gradient) {
+      const Action receive = counterpart(action);
+      const int receiver = rank_of(receive);
+      return next(receiver) > places_.index(receive) ? -1 : receiver;
+    }
+    if (!action.computes()) return -1;
+    const auto receive = places_.messages().received_by(action);
+    if (!receive) return -1;
+    const Action send = counterpart(*receive);
+    const int sender = rank_of(send);
+    return next(sender) >= places_.index(send) ? -1 : sender;
+  }
+
+  [[noreturn]] void refuse_cycle(int rank) const {
+    // A rank waits for one other, which waits too: after so many steps the way is in a circle.
+    for (std::size_t i = 0; i < next_.size(); ++i)
+      rank = waits_for(rank);
+    std::vector<int> cycle{rank};
+    while ((rank = waits_for(rank)) != cycle.front())
+      cycle.push_back(rank);
+    std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
+    constexpr std::size_t most_shown = 8;
+    std::string text = fmt::format("deadlock: rank {}", cycle.front());
+    std::vector<Place> shown;
+    for (std::size_t i = 0; i < cycle.size(); ++i) {
+      if (i == most_shown) {
+        text += fmt::format(", and so on round {} ranks", cycle.size());
+        break;
+      }
+      shown.push_back({cycle[i], next(cycle[i])});
+      text += fmt::format("{} waits in {} for rank {}", i == 0 ? "" : ", which",
+                          to_text(current(cycle[i])), waits_for(cycle[i]));
+    }
+    refuse(schedule_, text, shown);
+  }
+
+  const Schedule& schedule_;
+  const ActionPlaces& places_;
+  std::vector<int> next_;     ///< each rank's next action
+  std::vector<int> begun_;    ///< how many of each rank's actions have begun
+  std::vector<int> awake_{};  ///< ranks that may be able to go on
+  std::vector<bool> listed_;  ///< whether a rank is among them
+};
+
+}  // namespace
+
+void check_rendezvous(const Schedule& schedule, const ActionPlaces& places) {
+  Rendezvous(schedule, places).run();
+}
+
+}  // namespace sluice

@@ -1,0 +1,216 @@
+#include "parallel/pipeline/schedule_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "kernels/base/error.h"
+#include "parallel/pipeline/simulator.h"
+
+namespace sluice {
+namespace {
+
+using Kind = Action::Kind;
+
+struct Name {
+  Kind kind;
+  std::string_view text;
+};
+
+constexpr std::array<Name, 6> names{{{Kind::forward, "F"},
+                                     {Kind::backward, "B"},
+                                     {Kind::send_output, "SEND_F"},
+                                     {Kind::receive_input, "RECV_F"},
+                                     {Kind::send_gradient, "SEND_B"},
+                                     {Kind::receive_gradient, "RECV_B"}}};
+
+std::string_view name_of(Kind kind) {
+  const auto name =
+      std::find_if(names.begin(), names.end(), [&](const Name& n) { return n.kind == kind; });
+  return name->text;
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+/// Removes what comes before `separator`, and it, from `rest`.
+std::string_view take_until(std::string_view& rest, char separator) {
+  const auto end = std::min(rest.find(separator), rest.size());
+  const std::string_view taken = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return taken;
+}
+
+class CsvReader {
+ public:
+  Schedule read(std::string_view text) {
+    if (text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);  // a byte order mark
+    while (!text.empty()) {
+      ++line_;
+      std::string_view line = take_until(text, '\n');
+      if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+      read_line(line);
+    }
+    if (schedule_.ranks.empty())
+      fail("the schedule has no rows: a row for each rank, with cells such as 0F0,0B0",
+           ErrorKind::usage);
+    if (highest_.stage < 0) fail("the schedule has no actions", ErrorKind::usage);
+    schedule_.stages = highest_.stage + 1;
+    schedule_.micro_batches = highest_.micro_batch + 1;
+    return std::move(schedule_);
+  }
+
+ private:
+  void read_line(std::string_view line) {
+    const std::string_view content = trimmed(line);
+    if (content.empty()) {
+      if (blank_ == 0) blank_ = line_;
+      return;
+    }
+    if (content.front() == '#') return;
+    if (blank_ > 0 && !schedule_.ranks.empty())
+      fail(fmt::format("schedule, line {}: blank, but line {} goes on: a rank without actions is "
+                       "a row of two empty cells",
+                       blank_, line_),
+           ErrorKind::usage);
+    blank_ = 0;
+    if (schedule_.ranks.size() == static_cast<std::size_t>(most_ranks))
+      fail(fmt::format("schedule, line {}: more than {} ranks", line_, most_ranks),
+           ErrorKind::usage);
+    auto& actions = schedule_.ranks.emplace_back();
+    column_ = 0;
+    while (!line.empty()) {
+      ++column_;
+      const std::string_view cell = trimmed(take_until(line, ','));
+      if (!cell.empty()) actions.push_back(read_cell(cell));
+    }
+  }
+
+  Action read_cell(std::string_view cell) {
+    Action action;
+    std::string_view rest = cell;
+    const auto stage = number(rest);
+    const auto name = take_name(rest);
+    const auto micro_batch = number(rest);
+    if (!stage || !name || !micro_batch || !rest.empty())
+      refuse(cell, "is not an action such as 0F3, 0B3, 0SEND_F3 or 1RECV_F3");
+    if (*stage >= most_stages) refuse(cell, fmt::format("has a stage over {}", most_stages - 1));
+    if (*micro_batch >= most_micro_batches)
+      refuse(cell, fmt::format("has a micro-batch over {}", most_micro_batches - 1));
+    action = {*name, *stage, *micro_batch};
+    highest_.stage = std::max(highest_.stage, action.stage);
+    highest_.micro_batch = std::max(highest_.micro_batch, action.micro_batch);
+    return action;
+  }
+
+  /// Without sign or leading zeros. What is too large stays so.
+  static std::optional<int> number(std::string_view& rest) {
+    constexpr int far_too_large = 100'000'000;
+    std::size_t digits = 0;
+    int value = 0;
+    for (; digits < rest.size() && is_digit(rest[digits]); ++digits)
+      value = std::min(value * 10 + (rest[digits] - '0'), far_too_large);
+    if (digits == 0 || (digits > 1 && rest.front() == '0')) return std::nullopt;
+    rest.remove_prefix(digits);
+    return value;
+  }
+
+  static std::optional<Kind> take_name(std::string_view& rest) {
+    const auto end = std::find_if(rest.begin(), rest.end(), is_digit);
+    const auto size = static_cast<std::size_t>(end - rest.begin());
+    for (const Name& name : names)
+      if (rest.substr(0, size) == name.text) {
+        rest.remove_prefix(size);
+        return name.kind;
+      }
+    return std::nullopt;
+  }
+
+  [[noreturn]] void refuse(std::string_view cell, const std::string& why) const {
+    constexpr std::size_t most_shown = 40;
+    std::string shown(cell.substr(0, most_shown));
+    for (char& c : shown)
+      if (c < ' ' || c > '~') c = '?';
+    fail(fmt::format("schedule, line {}, column {}: '{}'{} {}", line_, column_, shown,
+                     cell.size() > most_shown ? "..." : "", why),
+         ErrorKind::usage);
+  }
+
+  Schedule schedule_{};
+  Action highest_{.stage = -1, .micro_batch = -1};
+  int line_ = 0, column_ = 0;
+  int blank_ = 0;  ///< the first of the blank lines before this one
+};
+
+/// A rank's line as far as `width`.
+std::string grid_line(const std::vector<Simulation::Span>& spans, bool several, std::size_t slot,
+                      std::size_t width) {
+  std::string line;
+  for (const auto& span : spans) {
+    const auto begin = static_cast<std::size_t>(span.start) * slot;
+    const auto end = static_cast<std::size_t>(span.end) * slot;
+    line.resize(std::min(begin, width + 1), ' ');
+    if (begin > width) break;
+    line += several ? to_text(span.action)
+                    : fmt::format("{}{}", name_of(span.action.kind), span.action.micro_batch);
+    if (end > begin + slot) line.resize(end - 1, '-');  // over several slots
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string to_text(const Action& action) {
+  return fmt::format("{}{}{}", action.stage, name_of(action.kind), action.micro_batch);
+}
+
+std::string to_csv(const Schedule& schedule) {
+  std::string text;
+  for (const auto& actions : schedule.ranks) {
+    for (std::size_t i = 0; i < actions.size(); ++i)
+      text += (i == 0 ? "" : ",") + to_text(actions[i]);
+    text += actions.empty() ? ",\n" : "\n";
+  }
+  return text;
+}
+
+Schedule schedule_from_csv(std::string_view text) {
+  return CsvReader().read(text);
+}
+
+std::string to_grid(const Schedule& schedule, const GridOptions& options) {
+  if (options.width < 20 || options.forward < 1 || options.backward < 1)
+    fail("a grid has lines of 20 characters or more, and actions of one slot or more",
+         ErrorKind::usage);
+  const StageCosts costs{.forward = static_cast<double>(options.forward),
+                         .backward = static_cast<double>(options.backward)};
+  const std::vector<StageCosts> all(static_cast<std::size_t>(std::max(schedule.stages, 0)), costs);
+  const Simulation simulation = simulate(schedule, all);
+  const bool several = static_cast<std::size_t>(schedule.stages) > schedule.ranks.size();
+  std::size_t slot = fmt::format("F{} ", schedule.micro_batches - 1).size();
+  if (several) slot += fmt::format("{}", schedule.stages - 1).size();
+  const auto digits = fmt::format("{}", schedule.ranks.size() - 1).size();
+  std::string text;
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    std::string line = fmt::format("rank {:>{}} |", rank, digits);
+    const std::size_t left = static_cast<std::size_t>(options.width) - line.size();
+    std::string cells = grid_line(simulation.ranks[rank], several, slot, left);
+    if (cells.size() > left) {
+      cells.resize(left - 3);
+      cells += "...";
+    }
+    text += line + cells + "\n";
+  }
+  return text;
+}
+
+}  // namespace sluice

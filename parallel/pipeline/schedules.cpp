@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace sluice {
+namespace {
+
+using Kind = Action::Kind;
+using Actions = std::vector<Action>;
+
+void check_number(std::string_view what, int number, int most) {
+  if (number < 1 || number > most)
+    fail(fmt::format("a pipeline has 1 to {} {}, not {}", most, what, number), ErrorKind::usage);
+}
+
+/// What a schedule is made from.
+struct Shape {
+  int ranks;
+  int virtual_stages;
+  int micro_batches;
+
+  /// Those of whole groups.
+  int planned() const { return (micro_batches + ranks - 1) / ranks * ranks; }
+};
+
+Shape checked(const Shape& shape) {
+  check_number("ranks", shape.ranks, most_ranks);
+  check_number("virtual stages a rank", shape.virtual_stages, most_stages / shape.ranks);
+  check_number("micro-batches", shape.micro_batches, most_micro_batches);
+  const int stages = shape.ranks * shape.virtual_stages;
+  if (stages > most_forwards / shape.micro_batches)
+    fail(fmt::format("a schedule has {} forwards at most, not {} stages times {} micro-batches",
+                     most_forwards, stages, shape.micro_batches),
+         ErrorKind::usage);
+  return shape;
+}
+
+/// One rank's forwards or backwards: a group of micro-batches at each of its stages, then the next
+/// group. Backward begins with the last stage, but with the first micro-batch. All groups are
+/// whole.
+Actions in_groups(Kind kind, int rank, const Shape& shape) {
+  Actions actions;
+  for (int begin = 0; begin < shape.planned(); begin += shape.ranks)
+    for (int i = 0; i < shape.virtual_stages; ++i) {
+      const int chunk = kind == Kind::forward ? i : shape.virtual_stages - 1 - i;
+      for (int j = 0; j < shape.ranks; ++j)
+        actions.push_back({kind, chunk * shape.ranks + rank, begin + j});
+    }
+  return actions;
+}
+
+/// `warm_up` forwards, then one forward and one backward in turn, then the backwards left.
+/// `warm_up` is a function of the rank.
+///
+/// Micro-batches that make the last group whole are left out in the end. A small group would make
+/// a rank wait for what it sent round all ranks with too few actions between, which is a deadlock;
+/// but what is left of a schedule that runs runs too.
+template <typename WarmUp>
+Schedule in_turn(const Shape& shape, WarmUp warm_up) {
+  Schedule schedule{.stages = shape.ranks * shape.virtual_stages,
+                    .micro_batches = shape.micro_batches};
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const Actions forwards = in_groups(Kind::forward, rank, shape);
+    const Actions backwards = in_groups(Kind::backward, rank, shape);
+    const auto ahead = std::min(static_cast<std::size_t>(warm_up(rank)), forwards.size());
+    Actions& actions = schedule.ranks.emplace_back();
+    const auto add = [&](const Action& action) {
+      if (action.micro_batch < shape.micro_batches) actions.push_back(action);
+    };
+    for (std::size_t i = 0; i < forwards.size() + ahead; ++i) {
+      if (i < forwards.size()) add(forwards[i]);
+      if (i >= ahead) add(backwards[i - ahead]);
+    }
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Schedule layer_split(int ranks, int micro_batches) {
+  return in_turn(checked({ranks, 1, micro_batches}), [](int) { return 0; });
+}
+
+Schedule gpipe(int ranks, int micro_batches) {
+  return in_turn(checked({ranks, 1, micro_batches}), [](int) { return most_micro_batches; });
+}
+
+Schedule one_forward_one_backward(int ranks, int micro_batches) {
+  return in_turn(checked({ranks, 1, micro_batches}), [=](int rank) { return ranks - 1 - rank; });
+}
+
+Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
+  const Shape shape = checked({ranks, virtual_stages, micro_batches});
+  if (virtual_stages == 1) return one_forward_one_backward(ranks, micro_batches);
+  // The first backward needs the first group forward at all stages but the last of this rank, and
+  // a rank is two actions ahead of the next, whose forward and backward both take their turn.
+  return in_turn(shape,
+                 [=](int rank) { return (virtual_stages - 1) * ranks + 2 * (ranks - 1 - rank); });
+}
+
+std::vector<int> rank_of_stage(const Schedule& schedule) {
+  std::vector<int> ranks(static_cast<std::size_t>(std::max(schedule.stages, 0)), -1);
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
+    for (const Action& action : schedule.ranks[rank]) {
+      if (action.stage < 0 || action.stage >= schedule.stages) continue;
+      int& found = ranks[static_cast<std::size_t>(action.stage)];
+      if (found < 0) found = static_cast<int>(rank);
+    }
+  return ranks;
+}
+
+bool has_messages(const Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const Actions& actions) {
+    return !std::all_of(actions.begin(), actions.end(), [](auto& a) { return a.computes(); });
+  });
+}
+
+}  // namespace sluice
