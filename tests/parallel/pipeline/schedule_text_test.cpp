@@ -100,8 +100,8 @@ TEST_CASE("files without a schedule are refused", "[pipeline]") {
   for (const std::string empty : {"", "\n\n", "# nothing\n", "\xef\xbb\xbf", "  \r\n"})
     CHECK(refusal(empty).find("the schedule has no rows") == 0);
   CHECK(refusal(",\n") == "the schedule has no actions");
-  CHECK(refusal("0F0\n\n# here\n1F0\n") ==
-        "schedule, line 2: blank, but line 4 goes on: a rank without actions is a row of two "
+  CHECK(refusal("0F0\n\n\n# here\n1F0\n") ==
+        "schedule, line 2: blank, but line 5 goes on: a rank without actions is a row of two "
         "empty cells");
 }
 

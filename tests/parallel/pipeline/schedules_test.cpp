@@ -142,6 +142,8 @@ TEST_CASE("long schedules are validated", "[pipeline]") {
 
 TEST_CASE("where the stages of a schedule are", "[pipeline]") {
   CHECK(rank_of_stage(interleaved(2, 2, 1)) == std::vector<int>{0, 1, 0, 1});
+  CHECK(rank_of_stage({.ranks = {{{Kind::forward, 0, 0}}, {{Kind::backward, 0, 0}}}}) ==
+        std::vector<int>{0});
   Schedule odd{.stages = 3, .ranks = {{{Kind::forward, 2, 0}}, {{Kind::forward, 7, 0}}}};
   CHECK(rank_of_stage(odd) == std::vector<int>{-1, -1, 0});
   CHECK(lower(odd) == odd);
