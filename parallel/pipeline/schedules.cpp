@@ -21,9 +21,6 @@ struct Shape {
   int ranks;
   int virtual_stages;
   int micro_batches;
-
-  /// Those of whole groups.
-  int planned() const { return (micro_batches + ranks - 1) / ranks * ranks; }
 };
 
 Shape checked(const Shape& shape) {
@@ -43,7 +40,7 @@ Shape checked(const Shape& shape) {
 /// whole.
 Actions in_groups(Kind kind, int rank, const Shape& shape) {
   Actions actions;
-  for (int begin = 0; begin < shape.planned(); begin += shape.ranks)
+  for (int begin = 0; begin < shape.micro_batches; begin += shape.ranks)
     for (int i = 0; i < shape.virtual_stages; ++i) {
       const int chunk = kind == Kind::forward ? i : shape.virtual_stages - 1 - i;
       for (int j = 0; j < shape.ranks; ++j)

@@ -188,6 +188,16 @@ TEST_CASE("a rank outside of the circle is not blamed", "[pipeline]") {
   CHECK(message.find("rank 0") == std::string::npos);
 }
 
+TEST_CASE("a circle begins with its first rank", "[pipeline]") {
+  const std::string message = refusal(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1|"
+      "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,1RECV_F1,1F1,1SEND_F1,1RECV_B1,1B1,1SEND_B1|"
+      "2RECV_F0,2F0,2B0,2SEND_B0,2RECV_F1,2F1,2B1,2SEND_B1|");
+  CHECK(message.find("deadlock: rank 0 waits in 0SEND_F1 for rank 1, which waits in 1SEND_B0 for "
+                     "rank 0\n  rank 0: ") == 0);
+  CHECK(message.find("rank 2") == std::string::npos);
+}
+
 TEST_CASE("a long circle is shown in part", "[pipeline]") {
   Schedule schedule = interleaved(12, 2, 1);
   for (auto& row : schedule.ranks)
