@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -60,16 +61,6 @@ class Recording {
   bool previous_ = grad_enabled;
 };
 
-Edge edge_to(const Tensor& input) {
-  if (!input.requires_grad()) return {};
-  const TensorImpl& impl = *input.impl();
-  return {.leaf = impl.producer ? Tensor() : input,
-          .producer = impl.producer,
-          .output = impl.producer_output,
-          .shape = impl.shape,
-          .device = input.device()};
-}
-
 /// Producers before consumers, by depth-first search without recursion, of the nodes behind
 /// `roots` that are not in `seen` yet. The order depends only on how the graph was built.
 std::vector<std::shared_ptr<Node>> topological_order(std::span<const Edge> roots,
@@ -99,6 +90,16 @@ std::vector<std::shared_ptr<Node>> topological_order(std::span<const Edge> roots
 }
 
 }  // namespace
+
+Edge edge_to(const Tensor& tensor) {
+  if (!tensor.requires_grad()) return {};
+  const TensorImpl& impl = *tensor.impl();
+  return {.leaf = impl.producer ? Tensor() : tensor,
+          .producer = impl.producer,
+          .output = impl.producer_output,
+          .shape = impl.shape,
+          .device = tensor.device()};
+}
 
 bool Backward::wants(std::size_t input) const {
   return state_->current->inputs_[input].wanted();
@@ -156,14 +157,16 @@ void Backward::replace(const std::function<std::vector<Tensor>()>& function,
     const Recording recording;
     return function();
   }();
-  enter(outputs, grad_outputs);
+  std::vector<Edge> edges;
+  std::ranges::transform(outputs, std::back_inserter(edges), edge_to);
+  enter(edges, grad_outputs);
 }
 
-void Backward::enter(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
+void Backward::enter(std::span<const Edge> outputs, std::span<const Tensor> gradients) {
   State& state = *state_;
   std::vector<Edge> roots;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Edge edge = edge_to(outputs[i]);
+    const Edge& edge = outputs[i];
     if (!gradients[i] || !edge.wanted()) continue;
     deliver(edge, gradients[i]);
     roots.push_back(edge);
@@ -185,7 +188,7 @@ void Backward::enter(std::span<const Tensor> outputs, std::span<const Tensor> gr
   }
 }
 
-void Backward::walk(const Tensor& output, const Tensor& gradient) {
+void Backward::walk(const Edge& output, const Tensor& gradient) {
   const NoGrad no_grad;
   State state;
   state_ = &state;
@@ -225,7 +228,13 @@ void backward(const Tensor& output, const Tensor& gradient) {
     seed = Tensor::empty(output.device(), output.shape(), output.dtype());
     run(Fill{.out = seed.view(), .value = 1}, seed.stream());
   }
-  Backward().walk(output, seed);
+  backward(edge_to(output), seed);
+}
+
+void backward(const Edge& output, const Tensor& gradient) {
+  check(output.producer != nullptr && gradient && gradient.shape() == output.shape,
+        "backward() needs a result that was recorded and a gradient of its shape");
+  Backward().walk(output, gradient);
 }
 
 void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,

@@ -31,6 +31,9 @@ struct Edge {
 
   bool wanted() const { return leaf || producer != nullptr; }
 };
+/// The edge by which a node that computed from `tensor` would be connected: to keep the graph
+/// behind it without its elements.
+Edge edge_to(const Tensor& tensor);
 
 /// One backward step. The op's own file derives it, keeps what it needs and says so in `saved`.
 class Node {
@@ -82,9 +85,9 @@ class Backward {
                std::span<const Tensor> grad_outputs);
 
  private:
-  friend void backward(const Tensor& output, const Tensor& gradient);
-  void walk(const Tensor& output, const Tensor& gradient);
-  void enter(std::span<const Tensor> outputs, std::span<const Tensor> gradients);
+  friend void backward(const Edge& output, const Tensor& gradient);
+  void walk(const Edge& output, const Tensor& gradient);
+  void enter(std::span<const Edge> outputs, std::span<const Tensor> gradients);
   void deliver(const Edge& edge, const Tensor& gradient);
   GradientTarget target(const Edge& edge, DType dtype);
 
@@ -95,6 +98,8 @@ class Backward {
 /// Runs the graph behind `output` backwards and adds to the gradients of its leaves. `gradient` is
 /// that of the output; none means 1 for a single element. The graph is used up.
 void backward(const Tensor& output, const Tensor& gradient = {});
+/// The same from the edge to an output whose elements may be gone.
+void backward(const Edge& output, const Tensor& gradient);
 
 /// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
 void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,

@@ -26,6 +26,9 @@ struct Parameter {
   /// A table whose rows are looked up: its gradient is sparse and its update has no slack, so its
   /// state stays at full precision on the device.
   bool embedding = false;
+  /// The part of the model that it belongs to, ascending. Norms are summed part by part, so that
+  /// several ranks that have some parts each find the bits of one that has all.
+  int section = 0;
 };
 
 }  // namespace sluice

@@ -271,10 +271,10 @@ const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges)
   return norm_partials_;
 }
 
-const Tensor& ParameterSpace::clip_factor(double limit, double loss_scale) {
+const Tensor& ParameterSpace::clip_factor(const Tensor& partials, double limit, double loss_scale) {
   run(ClipFactor{.norm = norm_.view(),
                  .factor = clip_factor_.view(),
-                 .partial = norm_partials_.view(),
+                 .partial = partials.view(),
                  .limit = limit,
                  .loss_scale = loss_scale},
       working_.stream());
@@ -282,8 +282,7 @@ const Tensor& ParameterSpace::clip_factor(double limit, double loss_scale) {
 }
 
 const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
-  sum_squares({{0, size()}});
-  return clip_factor(limit, loss_scale);
+  return clip_factor(sum_squares({{0, size()}}), limit, loss_scale);
 }
 
 }  // namespace sluice

@@ -91,9 +91,9 @@ class ParameterSpace {
   /// what the update multiplies them by (ClipFactor in kernels/clip.h): one element.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
   /// The same in two steps, for gradients that several hold together: the sums of squares of the
-  /// blocks in `ranges`, zero for all others; and the factor, once the sums are complete.
+  /// blocks in `ranges`, zero for all others; and the factor, from the sums of all blocks in order.
   const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
-  const Tensor& clip_factor(double limit, double loss_scale = 1);
+  const Tensor& clip_factor(const Tensor& partials, double limit, double loss_scale = 1);
   /// The norm that clip_gradients measured, loss scale taken out. Waits for the device.
   double gradient_norm() const { return norm_.item(); }
 

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-double Schedule::at(std::int64_t k) const {
+double RateSchedule::at(std::int64_t k) const {
   if (k < warmup) return rate * static_cast<double>(k + 1) / static_cast<double>(warmup);
   const double progress =
       std::min(1.0, static_cast<double>(k - warmup) /

@@ -9,7 +9,7 @@ enum class ScheduleKind { constant, cosine, linear };
 /// The learning rate as a pure function of the update. With W warm-up steps and N updates in all:
 /// rate * (k+1) / W for k < W; afterwards, with r = (k-W) / max(1, N-W), the rate stays, or falls
 /// to `final_rate` linearly or along half a cosine (Loshchilov & Hutter, SGDR, 2017, eq. 5).
-struct Schedule {
+struct RateSchedule {
   ScheduleKind kind = ScheduleKind::constant;
   double rate = 0;
   double final_rate = 0;

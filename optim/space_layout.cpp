@@ -18,6 +18,7 @@ std::int64_t block_of(const SpaceLayout::Slot& slot) {
 SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
   bool on_host = false;
   bool in_small_stretch = false;
+  int section = 0;
   for (const Parameter& parameter : all) {
     on_host =
         on_host || (!options.first_on_host.empty() && parameter.name == options.first_on_host);
@@ -37,13 +38,14 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .gradient_offset = gradient_size,
                                                .initial = parameter.initial,
                                                .tensor = parameter.tensor});
-    if (large || !in_small_stretch)
+    if (large || !in_small_stretch || parameter.section != section)
       stretches.push_back({.offset = size,
                            .size = 0,
                            .gradient_offset = gradient_size,
                            .block = large ? block_of(slot) : block_target,
                            .narrow = narrow});
     in_small_stretch = !large;
+    section = parameter.section;
     stretches.back().size += padded(elements);
     size += padded(elements);
     gradient_size += padded(elements);

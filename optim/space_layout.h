@@ -45,7 +45,8 @@ struct SpaceLayout {
     Tensor* tensor;
   };
 
-  /// A large matrix, cut into blocks of whole rows, or the small tensors that follow one another.
+  /// A large matrix, cut into blocks of whole rows, or the small tensors of a section that follow
+  /// one another.
   /// The blocks follow from the parameters alone: norms are summed over them and ranks divide the
   /// space between them, so neither the number of ranks nor the cut of updates changes a bit.
   struct Stretch {

@@ -94,13 +94,17 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Tra
       monitor_(std::move(monitor)),
       options_(options),
       rank_(transport_->rank()),
-      size_(transport_->size()) {}
+      size_(transport_->size()) {
+  if (options_.together) options_.together->members_.push_back(this);
+}
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
                            const Options& options)
     : Communicator(make_host_backend(transport), transport, std::move(monitor), options) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (options_.together) std::erase(options_.together->members_, this);
+}
 
 std::unique_ptr<Communicator> Communicator::planned(int size, int rank) {
   auto one = std::make_unique<Communicator>(make_idle_backend(), make_self_transport(), nullptr,
@@ -156,7 +160,19 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   return operation;
 }
 
+void Progress::everything() {
+  for (Communicator* member : members_)
+    member->advance();
+}
+
 void Communicator::progress() {
+  if (options_.together)
+    options_.together->everything();
+  else
+    advance();
+}
+
+void Communicator::advance() {
   // In their order: a backend may keep later operations back for earlier ones.
   for (const Handle& operation : open_) {
     try {

@@ -11,6 +11,7 @@
 
 #include "parallel/backend.h"
 #include "parallel/monitor.h"
+#include "parallel/progress.h"
 #include "parallel/transport.h"
 
 namespace sluice {
@@ -64,6 +65,7 @@ class Communicator {
     double timeout = 120;  ///< seconds
     /// Ranks compare their operations' signatures, beside the data and without delaying it.
     bool checked = true;
+    std::shared_ptr<Progress> together{};  ///< none: it moves along alone
   };
 
   /// Operations on host memory. `monitor` may be none.
@@ -106,7 +108,8 @@ class Communicator {
   /// Ranks of the same colour become a group, in the order of (key, rank). Negative colour: none.
   std::unique_ptr<Communicator> split(int colour, int key, const Options& options);
 
-  /// Moves along what is under way; for the middle of long computations.
+  /// Moves along what is under way, here and in the communicators beside it; for the middle of long
+  /// computations.
   void progress();
 
   /// What every rank has to say, by rank; all give the same number of bytes. Waits.
@@ -126,6 +129,8 @@ class Communicator {
 
  private:
   friend class Operation;
+  friend class Progress;
+  void advance();
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
   [[noreturn]] void time_out(const Operation& operation) const;

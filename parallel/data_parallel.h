@@ -10,17 +10,24 @@ struct DataParallel {
   struct Options {
     bool sharded = false;  ///< ZeRO-1
     bool overlap = true;
-    bool scratch = true;  ///< see GradientReducer
+    bool scratch = true;        ///< see GradientReducer
+    ModelNorm* norm = nullptr;  ///< see ShardedOptimizer
   };
 
-  /// `data` works on the memory of the space, `among` on the host's. Everything given outlives it.
+  /// `data` works on the memory of the space, `peers`, the same ranks, on the host's; `all` may be
+  /// more of them, also on the host's. Everything given outlives it.
   DataParallel(ParameterSpace& space, Optimizer& inner, const Partition& partition,
-               Communicator& data, Communicator& among, const Options& options)
-      : control(among),
-        optimizer(space, inner, partition, data, among, options.sharded),
+               Communicator& data, Communicator& peers, Communicator& all, const Options& options)
+      : control(all),
+        among(peers),
+        optimizer(space, inner, partition, data, peers, options.sharded, options.norm),
         gradients(space, partition, data, {options.sharded, options.overlap, options.scratch}) {}
 
-  Communicator& control;  ///< on host memory
+  int replica() const { return among.rank(); }
+  int replicas() const { return among.size(); }
+
+  Communicator& control;  ///< all ranks, on host memory
+  Communicator& among;    ///< those with the same part of the model
   ShardedOptimizer optimizer;
   GradientReducer gradients;
 };

@@ -54,17 +54,22 @@ GradientReducer::~GradientReducer() {
     set_gradient_ready_hook(*slot.tensor, {});
 }
 
-void GradientReducer::expect() {
+void GradientReducer::expect(const SpaceRange& range) {
   if (ranks_.size() == 1) return;
-  slots_left_.clear();
-  for (const auto& bucket : partition_.buckets())
-    slots_left_.push_back(bucket.slots.size());
-  started_.assign(slots_left_.size(), false);
-  expecting_ = true;
+  const auto& slots = space_.slots();
+  if (expected_.empty()) {
+    slots_left_.clear();
+    for (const auto& bucket : partition_.buckets())
+      slots_left_.push_back(bucket.slots.size());
+    started_.assign(slots_left_.size(), false);
+    expected_.assign(slots.size(), false);
+  }
+  for (std::size_t slot = 0; slot < slots.size(); ++slot)
+    if (slots[slot].offset >= range.begin && slots[slot].offset < range.end) expected_[slot] = true;
 }
 
 void GradientReducer::ready(std::size_t slot) {
-  if (!expecting_ || !options_.overlap) return;
+  if (expected_.empty() || !expected_[slot] || !options_.overlap) return;
   for (const std::size_t bucket : buckets_of_slot_[slot])
     if (--slots_left_[bucket] == 0) start(bucket);
   ranks_.progress();
@@ -104,7 +109,7 @@ void GradientReducer::note_finished() {
 void GradientReducer::finish() {
   space_.settle_gradients();
   if (ranks_.size() == 1) return;
-  check(expecting_, "gradients were to be reduced that nobody had expected");
+  check(!expected_.empty(), "gradients were to be reduced that nobody had expected");
   const Recorded span(timeline_, "wait", Timeline::Lane::compute, space_.working().stream());
   for (std::size_t bucket = 0; bucket < started_.size(); ++bucket)
     if (!started_[bucket]) start(bucket);
@@ -113,7 +118,7 @@ void GradientReducer::finish() {
     note_finished();
   }
   under_way_.clear();
-  expecting_ = false;
+  expected_.clear();
 }
 
 }  // namespace sluice

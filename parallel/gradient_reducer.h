@@ -34,8 +34,10 @@ class GradientReducer {
   /// Records reductions ("reduce" on the network's lane) and the wait for them ("wait").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// The next backward pass is the last of the step: it completes the gradients.
-  void expect();
+  /// The backward passes that follow are the step's last: they complete the gradients of the slots
+  /// in `range`, those of others are not complete before finish().
+  void expect(const SpaceRange& range);
+  void expect() { expect({0, space_.size()}); }
   /// After it: reduces what is left and waits for all. Gradients that nothing reached are zero.
   void finish();
 
@@ -56,7 +58,7 @@ class GradientReducer {
   std::vector<std::vector<std::size_t>> buckets_of_slot_;
   std::vector<std::size_t> slots_left_;  ///< of each bucket
   std::vector<bool> started_;
-  bool expecting_ = false;
+  std::vector<bool> expected_;   ///< slots; none: of no step yet
   std::vector<Tensor> scratch_;  ///< of the operations under way, in turn
   std::vector<UnderWay> under_way_;
   Timeline* timeline_ = nullptr;

@@ -49,4 +49,24 @@ void require_equal_weights(const ParameterSpace& space, Communicator& control,
   }
 }
 
+void require_equal_copies(const ParameterSpace& space, const std::string& name,
+                          Communicator& control, std::string_view when) {
+  struct Copy {
+    std::int32_t rank = -1;
+    std::uint32_t sum = 0;
+  };
+  const auto* slot = space.find(name);
+  Copy mine;
+  if (slot != nullptr)
+    mine = {control.rank(), checksum(space.working().slice(slot->offset, {slot->size}))};
+  auto copies = control.gather_values(mine, "copies");
+  std::erase_if(copies, [](const Copy& copy) { return copy.rank < 0; });
+  for (const Copy& copy : copies)
+    if (copy.sum != copies.front().sum)
+      fail(
+          fmt::format("rank {} has another copy of {} than rank {} {}; what was saved before that "
+                      "is good",
+                      copy.rank, name, copies.front().rank, when));
+}
+
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "optim/parameter_space.h"
@@ -12,5 +13,9 @@ namespace sluice {
 /// they do. `when`: "at the start", "after step 100".
 void require_equal_weights(const ParameterSpace& space, Communicator& control,
                            std::string_view when);
+
+/// The same for the copies that some ranks have of one parameter.
+void require_equal_copies(const ParameterSpace& space, const std::string& name,
+                          Communicator& control, std::string_view when);
 
 }  // namespace sluice

@@ -9,13 +9,14 @@ namespace sluice {
 
 ShardedOptimizer::ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer,
                                    const Partition& partition, Communicator& ranks,
-                                   Communicator& control, bool sharded)
+                                   Communicator& control, bool sharded, ModelNorm* norm)
     : space_(space),
       optimizer_(optimizer),
       partition_(partition),
       ranks_(ranks),
       control_(control),
       sharded_(sharded && ranks.size() > 1),
+      norm_(norm),
       mine_(partition.owned(ranks.rank())) {}
 
 void ShardedOptimizer::set_timeline(Timeline* timeline) {
@@ -24,12 +25,20 @@ void ShardedOptimizer::set_timeline(Timeline* timeline) {
 }
 
 const Tensor& ShardedOptimizer::clip_gradients(double limit, double loss_scale) {
+  if (norm_ != nullptr) return norm_->clip_gradients(mine(), limit, loss_scale);
   if (!sharded_) return space_.clip_gradients(limit, loss_scale);
   // Of every block one rank has the sum of squares and the others zero, so adding up is exact.
   const Tensor& partials = space_.sum_squares(mine_);
   ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
       ->wait();
-  return space_.clip_factor(limit, loss_scale);
+  return space_.clip_factor(partials, limit, loss_scale);
+}
+
+/// What this rank answers for in the norm of the whole model.
+std::vector<SpaceRange> ShardedOptimizer::mine() const {
+  if (sharded_) return mine_;
+  if (ranks_.rank() > 0) return {};
+  return {{0, space_.size()}};
 }
 
 const Partition::Bucket& ShardedOptimizer::bucket(std::size_t from_the_beginning) const {

@@ -5,6 +5,7 @@
 
 #include "optim/optimizer.h"
 #include "parallel/communicator.h"
+#include "parallel/model_norm.h"
 #include "parallel/partition.h"
 
 namespace sluice {
@@ -16,9 +17,11 @@ namespace sluice {
 class ShardedOptimizer {
  public:
   /// `ranks` works on the device's memory, `control` on the host's. If sharded, `space` has been
-  /// made with the ranges of this rank. Everything given outlives it.
+  /// made with the ranges of this rank. `norm` is there where the space is a part of a model's.
+  /// Everything given outlives it.
   ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer, const Partition& partition,
-                   Communicator& ranks, Communicator& control, bool sharded);
+                   Communicator& ranks, Communicator& control, bool sharded,
+                   ModelNorm* norm = nullptr);
 
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
@@ -40,6 +43,7 @@ class ShardedOptimizer {
                   std::span<std::byte> out);
 
  private:
+  std::vector<SpaceRange> mine() const;
   const Partition::Bucket& bucket(std::size_t from_the_beginning) const;
   void start_gather();
   void collect(std::span<std::byte> out);
@@ -50,6 +54,7 @@ class ShardedOptimizer {
   Communicator& ranks_;
   Communicator& control_;
   bool sharded_;
+  ModelNorm* norm_;
   std::vector<SpaceRange> mine_;
   std::vector<Handle> gathers_;  ///< of the last step, by bucket in ascending order
   std::size_t waited_ = 0;       ///< of them

@@ -23,13 +23,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void require_ranks(const TrainOptions& o, int size) {
-  const std::int64_t dp = o.dp.value_or(size);
-  if (dp == size) return;
+/// Groups of ranks, beside all of them.
+constexpr std::uint64_t peers_on_device = 1, peers_on_host = 2, first_link = 16;
+
+/// How the ranks that were started divide the work.
+Mesh mesh_of(const TrainOptions& o, int size) {
+  const std::int64_t dp = o.dp.value_or(std::max<std::int64_t>(1, size / o.pp));
+  const std::int64_t wanted = dp * o.pp;
+  if (wanted == size) return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp)};
+  const std::string flags = o.pp == 1 ? fmt::format("--dp {}", dp)
+                            : !o.dp   ? fmt::format("--pp {}", o.pp)
+                                      : fmt::format("--dp {} x --pp {}", dp, o.pp);
   if (size == 1)
-    fail(fmt::format("--dp {} needs {} ranks, and this process was started alone: mpirun -n {} "
+    fail(fmt::format("{} needs {} ranks, and this process was started alone: mpirun -n {} "
                      "train_gpt2 ... (or scripts/launch -n {})",
-                     dp, dp, dp, dp),
+                     flags, wanted, wanted, wanted),
+         ErrorKind::usage);
+  if (o.pp > 1)
+    fail(fmt::format("{} needs a multiple of --pp {} ranks, {} with --dp {}, but {} were started",
+                     flags, o.pp, wanted, dp, size),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
                    dp, size, size, dp),
@@ -75,12 +87,16 @@ void Job::choose_folder(const TrainOptions& o) {
 
 void Job::start(TrainOptions& o) {
   const Injection injection = parse_injection(o.inject);
-  require_ranks(o, size());
-  o.dp = size();
-  communication_ = {.timeout = o.collective_timeout, .checked = o.checked};
+  mesh_ = mesh_of(o, size());
+  o.dp = mesh_.dp;
+  pipelined_ = o.pipelined();
+  communication_ = {.timeout = o.collective_timeout,
+                    .checked = o.checked,
+                    .together = std::make_shared<Progress>()};
   wish_ = o.communication;
   // Whether operations are compared is itself an option that ranks could have different.
-  control_ = world_.communicator(nullptr, {.timeout = o.collective_timeout});
+  control_ = world_.communicator(
+      nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
   int threads = static_cast<int>(o.threads);
   if (size() > 1) {
     if (const int gpus = cuda_devices(); gpus > 0) {
@@ -100,19 +116,43 @@ void Job::start(TrainOptions& o) {
   cpu::set_threads(threads);
 }
 
-Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest) {
-  require_equal("kind of device", device->device().kind == DeviceKind::cuda ? "cuda" : "cpu");
-  if (size() == 1 || device->device().kind != DeviceKind::cuda) return {control_, control_};
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
-  // Messages of its own: both communicators count their operations from 0.
-  const std::shared_ptr<Transport> transport = world_.transport()->subgroup(all, 1);
-  auto [backend, reason] =
-      make_device_backend(transport, device, wish_, largest, communication_.timeout);
-  say(fmt::format("{:<12} {}\n", "exchange", reason));
-  communication_.name = "device";
-  return {control_,
-          std::make_shared<Communicator>(std::move(backend), transport, monitor_, communication_)};
+/// Of ranks of this job, on the memory of `device`, with messages of its own: all communicators
+/// count their operations from 0. Without a device on the host's memory.
+std::shared_ptr<Communicator> Job::group(std::span<const int> members, std::uint64_t id,
+                                         const std::string& name, const DevicePtr& device,
+                                         std::size_t largest) {
+  if (members.size() == 1) return Communicator::planned(1, 0);
+  const std::shared_ptr<Transport> transport = world_.transport()->subgroup(members, id);
+  Communicator::Options options = communication_;
+  options.name = name;
+  if (!device || device->device().kind != DeviceKind::cuda)
+    return std::make_shared<Communicator>(transport, monitor_, options);
+  auto [backend, reason] = make_device_backend(transport, device, wish_, largest, options.timeout);
+  if (id == peers_on_device) say(fmt::format("{:<12} {}\n", "exchange", reason));
+  return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
+}
+
+Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest, std::size_t boundary) {
+  const bool gpu = device->device().kind == DeviceKind::cuda;
+  require_equal("kind of device", gpu ? "cuda" : "cpu");
+  const auto peers = mesh_.peers(mesh_.stage(rank()));
+  Ranks ranks{.control = control_, .data = control_};
+  if (pipelined_) {
+    const std::string suffix = mesh_.dp > 1 ? fmt::format(" r{}", replica()) : "";
+    ranks.pipelined = {
+        mesh_, group(peers, peers_on_host, fmt::format("stage {}", mesh_.stage(rank())), {}, 0),
+        [this, device, boundary, suffix](std::span<const int> places, std::uint64_t id,
+                                         const std::string& name) {
+          std::vector<int> members;
+          for (const int place : places)
+            members.push_back(mesh_.rank(replica(), place));
+          return group(members, first_link + id, name + suffix, device, boundary);
+        }};
+    ranks.data = ranks.pipelined->peers;
+  }
+  if (gpu && peers.size() > 1)
+    ranks.data = group(peers, peers_on_device, "device", device, largest);
+  return ranks;
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {

@@ -32,9 +32,13 @@ class Job {
   /// begins to record what they do. `options` receives what was left to choose.
   void start(TrainOptions& options);
   Communicator& control() { return *control_; }
-  /// The communicators for training on `device`, for operations of up to `largest` bytes. Says how
-  /// the ranks of GPUs exchange.
-  Ranks ranks_on(const DevicePtr& device, std::size_t largest);
+  /// Replicas and pipelines, once the options are known.
+  const Mesh& mesh() const { return mesh_; }
+  /// The replica that this rank works for.
+  int replica() const { return mesh_.replica(rank()); }
+  /// The communicators for training on `device`: replicas exchange up to `largest` bytes in one
+  /// operation, neighbours in a pipeline up to `boundary`. Says how the ranks of GPUs exchange.
+  Ranks ranks_on(const DevicePtr& device, std::size_t largest, std::size_t boundary);
 
   /// Throws Error (usage) where a rank has another value than the first.
   void require_equal(std::string_view what, const std::string& mine);
@@ -52,12 +56,17 @@ class Job {
 
  private:
   void choose_folder(const TrainOptions& options);
+  std::shared_ptr<Communicator> group(std::span<const int> members, std::uint64_t id,
+                                      const std::string& name, const DevicePtr& device,
+                                      std::size_t largest);
 
   World world_;
   std::shared_ptr<Communicator> control_;
   std::filesystem::path folder_;  ///< of the ranks' records
   bool folder_is_ours_ = false;
   int sharers_of_gpu_ = 1;
+  Mesh mesh_;
+  bool pipelined_ = false;
   Communicator::Options communication_;
   std::string wish_;  ///< --communication
   std::shared_ptr<RankMonitor> monitor_;

@@ -14,7 +14,9 @@ struct MetaRun {
       : device(make_meta_device(0, workspace_bytes)),
         host(make_host_memory(device, 0).memory),
         training(options, setup, choice, device, host,
-                 planned_ranks(static_cast<int>(options.dp.value_or(1)), rank)) {}
+                 planned_ranks({.dp = static_cast<int>(options.dp.value_or(1)),
+                                .pp = static_cast<int>(options.pp)},
+                               rank, options.pipelined())) {}
 
   MemoryPlan counted() const {
     return {.peak = device->arena().peak(),
@@ -51,8 +53,10 @@ std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& s
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
                        std::size_t workspace_bytes, int rank) {
   MetaRun run(o, setup, choice, workspace_bytes, rank);
-  // The third micro-batch of an update finds what the second found.
-  const std::int64_t rows = std::min(share_of(o), 2 * choice.micro_batch);
+  // The third micro-batch of an update finds what the second found; in a pipeline more may be
+  // alive.
+  const std::int64_t rows =
+      o.pipelined() ? share_of(o) : std::min(share_of(o), 2 * choice.micro_batch);
   const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
   const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
                     .targets = std::vector<std::int32_t>(tokens)};

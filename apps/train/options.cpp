@@ -86,7 +86,18 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--plan", o.plan, "Print the memory plan and stop");
 
   line.group("Ranks (under mpirun)");
-  line.add("--dp", o.dp, "Ranks that share each batch; default: all of them", 1);
+  line.add("--dp", o.dp, "Replicas of the model that share each batch; default: ranks / --pp", 1);
+  line.add("--pp", o.pp, "Ranks among which each replica's blocks are divided (pipeline)", 1, 4096);
+  line.add(
+      "--pipeline", o.pipeline,
+      "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank");
+  line.add("--virtual-stages", o.virtual_stages, "Stages on each rank, for interleaved", 1, 1024);
+  line.add("--pipeline-split", o.pipeline_split,
+           "Evenly by blocks, by parameters, or the blocks of each stage: 3,4,4,1");
+  line.add_choice(
+      "--stash", o.stash,
+      "What a stage keeps of a micro-batch: all that backward needs, or its input alone",
+      {"graph", "input"});
   line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
   line.add_size("--bucket-size", o.bucket_size,
                 "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB");

@@ -41,7 +41,10 @@ struct TrainOptions {
   bool plan = false, json = false;
 
   std::optional<std::int64_t> dp;
-  std::int64_t zero = 0;
+  std::int64_t pp = 1, zero = 0;
+  std::string pipeline;  ///< a schedule or the CSV file of one; empty: what suits --pp
+  std::int64_t virtual_stages = 1;
+  std::string pipeline_split = "blocks", stash = "graph";
   std::string bucket_size, communication = "auto";  ///< "4MiB"; empty: what suits the device
   bool overlap = true, checked = true;
   std::int64_t check_replicas = 100;
@@ -63,9 +66,12 @@ struct TrainOptions {
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
   bool deterministic = true;
+
+  /// One process is a pipeline of one rank if it is asked to be.
+  bool pipelined() const { return pp > 1 || !pipeline.empty(); }
 };
 
-/// Sequences of an update that one rank computes.
+/// Sequences of an update that one replica of the model computes.
 inline std::int64_t share_of(const TrainOptions& options) {
   return options.batch_size / options.dp.value_or(1);
 }

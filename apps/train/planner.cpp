@@ -67,7 +67,7 @@ std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
 }
 
 std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
-  if (o.micro_batch != "auto") return {setup.trainer.micro_batch};
+  if (o.micro_batch != "auto" || setup.pipeline) return {setup.trainer.micro_batch};
   const std::int64_t share = share_of(o);
   // On the CPU larger ones than this bring nothing.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;

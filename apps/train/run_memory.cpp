@@ -41,8 +41,8 @@ Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
   require_budgets(options, profile);
   Plan plan = plan_run(options, setup, profile).chosen;
   job.require_equal("memory plan", to_flags(plan.choice));
-  if (options.zero != 1) return plan;
-  // Parts of the optimizer state differ in size, and the plan was the first rank's.
+  if (options.zero != 1 && !options.pipelined()) return plan;
+  // Ranks have different parts of the state or of the model, and the plan was the first rank's.
   plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
   const Budgets budgets = budgets_of(options, profile);
   const auto excess = [](std::size_t needed, std::size_t allowed) {
@@ -54,11 +54,11 @@ Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
   const auto all = job.control().gather_values(here, "memory");
   const auto most = std::ranges::max_element(all);
   if (*most > 0)
-    fail(
-        fmt::format("with --zero 1 the parts of the optimizer state differ: rank {} needs {} bytes "
-                    "more than allowed; give it more, a smaller --micro-batch or --recompute",
-                    most - all.begin(), *most),
-        ErrorKind::usage);
+    fail(fmt::format(
+             "ranks have different parts of the model or of its state: rank {} needs {} bytes "
+             "more than allowed; give it more, a smaller --micro-batch or --recompute",
+             most - all.begin(), *most),
+         ErrorKind::usage);
   return plan;
 }
 

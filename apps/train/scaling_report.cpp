@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t most_ranks = 1 << 16;
+constexpr std::int64_t most_predicted = 1 << 16;
 
 std::int64_t ranks_of(const TrainOptions& o) {
   return o.dp.value_or(1);
@@ -120,8 +120,8 @@ Json link_json(const Link& link) {
 
 void require_ranks(const TrainOptions& o) {
   const std::int64_t ranks = ranks_of(o);
-  if (ranks > most_ranks)
-    fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_ranks),
+  if (ranks > most_predicted)
+    fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_predicted),
          ErrorKind::usage);
   if (o.batch_size % ranks != 0)
     fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}", o.batch_size,

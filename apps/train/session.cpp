@@ -27,7 +27,6 @@
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
 #include "models/gpt2/weights.h"
-#include "parallel/replicas.h"
 
 namespace sluice {
 namespace {
@@ -104,10 +103,12 @@ Session::Session(const TrainOptions& options, const std::string& resolved, Job& 
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
       host_(open_host(device_, plan_.memory)),
-      training_(options, setup_, plan_.choice, device_, host_.memory,
-                job.ranks_on(device_, largest_exchange(options, setup_, plan_.choice, job.size()))),
+      training_(
+          options, setup_, plan_.choice, device_, host_.memory,
+          job.ranks_on(device_, largest_exchange(options, setup_, plan_.choice, job.mesh().dp),
+                       boundary_bytes(setup_, plan_.choice))),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
-              setup_.trainer.seq_len, share_of(options) * job.rank(), share_of(options)),
+              setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
       data_fingerprint_(fingerprint(*setup_.data.train)),
       bad_steps_(options.max_bad_steps) {
   require_agreement();
@@ -115,7 +116,7 @@ Session::Session(const TrainOptions& options, const std::string& resolved, Job& 
   load_or_initialize();
   resume();
   job.require_equal("step to start at", std::to_string(step_));
-  require_equal_weights(training_.space, job.control(), "at the start");
+  training_.require_equal_copies("at the start");
   prepare_output(resolved);
 }
 
@@ -254,7 +255,7 @@ void Session::train_until(std::int64_t last, const StopSignal& signal) {
 
 void Session::check_replicas() {
   training_.parallel.optimizer.finish();
-  require_equal_weights(training_.space, job_.control(), fmt::format("after step {}", step_));
+  training_.require_equal_copies(fmt::format("after step {}", step_));
 }
 
 void Session::record_step(std::int64_t step, const TrainStep& result, double milliseconds) {
@@ -306,7 +307,7 @@ void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
 void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   const Stopwatch watch;
-  last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps * job_.size());
+  last_val_ = training_.trainer.evaluate(*setup_.data.val, options_.val_steps * job_.mesh().dp);
   const double ms = watch.milliseconds();
   printer_->print(
       fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));

@@ -135,7 +135,9 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     // Enough tokens for full-speed matrix products, few enough for modest activations.
     constexpr std::int64_t enough_tokens = 8192;
     std::int64_t rows = share;
-    while (rows > 1 && (rows * trainer.seq_len > enough_tokens || share % rows != 0))
+    // Enough micro-batches that a pipeline is filled for four fifths of the time.
+    const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
+    while (rows > 1 && (rows > most || rows * trainer.seq_len > enough_tokens || share % rows != 0))
       --rows;
     trainer.micro_batch = rows;
   }
@@ -164,9 +166,13 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
+void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
+  setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
+}
+
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
   const double usual = !setup.model_folder.empty() ? 5e-5 : (o.model.empty() ? 1e-3 : 3e-4);
-  Schedule& schedule = setup.schedule;
+  RateSchedule& schedule = setup.schedule;
   schedule.kind = o.lr_schedule == "constant" ? ScheduleKind::constant
                   : o.lr_schedule == "cosine" ? ScheduleKind::cosine
                                               : ScheduleKind::linear;
@@ -193,6 +199,7 @@ RunSetup resolve(const TrainOptions& o) {
       open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
   resolve_batch(o, setup);
   require_data(o, setup);
+  resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
 }
@@ -209,6 +216,7 @@ RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
   resolve_batch(o, setup);
+  resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
 }

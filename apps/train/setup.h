@@ -25,8 +25,9 @@ struct RunSetup {
   bool can_sample = true;                ///< there is a tokenizer, or nobody has looked for one
   std::filesystem::path data_path;
   Dataset data;
-  Schedule schedule;
+  RateSchedule schedule;
   Trainer::Options trainer;
+  std::shared_ptr<const PipelinePlan> pipeline;  ///< none: every rank has all of the model
 };
 
 RunSetup resolve(const TrainOptions& options);

@@ -11,19 +11,23 @@
 
 namespace sluice {
 
-Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const Schedule& schedule,
-                 const Options& options)
+Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
+                 const RateSchedule& schedule, const Options& options, Pipeline* pipeline)
     : model_(model),
       space_(space),
       ranks_(ranks),
       schedule_(schedule),
       options_(options),
-      upload_(space.device(), options.micro_batch, options.seq_len, options.copy_stream),
-      losses_(Tensor::empty(space.device(),
-                            {std::max<std::int64_t>(1, options.batch_size / ranks.control.size() /
-                                                           options.micro_batch)},
-                            accumulator_of(space.working().dtype()))),
+      pipeline_(pipeline),
+      losses_(Tensor::empty(
+          space.device(),
+          {std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch)},
+          accumulator_of(space.working().dtype()))),
       timeline_(space.device()) {
+  if (pipeline == nullptr)
+    upload_.emplace(space.device(), options.micro_batch, options.seq_len, options.copy_stream);
+  else
+    pipeline->set_timeline(&timeline_);
   ranks.optimizer.set_timeline(&timeline_);
   ranks.gradients.set_timeline(&timeline_);
   if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
@@ -42,48 +46,41 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const 
 Trainer::~Trainer() {
   ranks_.optimizer.set_timeline(nullptr);
   ranks_.gradients.set_timeline(nullptr);
+  if (pipeline_ != nullptr) pipeline_->set_timeline(nullptr);
   model_.set_before_weights({});
 }
 
-Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets, double scale,
-                        const DropoutSource& dropout) {
+Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
+                        const LinearCrossEntropyOptions& options, const DropoutSource& dropout) {
   const Recorded span(&timeline_, "forward", Timeline::Lane::compute, tokens.stream());
-  Tensor loss =
-      model_.loss(tokens, targets, {.scale = scale, .loss_scale = scaler_.scale()}, dropout).loss;
+  Tensor loss = model_.loss(tokens, targets, options, dropout).loss;
   // The backward pass overwrites the gradients that an update still under way would read.
   ranks_.optimizer.finish();
   return loss;
 }
 
-TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
-  const auto tokens_here = static_cast<std::int64_t>(batch.tokens.size());
-  // Of all ranks: gradients are sums, and nothing is divided after them.
-  const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
-  const std::int64_t piece = options_.micro_batch * options_.seq_len;
-  TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
-  const auto upload = [&](std::int64_t first) {
-    if (first >= tokens_here) return;
-    const auto part = [&](const std::vector<std::int32_t>& ids) {
-      return std::span(ids).subspan(static_cast<std::size_t>(first),
-                                    static_cast<std::size_t>(piece));
-    };
-    upload_.start(part(batch.tokens), part(batch.targets));
+void Trainer::keep_loss(int micro_batch, const Tensor& loss) {
+  const Tensor place = losses_.slice(micro_batch, {1});
+  place.device()->runtime().copy_within(place.view().address, loss.view().address, place.bytes(),
+                                        place.stream());
+}
+
+void Trainer::compute(const MicroBatches& batch) {
+  const auto piece = static_cast<std::size_t>(batch.rows * batch.seq_len);
+  const auto upload = [&](std::size_t first) {
+    if (first < batch.tokens.size())
+      upload_->start(batch.tokens.subspan(first, piece), batch.targets.subspan(first, piece));
   };
-  std::int64_t micro_batches = 0;
-  space_.forget_gradients();
+  DropoutSource dropout = batch.dropout;
+  int micro_batch = 0;
   upload(0);
-  for (std::int64_t first = 0; first < tokens_here; first += piece) {
+  for (std::size_t first = 0; first < batch.tokens.size(); first += piece) {
     upload(first + piece);
-    const auto [tokens, targets] = upload_.take();
-    const Tensor loss = forward(tokens, targets, 1.0 / tokens_per_update,
-                                {.seed = options_.seed,
-                                 .step = static_cast<std::uint64_t>(step),
-                                 .first_sample = batch.first_sequence + first / options_.seq_len,
-                                 .probability = static_cast<float>(options_.dropout)});
-    const Tensor place = losses_.slice(micro_batches++, {1});
-    place.device()->runtime().copy_within(place.view().address, loss.view().address, place.bytes(),
-                                          place.stream());
-    if (first + piece >= tokens_here) {
+    const auto [tokens, targets] = upload_->take();
+    const Tensor loss = forward(tokens, targets, batch.loss, dropout);
+    keep_loss(micro_batch++, loss);
+    dropout.first_sample += batch.rows;
+    if (first + piece >= batch.tokens.size()) {
       ranks_.optimizer.prefetch();
       ranks_.gradients.expect();
     }
@@ -91,16 +88,52 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
       const Recorded span(&timeline_, "backward", Timeline::Lane::compute, tokens.stream());
       backward(loss);
     }
-    upload_.done();
+    upload_->done();
   }
+}
+
+void Trainer::compute_in_pipeline(const MicroBatches& batch) {
+  losses_.fill_zero();  // only one rank sees them
+  bool first = true;
+  pipeline_->step(batch, {.loss = [this](int m, const Tensor& loss) { keep_loss(m, loss); },
+                          .before_first_backward = [this] { ranks_.optimizer.finish(); },
+                          .before_last_backward =
+                              [&](const SpaceRange& range) {
+                                if (std::exchange(first, false)) ranks_.optimizer.prefetch();
+                                ranks_.gradients.expect(range);
+                              }});
+}
+
+TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
+  // Of all ranks: gradients are sums, and nothing is divided after them.
+  const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
+  TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
+  space_.forget_gradients();
+  const MicroBatches micro_batches{
+      .tokens = batch.tokens,
+      .targets = batch.targets,
+      .rows = options_.micro_batch,
+      .seq_len = options_.seq_len,
+      .loss = {.scale = 1.0 / tokens_per_update, .loss_scale = scaler_.scale()},
+      .dropout = {.seed = options_.seed,
+                  .step = static_cast<std::uint64_t>(step),
+                  .first_sample = batch.first_sequence,
+                  .probability = static_cast<float>(options_.dropout)}};
+  if (pipeline_ != nullptr)
+    compute_in_pipeline(micro_batches);
+  else
+    compute(micro_batches);
   ranks_.gradients.finish();
   // The update is launched before anybody waits for the norm: where the norm is not finite, the
   // kernels change nothing.
   ranks_.optimizer.step(result.rate,
                         ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale()));
   result.gradient_norm = space_.gradient_norm();
-  // Those of all micro-batches of all ranks, in the order of the batch.
-  const auto here = losses_.slice(0, {micro_batches}).to_host();
+  // Those of all micro-batches of all ranks, in the order of the batch; zeros of ranks that do not
+  // predict.
+  const auto count =
+      static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
+  const auto here = losses_.slice(0, {count}).to_host();
   for (const double loss : ranks_.control.gather_values(std::span(here), "losses"))
     result.loss += loss;
   result.applied = std::isfinite(result.gradient_norm);
@@ -111,29 +144,51 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   return result;
 }
 
+std::vector<double> Trainer::evaluate_here(const MicroBatches& batches, std::int64_t count) const {
+  std::vector<double> losses(static_cast<std::size_t>(count));
+  if (pipeline_ != nullptr) {
+    pipeline_->evaluate(batches, static_cast<int>(count), [&](int i, const Tensor& loss) {
+      losses[static_cast<std::size_t>(i)] = loss.item();
+    });
+    return losses;
+  }
+  const auto piece = static_cast<std::size_t>(batches.rows * batches.seq_len);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto ids = [&](std::span<const std::int32_t> all) {
+      return Tensor::from_tokens(space_.device(), {batches.rows, batches.seq_len},
+                                 all.subspan(i * piece, piece));
+    };
+    losses[i] = model_.loss(ids(batches.tokens), ids(batches.targets), batches.loss).loss.item();
+  }
+  return losses;
+}
+
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const {
   const NoGrad no_grad;
   // A rank without a batch of its own has weights to give all the same.
   ranks_.optimizer.finish();
-  const DevicePtr& device = space_.device();
   const std::int64_t rows = std::min(options_.micro_batch, (tokens.size() - 1) / options_.seq_len);
   const std::int64_t count = rows * options_.seq_len;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count + 1));
-  std::vector<double> losses;
-  for (std::int64_t i = 0; i < batches && i * count + count < tokens.size(); ++i) {
-    losses.push_back(0);
-    if (i % ranks_.control.size() != ranks_.control.rank()) continue;
+  const std::int64_t all = std::min(batches, (tokens.size() - 1) / count);
+  std::vector<std::int32_t> inputs, targets, ids(static_cast<std::size_t>(count + 1));
+  std::int64_t mine = 0;
+  for (std::int64_t i = ranks_.replica(); i < all; i += ranks_.replicas(), ++mine) {
     tokens.read(i * count, ids);
-    const Shape shape{rows, options_.seq_len};
-    const auto inputs = Tensor::from_tokens(device, shape, std::span(ids).first(ids.size() - 1));
-    const auto targets = Tensor::from_tokens(device, shape, std::span(ids).subspan(1));
-    losses.back() =
-        model_.loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)}).loss.item();
+    inputs.insert(inputs.end(), ids.begin(), ids.end() - 1);
+    targets.insert(targets.end(), ids.begin() + 1, ids.end());
   }
+  const auto here = evaluate_here({.tokens = inputs,
+                                   .targets = targets,
+                                   .rows = rows,
+                                   .seq_len = options_.seq_len,
+                                   .loss = {.scale = 1.0 / static_cast<double>(count)}},
+                                  mine);
+  std::vector<double> losses(static_cast<std::size_t>(all));
+  for (std::size_t i = 0; i < here.size(); ++i)
+    losses[static_cast<std::size_t>(ranks_.replica()) +
+           i * static_cast<std::size_t>(ranks_.replicas())] = here[i];
   ranks_.control
-      .all_reduce({reinterpret_cast<std::byte*>(losses.data()),
-                   DType::f64,
-                   {static_cast<std::int64_t>(losses.size())}},
+      .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
                   {.label = "validation"})
       ->wait();
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());

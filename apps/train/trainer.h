@@ -5,6 +5,7 @@
 
 #include "apps/train/batch_upload.h"
 #include "apps/train/loader.h"
+#include "apps/train/pipeline.h"
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
@@ -38,9 +39,10 @@ class Trainer {
     bool copy_stream = true;    ///< batches arrive beside the computing
   };
 
-  /// The model's forward passes wait, block by block, for updates that are still under way.
-  Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const Schedule& schedule,
-          const Options& options);
+  /// The model's forward passes wait, block by block, for updates that are still under way. With a
+  /// pipeline this rank computes its stages of the model alone.
+  Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const RateSchedule& schedule,
+          const Options& options, Pipeline* pipeline = nullptr);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -57,16 +59,21 @@ class Trainer {
   const std::vector<Timeline::Span>& spans() const { return spans_; }
 
  private:
-  Tensor forward(const Tensor& tokens, const Tensor& targets, double scale,
-                 const DropoutSource& dropout);
+  Tensor forward(const Tensor& tokens, const Tensor& targets,
+                 const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
+  void compute(const MicroBatches& batch);
+  void compute_in_pipeline(const MicroBatches& batch);
+  void keep_loss(int micro_batch, const Tensor& loss);
+  std::vector<double> evaluate_here(const MicroBatches& batches, std::int64_t count) const;
 
   GPT2& model_;
   ParameterSpace& space_;
   DataParallel& ranks_;
-  Schedule schedule_;
+  RateSchedule schedule_;
   Options options_;
+  Pipeline* pipeline_;
   LossScaler scaler_;
-  BatchUpload upload_;
+  std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive
   Tensor losses_;  ///< of the micro-batches of an update, so that the host waits only once
   std::vector<std::int64_t> ends_;  ///< in the parameter space: of each block, of all
   Timeline timeline_;

@@ -4,18 +4,29 @@
 
 #include <algorithm>
 
+#include "parallel/replicas.h"
+
 namespace sluice {
 namespace {
 
+/// The large matrices of blocks that do not stay on the device begin here; empty: all stay.
+std::string first_on_host(const std::vector<Parameter>& parameters, const MemoryChoice& choice) {
+  for (auto layer = choice.resident_blocks;
+       layer < static_cast<std::int64_t>(choice.recompute.size()); ++layer) {
+    const std::string name = fmt::format("h.{}.attn.c_attn.weight", layer);
+    if (std::ranges::find(parameters, name, &Parameter::name) != parameters.end()) return name;
+  }
+  return {};
+}
+
 SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
-                           const DevicePtr& host) {
+                           const std::vector<Parameter>& parameters, const DevicePtr& host) {
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.chunk,
                        .whole_tensors = o.optimizer == "adafactor"};
-  if (!choice.streams()) return options;
-  options.first_on_host = fmt::format("h.{}.attn.c_attn.weight", choice.resident_blocks);
-  options.host = host;
+  options.first_on_host = first_on_host(parameters, choice);
+  if (!options.first_on_host.empty()) options.host = host;
   return options;
 }
 
@@ -32,9 +43,14 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
       places);
 }
 
-Partition divide(GPT2& model, const TrainOptions& o, const RunSetup& setup,
-                 const MemoryChoice& choice, int ranks) {
-  const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
+/// Those of this rank's stages, or of all of the model.
+std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int stage) {
+  return plan ? model.parameters(plan->parts_of(stage)) : model.parameters();
+}
+
+Partition divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
+                 const RunSetup& setup, const MemoryChoice& choice, int ranks) {
+  const SpaceLayout layout(parameters, {.narrow_gradients = choice.narrow_gradients});
   return {layout,
           {.ranks = ranks,
            .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
@@ -45,7 +61,7 @@ Partition divide(GPT2& model, const TrainOptions& o, const RunSetup& setup,
 /// With --zero 1 a rank has the state of its own part alone.
 SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const Partition& partition,
                       const Ranks& ranks) {
-  if (o.zero == 1 && ranks.size() > 1) options.mine = partition.owned(ranks.rank());
+  if (o.zero == 1 && ranks.mesh().dp > 1) options.mine = partition.owned(ranks.replica());
   return options;
 }
 
@@ -66,7 +82,7 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
   std::size_t bytes = 0;
   for (const auto& stretch : layout.stretches)  // a number of the norm for every block
     bytes += static_cast<std::size_t>(stretch.blocks()) * sizeof(double);
-  const Partition partition = divide(model, options, setup, choice, ranks);
+  const Partition partition = divide(model.parameters(), options, setup, choice, ranks);
   for (const auto& bucket : partition.buckets()) {
     bytes =
         std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
@@ -77,20 +93,65 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
   return bytes;
 }
 
+std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
+  return static_cast<std::size_t>(choice.micro_batch * setup.trainer.seq_len *
+                                  setup.config.n_embd) *
+         size_of(setup.precision.dtype);
+}
+
+namespace {
+
+/// A rank answers in the norm for what no rank before it has.
+std::optional<ModelNorm> norm_of(Training& training) {
+  if (!training.plan) return std::nullopt;
+  const bool copy = training.ranks.stage() != training.plan->rank_of_stage.front();
+  return std::make_optional<ModelNorm>(training.space, training.whole(), *training.ranks.control,
+                                       copy ? "wte.weight" : "");
+}
+
+}  // namespace
+
 Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
                    const DevicePtr& device, const DevicePtr& host, Ranks among)
     : ranks(std::move(among)),
+      plan(setup.pipeline),
       model(setup.config),
-      partition(divide(model, options, setup, choice, ranks.size())),
-      space(model.parameters(), device, setup.precision.dtype, ParameterSpace::Use::training,
-            own_part(space_options(options, choice, host), options, partition, ranks)),
+      partition(divide(parameters_of(model, plan.get(), ranks.stage()), options, setup, choice,
+                       ranks.mesh().dp)),
+      space(parameters_of(model, plan.get(), ranks.stage()), device, setup.precision.dtype,
+            ParameterSpace::Use::training,
+            own_part(space_options(options, choice, parameters_of(model, plan.get(), ranks.stage()),
+                                   host),
+                     options, partition, ranks)),
       optimizer(make_optimizer(options, space, choice.staging)),
-      parallel(space, *optimizer, partition, *ranks.data, *ranks.control,
+      norm(norm_of(*this)),
+      parallel(space, *optimizer, partition, *ranks.data, ranks.peers(), *ranks.control,
                {.sharded = options.zero == 1,
                 .overlap = options.overlap,
-                .scratch = setup.device == DeviceKind::cpu}),
-      trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice)) {
+                .scratch = setup.device == DeviceKind::cpu,
+                .norm = norm ? &*norm : nullptr}),
+      trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
+              make_pipeline(options, setup)) {
   model.set_recompute(choice.recompute);
+}
+
+Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup) {
+  if (!plan) return nullptr;
+  const bool gpu = setup.device == DeviceKind::cuda;
+  const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
+  pipeline.emplace(model, space, *plan, ranks,
+                   static_cast<std::int64_t>(bucket_bytes(options, gpu) / element));
+  return &*pipeline;
+}
+
+void Training::require_equal_copies(std::string_view when) {
+  require_equal_weights(space, ranks.peers(), when);
+  if (plan) sluice::require_equal_copies(space, "wte.weight", *ranks.control, when);
+}
+
+SpaceLayout Training::whole() const {
+  GPT2 all(model.config());
+  return {all.parameters(), space.options().layout_options()};
 }
 
 }  // namespace sluice

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "apps/train/checkpoint.h"
 #include "apps/train/memory_choice.h"
+#include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
 #include "apps/train/setup.h"
 #include "apps/train/trainer.h"
@@ -14,6 +16,9 @@ namespace sluice {
 std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
                              const MemoryChoice& choice, int ranks);
 
+/// What one stage of a pipeline hands to the next for a micro-batch.
+std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
+
 /// What computes and holds memory in a training run, in the order in which memory is taken: the
 /// same code on the device of a run and, for its plan, on `meta`.
 struct Training {
@@ -22,15 +27,26 @@ struct Training {
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
            const DevicePtr& device, const DevicePtr& host, Ranks among = single_rank());
 
+  /// Throws Error unless all ranks that have a parameter have the same bits of it; no update may be
+  /// under way. `when`: "at the start", "after step 100".
+  void require_equal_copies(std::string_view when);
+  /// The parameters of all ranks together.
+  SpaceLayout whole() const;
   CheckpointState checkpoint() { return {space, *optimizer, trainer.scaler(), parallel}; }
 
   Ranks ranks;
+  std::shared_ptr<const PipelinePlan> plan;  ///< of the pipeline, if there is one
   GPT2 model;
   Partition partition;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
+  std::optional<ModelNorm> norm;
   DataParallel parallel;
+  std::optional<Pipeline> pipeline;
   Trainer trainer;
+
+ private:
+  Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup);
 };
 
 }  // namespace sluice

@@ -27,7 +27,7 @@ class LayerNormNode final : public Node {
   /// Output 0 is the normalised tensor, output 1 the sum.
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad_out = grad_outputs[0];
-    const Tensor grad_sum = grad_outputs.size() > 1 ? grad_outputs[1] : Tensor();
+    const Tensor& grad_sum = grad_outputs[1];
     if (!grad_out) return give_to_addends(grad_sum, pass);
     const DType sums = accumulator_of(in_.dtype());
     Tensor grad_in = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
@@ -125,11 +125,13 @@ ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, cons
                return out;
              });
   const auto node = std::make_shared<LayerNormNode>(in, weight, mean, rstd);
+  // The gradients of both outputs meet in one pass, and with the same rounding, whether the stream
+  // was added up here or before.
+  if (!branch) result.sum = stream.detach();
+  std::vector<Tensor> inputs{weight, bias, stream};
+  if (branch) inputs.push_back(branch);
   Tensor* const outputs[] = {&result.normalized, &result.sum};
-  if (branch)
-    attach(node, {weight, bias, stream, branch}, outputs);
-  else
-    attach(node, {weight, bias, stream}, std::span(outputs).first(1));
+  attach(node, inputs, outputs);
   return result;
 }
 

@@ -116,19 +116,35 @@ GPT2::GPT2(const GPT2Config& config)
 }
 
 std::vector<Parameter> GPT2::parameters() {
-  std::vector<Parameter> list{{"wte.weight",
-                               {config_.vocab_size, config_.n_embd},
-                               Initial::normal(0.02),
-                               &token_embedding_,
-                               true},
-                              {"wpe.weight",
-                               {config_.n_positions, config_.n_embd},
-                               Initial::normal(0.02),
-                               &position_embedding_,
-                               true}};
-  for (const auto& block : blocks_)
-    std::ranges::move(block->parameters(), std::back_inserter(list));
-  std::ranges::move(final_norm_.parameters(), std::back_inserter(list));
+  return parameters({{0, config_.n_layer}});
+}
+
+std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
+  const bool embeds = parts.front().first == 0;
+  const bool predicts = parts.back().last == config_.n_layer;
+  std::vector<Parameter> list;
+  if (embeds || predicts)
+    list.push_back({"wte.weight",
+                    {config_.vocab_size, config_.n_embd},
+                    Initial::normal(0.02),
+                    &token_embedding_,
+                    true});
+  if (embeds)
+    list.push_back({"wpe.weight",
+                    {config_.n_positions, config_.n_embd},
+                    Initial::normal(0.02),
+                    &position_embedding_,
+                    true});
+  const auto append = [&](std::vector<Parameter> more, std::int64_t section) {
+    for (Parameter& parameter : more) {
+      parameter.section = static_cast<int>(section);
+      list.push_back(std::move(parameter));
+    }
+  };
+  for (const GPT2Part& part : parts)
+    for (std::int64_t layer = part.first; layer < part.last; ++layer)
+      append(blocks_[static_cast<std::size_t>(layer)]->parameters(), layer + 1);
+  if (predicts) append(final_norm_.parameters(), config_.n_layer + 1);
   return list;
 }
 
@@ -138,33 +154,49 @@ void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
     blocks_[layer]->set_recompute(per_layer[layer]);
 }
 
+ResidualPair GPT2::embed(const Tensor& tokens, const DropoutSource& dropout,
+                         std::int64_t first_position) const {
+  before_weights(0);
+  return {sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first_position),
+                          dropout.mask(0)),
+          {}};
+}
+
+ResidualPair GPT2::blocks(const GPT2Part& part, ResidualPair pair, const DropoutSource& dropout,
+                          KeyValueCache* cache) const {
+  for (std::int64_t layer = part.first; layer < part.last; ++layer) {
+    if (layer > 0) before_weights(layer);
+    pair = blocks_[static_cast<std::size_t>(layer)]->forward(std::move(pair), dropout, cache);
+  }
+  return pair;
+}
+
+Tensor GPT2::normalized(const ResidualPair& in) const {
+  before_weights(config_.n_layer);
+  return final_norm_(in.stream, in.branch).normalized;
+}
+
 Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
                     KeyValueCache* cache) const {
-  const std::int64_t first = cache != nullptr ? cache->length : 0;
-  const auto before = [this](std::size_t layer) {
-    if (before_weights_) before_weights_(static_cast<std::int64_t>(layer));
-  };
-  before(0);
-  ResidualPair pair{sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first),
-                                    dropout.mask(0)),
-                    {}};
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
-    if (layer > 0) before(layer);
-    pair = blocks_[layer]->forward(std::move(pair), dropout, cache);
-  }
+  ResidualPair pair = embed(tokens, dropout, cache != nullptr ? cache->length : 0);
+  pair = blocks({0, config_.n_layer}, std::move(pair), dropout, cache);
   if (cache != nullptr) cache->length += tokens.dim(1);
-  before(blocks_.size());
-  return final_norm_(pair.stream, pair.branch).normalized;
+  return normalized(pair);
 }
 
 Tensor GPT2::logits(const Tensor& hidden_states) const {
-  return linear_transposed(hidden_states, token_embedding_, accumulator_of(hidden_states.dtype()));
+  return linear_transposed(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
+}
+
+LinearCrossEntropy GPT2::predict(const Tensor& hidden_states, const Tensor& targets,
+                                 const LinearCrossEntropyOptions& options) const {
+  return linear_cross_entropy(hidden_states, head_table(), targets, options);
 }
 
 LinearCrossEntropy GPT2::loss(const Tensor& tokens, const Tensor& targets,
                               const LinearCrossEntropyOptions& options,
                               const DropoutSource& dropout) const {
-  return linear_cross_entropy(hidden(tokens, dropout), token_embedding_, targets, options);
+  return predict(hidden(tokens, dropout), targets, options);
 }
 
 }  // namespace sluice

@@ -44,7 +44,15 @@ class GPT2Block final : public Module {
   LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
 
-/// GPT-2 with Hugging Face's semantics: learned positions, tied vocabulary head.
+/// Blocks [first, last) of a GPT-2. The part with the first block also embeds, the one with the
+/// last block predicts.
+struct GPT2Part {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+
+/// GPT-2 with Hugging Face's semantics: learned positions, tied vocabulary head. It takes no memory
+/// itself: where only some parts have received their tensors, only they can compute.
 class GPT2 final : public Module {
  public:
   explicit GPT2(const GPT2Config& config);
@@ -53,6 +61,8 @@ class GPT2 final : public Module {
   /// The dtype it computes in: that of its weights.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
+  /// Those of some parts, ascending. The head's table is the embedding's, once.
+  std::vector<Parameter> parameters(const std::vector<GPT2Part>& parts);
   /// Called before weights are read in a forward pass: with 0 before the embeddings and the first
   /// block, with the layer before each other block, with n_layer before the final norm.
   void set_before_weights(std::function<void(std::int64_t layer)> hook) {
@@ -61,19 +71,40 @@ class GPT2 final : public Module {
   /// What backward passes compute again, layer by layer; nothing at first. Results do not change.
   void set_recompute(const std::vector<Recompute>& per_layer);
 
+  /// The head predicts by a table of its own, which may share the embedding's elements: gradients
+  /// of the two are then apart.
+  void set_head_table(const Tensor& table) { head_table_ = table; }
+  const Tensor& token_embedding() const { return token_embedding_; }
+
+  // A forward pass in its pieces.
+  ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
+                     std::int64_t first_position = 0) const;
+  ResidualPair blocks(const GPT2Part& part, ResidualPair in, const DropoutSource& dropout,
+                      KeyValueCache* cache) const;
+  Tensor normalized(const ResidualPair& in) const;
+  /// Of hidden states; see LinearCrossEntropy for the rules of recording.
+  LinearCrossEntropy predict(const Tensor& hidden_states, const Tensor& targets,
+                             const LinearCrossEntropyOptions& options) const;
+
   /// The final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
                 KeyValueCache* cache = nullptr) const;
   /// [B, T, vocab_size] in f32 (f64).
   Tensor logits(const Tensor& hidden_states) const;
-  /// The loss of predicting targets [B, T]; see LinearCrossEntropy for the rules of recording.
+  /// The loss of predicting targets [B, T].
   LinearCrossEntropy loss(const Tensor& tokens, const Tensor& targets,
                           const LinearCrossEntropyOptions& options,
                           const DropoutSource& dropout = {}) const;
 
  private:
   GPT2Config config_;
+  const Tensor& head_table() const { return head_table_ ? head_table_ : token_embedding_; }
+  void before_weights(std::int64_t layer) const {
+    if (before_weights_) before_weights_(layer);
+  }
+
   Tensor token_embedding_, position_embedding_;
+  Tensor head_table_;  ///< none: the embedding's
   std::vector<std::unique_ptr<GPT2Block>> blocks_;
   LayerNormLayer final_norm_;
   std::function<void(std::int64_t)> before_weights_;

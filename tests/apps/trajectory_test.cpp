@@ -32,11 +32,12 @@ struct Run {
                                            .weight_decay = hyper.at("weight_decay")});
     const std::int64_t batch = fixture.hyper("batch"), seq_len = fixture.hyper("seq");
     const double final_rate = hyper.at("min_lr");
-    const Schedule schedule{.kind = final_rate > 0 ? ScheduleKind::cosine : ScheduleKind::constant,
-                            .rate = hyper.at("lr"),
-                            .final_rate = final_rate,
-                            .warmup = fixture.hyper("warmup"),
-                            .updates = fixture.hyper("steps")};
+    const RateSchedule schedule{
+        .kind = final_rate > 0 ? ScheduleKind::cosine : ScheduleKind::constant,
+        .rate = hyper.at("lr"),
+        .final_rate = final_rate,
+        .warmup = fixture.hyper("warmup"),
+        .updates = fixture.hyper("steps")};
     const auto tokens = open_token_file(fixture.token_file(), loaded.model->config().vocab_size);
     const SequenceSampler sampler(SequenceSampler::Order::sequential, 0, tokens->size(), batch,
                                   seq_len);

@@ -7,7 +7,7 @@ namespace sluice {
 
 TEST_CASE("schedules give the rates of their formulas", "[optimizer]") {
   const auto at = [](ScheduleKind kind, std::int64_t warmup, std::int64_t updates, std::int64_t k) {
-    return Schedule{kind, 8.0, 2.0, warmup, updates}.at(k);
+    return RateSchedule{kind, 8.0, 2.0, warmup, updates}.at(k);
   };
   using enum ScheduleKind;
   for (const auto kind : {constant, cosine, linear}) {

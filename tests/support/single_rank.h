@@ -9,7 +9,7 @@ namespace sluice::test {
 struct SingleRank {
   SingleRank(ParameterSpace& space, Optimizer& optimizer)
       : partition(space.layout(), {}),
-        parallel(space, optimizer, partition, *ranks.data, *ranks.control, {}) {}
+        parallel(space, optimizer, partition, *ranks.data, *ranks.control, *ranks.control, {}) {}
 
   Ranks ranks = single_rank();
   Partition partition;

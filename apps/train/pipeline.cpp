@@ -1,0 +1,142 @@
+#include "apps/train/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/text/text_files.h"
+#include "parallel/pipeline/schedule_text.h"
+#include "parallel/pipeline/validator.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* table = "wte.weight";
+
+Schedule scheduled(const TrainOptions& o, int micro_batches) {
+  const int ranks = static_cast<int>(o.pp), virtual_stages = static_cast<int>(o.virtual_stages);
+  const std::string& name = o.pipeline;
+  if (name == "gpipe") return gpipe(ranks, micro_batches);
+  if (name == "layer-split") return layer_split(ranks, micro_batches);
+  if (name == "interleaved") return interleaved(ranks, virtual_stages, micro_batches);
+  if (name.empty() || name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+  Schedule schedule = schedule_from_csv(read_text_file(name));
+  if (static_cast<int>(schedule.ranks.size()) != ranks || schedule.micro_batches != micro_batches)
+    fail(fmt::format("--pipeline {} is for {} ranks and {} micro-batches; this run has --pp {} and "
+                     "{} micro-batches",
+                     name, schedule.ranks.size(), schedule.micro_batches, ranks, micro_batches),
+         ErrorKind::usage);
+  return schedule;
+}
+
+/// In groups of as many micro-batches as there are ranks, so that a rank with several stages need
+/// not wait for one of them to come round.
+Schedule forward_only(const std::vector<int>& of_rank, int ranks, int micro_batches) {
+  Schedule schedule{.stages = static_cast<int>(of_rank.size()), .micro_batches = micro_batches};
+  schedule.ranks.resize(static_cast<std::size_t>(ranks));
+  for (int first = 0; first < micro_batches; first += ranks)
+    for (int stage = 0; stage < schedule.stages; ++stage)
+      for (int i = first; i < std::min(first + ranks, micro_batches); ++i)
+        schedule.ranks[static_cast<std::size_t>(of_rank[static_cast<std::size_t>(stage)])]
+            .push_back({Action::Kind::forward, stage, i});
+  return lower(schedule);
+}
+
+}  // namespace
+
+std::vector<GPT2Part> PipelinePlan::parts_of(int rank) const {
+  std::vector<GPT2Part> mine;
+  for (std::size_t stage = 0; stage < parts.size(); ++stage)
+    if (rank_of_stage[stage] == rank) mine.push_back(parts[stage]);
+  return mine;
+}
+
+std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const GPT2Config& config,
+                                                  std::int64_t micro_batch) {
+  if (!o.pipelined()) return nullptr;
+  if (o.virtual_stages > 1 && o.pipeline != "interleaved")
+    fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
+                     o.pipeline.empty() ? "1f1b" : o.pipeline),
+         ErrorKind::usage);
+  auto plan = std::make_shared<PipelinePlan>();
+  plan->schedule = scheduled(o, static_cast<int>(share_of(o) / micro_batch));
+  plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
+  if (!has_messages(plan->schedule)) plan->schedule = lower(plan->schedule);
+  validate(plan->schedule);
+  plan->rank_of_stage = rank_of_stage(plan->schedule);
+  plan->stash = o.stash == "input" ? Stash::input : Stash::graph;
+  return plan;
+}
+
+Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
+                   std::int64_t piece)
+    : model_(model),
+      space_(space),
+      plan_(plan),
+      rank_(ranks.stage()),
+      stages_([&] {
+        std::vector<std::unique_ptr<GPT2Stage>> stages(plan.parts.size());
+        for (std::size_t stage = 0; stage < stages.size(); ++stage)
+          if (plan.rank_of_stage[stage] == rank_)
+            stages[stage] = std::make_unique<GPT2Stage>(model, plan.parts[stage], data_,
+                                                        space.device(), space.working().dtype());
+        return stages;
+      }()),
+      links_(plan.rank_of_stage, rank_, ranks.pipelined->group),
+      executor_(plan.schedule, rank_, here(), links_, plan.stash, space.device()) {
+  const std::array ends{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
+  if (rank_ != ends[0] && rank_ != ends[1]) return;
+  const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);
+  ends_ = ranks.pipelined->group(members, 2 * plan.parts.size(), "tied table");
+  tied_.emplace(space, table, *ends_, piece);
+  if (tied_->second()) model.set_head_table(tied_->second());
+}
+
+std::vector<Stage*> Pipeline::here() const {
+  std::vector<Stage*> all;
+  for (const auto& stage : stages_)
+    all.push_back(stage.get());
+  return all;
+}
+
+/// Of the parameters of some blocks and of what is with them, but for the tied table.
+SpaceRange Pipeline::range_of(const GPT2Part& part) const {
+  const auto offset = [&](const std::string& name) {
+    const auto* slot = space_.find(name);
+    return slot != nullptr ? slot->offset : space_.size();
+  };
+  const auto block = [&](std::int64_t layer) {
+    return offset(fmt::format("h.{}.attn.c_attn.weight", layer));
+  };
+  const bool last = part.last == model_.config().n_layer;
+  SpaceRange range{part.first == 0 ? offset("wpe.weight") : block(part.first), space_.size()};
+  // The next block that is here begins another stage.
+  for (std::int64_t layer = part.last; !last && layer < model_.config().n_layer; ++layer)
+    range.end = std::min(range.end, block(layer));
+  return range;
+}
+
+void Pipeline::step(const MicroBatches& data, const Hooks& hooks) {
+  data_ = data;
+  if (tied_) tied_->forget_gradients();
+  bool first = true;
+  executor_.run({.loss = hooks.loss, .before_backward = [&](int stage, int micro_batch) {
+                   if (std::exchange(first, false)) hooks.before_first_backward();
+                   if (micro_batch + 1 == plan_.schedule.micro_batches)
+                     hooks.before_last_backward(
+                         range_of(plan_.parts[static_cast<std::size_t>(stage)]));
+                 }});
+  if (tied_) tied_->add_gradients();
+}
+
+void Pipeline::evaluate(const MicroBatches& data, int count,
+                        const std::function<void(int, const Tensor&)>& loss) {
+  data_ = data;
+  const Schedule schedule =
+      forward_only(plan_.rank_of_stage, static_cast<int>(plan_.schedule.ranks.size()), count);
+  PipelineExecutor(schedule, rank_, here(), links_, Stash::graph, space_.device())
+      .run({.loss = loss, .before_backward = {}});
+}
+
+}  // namespace sluice

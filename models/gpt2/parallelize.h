@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2.h"
+#include "parallel/pipeline/stage.h"
+
+namespace sluice {
+
+/// How a model's blocks are divided into `stages` stages: as "blocks" (as many each as can be, the
+/// first ones one more), "parameters" (so that the largest stage is as small as can be; the
+/// embedding counts with the first and with the last), or a list of numbers of blocks such as
+/// "3,4,4,1". Throws Error (usage) with the arithmetic.
+std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const std::string& how);
+
+/// The micro-batches of a step.
+struct MicroBatches {
+  std::span<const std::int32_t> tokens{}, targets{};  ///< [micro-batches, rows, seq_len]
+  std::int64_t rows = 1, seq_len = 1;
+  LinearCrossEntropyOptions loss{};
+  DropoutSource dropout{};  ///< of the first one
+};
+
+/// Some blocks of a GPT-2 as a stage of a pipeline, with the embedding or the head at the ends.
+class GPT2Stage final : public Stage {
+ public:
+  /// `data` may change between steps. All of it outlives the stage.
+  GPT2Stage(const GPT2& model, const GPT2Part& part, const MicroBatches& data,
+            const DevicePtr& device, DType dtype)
+      : model_(model), part_(part), data_(data), device_(device), dtype_(dtype) {}
+
+  Boundary input() const override;
+  Boundary output() const override { return input(); }
+  Tensor forward(int micro_batch, const Tensor& input) override;
+
+ private:
+  Tensor ids(std::span<const std::int32_t> all, int micro_batch) const;
+
+  const GPT2& model_;
+  GPT2Part part_;
+  const MicroBatches& data_;
+  DevicePtr device_;
+  DType dtype_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,166 @@
+#include "parallel/pipeline/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace sluice {
+namespace {
+
+/// Messages of one kind to one rank that may be under way: one is received while the next is
+/// computed.
+constexpr std::size_t messages_under_way = 2;
+
+/// Who sends in a communicator of two neighbouring stages.
+constexpr int below = 0, above = 1;
+
+}  // namespace
+
+PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
+                                   const StageLinks& links, Stash stash, DevicePtr device)
+    : schedule_(lowered),
+      rank_(rank),
+      stages_(std::move(stages)),
+      links_(links),
+      stash_(stash),
+      device_(std::move(device)) {
+  check(static_cast<int>(stages_.size()) == schedule_.stages,
+        "a pipeline needs as many stages as its schedule has");
+  learns_ = std::ranges::any_of(schedule_.ranks[static_cast<std::size_t>(rank)],
+                                [](const Action& a) { return a.kind == Action::Kind::backward; });
+}
+
+void PipelineExecutor::run(const Hooks& hooks) {
+  for (const Action& action : schedule_.ranks[static_cast<std::size_t>(rank_)])
+    perform(action, hooks);
+  for (auto& [link, messages] : sent_)
+    for (const Sent& message : messages)
+      message.handle->wait();
+  sent_.clear();
+  flights_.clear();
+}
+
+void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
+  using Kind = Action::Kind;
+  const auto [kind, number, micro_batch] = action;
+  const Place place{number, micro_batch};
+  Flight& flight = flights_[place];
+  switch (kind) {
+    case Kind::forward:
+      return forward(place, flight, hooks);
+    case Kind::backward:
+      return backward(place, flight, hooks);
+    case Kind::receive_input:
+      return receive(*links_.outputs(number - 1), flight.input, stage(number).input(), action);
+    case Kind::receive_gradient:
+      return receive(*links_.gradients(number), flight.gradient, stage(number).output(), action);
+    case Kind::send_output:
+      return send(*links_.outputs(number), std::exchange(flight.result, {}), action);
+    case Kind::send_gradient:
+      send(*links_.gradients(number - 1), std::exchange(flight.to_return, {}), action);
+      flights_.erase(place);
+  }
+}
+
+void PipelineExecutor::receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
+                               const Action& action) {
+  into.data = Tensor::empty(device_, boundary.shape, boundary.dtype);
+  const bool forwards = action.kind == Action::Kind::receive_input;
+  into.handle = link.broadcast(
+      into.data.view(), forwards ? below : above,
+      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
+       .stream = into.data.stream()});
+}
+
+void PipelineExecutor::send(Communicator& link, Tensor data, const Action& action) {
+  auto& messages = sent_[&link];
+  if (messages.size() == messages_under_way) {
+    const Recorded span(messages.front().handle->done() ? nullptr : timeline_, "wait",
+                        Timeline::Lane::compute, data.stream());
+    messages.front().handle->wait();
+    messages.pop_front();
+  }
+  const bool forwards = action.kind == Action::Kind::send_output;
+  const Handle handle = link.broadcast(
+      data.view(), forwards ? below : above,
+      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
+       .stream = data.stream()});
+  messages.push_back({std::move(data), handle});
+}
+
+/// Until it is there.
+void PipelineExecutor::arrive(Received& received) {
+  if (!received.handle) return;
+  const Recorded span(received.handle->done() ? nullptr : timeline_, "wait",
+                      Timeline::Lane::compute, device_->stream());
+  std::exchange(received.handle, nullptr)->wait();
+}
+
+Tensor PipelineExecutor::compute(Place place, const Flight& flight) {
+  return stage(place.first).forward(place.second, flight.input.data);
+}
+
+void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) {
+  arrive(flight.input);
+  if (flight.input.data && learns_) flight.input.data.set_requires_grad(true);
+  const bool again = learns_ && stash_ == Stash::input;
+  // The loss of the last stage is computed with its backward, once.
+  if (again && last(place.first)) return;
+  Tensor result;
+  {
+    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream());
+    std::optional<NoGrad> unrecorded;
+    if (again || !learns_) unrecorded.emplace();
+    result = compute(place, flight);
+  }
+  if (last(place.first)) {
+    hooks.loss(place.second, result);
+    flight.result = std::move(result);
+    return;
+  }
+  if (learns_ && !again) flight.output = edge_to(result);
+  if (here(place.first + 1)) {
+    flights_[{place.first + 1, place.second}].input.data = result.detach();
+  } else {
+    flight.result = result.detach();
+  }
+  if (!learns_) flight.input.data = {};
+}
+
+void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks) {
+  arrive(flight.gradient);
+  const auto [number, micro_batch] = place;
+  if (stash_ == Stash::input) {
+    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream());
+    Tensor result = compute(place, flight);
+    if (last(number)) {
+      hooks.loss(micro_batch, result);
+      flight.result = std::move(result);
+    } else {
+      flight.output = edge_to(result);
+    }
+  }
+  hooks.before_backward(number, micro_batch);
+  {
+    const Recorded span(timeline_, "backward", Timeline::Lane::compute, device_->stream());
+    if (last(number))
+      sluice::backward(std::exchange(flight.result, {}));
+    else
+      sluice::backward(std::exchange(flight.output, {}), std::exchange(flight.gradient.data, {}));
+  }
+  if (number == 0) {
+    flights_.erase(place);
+    return;
+  }
+  const Tensor gradient = flight.input.data.grad();
+  flight.input.data = {};
+  if (here(number - 1)) {
+    flights_[{number - 1, micro_batch}].gradient.data = gradient;
+    flights_.erase(place);
+  } else {
+    flight.to_return = gradient;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace sluice {
+
+/// Makes a communicator of some ranks, known by their numbers in the pipeline, on the memory of the
+/// device that computes; all of its members make it, with the same `id`.
+using MakeGroup = std::function<std::shared_ptr<Communicator>(
+    std::span<const int> members, std::uint64_t id, const std::string& name)>;
+
+/// What neighbouring stages send each other: for each border between stages of different ranks one
+/// communicator of two for results and one for gradients, since each direction has its own order.
+class StageLinks {
+ public:
+  /// Those that `rank` takes part in.
+  StageLinks(const std::vector<int>& rank_of_stage, int rank, const MakeGroup& make);
+
+  /// From `stage` to the next, and back. None where both are on one rank or neither is on this.
+  Communicator* outputs(int stage) const { return at(outputs_, stage); }
+  Communicator* gradients(int stage) const { return at(gradients_, stage); }
+
+ private:
+  using Links = std::vector<std::shared_ptr<Communicator>>;
+  static Communicator* at(const Links& links, int stage) {
+    return links[static_cast<std::size_t>(stage)].get();
+  }
+  Links outputs_, gradients_;
+};
+
+}  // namespace sluice
