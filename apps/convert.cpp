@@ -5,6 +5,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/model_folder.h"
+#include "models/gpt2/weights.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +35,8 @@ int run(const Options& o) {
   const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
                           : o.dtype == "f16" ? StoredType::F16
                                              : StoredType::F32;
-  export_model(o.output, loaded.model->config(), *loaded.space, tokenizer.get(), type);
+  export_model(o.output, loaded.model->config(), tokenizer.get(), type,
+               [&](const auto& file) { save_weights(file, *loaded.space, type); });
   fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), o.output, o.dtype);
   return 0;
 }

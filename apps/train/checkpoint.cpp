@@ -10,7 +10,6 @@
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
-#include "engine/io/stored_tensor.h"
 #include "kernels/base/error.h"
 #include "models/gpt2/weights.h"
 
@@ -31,8 +30,8 @@ bool is_checkpoint_name(std::string_view name) {
          name.find_first_not_of("0123456789", 5) == std::string_view::npos;
 }
 
-std::string state_name(std::string_view field, const ParameterSpace::Slot& slot) {
-  return fmt::format("{}.{}", field, slot.name);
+std::string state_name(std::string_view field, std::string_view parameter) {
+  return fmt::format("{}.{}", field, parameter);
 }
 
 /// Calls body(slot, place of the field, field) for all that the optimizer carries.
@@ -45,42 +44,41 @@ void for_each_field(const ParameterSpace& space, const Optimizer& optimizer, Bod
   }
 }
 
-/// Calls body(first element, bytes of `buffer`) until `field` is covered.
+/// Calls body(first element, bytes of `buffer`) until `count` elements are covered.
 template <class Body>
-void in_pieces(const StateField& field, std::vector<std::byte>& buffer, Body&& body) {
+void in_pieces(std::int64_t count, DType dtype, std::vector<std::byte>& buffer, Body&& body) {
   constexpr std::int64_t piece = 1 << 20;
-  for (std::int64_t first = 0; first < field.count; first += piece) {
-    buffer.resize(static_cast<std::size_t>(std::min(piece, field.count - first)) *
-                  size_of(field.dtype));
+  for (std::int64_t first = 0; first < count; first += piece) {
+    buffer.resize(static_cast<std::size_t>(std::min(piece, count - first)) * size_of(dtype));
     body(first, std::span(buffer));
   }
 }
 
-std::uint32_t write_optimizer(const fs::path& path, const CheckpointState& state) {
+std::uint32_t write_optimizer(const fs::path& path, ModelState& model) {
   std::vector<StoredTensor> tensors;
-  for_each_field(
-      state.space, state.optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
-        tensors.push_back({.name = state_name(field.name, slot),
-                           .type = stored_type(field.dtype),
-                           .shape = field.count == slot.size ? slot.shape : Shape{field.count}});
-      });
+  for (const auto& entry : model.entries())
+    for (const auto& field : entry.fields)
+      tensors.push_back({.name = state_name(field.name, entry.name),
+                         .type = stored_type(field.dtype),
+                         .shape = field.count == entry.size ? entry.shape : Shape{field.count}});
   SafetensorsWriter writer(path, std::move(tensors), {});
   std::vector<std::byte> buffer;
-  for_each_field(state.space, state.optimizer,
-                 [&](const auto& slot, std::size_t i, const StateField& field) {
-                   in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
-                     state.ranks.optimizer.read_state(slot, i, first, bytes);
-                     writer.write(bytes);
-                   });
-                 });
+  for (const auto& entry : model.entries())
+    for (std::size_t i = 0; i < entry.fields.size(); ++i)
+      in_pieces(entry.fields[i].count, entry.fields[i].dtype, buffer,
+                [&](std::int64_t first, std::span<std::byte> bytes) {
+                  model.read_state(entry, i, first, bytes);
+                  writer.write(bytes);
+                });
   writer.finish();
   return writer.crc32();
 }
 
-std::uint32_t write_weights(const fs::path& path, const CheckpointState& state) {
-  return save_weights(path, state.space, stored_type(state.space.weight_dtype()),
-                      [&](std::int64_t first, std::span<std::byte> bytes) {
-                        state.ranks.optimizer.read_weights(first, bytes);
+std::uint32_t write_weights(const fs::path& path, const CheckpointState& state, ModelState& model,
+                            StoredType type) {
+  return save_weights(path, state.layout(), state.space.weight_dtype(), type,
+                      [&](std::size_t slot, std::int64_t first, std::span<std::byte> bytes) {
+                        model.read_weights(model.entries()[slot], first, bytes);
                       });
 }
 
@@ -175,7 +173,7 @@ bool keeps_values(StoredType type, DType dtype) {
 void require_same_layout(const SafetensorsReader& reader, const ParameterSpace& space,
                          const Optimizer& optimizer) {
   for_each_field(space, optimizer, [&](const auto& slot, std::size_t, const StateField& field) {
-    const StoredTensor* stored = reader.find(state_name(field.name, slot));
+    const StoredTensor* stored = reader.find(state_name(field.name, slot.name));
     const bool scales = field.name.ends_with("_scale");
     if (stored == nullptr ? !scales : keeps_values(stored->type, field.dtype)) return;
     fail(fmt::format("{} was written with another --state-layout: its {} of {} is {}, this run's "
@@ -189,7 +187,7 @@ void require_same_layout(const SafetensorsReader& reader, const ParameterSpace& 
 /// State that was stored as it is kept here comes back as it was; narrower state is widened.
 void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
                 std::size_t place, const StateField& field, Optimizer& optimizer) {
-  const std::string name = state_name(field.name, slot);
+  const std::string name = state_name(field.name, slot.name);
   const StoredTensor* stored = reader.find(name);
   if (stored == nullptr) damaged(reader.path(), fmt::format("tensor {} is missing", name));
   if (element_count(stored->shape) != field.count)
@@ -200,7 +198,7 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
                          optimizer.write_state(slot, place, first, values);
                        });
   std::vector<std::byte> buffer;
-  in_pieces(field, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
+  in_pieces(field.count, field.dtype, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
     reader.read(*stored, static_cast<std::uint64_t>(first) * size_of(field.dtype), bytes);
     optimizer.write_state(slot, place, first, bytes);
   });
@@ -214,11 +212,13 @@ namespace {
 void write_files(const fs::path& temporary, std::int64_t step, const Json& run,
                  const CheckpointState& state) {
   Json files;
+  ModelState model = state.model();
   const auto record = [&](const char* name, std::uint32_t crc) {
     files[name] = {{"bytes", fs::file_size(temporary / name)}, {"crc32", crc}};
   };
-  record("weights.safetensors", write_weights(temporary / "weights.safetensors", state));
-  record("optimizer.safetensors", write_optimizer(temporary / "optimizer.safetensors", state));
+  record("weights.safetensors", write_weights(temporary / "weights.safetensors", state, model,
+                                              stored_type(state.space.weight_dtype())));
+  record("optimizer.safetensors", write_optimizer(temporary / "optimizer.safetensors", model));
   Json json{{"version", version},
             {"step", step},
             {"updates", state.optimizer.updates()},
@@ -269,11 +269,17 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const Json& 
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= others.size(); ++i)
       fs::remove_all(others[i]);
   } else {
-    write_weights({}, state);
-    write_optimizer({}, state);
+    ModelState model = state.model();
+    write_weights({}, state, model, stored_type(state.space.weight_dtype()));
+    write_optimizer({}, model);
   }
   ranks.barrier("checkpoint is whole")->wait();
   return final_path;
+}
+
+void save_weights(const fs::path& file, const CheckpointState& state, StoredType type) {
+  ModelState model = state.model();
+  write_weights(file, state, model, type);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/io/stored_tensor.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/parameter_space.h"
 #include "parallel/data_parallel.h"
+#include "parallel/model_state.h"
 
 namespace sluice {
 
@@ -25,6 +27,16 @@ struct CheckpointState {
   Optimizer& optimizer;
   LossScaler& scaler;
   DataParallel& ranks;
+  /// Where the space is a part of a model: its layout, and how its parts come together.
+  const SpaceLayout* whole = nullptr;
+  const Collector* collector = nullptr;
+
+  /// All ranks make it together.
+  ModelState model() const {
+    return {space, optimizer, ranks.optimizer, whole != nullptr ? *whole : space.layout(),
+            collector};
+  }
+  const SpaceLayout& layout() const { return whole != nullptr ? *whole : space.layout(); }
 };
 
 /// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a
@@ -33,6 +45,9 @@ struct CheckpointState {
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
                                       const nlohmann::json& run, const CheckpointState& state,
                                       std::int64_t keep);
+
+/// The weights alone, under Hugging Face's names; see save_weights in models/gpt2/weights.h.
+void save_weights(const std::filesystem::path& file, const CheckpointState& state, StoredType type);
 
 /// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);

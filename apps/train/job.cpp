@@ -24,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Groups of ranks, beside all of them.
-constexpr std::uint64_t peers_on_device = 1, peers_on_host = 2, first_link = 16;
+constexpr std::uint64_t peers_on_device = 1, peers_on_host = 2, first_link = 16,
+                        first_collector = 20000;
 
 /// How the ranks that were started divide the work.
 Mesh mesh_of(const TrainOptions& o, int size) {
@@ -149,6 +150,16 @@ Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest, std::size_t bo
           return group(members, first_link + id, name + suffix, device, boundary);
         }};
     ranks.data = ranks.pipelined->peers;
+    Collector& collector = ranks.pipelined->collector;
+    collector = {.mesh = mesh_, .all = control_.get()};
+    collector.to_first.resize(static_cast<std::size_t>(mesh_.pp));
+    for (int stage = 1; stage < mesh_.pp; ++stage) {
+      const std::array ends{0, stage};
+      if (rank() == 0 || rank() == stage)
+        collector.to_first[static_cast<std::size_t>(stage)] =
+            group(ends, first_collector + static_cast<std::uint64_t>(stage),
+                  fmt::format("state {}", stage), {}, 0);
+    }
   }
   if (gpu && peers.size() > 1)
     ranks.data = group(peers, peers_on_device, "device", device, largest);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/host_memory.h"
-#include "models/gpt2/generate.h"
 
 namespace sluice {
 namespace {
@@ -29,11 +28,11 @@ struct MetaRun {
   Training training;
 };
 
-void sample(const TrainOptions& o, const RunSetup& setup, const MetaRun& run) {
+void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   const auto context = static_cast<std::size_t>(setup.config.n_positions);
   const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
   const auto begin = [&](std::size_t tokens) {
-    generate(run.training.model, run.device, std::vector<std::int32_t>(tokens), {.max_tokens = 2});
+    run.training.sample(std::vector<std::int32_t>(tokens), {.max_tokens = 2});
   };
   begin(prompt);
   // A text longer than the context is cut to the newer half of it and read again.

@@ -44,11 +44,11 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
   return loaded;
 }
 
-void export_model(const fs::path& folder, const GPT2Config& config, const ParameterSpace& space,
-                  const Tokenizer* tokenizer, StoredType type, const GiveElements& read) {
+void export_model(const fs::path& folder, const GPT2Config& config, const Tokenizer* tokenizer,
+                  StoredType type, const std::function<void(const fs::path&)>& save) {
   fs::create_directories(folder);
   const fs::path temporary = folder / "model.safetensors.tmp";
-  save_weights(temporary, space, type, read);
+  save(temporary);
   rename_durably(temporary, folder / "model.safetensors");
   std::int64_t end_of_text = -1;
   if (tokenizer != nullptr) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -23,9 +24,9 @@ LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& dev
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 
 /// Writes config.json, model.safetensors and the tokenizer's files, each whole or not at all;
-/// Hugging Face opens the folder. `read`: see save_weights.
+/// Hugging Face opens the folder. `save` writes the weights to a file.
 void export_model(const std::filesystem::path& folder, const GPT2Config& config,
-                  const ParameterSpace& space, const Tokenizer* tokenizer, StoredType type,
-                  const GiveElements& read = {});
+                  const Tokenizer* tokenizer, StoredType type,
+                  const std::function<void(const std::filesystem::path&)>& save);
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/ops/add.h"
 #include "models/text/text_files.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"
@@ -74,7 +75,9 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
     : model_(model),
       space_(space),
       plan_(plan),
+      all_(*ranks.control),
       rank_(ranks.stage()),
+      predictor_(ranks.mesh().rank(0, plan.rank_of_stage.back())),
       stages_([&] {
         std::vector<std::unique_ptr<GPT2Stage>> stages(plan.parts.size());
         for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -137,6 +140,50 @@ void Pipeline::evaluate(const MicroBatches& data, int count,
       forward_only(plan_.rank_of_stage, static_cast<int>(plan_.schedule.ranks.size()), count);
   PipelineExecutor(schedule, rank_, here(), links_, Stash::graph, space_.device())
       .run({.loss = loss, .before_backward = {}});
+}
+
+std::vector<std::int32_t> Pipeline::generate(std::span<const std::int32_t> prompt,
+                                             const Generation& options) {
+  const NoGrad no_grad;
+  KeyValueCache cache =
+      make_cache(model_.config(), plan_.parts_of(rank_), space_.device(), space_.working().dtype());
+  const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
+                        std::size_t position) {
+    return next_token(fresh, *seen, options.sampling, position);
+  };
+  return sluice::generate(model_.config(), next, &cache, prompt, options.max_tokens);
+}
+
+std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueCache& cache,
+                                  const Sampling& sampling, std::size_t position) {
+  const auto count = static_cast<std::int64_t>(fresh.size()), width = model_.config().n_embd;
+  const DevicePtr& device = space_.device();
+  std::int32_t token = 0;
+  Tensor stream;  // what the stage before has left, on this rank
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (!stages_[stage]) continue;
+    const int number = static_cast<int>(stage);
+    const auto cross = [&](Communicator* link) {
+      if (link == nullptr) return;
+      if (!stream) stream = Tensor::empty(device, {1, count, width}, space_.working().dtype());
+      link->broadcast(stream.view(), 0, {.label = "sample", .stream = stream.stream()})->wait();
+    };
+    if (stage > 0) cross(links_.outputs(number - 1));
+    ResidualPair pair{stream, {}};
+    if (stage == 0)
+      pair = model_.embed(Tensor::from_tokens(device, {1, count}, fresh), {}, cache.length);
+    pair = model_.blocks(plan_.parts[stage], std::move(pair), {}, &cache);
+    if (stage + 1 == stages_.size()) {
+      const Tensor last = model_.normalized(pair).slice((count - 1) * width, {1, width});
+      token = draw(model_.logits(last), sampling, position);
+      break;
+    }
+    stream = add(pair.stream, pair.branch);
+    cross(links_.outputs(number));
+    if (!stages_[stage + 1]) stream = {};
+  }
+  cache.length += count;
+  return all_.gather_values(token, "sample")[static_cast<std::size_t>(predictor_)];
 }
 
 }  // namespace sluice

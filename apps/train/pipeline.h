@@ -7,6 +7,7 @@
 
 #include "apps/train/options.h"
 #include "apps/train/ranks.h"
+#include "models/gpt2/generate.h"
 #include "models/gpt2/parallelize.h"
 #include "optim/parameter_space.h"
 #include "parallel/pipeline/executor.h"
@@ -54,15 +55,23 @@ class Pipeline {
   /// Forward alone, of any number of micro-batches.
   void evaluate(const MicroBatches& data, int count,
                 const std::function<void(int, const Tensor&)>& loss);
+  /// As generate() in models/gpt2/generate.h; all ranks call it together and return the same.
+  std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt,
+                                     const Generation& options);
 
  private:
+  std::int32_t next_token(std::span<const std::int32_t> fresh, KeyValueCache& cache,
+                          const Sampling& sampling, std::size_t position);
+
   std::vector<Stage*> here() const;
   SpaceRange range_of(const GPT2Part& part) const;
 
   GPT2& model_;
   ParameterSpace& space_;
   const PipelinePlan& plan_;
-  int rank_;
+  Communicator& all_;
+  int rank_;       ///< in the pipeline
+  int predictor_;  ///< whose tokens count, among all ranks
   MicroBatches data_;
   std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by number, null where others have them
   StageLinks links_;

@@ -5,6 +5,7 @@
 
 #include "parallel/communicator.h"
 #include "parallel/mesh.h"
+#include "parallel/model_state.h"
 #include "parallel/pipeline/links.h"
 
 namespace sluice {
@@ -16,6 +17,7 @@ struct Ranks {
     Mesh mesh;
     std::shared_ptr<Communicator> peers;  ///< the ranks with the same stages, on host memory
     MakeGroup group;                      ///< of ranks of this pipeline, by their places in it
+    Collector collector{};                ///< `all` is the control below
   };
 
   std::shared_ptr<Communicator> control;  ///< all, on host memory

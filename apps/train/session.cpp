@@ -25,7 +25,6 @@
 #include "apps/train/trace_file.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/generate.h"
 #include "models/gpt2/weights.h"
 
 namespace sluice {
@@ -317,12 +316,11 @@ void Session::validate_now(std::int64_t step) {
 void Session::sample_now(std::int64_t step) {
   if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
   const std::vector<std::int32_t> prompt = sample_prompt(options_, setup_);
-  const auto made =
-      generate(training_.model, device_, prompt,
-               {.max_tokens = options_.sample_tokens,
-                .sampling = {.temperature = 0.8,
-                             .top_k = 200,
-                             .seed = options_.seed + static_cast<std::uint64_t>(step)}});
+  const auto made = training_.sample(
+      prompt, {.max_tokens = options_.sample_tokens,
+               .sampling = {.temperature = 0.8,
+                            .top_k = 200,
+                            .seed = options_.seed + static_cast<std::uint64_t>(step)}});
   const std::string text = options_.prompt + setup_.tokenizer->decode(made);
   printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
   log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
@@ -342,15 +340,11 @@ void Session::save_now(std::int64_t step) {
 }
 
 void Session::export_now() {
-  const auto read = [&](std::int64_t first, std::span<std::byte> out) {
-    training_.parallel.optimizer.read_weights(first, out);
+  const auto save = [&](const fs::path& file) {
+    save_weights(file, training_.checkpoint(), StoredType::F32);
   };
-  if (job_.rank() > 0) {
-    save_weights({}, training_.space, StoredType::F32, read);
-    return;
-  }
-  export_model(output_ / "model", setup_.config, training_.space, setup_.tokenizer.get(),
-               StoredType::F32, read);
+  if (job_.rank() > 0) return save({});
+  export_model(output_ / "model", setup_.config, setup_.tokenizer.get(), StoredType::F32, save);
 }
 
 void Session::finish(const char* stopped_by) {

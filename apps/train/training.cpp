@@ -94,9 +94,10 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
 }
 
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
-  return static_cast<std::size_t>(choice.micro_batch * setup.trainer.seq_len *
-                                  setup.config.n_embd) *
-         size_of(setup.precision.dtype);
+  // A sample sends a prompt, of as many tokens as there are positions at most.
+  const std::int64_t tokens =
+      std::max(choice.micro_batch * setup.trainer.seq_len, setup.config.n_positions);
+  return static_cast<std::size_t>(tokens * setup.config.n_embd) * size_of(setup.precision.dtype);
 }
 
 namespace {
@@ -105,7 +106,7 @@ namespace {
 std::optional<ModelNorm> norm_of(Training& training) {
   if (!training.plan) return std::nullopt;
   const bool copy = training.ranks.stage() != training.plan->rank_of_stage.front();
-  return std::make_optional<ModelNorm>(training.space, training.whole(), *training.ranks.control,
+  return std::make_optional<ModelNorm>(training.space, training.whole, *training.ranks.control,
                                        copy ? "wte.weight" : "");
 }
 
@@ -116,6 +117,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
     : ranks(std::move(among)),
       plan(setup.pipeline),
       model(setup.config),
+      whole(model.parameters(), {.narrow_gradients = choice.narrow_gradients}),
       partition(divide(parameters_of(model, plan.get(), ranks.stage()), options, setup, choice,
                        ranks.mesh().dp)),
       space(parameters_of(model, plan.get(), ranks.stage()), device, setup.precision.dtype,
@@ -144,14 +146,15 @@ Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& s
   return &*pipeline;
 }
 
+std::vector<std::int32_t> Training::sample(std::span<const std::int32_t> prompt,
+                                           const Generation& options) {
+  if (pipeline) return pipeline->generate(prompt, options);
+  return generate(model, space.device(), prompt, options);
+}
+
 void Training::require_equal_copies(std::string_view when) {
   require_equal_weights(space, ranks.peers(), when);
   if (plan) sluice::require_equal_copies(space, "wte.weight", *ranks.control, when);
-}
-
-SpaceLayout Training::whole() const {
-  GPT2 all(model.config());
-  return {all.parameters(), space.options().layout_options()};
 }
 
 }  // namespace sluice

@@ -27,16 +27,20 @@ struct Training {
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
            const DevicePtr& device, const DevicePtr& host, Ranks among = single_rank());
 
+  /// Continues `prompt`; all ranks call it together.
+  std::vector<std::int32_t> sample(std::span<const std::int32_t> prompt, const Generation& options);
   /// Throws Error unless all ranks that have a parameter have the same bits of it; no update may be
   /// under way. `when`: "at the start", "after step 100".
   void require_equal_copies(std::string_view when);
-  /// The parameters of all ranks together.
-  SpaceLayout whole() const;
-  CheckpointState checkpoint() { return {space, *optimizer, trainer.scaler(), parallel}; }
+  CheckpointState checkpoint() {
+    return {space,    *optimizer, trainer.scaler(),
+            parallel, &whole,     ranks.pipelined ? &ranks.pipelined->collector : nullptr};
+  }
 
   Ranks ranks;
   std::shared_ptr<const PipelinePlan> plan;  ///< of the pipeline, if there is one
   GPT2 model;
+  SpaceLayout whole;  ///< the parameters of all ranks together
   Partition partition;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;

@@ -13,16 +13,6 @@
 namespace sluice {
 namespace {
 
-KeyValueCache make_cache(const GPT2Config& config, const DevicePtr& device, DType dtype) {
-  KeyValueCache cache;
-  for (std::int64_t layer = 0; layer < config.n_layer; ++layer) {
-    const Shape shape{1, config.n_positions, config.n_embd};
-    cache.layers.push_back(
-        {Tensor::empty(device, shape, dtype), Tensor::empty(device, shape, dtype)});
-  }
-  return cache;
-}
-
 /// The logits after the last of `tokens`: [1, vocabulary].
 Tensor last_logits(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> tokens,
                    KeyValueCache* cache) {
@@ -54,11 +44,22 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   return static_cast<std::int32_t>(token.item());
 }
 
-std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
-                                   std::span<const std::int32_t> prompt, const Generation& options,
+KeyValueCache make_cache(const GPT2Config& config, const std::vector<GPT2Part>& parts,
+                         const DevicePtr& device, DType dtype) {
+  KeyValueCache cache;
+  cache.layers.resize(static_cast<std::size_t>(config.n_layer));
+  const Shape shape{1, config.n_positions, config.n_embd};
+  for (const GPT2Part& part : parts)
+    for (std::int64_t layer = part.first; layer < part.last; ++layer)
+      cache.layers[static_cast<std::size_t>(layer)] = {Tensor::empty(device, shape, dtype),
+                                                       Tensor::empty(device, shape, dtype)};
+  return cache;
+}
+
+std::vector<std::int32_t> generate(const GPT2Config& config, const NextToken& next,
+                                   KeyValueCache* cache, std::span<const std::int32_t> prompt,
+                                   std::int64_t max_tokens,
                                    const std::function<bool(std::int32_t)>& on_token) {
-  const NoGrad no_grad;
-  const GPT2Config& config = model.config();
   check(!prompt.empty(), "generation needs a prompt of at least one token");
   for (const std::int32_t id : prompt)
     if (id < 0 || id >= config.vocab_size)
@@ -69,25 +70,36 @@ std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
   std::vector<std::int32_t> window(prompt.begin(), prompt.end());
   if (window.size() > context) window.erase(window.begin(), window.end() - config.n_positions);
 
-  KeyValueCache cache;
-  if (options.use_cache) cache = make_cache(config, device, model.dtype());
   std::size_t cached = 0;
   std::vector<std::int32_t> made;
-  while (static_cast<std::int64_t>(made.size()) < options.max_tokens) {
+  while (static_cast<std::int64_t>(made.size()) < max_tokens) {
     if (window.size() > context) {
       window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>((context + 1) / 2));
       cached = 0;
-      cache.length = 0;
+      if (cache != nullptr) cache->length = 0;
     }
-    const auto fresh = std::span(window).subspan(cached);
-    const Tensor logits = last_logits(model, device, fresh, options.use_cache ? &cache : nullptr);
-    if (options.use_cache) cached = window.size();
-    const std::int32_t next = draw(logits, options.sampling, made.size());
-    made.push_back(next);
-    window.push_back(next);
-    if (on_token && !on_token(next)) break;
+    const std::int32_t token = next(std::span(window).subspan(cached), cache, made.size());
+    if (cache != nullptr) cached = window.size();
+    made.push_back(token);
+    window.push_back(token);
+    if (on_token && !on_token(token)) break;
   }
   return made;
+}
+
+std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
+                                   std::span<const std::int32_t> prompt, const Generation& options,
+                                   const std::function<bool(std::int32_t)>& on_token) {
+  const NoGrad no_grad;
+  KeyValueCache cache;
+  if (options.use_cache)
+    cache = make_cache(model.config(), {{0, model.config().n_layer}}, device, model.dtype());
+  const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
+                        std::size_t position) {
+    return draw(last_logits(model, device, fresh, seen), options.sampling, position);
+  };
+  return generate(model.config(), next, options.use_cache ? &cache : nullptr, prompt,
+                  options.max_tokens, on_token);
 }
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
+#include "models/gpt2/gpt2.h"
 
 namespace sluice {
 namespace {
@@ -132,30 +133,35 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
     require_tied(head->second, found.at("wte.weight"));
     found.erase(head);
   }
+  GPT2 whole(config);
+  std::set<std::string> known;
+  for (const Parameter& parameter : whole.parameters())
+    known.insert(parameter.name);
   for (const auto& [name, entry] : found)
-    if (space.find(name) == nullptr)
+    if (!known.contains(name))
       fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
                        entry.reader->path().string(), quote(name), config.n_layer),
            ErrorKind::usage);
 }
 
-std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type,
-                           const GiveElements& read) {
+std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
+  return save_weights(file, space.layout(), space.weight_dtype(), type,
+                      [&](std::size_t slot, std::int64_t first, std::span<std::byte> out) {
+                        space.read_weights(space.slots()[slot].offset + first, out);
+                      });
+}
+
+std::uint32_t save_weights(const fs::path& file, const SpaceLayout& layout, DType dtype,
+                           StoredType type, const ReadSlot& read) {
   std::vector<StoredTensor> tensors;
-  for (const auto& slot : space.slots())
+  for (const auto& slot : layout.slots)
     tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
   // Hugging Face refuses a file that does not say which framework's layout it has.
   SafetensorsWriter writer(file, std::move(tensors), {{"format", "pt"}});
-  for (const auto& slot : space.slots())
+  for (std::size_t slot = 0; slot < layout.slots.size(); ++slot)
     write_floats(
-        writer, slot.size, space.weight_dtype(),
-        [&](std::int64_t first, std::span<std::byte> values) {
-          if (read)
-            read(slot.offset + first, values);
-          else
-            space.read_weights(slot.offset + first, values);
-        },
-        type);
+        writer, layout.slots[slot].size, dtype,
+        [&](std::int64_t first, std::span<std::byte> values) { read(slot, first, values); }, type);
   writer.finish();
   return writer.crc32();
 }

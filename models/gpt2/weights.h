@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <span>
 
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/config.h"
@@ -9,8 +11,9 @@
 
 namespace sluice {
 
-/// Fills the weights of `space` (a GPT-2's, of shape `config`) from a Hugging Face folder:
-/// model.safetensors, or the shards that model.safetensors.index.json lists; F32, BF16 or F16.
+/// Fills the weights of `space` (a GPT-2's of shape `config`, or of some of its blocks) from a
+/// Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists;
+/// F32, BF16 or F16.
 ///
 /// Tolerated: names with or without the prefix "transformer.", mask buffers (h.N.attn.bias of
 /// rank 4, h.N.attn.masked_bias), lm_head.weight if it equals wte.weight, and more rows in
@@ -19,11 +22,18 @@ namespace sluice {
 void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
                   ParameterSpace& space);
 
+/// Elements [first, ...) of a slot of a layout.
+using ReadSlot =
+    std::function<void(std::size_t slot, std::int64_t first, std::span<std::byte> out)>;
+
 /// Writes the weights, as precise as training has them, as one safetensors file under Hugging
 /// Face's names, converted to `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is
-/// synced. `read` gives the weights from an element of the space on, if not the space itself; an
-/// empty path writes nothing, for a rank that only helps to read them.
+/// synced.
 std::uint32_t save_weights(const std::filesystem::path& file, const ParameterSpace& space,
-                           StoredType type, const GiveElements& read = {});
+                           StoredType type);
+/// The same from wherever they are: `read` gives those of `layout` in `dtype`. An empty path writes
+/// nothing, for a rank that only helps to read them.
+std::uint32_t save_weights(const std::filesystem::path& file, const SpaceLayout& layout,
+                           DType dtype, StoredType type, const ReadSlot& read);
 
 }  // namespace sluice
