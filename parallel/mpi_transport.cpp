@@ -110,6 +110,12 @@ class MpiTransport final : public Transport {
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  int* highest = nullptr;
+  int known = 0;
+  require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");
+  if (known == 0 || *highest < Transport::tags - 1)
+    fail(fmt::format("this MPI has message tags up to {}, and {} are needed; use Open MPI",
+                     known != 0 ? *highest : 0, Transport::tags));
   MPI_Comm local = MPI_COMM_NULL;
   require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
           "MPI_Comm_split_type");

@@ -42,8 +42,10 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  static constexpr int tags = 1 << 30;
+
   /// Messages from one rank to another with the same tag arrive in order, in the sizes in which
-  /// they were sent. `tag` is below 2^30.
+  /// they were sent. `tag` is below `tags`.
   virtual MessagePtr send(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual MessagePtr receive(int from, int tag, std::span<std::byte> bytes) = 0;
 

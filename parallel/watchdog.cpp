@@ -123,7 +123,8 @@ WatchdogScope::~WatchdogScope() {
 bool speak_first(const std::filesystem::path& folder) {
   const int file =
       ::open((folder / "spoken").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) return errno != EEXIST;
+  // A folder that is gone was removed by the rank that spoke.
+  if (file < 0) return errno != EEXIST && errno != ENOENT;
   ::close(file);
   return true;
 }

@@ -96,7 +96,8 @@ class WatchdogScope {
 };
 
 /// When several ranks fail at the same moment one should tell: true for the first caller of all
-/// processes, by FOLDER/spoken, and for everybody where the folder cannot be written to.
+/// processes, by FOLDER/spoken, and for everybody where the folder cannot be written to; false
+/// where it is gone, since the one who spoke may remove it.
 bool speak_first(const std::filesystem::path& folder);
 
 }  // namespace sluice

@@ -231,7 +231,14 @@ bool Job::may_report(std::string& message, bool usage) {
   }
   if (!usage && message.find("rank ") == std::string::npos)
     message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
-  if (!usage && folder_is_ours_) message += fmt::format(" (post_mortem {})", folder_.string());
+  if (usage && folder_is_ours_) {  // nothing has happened that records would tell of
+    std::error_code ignored;
+    const fs::path gone = folder_.string() + ".gone";  // at once, so that nobody else speaks
+    fs::rename(folder_, gone, ignored);
+    fs::remove_all(gone, ignored);
+  } else if (folder_is_ours_) {
+    message += fmt::format(" (post_mortem {})", folder_.string());
+  }
   return true;
 }
 

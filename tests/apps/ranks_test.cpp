@@ -39,32 +39,37 @@ Losses since(const Losses& losses, std::int64_t step) {
   return {losses.lower_bound(step), losses.end()};
 }
 
+/// What the reference's training was made with.
+Flags reference_flags(const Fixture& fixture) {
+  const Json& hyper = fixture.json().at("hyper");
+  const auto number = [&](const char* name) { return hyper.at(name).dump(); };
+  return {{"--model", fixture.model().string()},
+          {"--n-layer", "-"},
+          {"--n-head", "-"},
+          {"--n-embd", "-"},
+          {"--vocab-size", "-"},
+          {"--context", "-"},
+          {"--data", fixture.token_file().string()},
+          {"--data-order", "sequential"},
+          {"--batch-size", number("batch")},
+          {"--seq-len", number("seq")},
+          {"--steps", number("steps")},
+          {"--lr", number("lr")},
+          {"--warmup-steps", number("warmup")},
+          {"--beta1", number("beta1")},
+          {"--beta2", number("beta2")},
+          {"--eps", number("eps")},
+          {"--weight-decay", number("weight_decay")},
+          {"--grad-clip", number("clip")}};
+}
+
 }  // namespace
 
 TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {
   if (!have_mpirun()) return;
   const auto fixture = Fixture::open("tiny");
   if (!fixture) return;
-  const Json& hyper = fixture->json().at("hyper");
-  const auto number = [&](const char* name) { return hyper.at(name).dump(); };
-  const Flags base{{"--model", fixture->model().string()},
-                   {"--n-layer", "-"},
-                   {"--n-head", "-"},
-                   {"--n-embd", "-"},
-                   {"--vocab-size", "-"},
-                   {"--context", "-"},
-                   {"--data", fixture->token_file().string()},
-                   {"--data-order", "sequential"},
-                   {"--batch-size", number("batch")},
-                   {"--seq-len", number("seq")},
-                   {"--steps", number("steps")},
-                   {"--lr", number("lr")},
-                   {"--warmup-steps", number("warmup")},
-                   {"--beta1", number("beta1")},
-                   {"--beta2", number("beta2")},
-                   {"--eps", number("eps")},
-                   {"--weight-decay", number("weight_decay")},
-                   {"--grad-clip", number("clip")}};
+  const Flags base = reference_flags(*fixture);
   const RankRuns runs;
   Losses single;
   for (const int ranks : {1, 2, 4}) {
@@ -93,6 +98,27 @@ TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state to
       CHECK(same);
       CHECK_FALSE(files.model.empty());
     }
+  }
+}
+
+TEST_CASE("8 ranks follow one process from the reference's model") {
+  if (!have_mpirun()) return;
+  const auto fixture = Fixture::open("tiny");
+  if (!fixture) return;
+  Flags flags = reference_flags(*fixture);
+  flags["--data-order"] = "shuffled";
+  flags["--batch-size"] = "8";
+  flags["--steps"] = "30";
+  const RankRuns runs;
+  runs.run_well(1, "1", flags);
+  const Losses single = logged_losses(runs.path() / "1");
+  REQUIRE(single.size() == 30);
+  for (const char* zero : {"0", "1"}) {
+    INFO("--zero " << zero);
+    flags["--zero"] = zero;
+    const std::string name = std::string("8 zero ") + zero;
+    runs.run_well(8, name, flags);
+    require_near(logged_losses(runs.path() / name), single);
   }
 }
 
