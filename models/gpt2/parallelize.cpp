@@ -98,7 +98,7 @@ std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const s
   return parts_of(listed(how, config.n_layer, stages));
 }
 
-Stage::Boundary GPT2Stage::input() const {
+Stage::Boundary GPT2Stage::input(int) const {
   return {{data_.rows, data_.seq_len, model_.config().n_embd}, dtype_};
 }
 

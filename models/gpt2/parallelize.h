@@ -32,8 +32,8 @@ class GPT2Stage final : public Stage {
             const DevicePtr& device, DType dtype)
       : model_(model), part_(part), data_(data), device_(device), dtype_(dtype) {}
 
-  Boundary input() const override;
-  Boundary output() const override { return input(); }
+  Boundary input(int micro_batch) const override;
+  Boundary output(int micro_batch) const override { return input(micro_batch); }
   Tensor forward(int micro_batch, const Tensor& input) override;
 
  private:

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <utility>
 
 #include "engine/ops/relu.h"
 
@@ -30,22 +29,35 @@ Mlp::Mlp(const MlpConfig& config) : config_(config) {
 }
 
 std::vector<Parameter> Mlp::parameters() {
+  return parameters(0, config_.layers);
+}
+
+std::vector<Parameter> Mlp::parameters(std::int64_t first, std::int64_t last) {
   std::vector<Parameter> list;
-  for (std::size_t layer = 0; layer < linears_.size(); ++layer) {
-    list.push_back(linears_[layer].weight_parameter());
-    list.push_back(linears_[layer].bias_parameter());
-    std::ranges::move(norms_[layer].parameters(), std::back_inserter(list));
+  const auto append = [&](Parameter parameter, std::int64_t section) {
+    parameter.section = static_cast<int>(section);
+    list.push_back(std::move(parameter));
+  };
+  for (std::int64_t i = first; i < last; ++i) {
+    const auto layer = static_cast<std::size_t>(i);
+    append(linears_[layer].weight_parameter(), i);
+    append(linears_[layer].bias_parameter(), i);
+    for (Parameter& parameter : norms_[layer].parameters())
+      append(std::move(parameter), i);
   }
-  list.push_back({"classifier.weight",
-                  {config_.classes, config_.width},
-                  Initial::normal(he_deviation(config_.width)),
-                  &classifier_});
+  if (last == config_.layers)
+    append({"classifier.weight",
+            {config_.classes, config_.width},
+            Initial::normal(he_deviation(config_.width)),
+            &classifier_},
+           last);
   return list;
 }
 
-Tensor Mlp::hidden(const Tensor& x) const {
+Tensor Mlp::hidden(const Tensor& x, std::int64_t first, std::int64_t last) const {
   Tensor h = x;
-  for (std::size_t layer = 0; layer < linears_.size(); ++layer)
+  for (auto layer = static_cast<std::size_t>(first); layer < static_cast<std::size_t>(last);
+       ++layer)
     h = norms_[layer](relu(linears_[layer](h)));
   return h;
 }
@@ -55,9 +67,9 @@ Tensor Mlp::logits(const Tensor& x) const {
   return linear_transposed(h, classifier_, h.dtype());
 }
 
-LinearCrossEntropy Mlp::loss(const Tensor& x, const Tensor& targets,
-                             const LinearCrossEntropyOptions& options) const {
-  return linear_cross_entropy(hidden(x), classifier_, targets, options);
+LinearCrossEntropy Mlp::predict(const Tensor& hidden, const Tensor& targets,
+                                const LinearCrossEntropyOptions& options) const {
+  return linear_cross_entropy(hidden, classifier_, targets, options);
 }
 
 }  // namespace sluice

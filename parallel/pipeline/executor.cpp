@@ -52,9 +52,11 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
     case Kind::backward:
       return backward(place, flight, hooks);
     case Kind::receive_input:
-      return receive(*links_.outputs(number - 1), flight.input, stage(number).input(), action);
+      return receive(*links_.outputs(number - 1), flight.input, stage(number).input(micro_batch),
+                     action);
     case Kind::receive_gradient:
-      return receive(*links_.gradients(number), flight.gradient, stage(number).output(), action);
+      return receive(*links_.gradients(number), flight.gradient, stage(number).output(micro_batch),
+                     action);
     case Kind::send_output:
       return send(*links_.outputs(number), std::exchange(flight.result, {}), action);
     case Kind::send_gradient:

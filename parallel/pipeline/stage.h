@@ -18,8 +18,8 @@ class Stage {
     Shape shape;
     DType dtype;
   };
-  virtual Boundary input() const = 0;
-  virtual Boundary output() const = 0;
+  virtual Boundary input(int micro_batch) const = 0;
+  virtual Boundary output(int micro_batch) const = 0;
 
   /// The result for one micro-batch: that of the last stage is the loss, one element. `input` is
   /// none at the first. Must do the same when it is called again.

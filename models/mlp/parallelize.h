@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "models/mlp/mlp.h"
+#include "parallel/pipeline/stage.h"
+
+namespace sluice {
+
+/// What an MLP computes on, whose rows are micro-batches one after another. The last micro-batch
+/// may be smaller.
+struct MlpBatch {
+  Tensor x;                ///< [rows, in]
+  Tensor targets;          ///< [rows] i32
+  std::int64_t split = 1;  ///< rows of a micro-batch
+  LinearCrossEntropyOptions loss{};
+
+  int micro_batches() const { return static_cast<int>((x.dim(0) + split - 1) / split); }
+  std::int64_t rows(int micro_batch) const {
+    return std::min(split, x.dim(0) - micro_batch * split);
+  }
+};
+
+/// Layers [first, last) of an MLP as a stage of a pipeline; the last one has the loss.
+class MlpStage final : public Stage {
+ public:
+  /// `batch` may change between steps. All of it outlives the stage.
+  MlpStage(const Mlp& model, std::int64_t first, std::int64_t last, const MlpBatch& batch)
+      : model_(model), first_(first), last_(last), batch_(batch) {}
+
+  Boundary input(int micro_batch) const override {
+    return {{batch_.rows(micro_batch), model_.config().width}, batch_.x.dtype()};
+  }
+  Boundary output(int micro_batch) const override { return input(micro_batch); }
+  Tensor forward(int micro_batch, const Tensor& input) override;
+
+ private:
+  const Mlp& model_;
+  std::int64_t first_, last_;
+  const MlpBatch& batch_;
+};
+
+}  // namespace sluice
