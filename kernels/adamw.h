@@ -46,7 +46,7 @@ struct AdamW {
   View second_scale{};             ///< likewise, of sqrt(v)
   std::int64_t row_length = 0;     ///< with u8 moments: elements of a row; divides n
   std::uint64_t rounding_key = 0;  ///< of stochastic rounding; another one every step
-  std::int64_t first_element = 0;  ///< position of element 0 in the whole parameter space
+  std::int64_t first_element = 0;  ///< of its random numbers in the run's stream
   double rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -49,7 +49,7 @@ class AdamWRule final : public UpdateRule {
               .second_scale = quantised ? views.state[3] : View{},
               .row_length = quantised ? views.chunk.row_length : 0,
               .rounding_key = mix_key(0xADA, static_cast<std::uint64_t>(step.count)),
-              .first_element = views.chunk.offset,
+              .first_element = views.chunk.random_offset,
               .rate = step.rate,
               .beta1 = options_.beta1,
               .beta2 = options_.beta2,

@@ -20,6 +20,9 @@ struct Chunk {
   std::int64_t row_length;  ///< of the matrix; 0 unless bulk or a whole tensor, and for vectors
   bool decay;               ///< weight decay applies
   bool bulk;
+  /// Where its random numbers begin in the run's stream: a function of the parameter, so that ranks
+  /// with parts of a model draw those of one that has all of it.
+  std::int64_t random_offset = 0;
   bool on_host = false;  ///< its state rests in host memory and visits the device for the update
   bool mine = true;      ///< false: another rank keeps its state and updates it
 };

@@ -22,6 +22,12 @@ View host_view(std::span<const std::byte> bytes, DType dtype) {
           {static_cast<std::int64_t>(bytes.size() / size_of(dtype))}};
 }
 
+/// Streams of different parameters meet with a probability that does not matter.
+std::int64_t random_offset(const SpaceLayout::Slot& slot) {
+  constexpr std::uint64_t aligned_and_positive = 0x3FFF'FFFF'FFFF'FFC0;
+  return static_cast<std::int64_t>(random_key(0, slot.name) & aligned_and_positive);
+}
+
 std::vector<StateField> master_field(const Chunk& chunk, StateLayout layout, DType working) {
   if (splits_master(layout, working)) return {{"remainder", DType::i16, chunk.size}};
   return {{"master", DType::f32, chunk.size}};
@@ -77,6 +83,7 @@ void ParameterSpace::cut_into_chunks() {
                            .row_length = row,
                            .decay = slot.decay,
                            .bulk = true,
+                           .random_offset = random_offset(slot) + first,
                            .on_host = slot.on_host});
       continue;
     }
@@ -111,6 +118,7 @@ void ParameterSpace::cut_at_borders() {
             "the parameter space was divided inside a row of a matrix");
       rest.offset += chunk.size;
       rest.gradient_offset += chunk.size;
+      rest.random_offset += chunk.size;
       rest.size -= chunk.size;
     }
   }
