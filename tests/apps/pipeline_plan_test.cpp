@@ -58,6 +58,7 @@ TEST_CASE("a plan in JSON counts what the ranks of a pipeline hold and send", "[
   CHECK(plain.at("stages")[1].at("forward_seconds") > plain.at("stages")[0].at("forward_seconds"));
   CHECK(plain.at("ranks")[0].at("live_micro_batches") == 2);
   CHECK(plain.at("ranks")[1].at("live_micro_batches") == 1);
+  CHECK(plain.at("ranks")[0].at("device_bytes") > plain.at("ranks")[1].at("device_bytes"));
   CHECK(plain.at("ranks")[0].at("bytes_sent") == 8 * message);
   CHECK(plain.at("ranks")[0].at("bytes_reduced") == 0);
   const Json& bubble = plain.at("bubble");

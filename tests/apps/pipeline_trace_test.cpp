@@ -128,4 +128,19 @@ TEST_CASE("replicas write one trace; too few steps say nothing of a bubble") {
   CHECK(end_of(runs.at("few")).at("pipeline").is_null());
 }
 
+TEST_CASE("a rank of a pipeline takes what was planned, though validation has more under way") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    Flags flags = pipelined;
+    flags["--pipeline"] = schedule;
+    flags["--batch-size"] = "2";
+    flags["--val-data"] = runs.at("t.bin");
+    runs.run_well(2, schedule, flags);
+    const Json end = end_of(runs.at(schedule));
+    CHECK_FALSE(end.at("val_loss").is_null());
+    CHECK(end.at("engine_peak_bytes") == end.at("planned_bytes"));
+  }
+}
+
 }  // namespace sluice::test
