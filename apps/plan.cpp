@@ -36,6 +36,10 @@ int main(int argc, char** argv) {
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
     line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
+    line.add("--schedule-svg", options.schedule_svg,
+             "Write a picture of the pipeline's schedule (--pp) to this file");
+    line.add("--schedule-csv", options.schedule_csv,
+             "Write what each rank of the pipeline does to this file, as --pipeline reads it");
     line.add("--scaling", options.scaling,
              "Predict steps of 1, 2, 4, ... 4096 ranks (--dp, --zero), and what they send");
     line.add_size(

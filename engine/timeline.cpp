@@ -24,7 +24,7 @@ void Timeline::rebase() {
   base_time_ = since_start();
 }
 
-std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream) {
+std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream, Label label) {
   if (count_ == spans_.size()) {
     spans_.emplace_back();
     if (by_events_) {
@@ -36,6 +36,7 @@ std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream) {
   span.name = name;
   span.lane = lane;
   span.stream = stream;
+  span.label = label;
   if (by_events(lane))
     device_->runtime().record(span.first, stream);
   else
@@ -67,7 +68,7 @@ std::vector<Timeline::Span> Timeline::take() {
       start = std::chrono::duration<double, std::milli>(span.began - start_).count();
       length = std::chrono::duration<double, std::milli>(span.ended - span.began).count();
     }
-    taken.push_back({span.name, span.lane, start, length});
+    taken.push_back({span.name, span.lane, start, length, span.label});
   }
   count_ = 0;
   if (by_events_) rebase();

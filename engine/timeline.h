@@ -10,11 +10,22 @@
 
 namespace sluice {
 
+/// What work was done for, in a pipeline; -1: nothing of the kind.
+struct SpanLabel {
+  int stage = -1;
+  int micro_batch = -1;
+
+  friend bool operator==(const SpanLabel&, const SpanLabel&) = default;
+};
+
 /// When work began and ended on the streams of a device, by events that cost the streams next to
 /// nothing. On the CPU, where work is done when a call returns, and for the network, which the host
 /// drives, the host's clock tells.
 class Timeline {
  public:
+  using Clock = std::chrono::steady_clock;
+  using Label = SpanLabel;
+
   enum class Lane : std::uint8_t { compute, to_device, to_host, network };
 
   struct Span {
@@ -22,24 +33,28 @@ class Timeline {
     Lane lane;
     double start;  ///< milliseconds since the timeline was made
     double length;
+    Label label{};
   };
 
   explicit Timeline(DevicePtr device);
 
+  /// When it was made.
+  Clock::time_point started() const { return start_; }
+
   /// Opens a span with the work that the stream is given from now on; returns its number.
-  std::size_t begin(std::string_view name, Lane lane, Stream stream);
+  std::size_t begin(std::string_view name, Lane lane, Stream stream, Label label = {});
   void end(std::size_t span);
   /// Waits for what was recorded and hands it out, in the order of the calls of begin().
   std::vector<Span> take();
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Open {
     std::string_view name;
     Lane lane;
     Stream stream;
     Event first, last;
     Clock::time_point began, ended;
+    Label label;
   };
   double since_start() const;
   bool by_events(Lane lane) const { return by_events_ && lane != Lane::network; }
@@ -57,8 +72,10 @@ class Timeline {
 /// A span for the length of a scope; nothing without a timeline.
 class Recorded {
  public:
-  Recorded(Timeline* timeline, std::string_view name, Timeline::Lane lane, Stream stream)
-      : timeline_(timeline), span_(timeline != nullptr ? timeline->begin(name, lane, stream) : 0) {}
+  Recorded(Timeline* timeline, std::string_view name, Timeline::Lane lane, Stream stream,
+           Timeline::Label label = {})
+      : timeline_(timeline),
+        span_(timeline != nullptr ? timeline->begin(name, lane, stream, label) : 0) {}
   ~Recorded() {
     try {
       if (timeline_ != nullptr) timeline_->end(span_);

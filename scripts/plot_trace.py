@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Draws what train_gpt2 --trace wrote as bars over time, one row for each rank and lane.
 
-  plot_trace.py trace.json trace.rank-1.json --output trace.png      the ranks of one run
+  plot_trace.py trace.json --output trace.png                        all ranks of a run
   plot_trace.py on.json off.json --titles "overlap,no overlap"       runs below each other
   ... --skip 3 --steps 1                                             the fourth step alone
 
-A step begins with the first `forward` after an `update`. Needs matplotlib.
+A step begins with the first `forward` after an `update`; what a pipeline's ranks were predicted to
+do is drawn beneath the first of the steps. Needs matplotlib.
 Exit codes: 0 done, 1 a file could not be read or written, 2 wrong use.
 """
 import argparse
@@ -22,24 +23,33 @@ class Failure(Exception):
     pass
 
 
-def spans_of(path):
+def ranks_of(path):
+    """The spans of each rank by its number, in order of time, and the ranks' names."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         # The closing bracket may be missing: a run may end at any time.
         events = json.loads(text.rstrip().rstrip(",") + "]")
     except (OSError, ValueError) as error:
         raise Failure(f"{path} cannot be read as a trace: {error}") from error
-    spans = [event for event in events if event.get("ph") == "X"]
-    if not spans:
+    names = {event["pid"]: event["args"]["name"] for event in events
+             if event.get("name") == "process_name"}
+    ranks = {}
+    for event in events:
+        if event.get("ph") == "X":
+            ranks.setdefault(event["pid"], []).append(event)
+    if not ranks:
         raise Failure(f"{path} has no spans")
-    return sorted(spans, key=lambda span: span["ts"])
+    return {rank: sorted(spans, key=lambda span: span["ts"])
+            for rank, spans in sorted(ranks.items())}, names
 
 
 def steps_of(spans):
     """Lists of spans, one for each step."""
     steps, updated = [[]], False
     for span in spans:
-        if span["name"] == "forward" and updated:
+        # In a pipeline a step may begin with waiting.
+        begins = span["name"] == "forward" or (span["name"] == "wait" and "args" in span)
+        if begins and updated:
             steps.append([])
             updated = False
         updated = updated or span["name"] == "update"
@@ -48,28 +58,56 @@ def steps_of(spans):
 
 
 def selection(path, options):
-    steps = steps_of(spans_of(path))[options.skip:options.skip + options.steps]
-    if not steps:
-        raise Failure(f"{path} has no step after the first {options.skip}")
-    return [span for step in steps for span in step]
+    """Rows of the picture: a name and its spans, from the first rank's row on."""
+    ranks, names = ranks_of(path)
+    measured, predicted = {}, {}
+    for rank, spans in ranks.items():
+        if names.get(rank, "").startswith("predicted"):
+            predicted[rank] = spans
+            continue
+        steps = steps_of(spans)[options.skip:options.skip + options.steps]
+        if not steps:
+            raise Failure(f"{path} has no step after the first {options.skip}")
+        measured[rank] = [span for step in steps for span in step]
+    if predicted:
+        begin = min(span["ts"] for spans in measured.values() for span in spans
+                    if span["name"] == "forward")
+        shift = begin - min(spans[0]["ts"] for spans in predicted.values())
+        for spans in predicted.values():
+            for span in spans:
+                span["ts"] += shift
+    rows = []
+    for rank, spans in (measured | predicted).items():
+        for lane in sorted({span["tid"] for span in spans}):
+            name = names.get(rank, "")
+            label = LANES[lane] if len(ranks) == 1 else f"{name}, {LANES[lane]}" if lane else name
+            rows.append((label, [span for span in spans if span["tid"] == lane]))
+    return rows
 
 
 def draw(options, pyplot):
-    figure, axes = pyplot.subplots(len(options.traces), 1, sharex=True, squeeze=False,
-                                   figsize=(11, 1.6 * len(options.traces) + 0.8))
-    for row, (path, axis) in enumerate(zip(options.traces, axes[:, 0])):
-        spans = selection(path, options)
-        start = min(span["ts"] for span in spans)
-        lanes = sorted({span["tid"] for span in spans})
-        for span in spans:
-            axis.barh(lanes.index(span["tid"]), span["dur"] / 1e3, left=(span["ts"] - start) / 1e3,
-                      color=COLOURS.get(span["name"], "#999999"), height=0.8, linewidth=0)
-        axis.set_yticks(range(len(lanes)), [LANES[lane] for lane in lanes])
+    all_rows = [selection(path, options) for path in options.traces]
+    lines = sum(len(rows) for rows in all_rows)
+    figure, axes = pyplot.subplots(
+        len(options.traces), 1, sharex=True, squeeze=False,
+        figsize=(11, 0.4 * lines + 0.6 * len(options.traces) + 0.8),
+        gridspec_kw={"height_ratios": [len(rows) for rows in all_rows]})
+    for trace, (rows, axis) in enumerate(zip(all_rows, axes[:, 0])):
+        start = min(span["ts"] for _, spans in rows for span in spans)
+        for row, (_, spans) in enumerate(rows):
+            for span in spans:
+                # Two micro-batches in a row of a pipeline would be one bar.
+                edge = "white" if "args" in span and span["name"] != "wait" else None
+                axis.barh(row, span["dur"] / 1e3, left=(span["ts"] - start) / 1e3, height=0.8,
+                          color=COLOURS.get(span["name"], "#999999"), edgecolor=edge,
+                          linewidth=0.4 if edge else 0)
+        axis.set_yticks(range(len(rows)), [label for label, _ in rows])
         axis.invert_yaxis()
-        title = options.titles[row] if row < len(options.titles) else Path(path).name
+        title = (options.titles[trace] if trace < len(options.titles)
+                 else Path(options.traces[trace]).name)
         axis.set_title(title, fontsize="small", loc="left")
     axes[-1][0].set_xlabel("milliseconds")
-    names = sorted({span["name"] for path in options.traces for span in selection(path, options)})
+    names = sorted({span["name"] for rows in all_rows for _, spans in rows for span in spans})
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=COLOURS.get(name, "#999999")) for name in names]
     figure.legend(handles, names, ncols=len(names), loc="upper right", fontsize="small")
     figure.tight_layout()

@@ -4,7 +4,7 @@
 
 #include "apps/train/device_profile.h"
 #include "apps/train/memory_choice.h"
-#include "models/gpt2/config.h"
+#include "models/gpt2/gpt2.h"
 
 namespace sluice {
 
@@ -33,5 +33,14 @@ struct StepWork {
 /// pass, since clipping by the norm of all gradients lets no update start earlier.
 StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
                       const DeviceProfile& profile);
+
+/// Seconds of one micro-batch in a part of the model, the head included where it is the last one.
+struct PartTime {
+  double forward = 0;
+  double backward = 0;  ///< with what is computed again
+};
+
+PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+                      const StepWork& work, const DeviceProfile& profile);
 
 }  // namespace sluice

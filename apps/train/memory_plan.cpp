@@ -61,8 +61,12 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
                     .targets = std::vector<std::int32_t>(tokens)};
   for (std::int64_t step = 0; step < 2; ++step) {
     run.training.trainer.step(step, batch);
-    if (setup.data.val) run.training.trainer.evaluate(*setup.data.val, o.dp.value_or(1));
-    if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
+    // Of one micro-batch; in a pipeline several are under way.
+    if (setup.data.val)
+      run.training.trainer.evaluate(*setup.data.val,
+                                    o.dp.value_or(1) * (setup.pipeline ? o.val_steps : 1));
+    // Ranks with a part of the model do not sample.
+    if (o.sample_tokens > 0 && setup.can_sample && o.pp == 1) sample(o, setup, run);
   }
   return run.counted();
 }

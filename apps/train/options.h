@@ -52,6 +52,7 @@ struct TrainOptions {
   std::string rank_files, inject;
 
   std::string device_profile, probe;
+  std::string schedule_svg, schedule_csv;
   bool scaling = false;
   std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes a second
   std::optional<double> link_latency;                        ///< microseconds
@@ -69,6 +70,7 @@ struct TrainOptions {
 
   /// One process is a pipeline of one rank if it is asked to be.
   bool pipelined() const { return pp > 1 || !pipeline.empty(); }
+  std::string schedule_name() const { return pipeline.empty() ? "1f1b" : pipeline; }
 };
 
 /// Sequences of an update that one replica of the model computes.

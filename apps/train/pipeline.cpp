@@ -58,7 +58,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   if (!o.pipelined()) return nullptr;
   if (o.virtual_stages > 1 && o.pipeline != "interleaved")
     fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
-                     o.pipeline.empty() ? "1f1b" : o.pipeline),
+                     o.schedule_name()),
          ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
   plan->schedule = scheduled(o, static_cast<int>(share_of(o) / micro_batch));

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/pipeline_report.h"
 #include "apps/train/progress.h"
 #include "apps/train/scaling_report.h"
 #include "apps/train/sizes.h"
@@ -79,7 +80,9 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
                            setup.trainer.seq_len, choice.micro_batch));
   row("device", profile.name);
-  text += fmt::format("\n{:<24} {:>14} {:>10}\n", fmt::format("{} memory", device), "bytes", "GiB");
+  text += fmt::format("\n{:<24} {:>14} {:>10}\n",
+                      fmt::format("{} memory{}", device, setup.pipeline ? ", rank 0" : ""), "bytes",
+                      "GiB");
   const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
     if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
   };
@@ -104,10 +107,12 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
     row("streaming", fmt::format("state of {} of {} blocks, {} each way a step",
                                  setup.config.n_layer - choice.resident_blocks,
                                  setup.config.n_layer, format_bytes(time.bytes_each_way)));
-  row("predicted", time_line(time, o, setup));
+  // A plan for one rank with all of the model says nothing of how long a pipeline takes.
+  if (!setup.pipeline) row("predicted", time_line(time, o, setup));
   for (const Plan& other : planned.others)
-    row("also fits",
-        fmt::format("{} ({:.2f} s a step)", to_flags(other.choice), other.time.total()));
+    row("also fits", to_flags(other.choice) +
+                         (setup.pipeline ? std::string()
+                                         : fmt::format(" ({:.2f} s a step)", other.time.total())));
   return text;
 }
 
@@ -118,19 +123,21 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
     Json uses;
     for (std::size_t use = 0; use < memory_uses; ++use)
       uses[std::string(name_of(static_cast<MemoryUse>(use)))] = plan.memory.by_use[use];
-    return Json{{"flags", to_flags(plan.choice)},
-                {"device_peak_bytes", plan.memory.peak},
-                {"device_bytes", plan.memory.high_water},
-                {"device_peak_by_use", uses},
-                {"host_bytes", plan.memory.host},
-                {"predicted_seconds",
-                 {{"total", plan.time.total()},
-                  {"forward", plan.time.forward},
-                  {"backward", plan.time.backward},
-                  {"recompute", plan.time.recompute},
-                  {"update", plan.time.update},
-                  {"stall", plan.time.stall}}},
-                {"bytes_each_way", plan.time.bytes_each_way}};
+    Json json{{"flags", to_flags(plan.choice)},
+              {"device_peak_bytes", plan.memory.peak},
+              {"device_bytes", plan.memory.high_water},
+              {"device_peak_by_use", uses},
+              {"host_bytes", plan.memory.host},
+              {"predicted_seconds",
+               {{"total", plan.time.total()},
+                {"forward", plan.time.forward},
+                {"backward", plan.time.backward},
+                {"recompute", plan.time.recompute},
+                {"update", plan.time.update},
+                {"stall", plan.time.stall}}},
+              {"bytes_each_way", plan.time.bytes_each_way}};
+    if (setup.pipeline) json.erase("predicted_seconds");
+    return json;
   };
   Json json{{"device", profile.name},
             {"parameters", setup.config.parameter_count()},
@@ -153,14 +160,23 @@ void print_plan(const TrainOptions& o) {
   const Target target = find_target(o);
   const Planned planned = plan_run(o, target.setup, target.profile);
   const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
+  std::optional<PipelineReport> pipeline;
+  if (target.setup.pipeline)
+    pipeline =
+        report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
+  write_schedule(o, pipeline ? &*pipeline : nullptr);
   if (o.json) {
     Json json = plan_json(o, target.setup, target.profile, planned);
-    add_scaling(json, o, task);
+    if (pipeline)
+      json["pipeline"] = pipeline_json(*pipeline);
+    else
+      add_scaling(json, o, task);
     if (!target.note.empty()) json["note"] = target.note;
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
-  say(plan_table(o, target.setup, target.profile, planned) + scaling_text(o, task));
+  say(plan_table(o, target.setup, target.profile, planned) +
+      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)));
 }
 
 }  // namespace sluice

@@ -44,9 +44,13 @@ Link Interconnect::among(std::int64_t ranks) const {
 }
 
 Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working) {
+  return traffic_of(GPT2(config).parameters(), choice, working);
+}
+
+Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
+                   DType working) {
   Traffic traffic;
-  GPT2 model(config);
-  for (const Parameter& parameter : model.parameters()) {
+  for (const Parameter& parameter : parameters) {
     const std::int64_t elements = element_count(parameter.shape);
     const bool bulk = parameter.shape.size() >= 2 && !parameter.embedding &&
                       elements >= SpaceLayout::bulk_threshold;

@@ -35,6 +35,8 @@ struct Traffic {
   bool overlap = true;          ///< beside computing
 };
 
+Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
+                   DType working);
 Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working);
 
 /// Seconds of computing that communication can hide under.

@@ -120,6 +120,9 @@ Json link_json(const Link& link) {
 
 void require_ranks(const TrainOptions& o) {
   const std::int64_t ranks = ranks_of(o);
+  if (o.scaling && o.pipelined())
+    fail("--scaling predicts data parallelism alone; leave --pp and --pipeline out",
+         ErrorKind::usage);
   if (ranks > most_predicted)
     fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_predicted),
          ErrorKind::usage);

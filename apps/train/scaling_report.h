@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-/// Refuses (usage) a batch that the ranks cannot share evenly and more ranks than are predicted.
+/// Refuses (usage) a batch that the ranks cannot share evenly, more ranks than are predicted, and
+/// --scaling of pipelines.
 void require_ranks(const TrainOptions& options);
 
 /// What `chosen` comes to on many ranks: links from the options, else the profile's.

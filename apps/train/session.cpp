@@ -19,10 +19,10 @@
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
 #include "apps/train/run_memory.h"
+#include "apps/train/run_times.h"
 #include "apps/train/setup.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
-#include "apps/train/trace_file.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/weights.h"
@@ -58,7 +58,6 @@ class Session {
   void save_now(std::int64_t step);
   void export_now();
   void finish(const char* stopped_by);
-
   bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
 
   const TrainOptions& options_;
@@ -73,7 +72,7 @@ class Session {
   BatchLoader loader_;
   std::vector<std::string> warnings_;  ///< from before the log was there
   std::optional<RunLog> log_;          ///< of the first rank
-  std::optional<TraceFile> trace_;
+  std::optional<RunTimes> times_;
   std::optional<StepPrinter> printer_;
   std::string data_fingerprint_;
   std::int64_t step_ = 0;  ///< updates done
@@ -128,7 +127,7 @@ void Session::require_agreement() {
 }
 
 void Session::prepare_output(const std::string& resolved) {
-  if (!options_.trace.empty()) trace_.emplace(options_.trace, job_.rank());
+  times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
   if (job_.rank() > 0) return;
   fs::create_directories(output_);
   log_.emplace(output_ / "log.jsonl");
@@ -284,7 +283,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                 {"overlap", result.report.overlap()},
                 {"loss_scale", result.loss_scale},
                 {"applied", result.applied}});
-  if (trace_) trace_->write(training_.trainer.spans());
+  times_->step(training_.trainer.spans());
   printer_->step({.step = step,
                   .loss = result.loss,
                   .norm = result.gradient_norm,
@@ -362,6 +361,7 @@ void Session::finish(const char* stopped_by) {
        {"loss", last_loss_},
        {"val_loss", last_val_},
        {"skipped_updates", bad_steps_.skipped()},
+       {"pipeline", times_->finish()},
        {"planned_bytes", plan_.memory.peak},
        {"engine_peak_bytes", device_->arena().peak()},
        {"engine_host_peak_bytes", host_.memory ? host_.memory->arena().peak() : std::size_t{0}},
@@ -372,9 +372,9 @@ void Session::finish(const char* stopped_by) {
   say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
-  say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n",
+  say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n{}",
                   format_bytes(plan_.memory.peak), format_bytes(device_->arena().peak()),
-                  format_bytes(resident_peak())));
+                  format_bytes(resident_peak()), times_->line()));
   print_what_next(output_, stopped_by != nullptr, !options_.no_save);
 }
 

@@ -7,7 +7,7 @@ namespace sluice {
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved) {
   StepReport report{.moved = moved};
   double up = 0, down = 0, first_reduction = INFINITY, last_reduction = 0;
-  for (const auto& [name, lane, start, length] : spans) {
+  for (const auto& [name, lane, start, length, label] : spans) {
     if (lane == Timeline::Lane::network) {
       first_reduction = std::min(first_reduction, start);
       last_reduction = std::max(last_reduction, start + length);

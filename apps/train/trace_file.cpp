@@ -3,41 +3,46 @@
 #include <fmt/format.h>
 
 #include <iterator>
-#include <string>
 
 namespace sluice {
 
-namespace {
-
-std::filesystem::path path_of(std::filesystem::path path, int rank) {
-  if (rank > 0) path.replace_extension(fmt::format("rank-{}{}", rank, path.extension().string()));
-  return path;
+TraceFile::TraceFile(const std::filesystem::path& path) : file_(File::create(path)) {
+  // The format lets the closing bracket be missing, so that a run may end at any time.
+  append("[\n");
 }
 
-}  // namespace
+void TraceFile::append(const std::string& text) {
+  file_.write(std::as_bytes(std::span(text)));
+}
 
-TraceFile::TraceFile(const std::filesystem::path& path, int rank)
-    : rank_(rank), file_(File::create(path_of(path, rank))) {
-  // The format lets the closing bracket be missing, so that a run may end at any time.
-  std::string text = "[\n";
-  constexpr std::string_view names[] = {"compute", "host to device", "device to host", "network"};
-  for (std::size_t lane = 0; lane < std::size(names); ++lane)
+void TraceFile::name(int rank, const std::string& name) {
+  std::string text = fmt::format(
+      R"({{"name":"process_name","ph":"M","pid":{0},"args":{{"name":"{1}"}}}},)"
+      "\n"
+      R"({{"name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}}}},)"
+      "\n",
+      rank, name);
+  constexpr std::string_view lanes[] = {"compute", "host to device", "device to host", "network"};
+  for (std::size_t lane = 0; lane < std::size(lanes); ++lane)
     text +=
         fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}},)"
                     "\n",
-                    rank, lane, names[lane]);
-  file_.write(std::as_bytes(std::span(text)));
+                    rank, lane, lanes[lane]);
+  append(text);
 }
 
-void TraceFile::write(std::span<const Timeline::Span> spans) {
+void TraceFile::write(std::span<const RankSpan> spans) {
   std::string text;
-  for (const Timeline::Span& span : spans)  // times are in microseconds
+  for (const RankSpan& span : spans) {  // times are in microseconds
     fmt::format_to(std::back_inserter(text),
-                   R"({{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.1f},"dur":{:.1f}}},)"
-                   "\n",
-                   span.name, rank_, static_cast<int>(span.lane), span.start * 1e3,
-                   span.length * 1e3);
-  file_.write(std::as_bytes(std::span(text)));
+                   R"({{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.1f},"dur":{:.1f})",
+                   span.name(), span.rank, span.lane, span.start * 1e3, span.length * 1e3);
+    if (span.stage >= 0)
+      fmt::format_to(std::back_inserter(text), R"(,"args":{{"stage":{},"micro_batch":{}}})",
+                     span.stage, span.micro_batch);
+    text += "},\n";
+  }
+  append(text);
 }
 
 }  // namespace sluice

@@ -2,23 +2,27 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 
+#include "apps/train/rank_spans.h"
 #include "engine/io/file.h"
-#include "engine/timeline.h"
 
 namespace sluice {
 
-/// A timeline in Chrome's trace event format, for chrome://tracing or Perfetto: a row for the
-/// computing, one for each direction of copies and one for the network. Every call leaves a file
-/// that those can open. Ranks above 0 write beside it, to NAME.rank-1.json and so on.
+/// What ranks did when, in Chrome's trace event format, for chrome://tracing or Perfetto: a process
+/// for each rank with a row for the computing, one for each direction of copies and one for the
+/// network. Every call leaves a file that those can open.
 class TraceFile {
  public:
-  explicit TraceFile(const std::filesystem::path& path, int rank = 0);
+  explicit TraceFile(const std::filesystem::path& path);
 
-  void write(std::span<const Timeline::Span> spans);
+  /// Names a rank. They appear in the order of their numbers.
+  void name(int rank, const std::string& name);
+  void write(std::span<const RankSpan> spans);
 
  private:
-  int rank_;
+  void append(const std::string& text);
+
   File file_;
 };
 

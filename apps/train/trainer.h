@@ -57,6 +57,8 @@ class Trainer {
   LossScaler& scaler() { return scaler_; }
   /// What happened when in the last step.
   const std::vector<Timeline::Span>& spans() const { return spans_; }
+  /// What they count from.
+  Timeline::Clock::time_point started() const { return timeline_.started(); }
 
  private:
   Tensor forward(const Tensor& tokens, const Tensor& targets,

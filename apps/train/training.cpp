@@ -133,16 +133,21 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                 .scratch = setup.device == DeviceKind::cpu,
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
-              make_pipeline(options, setup)) {
+              make_pipeline(options, setup, choice)) {
   model.set_recompute(choice.recompute);
 }
 
-Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup) {
+Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,
+                                  const MemoryChoice& choice) {
   if (!plan) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
+  // Between GPUs the tied table goes through buffers for what stages hand on.
+  const std::size_t piece =
+      gpu ? std::min(bucket_bytes(options, gpu), boundary_bytes(setup, choice))
+          : bucket_bytes(options, gpu);
   pipeline.emplace(model, space, *plan, ranks,
-                   static_cast<std::int64_t>(bucket_bytes(options, gpu) / element));
+                   std::max<std::int64_t>(1, static_cast<std::int64_t>(piece / element)));
   return &*pipeline;
 }
 

@@ -15,6 +15,10 @@ constexpr std::size_t messages_under_way = 2;
 /// Who sends in a communicator of two neighbouring stages.
 constexpr int below = 0, above = 1;
 
+Timeline::Label label_of(const std::pair<int, int>& place) {
+  return {place.first, place.second};
+}
+
 }  // namespace
 
 PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
@@ -79,7 +83,7 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
   auto& messages = sent_[&link];
   if (messages.size() == messages_under_way) {
     const Recorded span(messages.front().handle->done() ? nullptr : timeline_, "wait",
-                        Timeline::Lane::compute, data.stream());
+                        Timeline::Lane::compute, data.stream(), {action.stage, action.micro_batch});
     messages.front().handle->wait();
     messages.pop_front();
   }
@@ -92,10 +96,10 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
 }
 
 /// Until it is there.
-void PipelineExecutor::arrive(Received& received) {
+void PipelineExecutor::arrive(Place place, Received& received) {
   if (!received.handle) return;
   const Recorded span(received.handle->done() ? nullptr : timeline_, "wait",
-                      Timeline::Lane::compute, device_->stream());
+                      Timeline::Lane::compute, device_->stream(), label_of(place));
   std::exchange(received.handle, nullptr)->wait();
 }
 
@@ -104,14 +108,15 @@ Tensor PipelineExecutor::compute(Place place, const Flight& flight) {
 }
 
 void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) {
-  arrive(flight.input);
+  arrive(place, flight.input);
   if (flight.input.data && learns_) flight.input.data.set_requires_grad(true);
   const bool again = learns_ && stash_ == Stash::input;
   // The loss of the last stage is computed with its backward, once.
   if (again && last(place.first)) return;
   Tensor result;
   {
-    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream());
+    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream(),
+                        label_of(place));
     std::optional<NoGrad> unrecorded;
     if (again || !learns_) unrecorded.emplace();
     result = compute(place, flight);
@@ -131,10 +136,11 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
 }
 
 void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks) {
-  arrive(flight.gradient);
+  arrive(place, flight.gradient);
   const auto [number, micro_batch] = place;
   if (stash_ == Stash::input) {
-    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream());
+    const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream(),
+                        label_of(place));
     Tensor result = compute(place, flight);
     if (last(number)) {
       hooks.loss(micro_batch, result);
@@ -145,7 +151,8 @@ void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks)
   }
   hooks.before_backward(number, micro_batch);
   {
-    const Recorded span(timeline_, "backward", Timeline::Lane::compute, device_->stream());
+    const Recorded span(timeline_, "backward", Timeline::Lane::compute, device_->stream(),
+                        label_of(place));
     if (last(number))
       sluice::backward(std::exchange(flight.result, {}));
     else

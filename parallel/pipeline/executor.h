@@ -70,7 +70,7 @@ class PipelineExecutor {
   void receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
                const Action& action);
   void send(Communicator& link, Tensor data, const Action& action);
-  void arrive(Received& received);
+  void arrive(Place place, Received& received);
   void perform(const Action& action, const Hooks& hooks);
 
   bool last(int stage) const { return stage + 1 == schedule_.stages; }
