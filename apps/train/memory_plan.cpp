@@ -65,8 +65,7 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
     if (setup.data.val)
       run.training.trainer.evaluate(*setup.data.val,
                                     o.dp.value_or(1) * (setup.pipeline ? o.val_steps : 1));
-    // Ranks with a part of the model do not sample.
-    if (o.sample_tokens > 0 && setup.can_sample && o.pp == 1) sample(o, setup, run);
+    if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
   }
   return run.counted();
 }
