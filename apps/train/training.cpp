@@ -131,16 +131,20 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                 .scratch = setup.device == DeviceKind::cpu,
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
-              make_pipeline(options, setup)) {
+              make_pipeline(options, setup, choice)) {
   model.set_recompute(choice.recompute);
 }
 
-Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup) {
+Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,
+                                  const MemoryChoice& choice) {
   if (!plan) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
+  std::size_t bytes = bucket_bytes(options, gpu);
+  // Between GPUs the table goes through buffers that are made for what stages hand on.
+  if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   pipeline.emplace(model, space, *plan, ranks,
-                   static_cast<std::int64_t>(bucket_bytes(options, gpu) / element));
+                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)));
   return &*pipeline;
 }
 

@@ -46,7 +46,8 @@ struct Training {
   Trainer trainer;
 
  private:
-  Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup);
+  Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup,
+                          const MemoryChoice& choice);
 };
 
 }  // namespace sluice
