@@ -31,32 +31,31 @@ void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind ki
     const Communicator::Options options{.timeout = 60, .together = std::make_shared<Progress>()};
     const DevicePtr device = device_of(kind, rank);
     const RunSetup setup = task.setup(kind, choice);
-    const std::size_t largest =
-        std::max(largest_exchange(task.options(), setup, choice, mesh.dp),
-                 std::max(boundary_bytes(setup, choice),
-                          bucket_bytes(task.options(), kind == DeviceKind::cuda)));
-    const auto group = [&](std::span<const int> members, std::uint64_t id, bool on_device) {
+    const std::size_t largest = largest_exchange(task.options(), setup, choice, mesh.dp);
+    const std::size_t boundary = boundary_bytes(setup, choice);
+    // In host memory where no bytes are given.
+    const auto group = [&](std::span<const int> members, std::uint64_t id, std::size_t bytes) {
       if (members.size() == 1) return std::shared_ptr<Communicator>(Communicator::planned(1, 0));
       const std::shared_ptr<Transport> part = transport->subgroup(members, id);
-      if (!on_device || kind == DeviceKind::cpu)
+      if (bytes == 0 || kind == DeviceKind::cpu)
         return std::make_shared<Communicator>(part, nullptr, options);
-      return std::make_shared<Communicator>(make_staged_backend(part, device, largest), part,
-                                            nullptr, options);
+      return std::make_shared<Communicator>(make_staged_backend(part, device, bytes), part, nullptr,
+                                            options);
     };
     const auto peers = mesh.peers(mesh.stage(rank));
     Ranks ranks{.control = std::make_shared<Communicator>(transport, nullptr, options), .data = {}};
     ranks.data = ranks.control;
     if (task.options().pipelined()) {
-      ranks.pipelined = {mesh, group(peers, 2, false),
+      ranks.pipelined = {mesh, group(peers, 2, 0),
                          [=](std::span<const int> places, std::uint64_t id, const std::string&) {
                            std::vector<int> members;
                            for (const int place : places)
                              members.push_back(mesh.rank(replica, place));
-                           return group(members, 16 + id, true);
+                           return group(members, 16 + id, boundary);
                          }};
       ranks.data = ranks.pipelined->peers;
     }
-    if (kind == DeviceKind::cuda) ranks.data = group(peers, 1, true);
+    if (kind == DeviceKind::cuda) ranks.data = group(peers, 1, largest);
     body(ranks, device);
   });
 }
