@@ -82,13 +82,18 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
   std::size_t bytes = 0;
   for (const auto& stretch : layout.stretches)  // a number of the norm for every block
     bytes += static_cast<std::size_t>(stretch.blocks()) * sizeof(double);
-  const Partition partition = divide(model.parameters(), options, setup, choice, ranks);
-  for (const auto& bucket : partition.buckets()) {
-    bytes =
-        std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
-    for (const auto& gradients : bucket.gradients)
-      bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
-                                  (gradients.narrow ? narrow : wide));
+  // A stage's parameters fill buckets in a way of their own.
+  const int places = setup.pipeline ? static_cast<int>(setup.pipeline->schedule.ranks.size()) : 1;
+  for (int place = 0; place < places; ++place) {
+    const Partition partition =
+        divide(parameters_of(model, setup.pipeline.get(), place), options, setup, choice, ranks);
+    for (const auto& bucket : partition.buckets()) {
+      bytes =
+          std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
+      for (const auto& gradients : bucket.gradients)
+        bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
+                                    (gradients.narrow ? narrow : wide));
+    }
   }
   return bytes;
 }
