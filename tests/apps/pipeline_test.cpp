@@ -273,6 +273,41 @@ TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
       }
 }
 
+TEST_CASE("what replicas of a stage exchange fits into what was counted", "[pipeline]") {
+  const auto bytes_of = [](const Partition::Bucket& bucket, std::size_t wide) {
+    std::size_t bytes = static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * 2;
+    for (const auto& part : bucket.gradients)
+      bytes = std::max(bytes, static_cast<std::size_t>(part.end - part.begin) *
+                                  (part.narrow ? sizeof(std::uint16_t) : wide));
+    return bytes;
+  };
+  int wrong = 0, seen = 0;
+  for (const std::int64_t pp : {1, 2, 3, 5})
+    for (const bool narrow : {false, true})
+      for (const char* bucket : {"4KiB", "5KiB", "9KiB", "20KiB", "33KiB", "100KiB", "1MiB"}) {
+        TrainingTask task = task_for(5, 8);
+        task.dtype = DType::bf16;
+        task.dp = 2;
+        task.pp = pp;
+        task.bucket_size = bucket;
+        MemoryChoice choice = task.resident(StateLayout::split);
+        choice.narrow_gradients = narrow;
+        const RunSetup setup = task.setup(DeviceKind::cpu, choice);
+        const std::size_t most = largest_exchange(task.options(), setup, choice, 2);
+        for (int stage = 0; stage < pp; ++stage) {
+          const Mesh mesh{.dp = 2, .pp = static_cast<int>(pp)};
+          const Training training(task.options(), setup, choice, make_meta_device(), nullptr,
+                                  planned_ranks(mesh, stage, true));
+          for (const auto& one : training.partition.buckets()) {
+            ++seen;
+            if (bytes_of(one, sizeof(float)) > most) ++wrong;
+          }
+        }
+      }
+  CHECK(seen > 500);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a gradient that is not finite in one stage stops the update in all",
           "[pipeline][threads]") {
   for (const char* name : {"h.0.ln_1.weight", "h.1.ln_1.weight", "ln_f.weight"}) {
@@ -309,6 +344,13 @@ TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit",
         CHECK(first_difference(expected, train_pipelined(task, choice, 3, DeviceKind::cuda)) == "");
       }
   }
+  TrainingTask replicas = task_for(4, 4);
+  replicas.dp = 2;
+  replicas.zero = 1;
+  const MemoryChoice choice = replicas.resident();
+  const RunBits expected = train_pipelined(replicas, choice, 2, DeviceKind::cuda);
+  replicas.pp = 2;
+  CHECK(first_difference(expected, train_pipelined(replicas, choice, 2, DeviceKind::cuda)) == "");
 }
 
 }  // namespace sluice::test
