@@ -197,6 +197,42 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank", "[pipelin
     }
 }
 
+TEST_CASE("state that streams, in a pipeline", "[pipeline][threads]") {
+  TrainingTask task = task_for(6, 4);
+  task.dtype = DType::bf16;
+  for (const StateLayout layout : {StateLayout::fp32, StateLayout::split}) {
+    const MemoryChoice choice = task.resident(layout);
+    task.dp = 2;
+    task.zero = 0;
+    task.pp = task.virtual_stages = 1;
+    task.pipeline = "1f1b";
+    const RunBits expected = train_pipelined(task, choice, 6);
+    task.pipeline = "interleaved";
+    task.pp = 2;
+    for (const std::int64_t zero : {0, 1})
+      for (const std::int64_t resident : {0, 2, 5})
+        for (const std::int64_t stages : {1, 3}) {
+          CAPTURE(name_of(layout), zero, resident, stages);
+          task.zero = zero;
+          task.virtual_stages = stages;
+          const MemoryChoice streaming = offloaded(choice, resident, 3000, 2);
+          CHECK(first_difference(expected, train_pipelined(task, streaming, 6)) == "");
+        }
+  }
+}
+
+// Narrow moments are rounded with random numbers, which go by an element's place in the rank's own
+// parameters and not in the model.
+TEST_CASE("narrow moments in a pipeline", "[pipeline][threads][!shouldfail]") {
+  for (const StateLayout layout : {StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8}) {
+    TrainingTask task = task_for(4, 4);
+    task.dtype = DType::bf16;
+    const RunBits expected = train_pipelined(task, task.resident(layout), 5);
+    task.pp = 2;
+    CHECK(first_difference(expected, train_pipelined(task, task.resident(layout), 5)) == "");
+  }
+}
+
 TEST_CASE("validation in a pipeline is that of one process", "[pipeline][threads]") {
   TrainingTask task = task_for(4, 4);
   const auto tokens = tokens_in_memory(random_ids(8 * 23 + 3, 80, 3));

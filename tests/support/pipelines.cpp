@@ -91,6 +91,9 @@ RunBits train_pipelined(const TrainingTask& task, const MemoryChoice& choice, st
   std::vector<std::string> differences;
   std::mutex mutex;
   on_mesh(task, choice, kind, [&](const Ranks& ranks, const DevicePtr& device) {
+    // Memory is not zero where something else has been before.
+    const std::vector<std::byte> dirt(std::size_t{4} << 20, std::byte{0xFF});
+    Tensor::empty(device, {std::int64_t{4} << 20}, DType::u8).copy_bytes_from(dirt);
     TrainingRun run(task, choice, device, {}, ranks);
     for (std::int64_t i = 0; i < steps; ++i)
       run.step();
