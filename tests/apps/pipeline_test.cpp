@@ -88,7 +88,7 @@ void recompute_blocks(MemoryChoice& choice) {
 }  // namespace
 
 TEST_CASE("a pipeline of one rank adds the gradients of the table's two places in the end",
-          "[pipeline][threads]") {
+          "[ranks][pipeline][threads]") {
   for (const std::int64_t micro_batches : {1, 3}) {
     TrainingTask task = task_for(3, micro_batches);
     const RunBits alone = train_pipelined(task, task.resident(), 5);
@@ -119,7 +119,7 @@ TEST_CASE("a pipeline of one rank adds the gradients of the table's two places i
     }
 }
 
-TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[pipeline][threads]") {
+TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipeline][threads]") {
   for (const std::int64_t micro_batches : {1, 3, 4, 8})
     for (const double dropout : {0.0, 0.1}) {
       TrainingTask task = task_for(3, micro_batches);
@@ -142,7 +142,8 @@ TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[pipeline][t
     }
 }
 
-TEST_CASE("several stages on a rank, and stages of any number of blocks", "[pipeline][threads]") {
+TEST_CASE("several stages on a rank, and stages of any number of blocks",
+          "[ranks][pipeline][threads]") {
   TrainingTask task = task_for(8, 4);
   const MemoryChoice choice = task.resident();
   const RunBits expected = train_pipelined(task, choice, 30);
@@ -164,7 +165,8 @@ TEST_CASE("several stages on a rank, and stages of any number of blocks", "[pipe
   }
 }
 
-TEST_CASE("replicas that are pipelines train as replicas of one rank", "[pipeline][threads]") {
+TEST_CASE("replicas that are pipelines train as replicas of one rank",
+          "[ranks][pipeline][threads]") {
   for (const char* optimizer : {"adamw", "sgd"})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(optimizer, name_of(dtype));
@@ -197,7 +199,7 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank", "[pipelin
     }
 }
 
-TEST_CASE("state that streams, in a pipeline", "[pipeline][threads]") {
+TEST_CASE("state that streams, in a pipeline", "[ranks][pipeline][threads]") {
   TrainingTask task = task_for(6, 4);
   task.dtype = DType::bf16;
   for (const StateLayout layout : {StateLayout::fp32, StateLayout::split}) {
@@ -223,7 +225,7 @@ TEST_CASE("state that streams, in a pipeline", "[pipeline][threads]") {
 
 // Narrow moments are rounded with random numbers, which go by an element's place in the rank's own
 // parameters and not in the model.
-TEST_CASE("narrow moments in a pipeline", "[pipeline][threads][!shouldfail]") {
+TEST_CASE("narrow moments in a pipeline", "[ranks][pipeline][threads][!shouldfail]") {
   for (const StateLayout layout : {StateLayout::bf16m, StateLayout::bf16mv, StateLayout::int8}) {
     TrainingTask task = task_for(4, 4);
     task.dtype = DType::bf16;
@@ -233,7 +235,7 @@ TEST_CASE("narrow moments in a pipeline", "[pipeline][threads][!shouldfail]") {
   }
 }
 
-TEST_CASE("validation in a pipeline is that of one process", "[pipeline][threads]") {
+TEST_CASE("validation in a pipeline is that of one process", "[ranks][pipeline][threads]") {
   TrainingTask task = task_for(4, 4);
   const auto tokens = tokens_in_memory(random_ids(8 * 23 + 3, 80, 3));
   const MemoryChoice choice = task.resident();
@@ -265,7 +267,7 @@ TEST_CASE("validation in a pipeline is that of one process", "[pipeline][threads
 }
 
 TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
-          "[pipeline][plan][threads]") {
+          "[ranks][pipeline][plan][threads]") {
   const auto tokens = tokens_in_memory(random_ids(8 * 40 + 1, 80, 3));
   for (const char* stash : {"graph", "input"})
     for (const char* pipeline : {"gpipe", "1f1b", "interleaved"})
@@ -309,7 +311,7 @@ TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
       }
 }
 
-TEST_CASE("what replicas of a stage exchange fits into what was counted", "[pipeline]") {
+TEST_CASE("what replicas of a stage exchange fits into what was counted", "[ranks][pipeline]") {
   const auto bytes_of = [](const Partition::Bucket& bucket, std::size_t wide) {
     std::size_t bytes = static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * 2;
     for (const auto& part : bucket.gradients)
@@ -345,7 +347,7 @@ TEST_CASE("what replicas of a stage exchange fits into what was counted", "[pipe
 }
 
 TEST_CASE("a gradient that is not finite in one stage stops the update in all",
-          "[pipeline][threads]") {
+          "[ranks][pipeline][threads]") {
   for (const char* name : {"h.0.ln_1.weight", "h.1.ln_1.weight", "ln_f.weight"}) {
     CAPTURE(name);
     TrainingTask task = task_for(3, 3);
@@ -362,7 +364,8 @@ TEST_CASE("a gradient that is not finite in one stage stops the update in all",
   }
 }
 
-TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit", "[pipeline]") {
+TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit",
+          "[ranks][pipeline]") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     TrainingTask task = task_for(4, 4);
