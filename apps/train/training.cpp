@@ -82,13 +82,18 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
   std::size_t bytes = 0;
   for (const auto& stretch : layout.stretches)  // a number of the norm for every block
     bytes += static_cast<std::size_t>(stretch.blocks()) * sizeof(double);
-  const Partition partition = divide(model.parameters(), options, setup, choice, ranks);
-  for (const auto& bucket : partition.buckets()) {
-    bytes =
-        std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
-    for (const auto& gradients : bucket.gradients)
-      bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
-                                  (gradients.narrow ? narrow : wide));
+  // A stage's parameters fill buckets in a way of their own.
+  const int places = setup.pipeline ? static_cast<int>(setup.pipeline->schedule.ranks.size()) : 1;
+  for (int place = 0; place < places; ++place) {
+    const Partition partition =
+        divide(parameters_of(model, setup.pipeline.get(), place), options, setup, choice, ranks);
+    for (const auto& bucket : partition.buckets()) {
+      bytes =
+          std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
+      for (const auto& gradients : bucket.gradients)
+        bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
+                                    (gradients.narrow ? narrow : wide));
+    }
   }
   return bytes;
 }
@@ -142,12 +147,11 @@ Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& s
   if (!plan) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
-  // Between GPUs the tied table goes through buffers for what stages hand on.
-  const std::size_t piece =
-      gpu ? std::min(bucket_bytes(options, gpu), boundary_bytes(setup, choice))
-          : bucket_bytes(options, gpu);
+  std::size_t bytes = bucket_bytes(options, gpu);
+  // Between GPUs the table goes through buffers that are made for what stages hand on.
+  if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   pipeline.emplace(model, space, *plan, ranks,
-                   std::max<std::int64_t>(1, static_cast<std::int64_t>(piece / element)));
+                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)));
   return &*pipeline;
 }
 

@@ -121,9 +121,10 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
     if (again || !learns_) unrecorded.emplace();
     result = compute(place, flight);
   }
+  if (!learns_) flight.input.data = {};
   if (last(place.first)) {
     hooks.loss(place.second, result);
-    flight.result = std::move(result);
+    if (learns_) flight.result = std::move(result);
     return;
   }
   if (learns_ && !again) flight.output = edge_to(result);
@@ -132,7 +133,6 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
   } else {
     flight.result = result.detach();
   }
-  if (!learns_) flight.input.data = {};
 }
 
 void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks) {

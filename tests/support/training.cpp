@@ -38,6 +38,12 @@ TrainOptions TrainingTask::options() const {
   o.zero = zero;
   o.overlap = overlap;
   o.bucket_size = bucket_size;
+  o.dp = dp;
+  o.pp = pp;
+  o.pipeline = pipeline;
+  o.virtual_stages = virtual_stages;
+  o.pipeline_split = pipeline_split;
+  o.stash = stash;
   return o;
 }
 
@@ -59,6 +65,12 @@ RunSetup TrainingTask::setup(DeviceKind kind) const {
                    .seed = 5,
                    .loss_scaling = dtype == DType::f16};
   return setup;
+}
+
+RunSetup TrainingTask::setup(DeviceKind kind, const MemoryChoice& choice) const {
+  RunSetup all = setup(kind);
+  all.pipeline = plan_pipeline(options(), config, choice.micro_batch);
+  return all;
 }
 
 Batch TrainingTask::batch(std::int64_t step) const {
@@ -124,15 +136,15 @@ TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
     : task_(task),
       device_(device),
       host_(host_for(choice, device, std::move(memory))),
-      training_(task.options(), task.setup(device->device().kind), choice, device, host_.memory,
-                ranks) {
+      training_(task.options(), task.setup(device->device().kind, choice), choice, device,
+                host_.memory, ranks) {
   training_.space.initialize(11);
 }
 
 const TrainStep& TrainingRun::step() {
   const Ranks& ranks = training_.ranks;
   steps_.push_back(training_.trainer.step(
-      step_, share_of(task_.batch(step_), ranks.rank(), ranks.size(), task_.batch_size)));
+      step_, share_of(task_.batch(step_), ranks.replica(), ranks.mesh().dp, task_.batch_size)));
   ++step_;
   return steps_.back();
 }

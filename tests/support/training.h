@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,15 @@ struct TrainingTask {
   std::int64_t zero = 0;
   bool overlap = true;
   std::string bucket_size = "16KiB";
+  /// Of replicas, each of which is a pipeline if one is asked for.
+  std::optional<std::int64_t> dp{};
+  std::int64_t pp = 1, virtual_stages = 1;
+  std::string pipeline{}, pipeline_split = "blocks", stash = "graph";
 
   TrainOptions options() const;
   RunSetup setup(DeviceKind kind) const;
+  /// With the pipeline for micro-batches of this size, if there is one.
+  RunSetup setup(DeviceKind kind, const MemoryChoice& choice) const;
   Batch batch(std::int64_t step) const;
   /// All state on the device.
   MemoryChoice resident(StateLayout layout = StateLayout::fp32, std::int64_t micro_batch = 1) const;

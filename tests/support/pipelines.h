@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+
+#include "tests/support/training.h"
+
+// Training runs of several ranks, as threads, among which the model may be divided.
+
+namespace sluice::test {
+
+constexpr std::size_t memory_of_rank = std::size_t{64} << 20;
+
+using RankOfMesh = std::function<void(const Ranks&, const DevicePtr&)>;
+/// Runs `body` as every rank of the task, with the communicators and the device for it.
+void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
+             const RankOfMesh& body);
+
+/// Weights and state of what a rank has, by the names of the parameters.
+RunBits bits_by_name(TrainingRun& run);
+
+/// What all ranks have to show together. Copies of a parameter must be equal, and all steps.
+RunBits train_pipelined(const TrainingTask& task, const MemoryChoice& choice, std::int64_t steps,
+                        DeviceKind kind = DeviceKind::cpu);
+
+}  // namespace sluice::test
