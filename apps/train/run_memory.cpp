@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <zlib.h>
 
 #include <algorithm>
 
 #include "apps/train/progress.h"
+#include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
 namespace {
@@ -33,9 +35,22 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.to_host_rate = all[0].to_host;
 }
 
+/// A rank that does something else than its neighbours expect would make all of them wait.
+void require_schedule(const RunSetup& setup, Job& job) {
+  if (!setup.pipeline) return;
+  const Schedule& schedule = setup.pipeline->schedule;
+  const std::string text = to_csv(schedule);
+  job.require_equal(
+      "pipeline schedule",
+      fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
+                  schedule.micro_batches,
+                  crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size())));
+}
+
 }  // namespace
 
 Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
+  require_schedule(setup, job);
   DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
   agree(profile, job);
   require_budgets(options, profile);

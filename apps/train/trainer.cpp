@@ -19,10 +19,10 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
       schedule_(schedule),
       options_(options),
       pipeline_(pipeline),
-      losses_(Tensor::empty(
+      losses_(
           space.device(),
-          {std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch)},
-          accumulator_of(space.working().dtype()))),
+          std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch),
+          accumulator_of(space.working().dtype())),
       timeline_(space.device()) {
   if (pipeline == nullptr)
     upload_.emplace(space.device(), options.micro_batch, options.seq_len, options.copy_stream);
@@ -59,12 +59,6 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
   return loss;
 }
 
-void Trainer::keep_loss(int micro_batch, const Tensor& loss) {
-  const Tensor place = losses_.slice(micro_batch, {1});
-  place.device()->runtime().copy_within(place.view().address, loss.view().address, place.bytes(),
-                                        place.stream());
-}
-
 void Trainer::compute(const MicroBatches& batch) {
   const auto piece = static_cast<std::size_t>(batch.rows * batch.seq_len);
   const auto upload = [&](std::size_t first) {
@@ -78,7 +72,7 @@ void Trainer::compute(const MicroBatches& batch) {
     upload(first + piece);
     const auto [tokens, targets] = upload_->take();
     const Tensor loss = forward(tokens, targets, batch.loss, dropout);
-    keep_loss(micro_batch++, loss);
+    losses_.keep(micro_batch++, loss);
     dropout.first_sample += batch.rows;
     if (first + piece >= batch.tokens.size()) {
       ranks_.optimizer.prefetch();
@@ -93,9 +87,9 @@ void Trainer::compute(const MicroBatches& batch) {
 }
 
 void Trainer::compute_in_pipeline(const MicroBatches& batch) {
-  losses_.fill_zero();  // only one rank sees them
+  losses_.clear();  // only one rank sees them
   bool first = true;
-  pipeline_->step(batch, {.loss = [this](int m, const Tensor& loss) { keep_loss(m, loss); },
+  pipeline_->step(batch, {.loss = [this](int m, const Tensor& loss) { losses_.keep(m, loss); },
                           .before_first_backward = [this] { ranks_.optimizer.finish(); },
                           .before_last_backward =
                               [&](const SpaceRange& range) {
@@ -133,7 +127,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   // predict.
   const auto count =
       static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
-  const auto here = losses_.slice(0, {count}).to_host();
+  const auto here = losses_.values(count);
   for (const double loss : ranks_.control.gather_values(std::span(here), "losses"))
     result.loss += loss;
   result.applied = std::isfinite(result.gradient_norm);

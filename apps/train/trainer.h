@@ -5,6 +5,7 @@
 
 #include "apps/train/batch_upload.h"
 #include "apps/train/loader.h"
+#include "apps/train/loss_record.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
@@ -65,7 +66,6 @@ class Trainer {
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
   void compute(const MicroBatches& batch);
   void compute_in_pipeline(const MicroBatches& batch);
-  void keep_loss(int micro_batch, const Tensor& loss);
   std::vector<double> evaluate_here(const MicroBatches& batches, std::int64_t count) const;
 
   GPT2& model_;
@@ -76,7 +76,7 @@ class Trainer {
   Pipeline* pipeline_;
   LossScaler scaler_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive
-  Tensor losses_;  ///< of the micro-batches of an update, so that the host waits only once
+  LossRecord losses_;
   std::vector<std::int64_t> ends_;  ///< in the parameter space: of each block, of all
   Timeline timeline_;
   std::vector<Timeline::Span> spans_;
