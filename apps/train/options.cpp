@@ -92,8 +92,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "--pipeline", o.pipeline,
       "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank");
   line.add("--virtual-stages", o.virtual_stages, "Stages on each rank, for interleaved", 1, 1024);
-  line.add("--pipeline-split", o.pipeline_split,
-           "Evenly by blocks, by parameters, or the blocks of each stage: 3,4,4,1");
+  line.add(
+      "--pipeline-split", o.pipeline_split,
+      "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1");
   line.add_choice(
       "--stash", o.stash,
       "What a stage keeps of a micro-batch: all that backward needs, or its input alone",

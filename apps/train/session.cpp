@@ -21,6 +21,7 @@
 #include "apps/train/run_memory.h"
 #include "apps/train/run_times.h"
 #include "apps/train/setup.h"
+#include "apps/train/split_times.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
 #include "engine/io/durable.h"
@@ -388,6 +389,7 @@ void run_training(TrainOptions options, const std::string& resolved, Job& job) {
   }
   job.start(options);
   job.require_equal_options(resolved);
+  split_by_time(options, job);
   Session(options, resolved, job).run();
 }
 

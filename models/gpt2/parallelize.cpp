@@ -39,10 +39,10 @@ std::vector<std::int64_t> listed(const std::string& text, std::int64_t layers, i
     std::int64_t count = 0;
     const auto [stop, status] = std::from_chars(at, end, count);
     if (status != std::errc{} || count < 1 || count > layers || (stop != end && *stop != ','))
-      refuse(
-          fmt::format("--pipeline-split is \"{}\"; it must be blocks, parameters, or the blocks "
-                      "of each stage such as \"3,4,4,1\", each at least 1",
-                      text));
+      refuse(fmt::format(
+          "--pipeline-split is \"{}\"; it must be blocks, parameters, time, or the blocks "
+          "of each stage such as \"3,4,4,1\", each at least 1",
+          text));
     blocks.push_back(count);
     sum += count;
     if (stop == end) break;
@@ -56,36 +56,49 @@ std::vector<std::int64_t> listed(const std::string& text, std::int64_t layers, i
   return blocks;
 }
 
-/// Blocks of each stage so that the most parameters of a stage are as few as can be: the smallest
-/// bound that fits, with the stages filled from the first on.
-std::vector<std::int64_t> balanced(const GPT2Config& config, int stages) {
-  const std::int64_t width = config.n_embd;
-  const std::int64_t block = 4 * width * width + 2 * width * config.inner();
-  const std::int64_t first = (config.vocab_size + config.n_positions) * width;
-  const std::int64_t last = config.vocab_size * width;
-  const auto room = [&](std::int64_t bound, int stage) {
-    const std::int64_t taken = (stage == 0 ? first : 0) + (stage + 1 == stages ? last : 0);
-    return std::max<std::int64_t>(1, (bound - taken) / block);
-  };
-  const auto fits = [&](std::int64_t bound) {
-    std::int64_t blocks = 0;
-    for (int stage = 0; stage < stages; ++stage)
-      blocks += room(bound, stage);
-    return blocks >= config.n_layer;
-  };
-  std::int64_t low = 0, high = first + last + config.n_layer * block;
-  while (low + 1 < high)
-    (fits((low + high) / 2) ? high : low) = (low + high) / 2;
-  std::vector<std::int64_t> blocks;
-  std::int64_t left = config.n_layer;
-  for (int stage = 0; stage < stages; ++stage) {
-    blocks.push_back(std::min(room(high, stage), left - (stages - 1 - stage)));
-    left -= blocks.back();
-  }
-  return blocks;
+std::vector<std::int64_t> by_parameters(const GPT2Config& config, int stages) {
+  const auto width = static_cast<double>(config.n_embd);
+  const double table = static_cast<double>(config.vocab_size) * width;
+  return balanced_blocks(
+      config.n_layer, stages,
+      {.block = 4 * width * width + 2 * width * static_cast<double>(config.inner()),
+       .first = table + static_cast<double>(config.n_positions) * width,
+       .last = table});
 }
 
 }  // namespace
+
+std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages,
+                                          const BlockCosts& costs) {
+  const auto extra = [&](int stage) {
+    return (stage == 0 ? costs.first : 0) + (stage + 1 == stages ? costs.last : 0);
+  };
+  // How many blocks a stage takes under a bound; stages are filled from the first on.
+  const auto room = [&](double bound, int stage) {
+    const double fit = (bound - extra(stage)) / costs.block * (1 + 1e-12);
+    return static_cast<std::int64_t>(std::clamp(fit, 1.0, static_cast<double>(blocks)));
+  };
+  const auto holds = [&](double bound) {
+    std::int64_t sum = 0;
+    for (int stage = 0; stage < stages; ++stage)
+      sum += room(bound, stage);
+    return sum >= blocks;
+  };
+  // The best bound is what some stage costs.
+  std::vector<double> bounds;
+  for (const int stage : {0, stages / 2, stages - 1})
+    for (std::int64_t count = 1; count <= blocks; ++count)
+      bounds.push_back(static_cast<double>(count) * costs.block + extra(stage));
+  std::ranges::sort(bounds);
+  const double bound = *std::ranges::find_if(bounds, holds);
+  std::vector<std::int64_t> counts;
+  std::int64_t left = blocks;
+  for (int stage = 0; stage < stages; ++stage) {
+    counts.push_back(std::min(room(bound, stage), left - (stages - 1 - stage)));
+    left -= counts.back();
+  }
+  return counts;
+}
 
 std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const std::string& how) {
   if (stages > config.n_layer)
@@ -94,7 +107,11 @@ std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const s
                     "use fewer ranks (--pp) or fewer --virtual-stages",
                     stages, stages, config.n_layer));
   if (how == "blocks") return parts_of(even(config.n_layer, stages));
-  if (how == "parameters") return parts_of(balanced(config, stages));
+  if (how == "time")
+    refuse(
+        "--pipeline-split time is measured when a run starts; a plan needs blocks, parameters or "
+        "the blocks of each stage");
+  if (how == "parameters") return parts_of(by_parameters(config, stages));
   return parts_of(listed(how, config.n_layer, stages));
 }
 

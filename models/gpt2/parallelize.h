@@ -10,6 +10,13 @@
 
 namespace sluice {
 
+/// What a block costs, and what is with the first and with the last of them, in any unit.
+struct BlockCosts {
+  double block = 1, first = 0, last = 0;
+};
+/// Blocks of each stage, at least one, so that the dearest stage costs as little as can be.
+std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages, const BlockCosts& costs);
+
 /// How a model's blocks are divided into `stages` stages: as "blocks" (as many each as can be, the
 /// first ones one more), "parameters" (so that the largest stage is as small as can be; the
 /// embedding counts with the first and with the last), or a list of numbers of blocks such as

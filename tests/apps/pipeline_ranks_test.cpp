@@ -88,6 +88,7 @@ TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pi
         {"--pipeline", "interleaved"},
         {"--virtual-stages", "2"},
         {"--stash", "input"}}},
+      {4, {{"--pp", "4"}, {"--pipeline-split", "time"}}},
       {8, {{"--pp", "8"}, {"--pipeline", "1f1b"}}},
   };
   for (const auto& [ranks, flags] : rows) {
