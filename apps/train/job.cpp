@@ -29,7 +29,7 @@ constexpr std::uint64_t peers_on_device = 1, peers_on_host = 2, first_link = 16,
 
 /// How the ranks that were started divide the work.
 Mesh mesh_of(const TrainOptions& o, int size) {
-  const std::int64_t dp = o.dp.value_or(std::max<std::int64_t>(1, size / o.pp));
+  const std::int64_t dp = o.dp.value_or(size % o.pp == 0 ? size / o.pp : 1);
   const std::int64_t wanted = dp * o.pp;
   if (wanted == size) return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp)};
   const std::string flags = o.pp == 1 ? fmt::format("--dp {}", dp)
@@ -41,8 +41,8 @@ Mesh mesh_of(const TrainOptions& o, int size) {
                      flags, wanted, wanted, wanted),
          ErrorKind::usage);
   if (o.pp > 1)
-    fail(fmt::format("{} needs a multiple of --pp {} ranks, {} with --dp {}, but {} were started",
-                     flags, o.pp, wanted, dp, size),
+    fail(fmt::format("{} needs {} ranks{}, but {} were started", flags, wanted,
+                     o.dp ? "" : ", or a multiple of them", size),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
                    dp, size, size, dp),

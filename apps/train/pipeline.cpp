@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "engine/ops/add.h"
 #include "models/text/text_files.h"
@@ -22,23 +23,32 @@ Schedule scheduled(const TrainOptions& o, int micro_batches) {
   if (name == "layer-split") return layer_split(ranks, micro_batches);
   if (name == "interleaved") return interleaved(ranks, virtual_stages, micro_batches);
   if (name.empty() || name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+  if (!std::filesystem::is_regular_file(name))
+    fail(fmt::format("--pipeline {} is neither gpipe, 1f1b, interleaved or layer-split nor a file",
+                     name),
+         ErrorKind::usage);
   Schedule schedule = schedule_from_csv(read_text_file(name));
   if (static_cast<int>(schedule.ranks.size()) != ranks || schedule.micro_batches != micro_batches)
-    fail(fmt::format("--pipeline {} is for {} ranks and {} micro-batches; this run has --pp {} and "
-                     "{} micro-batches",
+    fail(fmt::format("--pipeline {} has rows for ranks: {}, and micro-batches: {}; this run has "
+                     "--pp {} and {} micro-batches",
                      name, schedule.ranks.size(), schedule.micro_batches, ranks, micro_batches),
          ErrorKind::usage);
   return schedule;
 }
 
-/// In groups of as many micro-batches as there are ranks, so that a rank with several stages need
-/// not wait for one of them to come round.
+/// Forward alone, in an order in which no rank waits for ever: micro-batch by micro-batch, where
+/// every receive is posted before the stage before it computes. Where stages go round the ranks, in
+/// groups of as many micro-batches as there are ranks, so that nobody waits for one to come round.
 Schedule forward_only(const std::vector<int>& of_rank, int ranks, int micro_batches) {
   Schedule schedule{.stages = static_cast<int>(of_rank.size()), .micro_batches = micro_batches};
   schedule.ranks.resize(static_cast<std::size_t>(ranks));
-  for (int first = 0; first < micro_batches; first += ranks)
+  bool round = true;
+  for (int stage = 0; stage < schedule.stages; ++stage)
+    round = round && of_rank[static_cast<std::size_t>(stage)] == stage % ranks;
+  const int group = round ? ranks : 1;
+  for (int first = 0; first < micro_batches; first += group)
     for (int stage = 0; stage < schedule.stages; ++stage)
-      for (int i = first; i < std::min(first + ranks, micro_batches); ++i)
+      for (int i = first; i < std::min(first + group, micro_batches); ++i)
         schedule.ranks[static_cast<std::size_t>(of_rank[static_cast<std::size_t>(stage)])]
             .push_back({Action::Kind::forward, stage, i});
   return lower(schedule);
@@ -55,16 +65,34 @@ std::vector<GPT2Part> PipelinePlan::parts_of(int rank) const {
 
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const GPT2Config& config,
                                                   std::int64_t micro_batch) {
-  if (!o.pipelined()) return nullptr;
+  if (!o.pipelined()) {
+    const auto refuse = [](const std::string& flag) {
+      fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
+    };
+    if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
+    if (o.pipeline_split != "blocks") refuse("--pipeline-split " + o.pipeline_split);
+    if (o.stash != "graph") refuse("--stash " + o.stash);
+    return nullptr;
+  }
   if (o.virtual_stages > 1 && o.pipeline != "interleaved")
     fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
                      o.schedule_name()),
          ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
   plan->schedule = scheduled(o, static_cast<int>(share_of(o) / micro_batch));
+  const bool add_messages = !has_messages(plan->schedule);
+  if (add_messages) plan->schedule = lower(plan->schedule);
+  try {
+    validate(plan->schedule);
+  } catch (const Error& error) {
+    const std::string why = error.what();
+    if (!add_messages || !why.starts_with("deadlock")) throw;
+    fail(why +
+             "\n  receives were added one action ahead; a file that has its own may post them "
+             "earlier",
+         ErrorKind::usage);
+  }
   plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
-  if (!has_messages(plan->schedule)) plan->schedule = lower(plan->schedule);
-  validate(plan->schedule);
   plan->rank_of_stage = rank_of_stage(plan->schedule);
   plan->stash = o.stash == "input" ? Stash::input : Stash::graph;
   return plan;

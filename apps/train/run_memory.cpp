@@ -41,7 +41,7 @@ void require_schedule(const RunSetup& setup, Job& job) {
   const Schedule& schedule = setup.pipeline->schedule;
   const std::string text = to_csv(schedule);
   job.require_equal(
-      "pipeline schedule",
+      "pipeline schedule (--pipeline)",
       fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
                   schedule.micro_batches,
                   crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size())));

@@ -24,6 +24,7 @@ class Sample {
       : config_(three_blocks(setup.config)),
         model_(config_),
         space_(model_.parameters(), device, setup.precision.dtype, ParameterSpace::Use::training),
+        stash_(setup.pipeline->stash),
         ids_(static_cast<std::size_t>(setup.trainer.micro_batch * setup.trainer.seq_len)),
         data_{.tokens = ids_,
               .targets = ids_,
@@ -39,6 +40,10 @@ class Sample {
     if (block > 0) input = Tensor::zeros(device, shape, dtype).set_requires_grad(true);
     device->runtime().synchronize(device->stream());
     const auto start = Clock::now();
+    if (stash_ == Stash::input && block < 2) {
+      const NoGrad unrecorded;
+      stage.forward(0, input);
+    }
     const Tensor result = stage.forward(0, input);
     backward(result, block < 2 ? result.detach() : Tensor());
     device->runtime().synchronize(device->stream());
@@ -54,6 +59,7 @@ class Sample {
   GPT2Config config_;
   GPT2 model_;
   ParameterSpace space_;
+  Stash stash_;  ///< with inputs alone, all stages but the last compute forward twice
   std::vector<std::int32_t> ids_;
   MicroBatches data_;
 };

@@ -104,7 +104,7 @@ std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const s
   if (stages > config.n_layer)
     refuse(
         fmt::format("a pipeline of {} stages needs {} blocks or more, and the model has {}; "
-                    "use fewer ranks (--pp) or fewer --virtual-stages",
+                    "use fewer stages (--pp, --virtual-stages, or those of a --pipeline file)",
                     stages, stages, config.n_layer));
   if (how == "blocks") return parts_of(even(config.n_layer, stages));
   if (how == "time")

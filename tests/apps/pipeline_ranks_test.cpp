@@ -158,12 +158,16 @@ TEST_CASE("pipelines that cannot be are refused with the arithmetic or the sched
           {"\"1,2\" has 2 stages with 3 blocks", "2 stages and 2 blocks"});
   refused(runs, 2, two + Flags{{"--pipeline", circle}}, {"0F1", "1B0"});
   refused(runs, 2, two + Flags{{"--pipeline", three}},
-          {"is for 3 ranks and 1 micro-batches", "--pp 2 and 2 micro-batches"});
+          {"ranks: 3, and micro-batches: 1", "--pp 2 and 2 micro-batches"});
   refused(runs, 2, two + Flags{{"--pipeline", one}},
-          {"is for 2 ranks and 1 micro-batches", "--pp 2 and 2 micro-batches"});
+          {"ranks: 2, and micro-batches: 1", "--pp 2 and 2 micro-batches"});
   refused(runs, 2, two + Flags{{"--pipeline", odd}}, {"0X0"});
   refused(runs, 2, two + Flags{{"--pipeline", twice}, {"--batch-size", "1"}}, {"0F0"});
-  refused(runs, 2, two + Flags{{"--pipeline", "zigzag"}}, {"zigzag"});
+  refused(runs, 2, two + Flags{{"--pipeline", "zigzag"}}, {"zigzag", "gpipe, 1f1b"});
+  // Nothing is for nobody.
+  refused(runs, 2, {{"--stash", "input"}}, {"--stash input", "--pp"});
+  refused(runs, 2, {{"--virtual-stages", "2"}}, {"--virtual-stages 2", "--pp"});
+  refused(runs, 2, {{"--pipeline-split", "1,1"}}, {"--pipeline-split 1,1", "--pp"});
 }
 
 TEST_CASE("a fault in the middle of a schedule ends the job, which names the rank", "[pipeline]") {
