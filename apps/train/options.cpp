@@ -99,6 +99,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "--stash", o.stash,
       "What a stage keeps of a micro-batch: all that backward needs, or its input alone",
       {"graph", "input"});
+  line.add_size("--max-stash", o.max_stash,
+                "With --stash input: a rank's inputs beyond this rest in host memory");
   line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
   line.add_size("--bucket-size", o.bucket_size,
                 "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB");

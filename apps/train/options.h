@@ -45,6 +45,7 @@ struct TrainOptions {
   std::string pipeline;  ///< a schedule or the CSV file of one; empty: what suits --pp
   std::int64_t virtual_stages = 1;
   std::string pipeline_split = "blocks", stash = "graph";
+  std::string max_stash;                            ///< "1GiB"; empty: all that there is
   std::string bucket_size, communication = "auto";  ///< "4MiB"; empty: what suits the device
   bool overlap = true, checked = true;
   std::int64_t check_replicas = 100;

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 
+#include "apps/train/sizes.h"
 #include "engine/ops/add.h"
 #include "models/text/text_files.h"
 #include "parallel/pipeline/schedule_text.h"
@@ -72,6 +73,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
     if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
     if (o.pipeline_split != "blocks") refuse("--pipeline-split " + o.pipeline_split);
     if (o.stash != "graph") refuse("--stash " + o.stash);
+    if (!o.max_stash.empty()) refuse("--max-stash " + o.max_stash);
     return nullptr;
   }
   if (o.virtual_stages > 1 && o.pipeline != "interleaved")
@@ -83,7 +85,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   const bool add_messages = !has_messages(plan->schedule);
   if (add_messages) plan->schedule = lower(plan->schedule);
   try {
-    validate(plan->schedule);
+    plan->live = validate(plan->schedule).live;
   } catch (const Error& error) {
     const std::string why = error.what();
     if (!add_messages || !why.starts_with("deadlock")) throw;
@@ -95,11 +97,16 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
   plan->rank_of_stage = rank_of_stage(plan->schedule);
   plan->stash = o.stash == "input" ? Stash::input : Stash::graph;
+  if (o.max_stash.empty()) return plan;
+  if (plan->stash != Stash::input)
+    fail(fmt::format("--max-stash {} is for inputs: give --stash input too", o.max_stash),
+         ErrorKind::usage);
+  plan->most_stashed = parse_bytes("--max-stash", o.max_stash, std::size_t{1} << 10);
   return plan;
 }
 
 Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
-                   std::int64_t piece)
+                   std::int64_t piece, const DevicePtr& host)
     : model_(model),
       space_(space),
       plan_(plan),
@@ -116,6 +123,7 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
       }()),
       links_(plan.rank_of_stage, rank_, ranks.pipelined->group),
       executor_(plan.schedule, rank_, here(), links_, plan.stash, space.device()) {
+  if (plan.most_stashed && host != nullptr) executor_.spill(*plan.most_stashed, host);
   const std::array ends{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   if (rank_ != ends[0] && rank_ != ends[1]) return;
   const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);

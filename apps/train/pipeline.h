@@ -21,6 +21,8 @@ struct PipelinePlan {
   std::vector<int> rank_of_stage;
   std::vector<GPT2Part> parts;  ///< by stage
   Stash stash = Stash::graph;
+  std::vector<int> live;                    ///< most micro-batches of all stages of a rank, by rank
+  std::optional<std::size_t> most_stashed;  ///< bytes of inputs that stay on the device
 
   /// Those of a rank, ascending.
   std::vector<GPT2Part> parts_of(int rank) const;
@@ -43,10 +45,10 @@ class Pipeline {
     std::function<void(const SpaceRange& range)> before_last_backward;
   };
 
-  /// `piece`: elements of the tied table's gradient that are exchanged at a time. Everything given
-  /// outlives it.
+  /// `piece`: elements of the tied table's gradient that are exchanged at a time. `host` is where
+  /// stashed inputs rest, if not all may stay on the device. Everything given outlives it.
   Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
-           std::int64_t piece);
+           std::int64_t piece, const DevicePtr& host);
 
   void set_timeline(Timeline* timeline) { executor_.set_timeline(timeline); }
 

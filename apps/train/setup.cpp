@@ -168,6 +168,22 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
 
 void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
+  if (!setup.pipeline || !setup.pipeline->most_stashed || setup.device != DeviceKind::cpu) return;
+  const PipelinePlan& plan = *setup.pipeline;
+  const std::size_t each = static_cast<std::size_t>(setup.trainer.micro_batch *
+                                                    setup.trainer.seq_len * setup.config.n_embd) *
+                           size_of(setup.precision.dtype);
+  for (std::size_t stage = 1; stage < plan.parts.size(); ++stage) {
+    const int rank = plan.rank_of_stage[stage];
+    const int live = plan.live[static_cast<std::size_t>(rank)];
+    if (static_cast<std::size_t>(live) * each <= *plan.most_stashed) continue;
+    fail(fmt::format(
+             "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
+             "{} in all, and on the CPU they have nowhere else to rest; use another "
+             "--pipeline or a smaller --micro-batch",
+             o.max_stash, rank, live, each, static_cast<std::size_t>(live) * each),
+         ErrorKind::usage);
+  }
 }
 
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {

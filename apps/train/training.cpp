@@ -138,12 +138,12 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                 .scratch = setup.device == DeviceKind::cpu,
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
-              make_pipeline(options, setup, choice)) {
+              make_pipeline(options, setup, choice, host)) {
   model.set_recompute(choice.recompute);
 }
 
 Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                                  const MemoryChoice& choice) {
+                                  const MemoryChoice& choice, const DevicePtr& host) {
   if (!plan) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
@@ -151,7 +151,7 @@ Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& s
   // Between GPUs the table goes through buffers that are made for what stages hand on.
   if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   pipeline.emplace(model, space, *plan, ranks,
-                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)));
+                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)), host);
   return &*pipeline;
 }
 

@@ -51,7 +51,7 @@ struct Training {
 
  private:
   Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                          const MemoryChoice& choice);
+                          const MemoryChoice& choice, const DevicePtr& host);
 };
 
 }  // namespace sluice

@@ -35,6 +35,12 @@ PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vecto
                                 [](const Action& a) { return a.kind == Action::Kind::backward; });
 }
 
+void PipelineExecutor::spill(std::size_t most_bytes, DevicePtr host) {
+  check(stash_ == Stash::input && host != nullptr, "only stashed inputs can rest on the host");
+  most_stashed_ = most_bytes;
+  host_ = std::move(host);
+}
+
 void PipelineExecutor::run(const Hooks& hooks) {
   for (const Action& action : schedule_.ranks[static_cast<std::size_t>(rank_)])
     perform(action, hooks);
@@ -43,6 +49,7 @@ void PipelineExecutor::run(const Hooks& hooks) {
       message.handle->wait();
   sent_.clear();
   flights_.clear();
+  stashed_ = 0;
 }
 
 void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
@@ -107,12 +114,43 @@ Tensor PipelineExecutor::compute(Place place, const Flight& flight) {
   return stage(place.first).forward(place.second, flight.input.data);
 }
 
+// Copies are in the stream of the computing: memory on either side is used again only behind them.
+
+void PipelineExecutor::put_away(Flight& flight) {
+  Tensor& data = flight.input.data;
+  if (host_ == nullptr || !data) return;
+  if (stashed_ + data.bytes() <= most_stashed_) {
+    stashed_ += data.bytes();
+    return;
+  }
+  flight.resting = Tensor::empty(host_, data.shape(), data.dtype());
+  // What is copied from `meta` is zeros, and here there is no memory to write them to.
+  if (device_->device().kind != DeviceKind::meta)
+    device_->runtime().copy_to_host(flight.resting.view().address, data.view().address,
+                                    data.bytes(), data.stream());
+  data = {};
+}
+
+void PipelineExecutor::bring_back(Flight& flight) {
+  Tensor& data = flight.input.data;
+  if (host_ == nullptr || (!data && !flight.resting)) return;
+  if (data) {
+    stashed_ -= data.bytes();
+    return;
+  }
+  const Tensor resting = std::exchange(flight.resting, {});
+  data = Tensor::empty(device_, resting.shape(), resting.dtype());
+  device_->runtime().copy_from_host(data.view().address, resting.view().address, data.bytes(),
+                                    data.stream());
+  data.set_requires_grad(true);
+}
+
 void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) {
   arrive(place, flight.input);
   if (flight.input.data && learns_) flight.input.data.set_requires_grad(true);
   const bool again = learns_ && stash_ == Stash::input;
   // The loss of the last stage is computed with its backward, once.
-  if (again && last(place.first)) return;
+  if (again && last(place.first)) return put_away(flight);
   Tensor result;
   {
     const Recorded span(timeline_, "forward", Timeline::Lane::compute, device_->stream(),
@@ -122,6 +160,7 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
     result = compute(place, flight);
   }
   if (!learns_) flight.input.data = {};
+  if (again) put_away(flight);
   if (last(place.first)) {
     hooks.loss(place.second, result);
     if (learns_) flight.result = std::move(result);
@@ -136,6 +175,7 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
 }
 
 void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks) {
+  bring_back(flight);
   arrive(place, flight.gradient);
   const auto [number, micro_batch] = place;
   if (stash_ == Stash::input) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -37,6 +38,10 @@ class PipelineExecutor {
   PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
                    const StageLinks& links, Stash stash, DevicePtr device);
 
+  /// With Stash::input: inputs beyond so many bytes rest in the memory of `host`, a device of the
+  /// host's, and come back before their backward.
+  void spill(std::size_t most_bytes, DevicePtr host);
+
   /// Records "forward", "backward" and "wait" with stage and micro-batch.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
@@ -52,6 +57,7 @@ class PipelineExecutor {
   /// A micro-batch in a stage.
   struct Flight {
     Received input;     ///< none at the first stage
+    Tensor resting;     ///< the input, while it is in the host's memory
     Edge output;        ///< where its backward starts; its elements are gone once they were sent
     Tensor result;      ///< to be handed on; at the last stage the loss, with its graph
     Received gradient;  ///< of the output
@@ -66,7 +72,8 @@ class PipelineExecutor {
   void forward(Place place, Flight& flight, const Hooks& hooks);
   void backward(Place place, Flight& flight, const Hooks& hooks);
   Tensor compute(Place place, const Flight& flight);
-  void hand_on(int stage, int micro_batch);
+  void put_away(Flight& flight);
+  void bring_back(Flight& flight);
   void receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
                const Action& action);
   void send(Communicator& link, Tensor data, const Action& action);
@@ -82,7 +89,8 @@ class PipelineExecutor {
   std::vector<Stage*> stages_;
   const StageLinks& links_;
   Stash stash_;
-  DevicePtr device_;
+  DevicePtr device_, host_;
+  std::size_t most_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, with a host
   Timeline* timeline_ = nullptr;
   bool learns_ = false;  ///< the schedule has backward actions
   std::map<Place, Flight> flights_;

@@ -127,6 +127,12 @@ TEST_CASE("a pipeline whose ranks share a GPU exchanges more than the stages' re
   REQUIRE(expected.size() == 2);
   const bool same = runs.run(2, flags + Flags{{"--pp", "2"}}) == expected;
   CHECK(same);
+  // Of four inputs one stays on the device.
+  const bool spilled = runs.run(2, flags + Flags{{"--pp", "2"},
+                                                 {"--pipeline", "gpipe"},
+                                                 {"--stash", "input"},
+                                                 {"--max-stash", "3KiB"}}) == expected;
+  CHECK(spilled);
 }
 
 TEST_CASE("pipelines that cannot be are refused with the arithmetic or the schedule's rows",
@@ -164,6 +170,14 @@ TEST_CASE("pipelines that cannot be are refused with the arithmetic or the sched
   refused(runs, 2, two + Flags{{"--pipeline", odd}}, {"0X0"});
   refused(runs, 2, two + Flags{{"--pipeline", twice}, {"--batch-size", "1"}}, {"0F0"});
   refused(runs, 2, two + Flags{{"--pipeline", "zigzag"}}, {"zigzag", "gpipe, 1f1b"});
+  refused(runs, 2,
+          {{"--pp", "2"},
+           {"--stash", "input"},
+           {"--max-stash", "1KiB"},
+           {"--pipeline", "gpipe"},
+           {"--micro-batch", "1"}},
+          {"--max-stash 1KiB", "rank 1 keeps the inputs of up to 4 micro-batches"});
+  refused(runs, 2, {{"--pp", "2"}, {"--max-stash", "1MiB"}}, {"--stash input"});
   // Nothing is for nobody.
   refused(runs, 2, {{"--stash", "input"}}, {"--stash input", "--pp"});
   refused(runs, 2, {{"--virtual-stages", "2"}}, {"--virtual-stages 2", "--pp"});

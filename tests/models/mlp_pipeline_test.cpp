@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "engine/autograd.h"
 #include "models/mlp/parallelize.h"
@@ -71,8 +72,10 @@ Results alone(std::int64_t rows, std::int64_t split) {
   return results;
 }
 
+/// `spill`: inputs beyond so many bytes rest on a host, of which `host_peaks` are the bytes used.
 Results in_pipeline(int ranks, const Schedule& schedule, std::int64_t rows, std::int64_t split,
-                    Stash stash) {
+                    Stash stash, std::optional<std::size_t> spill = {},
+                    std::vector<std::size_t>* host_peaks = nullptr) {
   const Schedule lowered = lower(schedule);
   validate(lowered);
   const auto of_stage = rank_of_stage(lowered);
@@ -107,6 +110,8 @@ Results in_pipeline(int ranks, const Schedule& schedule, std::int64_t rows, std:
     space.initialize(5);
     const auto optimizer = make_sgd(space, {.momentum = 0.9});
     PipelineExecutor executor(lowered, rank, here, links, stash, device);
+    const DevicePtr host = make_cpu_device(std::size_t{1} << 20);
+    if (spill) executor.spill(*spill, host);
     Values losses;
     for (int step = 0; step < steps; ++step) {
       batch = batch_of(device, rows, split, step);
@@ -116,6 +121,7 @@ Results in_pipeline(int ranks, const Schedule& schedule, std::int64_t rows, std:
       optimizer->step(0.1);
     }
     const std::lock_guard lock(mutex);
+    if (host_peaks != nullptr) (*host_peaks)[static_cast<std::size_t>(rank)] = host->arena().peak();
     keep(results, space);
     if (!losses.empty()) results["losses"] = losses;
   });
@@ -151,6 +157,30 @@ TEST_CASE("an MLP in a pipeline has the bits of one that is whole", "[pipeline][
                        expected);
       }
     }
+}
+
+TEST_CASE("stashed inputs that rest on the host come back as they were", "[pipeline][threads]") {
+  const std::int64_t rows = 32, split = 4;
+  const std::size_t input = split * config.width * sizeof(float);
+  const std::size_t block = (input + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
+  const Results expected = alone(rows, split);
+  for (const std::size_t stay : {0, 2, 7, 8}) {
+    CAPTURE(stay);
+    std::vector<std::size_t> used(2);
+    require_same(in_pipeline(2, gpipe(2, 8), rows, split, Stash::input, stay * input, &used),
+                 expected);
+    CHECK(used == std::vector<std::size_t>{0, (8 - stay) * block});
+    std::vector<std::size_t> of_four(4);
+    require_same(in_pipeline(4, one_forward_one_backward(4, 8), rows, split, Stash::input,
+                             stay * input, &of_four),
+                 expected);
+    // The second rank has three at most, the last one.
+    if (stay == 0) CHECK(of_four == std::vector<std::size_t>{0, 3 * block, 2 * block, block});
+    if (stay == 2) CHECK(of_four == std::vector<std::size_t>{0, block, 0, 0});
+    require_same(
+        in_pipeline(2, interleaved(2, 2, 8), rows, split, Stash::input, stay * input, &used),
+        expected);
+  }
 }
 
 TEST_CASE("micro-batches of an MLP add up to the whole batch", "[pipeline]") {
