@@ -21,7 +21,7 @@ class ModelNorm {
             const std::string& copy);
 
   /// As ParameterSpace::clip_gradients, from the blocks in `ranges` of this rank; every block of
-  /// the model is given by one rank.
+  /// the model is given by one rank. Waits for the device and for all ranks.
   const Tensor& clip_gradients(const std::vector<SpaceRange>& ranges, double limit,
                                double loss_scale);
 

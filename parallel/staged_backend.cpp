@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/pinned_buffer.h"
 #include "parallel/host_backend.h"
 
 namespace sluice {
@@ -153,11 +154,10 @@ class Route {
 };
 
 struct Buffer {
-  std::byte* start = nullptr;
-  bool pinned = false;
+  PinnedBuffer memory{};
   bool taken = false;
   Event drained{};  ///< the copies of the operation that had it last
-  std::vector<std::byte> ordinary{}, scratch{};
+  std::vector<std::byte> scratch{};
 };
 
 class StagedWork;
@@ -179,12 +179,7 @@ class Staging {
     pool_.resize(ranks == 1 ? 1 : buffers);
     for (Buffer& buffer : pool_) {
       buffer.drained = runtime.make_event();
-      if (largest == 0) continue;
-      buffer.start = runtime.reserve_pinned(largest);
-      buffer.pinned = buffer.start != nullptr;
-      if (buffer.pinned) continue;
-      buffer.ordinary.resize(largest);
-      buffer.start = buffer.ordinary.data();
+      buffer.memory = {device, largest};
     }
   }
   ~Staging() {
@@ -192,13 +187,6 @@ class Staging {
       runtime.synchronize(to_host);
       runtime.synchronize(to_device);
     } catch (const Error&) {  // a device that failed has been reported by whoever noticed first
-    }
-    for (const Buffer& buffer : pool_) {
-      if (!buffer.pinned) continue;
-      try {
-        runtime.release_pinned(buffer.start, largest);
-      } catch (const Error&) {  // the same
-      }
     }
   }
   Staging(const Staging&) = delete;
@@ -270,7 +258,7 @@ class StagedWork final : public Work {
     if (buffer_ != nullptr) return true;
     buffer_ = staging_->take_buffer();
     if (buffer_ == nullptr) return false;
-    Route route(call_, buffer_->start, staging_->rank, staging_->ranks);
+    Route route(call_, buffer_->memory.data(), staging_->rank, staging_->ranks);
     down_ = std::move(route.down);
     up_ = std::move(route.up);
     Runtime& runtime = staging_->runtime;

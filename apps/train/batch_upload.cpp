@@ -13,11 +13,7 @@ BatchUpload::BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_
   for (auto& place : places_) {
     place.batch = {Tensor::empty(device, {rows, columns}, DType::i32),
                    Tensor::empty(device, {rows, columns}, DType::i32)};
-    place.staged = runtime.reserve_pinned(2 * bytes_);
-    if (place.staged == nullptr) {
-      place.pageable.resize(2 * bytes_);
-      place.staged = place.pageable.data();
-    }
+    place.staged = {device, 2 * bytes_};
     place.arrived = runtime.make_event();
     place.free = runtime.make_event();
     // The place may be memory that earlier work in the compute stream still uses.
@@ -25,23 +21,17 @@ BatchUpload::BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_
   }
 }
 
-BatchUpload::~BatchUpload() {
-  for (const Place& place : places_)
-    if (place.pageable.empty() && place.staged != nullptr)
-      device_->runtime().release_pinned(place.staged, 2 * bytes_);
-}
-
 void BatchUpload::start(std::span<const std::int32_t> tokens,
                         std::span<const std::int32_t> targets) {
   Place& place = places_[started_++ % places_.size()];
   Runtime& runtime = device_->runtime();
   runtime.synchronize(place.arrived);  // the last copy from this pinned memory
-  std::memcpy(place.staged, tokens.data(), bytes_);
-  std::memcpy(place.staged + bytes_, targets.data(), bytes_);
+  std::byte* const staged = place.staged.data();
+  std::memcpy(staged, tokens.data(), bytes_);
+  std::memcpy(staged + bytes_, targets.data(), bytes_);
   runtime.wait(stream_, place.free);
-  runtime.copy_from_host(place.batch.tokens.view().address, place.staged, bytes_, stream_);
-  runtime.copy_from_host(place.batch.targets.view().address, place.staged + bytes_, bytes_,
-                         stream_);
+  runtime.copy_from_host(place.batch.tokens.view().address, staged, bytes_, stream_);
+  runtime.copy_from_host(place.batch.targets.view().address, staged + bytes_, bytes_, stream_);
   runtime.record(place.arrived, stream_);
 }
 

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "engine/pinned_buffer.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -21,7 +21,6 @@ class BatchUpload {
   /// compute stream.
   BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_t columns,
               bool own_stream = true);
-  ~BatchUpload();
   BatchUpload(const BatchUpload&) = delete;
   BatchUpload& operator=(const BatchUpload&) = delete;
 
@@ -35,8 +34,7 @@ class BatchUpload {
  private:
   struct Place {
     MicroBatch batch;
-    std::byte* staged = nullptr;        ///< pinned, where the system allows it
-    std::vector<std::byte> pageable{};  ///< else here
+    PinnedBuffer staged;
     Event arrived, free;
   };
 

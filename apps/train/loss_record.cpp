@@ -8,26 +8,19 @@ LossRecord::LossRecord(const DevicePtr& device, std::int64_t micro_batches, DTyp
     : device_(device),
       dtype_(dtype),
       bytes_(static_cast<std::size_t>(micro_batches) * size_of(dtype)),
-      values_(device->runtime().reserve_pinned(bytes_)) {
+      values_(device, bytes_) {
   check(dtype == DType::f32 || dtype == DType::f64, "losses are f32 or f64");
-  if (values_ == nullptr) {
-    pageable_.resize(bytes_);
-    values_ = pageable_.data();
-  }
   clear();
 }
 
-LossRecord::~LossRecord() {
-  if (pageable_.empty()) device_->runtime().release_pinned(values_, bytes_);
-}
-
 void LossRecord::clear() {
-  std::fill_n(values_, bytes_, std::byte{0});
+  std::fill_n(values_.data(), bytes_, std::byte{0});
 }
 
 void LossRecord::keep(std::int64_t micro_batch, const Tensor& loss) {
-  device_->runtime().copy_to_host(values_ + static_cast<std::size_t>(micro_batch) * size_of(dtype_),
-                                  loss.view().address, size_of(dtype_), loss.stream());
+  device_->runtime().copy_to_host(
+      values_.data() + static_cast<std::size_t>(micro_batch) * size_of(dtype_), loss.view().address,
+      size_of(dtype_), loss.stream());
 }
 
 std::vector<double> LossRecord::values(std::int64_t count) const {
@@ -35,8 +28,8 @@ std::vector<double> LossRecord::values(std::int64_t count) const {
   const auto read = [&]<class T>(const T* first) {
     return std::vector<double>(first, first + count);
   };
-  return dtype_ == DType::f32 ? read(reinterpret_cast<const float*>(values_))
-                              : read(reinterpret_cast<const double*>(values_));
+  return dtype_ == DType::f32 ? read(reinterpret_cast<const float*>(values_.data()))
+                              : read(reinterpret_cast<const double*>(values_.data()));
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/pinned_buffer.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -12,9 +13,6 @@ namespace sluice {
 class LossRecord {
  public:
   LossRecord(const DevicePtr& device, std::int64_t micro_batches, DType dtype);
-  ~LossRecord();
-  LossRecord(const LossRecord&) = delete;
-  LossRecord& operator=(const LossRecord&) = delete;
 
   /// All are zero until they are kept.
   void clear();
@@ -27,8 +25,7 @@ class LossRecord {
   DevicePtr device_;
   DType dtype_;
   std::size_t bytes_;
-  std::vector<std::byte> pageable_;  ///< where the system pins no memory
-  std::byte* values_;
+  PinnedBuffer values_;
 };
 
 }  // namespace sluice

@@ -117,7 +117,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                                const MemoryChoice& choice) {
   const PipelinePlan& plan = *setup.pipeline;
   PipelineReport report{.name = o.schedule_name(), .schedule = plan.schedule};
-  report.boundary = boundary_bytes(setup, choice);
+  report.boundary = message_bytes(setup, choice.micro_batch);
   report.stages = stages_of(plan, setup, profile, interconnect, choice, report.boundary);
   const ScheduleFacts facts = validate(plan.schedule);
   const Budgets budgets = budgets_of(o, profile);

@@ -36,7 +36,7 @@ using Json = nlohmann::ordered_json;
 
 class Session {
  public:
-  Session(const TrainOptions& options, const std::string& resolved, Job& job);
+  Session(const TrainOptions& options, RunSetup setup, const std::string& resolved, Job& job);
   void run();
 
  private:
@@ -92,10 +92,10 @@ std::string shared_output(const TrainOptions& options, Job& job) {
   return job.control().share_text(output_folder(options.output).string(), 0, "output");
 }
 
-Session::Session(const TrainOptions& options, const std::string& resolved, Job& job)
+Session::Session(const TrainOptions& options, RunSetup setup, const std::string& resolved, Job& job)
     : options_(options),
       job_(job),
-      setup_(resolve(options)),
+      setup_(std::move(setup)),
       output_(shared_output(options, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
       plan_(plan_here(options, setup_, job)),
@@ -389,8 +389,8 @@ void run_training(TrainOptions options, const std::string& resolved, Job& job) {
   }
   job.start(options);
   job.require_equal_options(resolved);
-  split_by_time(options, job);
-  Session(options, resolved, job).run();
+  RunSetup setup = resolve_with_split(options, job);
+  Session(options, std::move(setup), resolved, job).run();
 }
 
 }  // namespace sluice

@@ -170,9 +170,7 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
   if (!setup.pipeline || !setup.pipeline->most_stashed || setup.device != DeviceKind::cpu) return;
   const PipelinePlan& plan = *setup.pipeline;
-  const std::size_t each = static_cast<std::size_t>(setup.trainer.micro_batch *
-                                                    setup.trainer.seq_len * setup.config.n_embd) *
-                           size_of(setup.precision.dtype);
+  const std::size_t each = message_bytes(setup, setup.trainer.micro_batch);
   for (std::size_t stage = 1; stage < plan.parts.size(); ++stage) {
     const int rank = plan.rank_of_stage[stage];
     const int live = plan.live[static_cast<std::size_t>(rank)];
@@ -218,6 +216,11 @@ RunSetup resolve(const TrainOptions& o) {
   resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
+}
+
+std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch) {
+  return static_cast<std::size_t>(micro_batch * setup.trainer.seq_len * setup.config.n_embd) *
+         size_of(setup.precision.dtype);
 }
 
 bool knows_shape(const TrainOptions& o) {

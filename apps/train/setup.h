@@ -32,6 +32,9 @@ struct RunSetup {
 
 RunSetup resolve(const TrainOptions& options);
 
+/// What one stage of a pipeline hands to the next for a micro-batch of so many sequences.
+std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
+
 /// The same without looking at any data, for planning alone: `gpu` and `capability` (ten times
 /// major plus minor) are those of the device planned for.
 RunSetup resolve_shape(const TrainOptions& options, bool gpu, int capability,

@@ -8,7 +8,6 @@
 #include <chrono>
 
 #include "apps/train/progress.h"
-#include "apps/train/setup.h"
 #include "engine/autograd.h"
 #include "models/gpt2/parallelize.h"
 
@@ -84,10 +83,10 @@ std::array<double, 3> measure(const RunSetup& setup) {
 
 }  // namespace
 
-void split_by_time(TrainOptions& options, Job& job) {
-  if (!options.pipelined() || options.pipeline_split != "time") return;
+RunSetup resolve_with_split(TrainOptions& options, Job& job) {
+  if (!options.pipelined() || options.pipeline_split != "time") return resolve(options);
   options.pipeline_split = "blocks";  // until it is known
-  const RunSetup setup = resolve(options);
+  RunSetup setup = resolve(options);
   std::string split;
   if (job.rank() == 0) {
     const auto [first, block, last] = measure(setup);
@@ -102,6 +101,8 @@ void split_by_time(TrainOptions& options, Job& job) {
                     split, 1e3 * block, 1e3 * more(first), 1e3 * more(last)));
   }
   options.pipeline_split = job.control().share_text(split, 0, "split");
+  setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
+  return setup;
 }
 
 }  // namespace sluice

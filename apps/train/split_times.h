@@ -2,12 +2,13 @@
 
 #include "apps/train/job.h"
 #include "apps/train/options.h"
+#include "apps/train/setup.h"
 
 namespace sluice {
 
-/// For --pipeline-split time: measures what a block, the embedding and the head cost on this
-/// machine, in memory of its own, and puts the blocks of each stage in the place of the word. All
+/// resolve(), and for --pipeline-split time what a block, the embedding and the head cost on this
+/// machine, measured in memory of its own: the blocks of each stage take the place of the word. All
 /// ranks take what the first has measured.
-void split_by_time(TrainOptions& options, Job& job);
+RunSetup resolve_with_split(TrainOptions& options, Job& job);
 
 }  // namespace sluice

@@ -99,10 +99,9 @@ std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
 }
 
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
-  // A sample sends a prompt, of as many tokens as there are positions at most.
-  const std::int64_t tokens =
-      std::max(choice.micro_batch * setup.trainer.seq_len, setup.config.n_positions);
-  return static_cast<std::size_t>(tokens * setup.config.n_embd) * size_of(setup.precision.dtype);
+  const auto positions = static_cast<std::size_t>(setup.config.n_positions * setup.config.n_embd);
+  return std::max(message_bytes(setup, choice.micro_batch),
+                  positions * size_of(setup.precision.dtype));
 }
 
 namespace {
@@ -123,13 +122,10 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       plan(setup.pipeline),
       model(setup.config),
       whole(model.parameters(), {.narrow_gradients = choice.narrow_gradients}),
-      partition(divide(parameters_of(model, plan.get(), ranks.stage()), options, setup, choice,
-                       ranks.mesh().dp)),
-      space(parameters_of(model, plan.get(), ranks.stage()), device, setup.precision.dtype,
-            ParameterSpace::Use::training,
-            own_part(space_options(options, choice, parameters_of(model, plan.get(), ranks.stage()),
-                                   host),
-                     options, partition, ranks)),
+      parameters(plan ? model.parameters(plan->parts_of(ranks.stage())) : model.parameters()),
+      partition(divide(parameters, options, setup, choice, ranks.mesh().dp)),
+      space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
+            own_part(space_options(options, choice, parameters, host), options, partition, ranks)),
       optimizer(make_optimizer(options, space, choice.staging)),
       norm(norm_of(*this)),
       parallel(space, *optimizer, partition, *ranks.data, ranks.peers(), *ranks.control,

@@ -16,7 +16,8 @@ namespace sluice {
 std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
                              const MemoryChoice& choice, int ranks);
 
-/// What one stage of a pipeline hands to the next for a micro-batch.
+/// The most that one stage of a pipeline hands to the next: a micro-batch, or a prompt as long as
+/// the context.
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
 
 /// What computes and holds memory in a training run, in the order in which memory is taken: the
@@ -40,7 +41,8 @@ struct Training {
   Ranks ranks;
   std::shared_ptr<const PipelinePlan> plan;  ///< of the pipeline, if there is one
   GPT2 model;
-  SpaceLayout whole;  ///< the parameters of all ranks together
+  SpaceLayout whole;                  ///< the parameters of all ranks together
+  std::vector<Parameter> parameters;  ///< of this rank's stages
   Partition partition;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;

@@ -48,6 +48,7 @@ TEST_CASE("a plan in JSON counts what the ranks of a pipeline hold and send", "[
   constexpr std::int64_t block = 12 * 32 * 32 + 13 * 32;
   CHECK(plain.at("message_bytes") == message);
   CHECK(plain.at("bytes_between_stages") == 2 * 8 * message);
+  CHECK(pipeline_of("--pp 2 --seq-len 4").at("message_bytes") == message / 4);
   CHECK(plain.at("tied_table").at("ranks") == Json{0, 1});
   CHECK(plain.at("tied_table").at("bytes_each_way") == table * 4);
   REQUIRE(plain.at("stages").size() == 2);

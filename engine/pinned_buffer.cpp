@@ -1,0 +1,22 @@
+#include "engine/pinned_buffer.h"
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+PinnedBuffer::PinnedBuffer(DevicePtr device, std::size_t bytes) {
+  if (bytes == 0) return;
+  std::byte* const start = device->runtime().reserve_pinned(bytes);
+  pinned_ = {start, Release{std::move(device), bytes}};
+  if (start == nullptr) ordinary_.resize(bytes);
+}
+
+void PinnedBuffer::Release::operator()(std::byte* start) const {
+  try {
+    device->runtime().release_pinned(start, bytes);
+  } catch (const Error&) {  // a device that failed has been reported by whoever noticed first
+    return;
+  }
+}
+
+}  // namespace sluice
