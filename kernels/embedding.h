@@ -7,27 +7,32 @@
 
 namespace sluice {
 
-/// out[b, t] = token_table[tokens[b, t]] + position_table[first_position + t]
-/// tokens: [B, T] i32, each below the table's rows (checked by the loader, not here);
+/// out[b, t] = token_table[tokens[b, t] - first_row] + position_table[first_position + t]
+/// tokens: [B, T] i32, each below the rows of the whole table (checked by the loader, not here);
 /// token_table: [V, C]; position_table: [positions, C]; out: [B, T, C].
+/// A rank that has a part of the vocabulary gives its rows as token_table. A token whose row is not
+/// among them counts as a row of zeros, so that the sum over the ranks is the whole.
 struct EmbeddingForward {
   View out;
   View tokens;
   View token_table;
-  View position_table;
+  View position_table{};  ///< not given: nothing is added
   std::int64_t first_position = 0;
+  std::int64_t first_row = 0;  ///< of token_table in the whole table
 };
 void launch_cpu(const EmbeddingForward& op);
 void launch_cuda(const EmbeddingForward& op, Stream stream);
 
 /// Adds to both gradients (f32, f64 for f64); the caller zeroes them first where they are new.
-/// Each column is summed by one thread in token order: deterministic without atomics.
+/// Each column is summed by one thread in token order: deterministic without atomics. Tokens of
+/// other ranks' rows are left out of grad_token_table, but not of grad_position_table.
 struct EmbeddingBackward {
   View grad_token_table{};     ///< [V, C]; not given: not wanted
   View grad_position_table{};  ///< [positions, C]; likewise
   View grad_out;
   View tokens;
   std::int64_t first_position = 0;
+  std::int64_t first_row = 0;
 };
 void launch_cpu(const EmbeddingBackward& op);
 void launch_cuda(const EmbeddingBackward& op, Stream stream);

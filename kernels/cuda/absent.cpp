@@ -18,6 +18,7 @@
 #include "kernels/relu.h"
 #include "kernels/sample.h"
 #include "kernels/sgd.h"
+#include "kernels/split_cross_entropy.h"
 #include "kernels/squared_norm.h"
 
 namespace sluice {
@@ -112,6 +113,12 @@ void launch_cuda(const SampleToken&, Stream) {
   refuse();
 }
 void launch_cuda(const Sgd&, Stream) {
+  refuse();
+}
+void launch_cuda(const CrossEntropyPartials&, Stream) {
+  refuse();
+}
+void launch_cuda(const CrossEntropyOfPartials&, Stream) {
   refuse();
 }
 void launch_cuda(const SquaredNorm&, Stream) {

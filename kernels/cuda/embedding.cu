@@ -12,18 +12,23 @@ using namespace cuda;
 
 constexpr int threads = 128;
 
-/// A block a row of the output.
+/// A block a row of the output. `rows` are those of token_table; position_table may be null.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    embed(T* out, const std::int32_t* tokens, const T* token_table, const T* position_table,
-          std::int64_t positions, std::int64_t first_position, std::int64_t width) {
+    embed(T* out, const std::int32_t* tokens, const T* token_table, std::int64_t first_row,
+          std::int64_t rows, const T* position_table, std::int64_t positions,
+          std::int64_t first_position, std::int64_t width) {
   const std::int64_t i = blockIdx.x;
-  const T* token = token_table + static_cast<std::int64_t>(tokens[i]) * width;
-  const T* position = position_table + (first_position + i % positions) * width;
+  const std::int64_t token = tokens[i] - first_row;
+  const bool here = 0 <= token && token < rows;
+  const T* by_token = here ? token_table + token * width : nullptr;
+  const T* by_position = position_table != nullptr
+                             ? position_table + (first_position + i % positions) * width
+                             : nullptr;
   for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * N; j < width; j += threads * N) {
-    float a[N], b[N];
-    load_floats(a, token + j);
-    load_floats(b, position + j);
+    float a[N] = {}, b[N] = {};
+    if (by_token != nullptr) load_floats(a, by_token + j);
+    if (by_position != nullptr) load_floats(b, by_position + j);
 #pragma unroll
     for (int k = 0; k < N; ++k)
       a[k] += b[k];
@@ -44,13 +49,14 @@ __global__ void __launch_bounds__(threads)
   table[first_element + i] = sum;
 }
 
-/// Block (token, columns): the rows of grad_out at which the token stands are added in order. Their
-/// places come from its bucket, in any order, and are sorted here; a token that fills more than
-/// `sortable` places is looked for from the start instead.
+/// Block (token's row, columns): the rows of grad_out at which the token stands are added in order.
+/// Their places come from its bucket, in any order, and are sorted here; a token that fills more
+/// than `sortable` places is looked for from the start instead.
 template <class T>
 __global__ void __launch_bounds__(threads)
-    add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t count,
-               const std::int32_t* bucket_end, const std::int32_t* places, std::int64_t width) {
+    add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t first_row,
+               std::int64_t count, const std::int32_t* bucket_end, const std::int32_t* places,
+               std::int64_t width) {
   auto& shared = shared_memory<SortedPlaces>();
   const auto token = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t begin = token == 0 ? 0 : bucket_end[token - 1];
@@ -66,7 +72,7 @@ __global__ void __launch_bounds__(threads)
       sum += to_float(grad_out[shared.place[i] * width + column]);
   } else {
     for (std::int64_t i = 0; i < count; ++i)
-      if (tokens[i] == token) sum += to_float(grad_out[i * width + column]);
+      if (tokens[i] - first_row == token) sum += to_float(grad_out[i * width + column]);
   }
   table[token * width + column] = sum;
 }
@@ -81,7 +87,8 @@ void launch_cuda(const EmbeddingForward& op, Stream stream) {
         width % packed == 0 && aligned(16, {op.out, op.token_table, op.position_table});
     launch(wide_rows ? embed<T, packed> : embed<T, 1>, {static_cast<unsigned>(op.tokens.size())},
            {threads}, 0, stream, op.out.data<T>(), op.tokens.data<std::int32_t>(),
-           op.token_table.data<T>(), op.position_table.data<T>(), op.tokens.dim(1),
+           op.token_table.data<T>(), op.first_row, op.token_table.dim(0),
+           op.position_table ? op.position_table.data<T>() : nullptr, op.tokens.dim(1),
            op.first_position, width);
   });
 }
@@ -93,11 +100,11 @@ void launch_cuda(const EmbeddingBackward& op, Stream stream) {
   dispatch(op.grad_out.dtype, [&]<class T>() {
     const T* grad_out = op.grad_out.data<T>();
     if (op.grad_token_table) {
-      const std::int64_t vocabulary = op.grad_token_table.dim(0);
-      const TokenBuckets buckets = fill_buckets(tokens, count, vocabulary, stream);
-      launch(add_tokens<T>, {static_cast<unsigned>(vocabulary), pieces(width, threads)}, {threads},
+      const std::int64_t rows = op.grad_token_table.dim(0);
+      const TokenBuckets buckets = fill_buckets(tokens, count, op.first_row, rows, stream);
+      launch(add_tokens<T>, {static_cast<unsigned>(rows), pieces(width, threads)}, {threads},
              sizeof(SortedPlaces), stream, op.grad_token_table.data<float>(), grad_out, tokens,
-             count, buckets.end, buckets.places, width);
+             op.first_row, count, buckets.end, buckets.places, width);
     }
     if (op.grad_position_table) {
       const std::int64_t elements = op.tokens.dim(1) * width;

@@ -17,9 +17,12 @@ __global__ void __launch_bounds__(threads) clear(std::int32_t* counts, std::int6
 }
 
 __global__ void __launch_bounds__(threads)
-    count_tokens(std::int32_t* counts, const std::int32_t* tokens, std::int64_t count) {
+    count_tokens(std::int32_t* counts, const std::int32_t* tokens, std::int64_t count,
+                 std::int64_t first, std::int64_t vocabulary) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) add_atomic(&counts[tokens[i]], 1);
+  if (i >= count) return;
+  const std::int64_t v = tokens[i] - first;
+  if (0 <= v && v < vocabulary) add_atomic(&counts[v], 1);
 }
 
 struct ScanShared {
@@ -57,22 +60,27 @@ __global__ void __launch_bounds__(scan_threads)
 }
 
 /// Beginnings become ends, as each place is taken.
-__global__ void __launch_bounds__(threads) fill(std::int32_t* cursors, std::int32_t* places,
-                                                const std::int32_t* tokens, std::int64_t count) {
+__global__ void __launch_bounds__(threads)
+    fill(std::int32_t* cursors, std::int32_t* places, const std::int32_t* tokens,
+         std::int64_t count, std::int64_t first, std::int64_t vocabulary) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) places[add_atomic(&cursors[tokens[i]], 1)] = static_cast<std::int32_t>(i);
+  if (i >= count) return;
+  const std::int64_t v = tokens[i] - first;
+  if (0 <= v && v < vocabulary) places[add_atomic(&cursors[v], 1)] = static_cast<std::int32_t>(i);
 }
 
 }  // namespace
 
-TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t vocabulary,
-                          Stream stream) {
+TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t first,
+                          std::int64_t vocabulary, Stream stream) {
   auto* cursors = workspace<std::int32_t>(stream, vocabulary + count);
   auto* places = cursors + vocabulary;
   launch(clear, {pieces(vocabulary, threads)}, {threads}, 0, stream, cursors, vocabulary);
-  launch(count_tokens, {pieces(count, threads)}, {threads}, 0, stream, cursors, tokens, count);
+  launch(count_tokens, {pieces(count, threads)}, {threads}, 0, stream, cursors, tokens, count,
+         first, vocabulary);
   launch(scan, {1}, {scan_threads}, sizeof(ScanShared), stream, cursors, vocabulary);
-  launch(fill, {pieces(count, threads)}, {threads}, 0, stream, cursors, places, tokens, count);
+  launch(fill, {pieces(count, threads)}, {threads}, 0, stream, cursors, places, tokens, count,
+         first, vocabulary);
   return {.end = cursors, .places = places};
 }
 

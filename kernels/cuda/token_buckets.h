@@ -7,16 +7,17 @@
 
 namespace sluice::cuda {
 
-/// Where each token of the vocabulary stands in a batch, in the stream's workspace:
-/// places[end[v-1] .. end[v]) are the positions of token v, in any order.
+/// Where each token of a part of the vocabulary stands in a batch, in the stream's workspace:
+/// places[end[v-1] .. end[v]) are the positions of token first + v, in any order.
 struct TokenBuckets {
   const std::int32_t* end;
   const std::int32_t* places;
 };
 
-/// A counting sort on integers: its atomics change the order of places, never what a bucket holds.
-TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t vocabulary,
-                          Stream stream);
+/// Of the tokens [first, first + vocabulary); others are in no bucket. A counting sort on integers:
+/// its atomics change the order of places, never what a bucket holds.
+TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t first,
+                          std::int64_t vocabulary, Stream stream);
 
 /// A bucket in shared memory, put in order by the whole block.
 struct SortedPlaces {

@@ -40,25 +40,36 @@ struct Wanted {
   bool tokens = true, positions = true;
 };
 
+/// Rows of the token table that a rank has, of those in Sizes.
+struct Rows {
+  std::int64_t first, count;
+};
+
 void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, const Values& tokens,
-                   Parity::Offsets offsets, Wanted wanted) {
+                   Parity::Offsets offsets, Wanted wanted, Rows rows) {
   CAPTURE(name_of(dtype), s.batch, s.length, s.vocabulary, s.width, s.first_position, offsets.read,
-          wanted.tokens, wanted.positions);
+          wanted.tokens, wanted.positions, rows.first, rows.count);
   Parity parity(devices, offsets);
   const auto ids = parity.input("tokens", DType::i32, {s.batch, s.length}, tokens);
   const auto grad_out = parity.input("grad_out", dtype, {s.batch, s.length, s.width});
-  const auto by_token = parity.state("grad_token_table", DType::f32, {s.vocabulary, s.width},
-                                     random_values(s.vocabulary * s.width, 11));
+  const auto by_token = parity.state("grad_token_table", DType::f32, {rows.count, s.width},
+                                     random_values(rows.count * s.width, 11), 0.0);
   const auto by_position = parity.state("grad_position_table", DType::f32, {s.positions(), s.width},
-                                        random_values(s.positions() * s.width, 12));
+                                        random_values(s.positions() * s.width, 12), 0.0);
   parity.compare([=](const Parity::Views& at, Stream stream) {
     run(EmbeddingBackward{.grad_token_table = wanted.tokens ? at[by_token] : View{},
                           .grad_position_table = wanted.positions ? at[by_position] : View{},
                           .grad_out = at[grad_out],
                           .tokens = at[ids],
-                          .first_position = s.first_position},
+                          .first_position = s.first_position,
+                          .first_row = rows.first},
         stream);
   });
+}
+
+void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, const Values& tokens,
+                   Parity::Offsets offsets, Wanted wanted) {
+  backward_case(devices, dtype, s, tokens, offsets, wanted, {0, s.vocabulary});
 }
 
 }  // namespace
@@ -100,6 +111,38 @@ TEST_CASE("cuda: embedding backward", "[cuda]") {
         if (s.vocabulary <= 1000) backward_case(devices, dtype, s, tokens_of(s), offsets, {});
 }
 
+TEST_CASE("cuda: embedding of a part of the rows is the CPU's, bit for bit", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  constexpr Rows parts[] = {{0, 3}, {3, 2}, {5, 2}};
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const std::int64_t width : {33, 64}) {
+      for (const auto offsets : both_offsets) {
+        for (const auto rows : parts) {
+          const Sizes s{3, 33, 7, width, 2};
+          const bool positions = rows.first == 0;  // of one rank
+          CAPTURE(name_of(dtype), width, offsets.read, rows.first);
+          Parity parity(devices, offsets);
+          const auto tokens = parity.input("tokens", DType::i32, {s.batch, s.length}, tokens_of(s));
+          const auto by_token = parity.input("token_table", dtype, {rows.count, s.width});
+          const auto by_position = parity.input("position_table", dtype, {s.positions(), s.width});
+          const auto out = parity.output("out", dtype, {s.batch, s.length, s.width}, 0.0);
+          parity.compare([=](const Parity::Views& at, Stream stream) {
+            run(EmbeddingForward{.out = at[out],
+                                 .tokens = at[tokens],
+                                 .token_table = at[by_token],
+                                 .position_table = positions ? at[by_position] : View{},
+                                 .first_position = s.first_position,
+                                 .first_row = rows.first},
+                stream);
+          });
+          backward_case(devices, dtype, s, tokens_of(s), offsets, {}, rows);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("cuda: embedding backward of a large vocabulary", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
@@ -128,6 +171,7 @@ TEST_CASE("cuda: embedding backward of tokens that occur thousands of times", "[
     std::fill_n(tokens.begin() + 100, 4200, 17.0);
     std::fill_n(tokens.begin() + 4400, 700, 18.0);
     backward_case(devices, dtype, s, tokens, {0, 0}, {});
+    backward_case(devices, dtype, s, tokens, {0, 0}, {}, {12, 6});
     backward_case(devices, dtype, s, Values(tokens.size(), 39.0), {1, 1}, {true, false});
   }
   // Exactly the numbers at which pieces of a bucket could begin and end.
