@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "engine/shard.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -29,6 +30,8 @@ struct Parameter {
   /// The part of the model that it belongs to, ascending. Norms are summed part by part, so that
   /// several ranks that have some parts each find the bits of one that has all.
   int section = 0;
+  /// What this rank has of it, where several divide it: `shape` is the shard's.
+  Shard shard{};
 };
 
 }  // namespace sluice

@@ -19,6 +19,7 @@ struct AttentionForward {
   View qkv;
   int heads = 1;
   DropoutMask mask{};
+  int first_head = 0;
 };
 void launch_cpu(const AttentionForward& op);
 void launch_cuda(const AttentionForward& op, Stream stream);
@@ -32,6 +33,7 @@ struct AttentionBackward {
   View qkv;
   int heads = 1;
   DropoutMask mask{};
+  int first_head = 0;
 };
 void launch_cpu(const AttentionBackward& op);
 void launch_cuda(const AttentionBackward& op, Stream stream);

@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-/// x W + b, the weight stored [in, out].
+/// x W + b, the weight stored [in, out]: the sizes of the whole layer, of which one of several
+/// ranks may have a shard.
 struct LinearLayer {
   std::string name;
   std::int64_t in;
@@ -17,13 +18,39 @@ struct LinearLayer {
   double standard_deviation = 0.02;
   Tensor weight{};
   Tensor bias{};
+  Shard weight_shard{}, bias_shard{};
+  LinearOptions divided{};
+
+  /// Other ranks of `group` have the other columns of the weight.
+  void keep_columns(const std::vector<Shard::Range>& kept, TensorGroup* group) {
+    weight_shard = {{in, out}, 1, kept};
+    bias_shard = {{out}, 0, kept};
+    divided.columns = group;
+  }
+  /// Other ranks of `group` have the other rows of the weight.
+  void keep_rows(const Shard::Range& kept, TensorGroup* group) {
+    weight_shard = {{in, out}, 0, {kept}};
+    divided.rows = group;
+  }
 
   Parameter weight_parameter() {
-    return {name + ".weight", {in, out}, Initial::normal(standard_deviation), &weight};
+    return {.name = name + ".weight",
+            .shape = weight_shard.divided() ? weight_shard.shape() : Shape{in, out},
+            .initial = Initial::normal(standard_deviation),
+            .tensor = &weight,
+            .shard = weight_shard};
   }
-  Parameter bias_parameter() { return {name + ".bias", {out}, Initial::constant(0), &bias}; }
+  Parameter bias_parameter() {
+    return {.name = name + ".bias",
+            .shape = bias_shard.divided() ? bias_shard.shape() : Shape{out},
+            .initial = Initial::constant(0),
+            .tensor = &bias,
+            .shard = bias_shard};
+  }
   Tensor operator()(const Tensor& x, const Recall& recall = {}) const {
-    return linear(x, weight, bias, recall);
+    LinearOptions options = divided;
+    options.recall = recall;
+    return linear(x, weight, bias, options);
   }
 };
 

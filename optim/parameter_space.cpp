@@ -217,6 +217,11 @@ void ParameterSpace::write_weights(std::int64_t first, std::span<const std::byte
   });
 }
 
+void ParameterSpace::write_shard(const Slot& slot, std::int64_t first, std::span<std::byte> in) {
+  const auto mine = slot.shard.pick(first, in, size_of(weight_dtype()));
+  if (!mine.empty()) write_weights(slot.offset + slot.shard.place(first), mine);
+}
+
 void ParameterSpace::initialize(std::uint64_t seed) {
   constexpr std::int64_t piece = 1 << 20;
   std::vector<float> values;
@@ -227,8 +232,12 @@ void ParameterSpace::initialize(std::uint64_t seed) {
       const std::int64_t count = std::min(piece, slot.size - first);
       values.assign(static_cast<std::size_t>(count), static_cast<float>(slot.initial.value));
       if (slot.initial.standard_deviation > 0)
-        fill_normal(key, static_cast<std::uint64_t>(first), slot.initial.standard_deviation,
-                    values);
+        slot.shard.for_each_run(
+            first, count, [&](std::int64_t at, std::int64_t index, std::int64_t length) {
+              fill_normal(key, static_cast<std::uint64_t>(index), slot.initial.standard_deviation,
+                          std::span(values).subspan(static_cast<std::size_t>(at - first),
+                                                    static_cast<std::size_t>(length)));
+            });
       std::span<const std::byte> bytes = std::as_bytes(std::span(values));
       if (weight_dtype() == DType::f32) {
         write_weights(slot.offset + first, bytes);

@@ -80,6 +80,9 @@ class ParameterSpace {
   void read_weights(std::int64_t first, std::span<std::byte> out) const;
   /// Sets them and what the model computes with.
   void write_weights(std::int64_t first, std::span<const std::byte> in);
+  /// The same from elements [first, ...) of the whole tensor, of which this rank may have a shard;
+  /// `in` is used up.
+  void write_shard(const Slot& slot, std::int64_t first, std::span<std::byte> in);
   /// Starts every parameter from its declaration: a function of (seed, name, element) alone.
   void initialize(std::uint64_t seed);
 

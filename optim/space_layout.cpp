@@ -17,7 +17,7 @@ std::int64_t block_of(const SpaceLayout::Slot& slot) {
 
 SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
   bool on_host = false;
-  bool in_small_stretch = false;
+  bool in_small_stretch = false, in_divided = false;
   int section = 0;
   for (const Parameter& parameter : all) {
     on_host =
@@ -37,14 +37,18 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .on_host = bulk && on_host,
                                                .gradient_offset = gradient_size,
                                                .initial = parameter.initial,
-                                               .tensor = parameter.tensor});
-    if (large || !in_small_stretch || parameter.section != section)
+                                               .tensor = parameter.tensor,
+                                               .shard = parameter.shard});
+    const bool divided = parameter.shard.divided();
+    if (large || !in_small_stretch || parameter.section != section || divided != in_divided)
       stretches.push_back({.offset = size,
                            .size = 0,
                            .gradient_offset = gradient_size,
                            .block = large ? block_of(slot) : block_target,
-                           .narrow = narrow});
+                           .narrow = narrow,
+                           .divided = divided});
     in_small_stretch = !large;
+    in_divided = divided;
     section = parameter.section;
     stretches.back().size += padded(elements);
     size += padded(elements);

@@ -43,10 +43,14 @@ struct SpaceLayout {
     std::int64_t gradient_offset;
     Initial initial;
     Tensor* tensor;
+    Shard shard;
+
+    /// Of all ranks together.
+    const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
   };
 
   /// A large matrix, cut into blocks of whole rows, or the small tensors of a section that follow
-  /// one another.
+  /// one another and are all divided between ranks or none.
   /// The blocks follow from the parameters alone: norms are summed over them and ranks divide the
   /// space between them, so neither the number of ranks nor the cut of updates changes a bit.
   struct Stretch {
@@ -55,6 +59,8 @@ struct SpaceLayout {
     std::int64_t gradient_offset;
     std::int64_t block;
     bool narrow;  ///< in which gradient buffer
+    /// Other tensor-parallel ranks have other elements; else they have the same.
+    bool divided;
 
     std::int64_t blocks() const { return (size + block - 1) / block; }
   };

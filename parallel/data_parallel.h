@@ -10,7 +10,9 @@ struct DataParallel {
   struct Options {
     bool sharded = false;  ///< ZeRO-1
     bool overlap = true;
-    bool scratch = true;        ///< see GradientReducer
+    bool scratch = true;  ///< see GradientReducer
+    /// Of ranks that find the same losses, this one says them.
+    bool answers = true;
     ModelNorm* norm = nullptr;  ///< see ShardedOptimizer
   };
 
@@ -20,6 +22,7 @@ struct DataParallel {
                Communicator& data, Communicator& peers, Communicator& all, const Options& options)
       : control(all),
         among(peers),
+        answers(options.answers),
         optimizer(space, inner, partition, data, peers, options.sharded, options.norm),
         gradients(space, partition, data, {options.sharded, options.overlap, options.scratch}) {}
 
@@ -28,6 +31,7 @@ struct DataParallel {
 
   Communicator& control;  ///< all ranks, on host memory
   Communicator& among;    ///< those with the same part of the model
+  bool answers;           ///< see Options
   ShardedOptimizer optimizer;
   GradientReducer gradients;
 };

@@ -4,30 +4,33 @@
 
 namespace sluice {
 
-/// How ranks divide the work: `dp` replicas of the model, each a pipeline of `pp` ranks. Ranks are
-/// numbered replica by replica.
+/// How ranks divide the work: `dp` replicas of the model, each a pipeline of `pp` stages, each of
+/// which `tp` ranks compute together. Ranks are numbered replica by replica, stage by stage.
 struct Mesh {
   int dp = 1;
   int pp = 1;
+  int tp = 1;
 
-  int size() const { return dp * pp; }
-  int replica(int rank) const { return rank / pp; }
+  int size() const { return dp * pp * tp; }
+  int replica(int rank) const { return rank / (pp * tp); }
   /// The place in the pipeline.
-  int stage(int rank) const { return rank % pp; }
-  int rank(int replica, int stage) const { return replica * pp + stage; }
+  int stage(int rank) const { return rank / tp % pp; }
+  /// The place among those that divide the matrices.
+  int shard(int rank) const { return rank % tp; }
+  int rank(int replica, int stage, int shard) const { return (replica * pp + stage) * tp + shard; }
 
-  /// The ranks of one pipeline, in its order.
-  std::vector<int> pipeline(int replica) const {
-    std::vector<int> ranks;
-    for (int stage = 0; stage < pp; ++stage)
-      ranks.push_back(rank(replica, stage));
-    return ranks;
-  }
-  /// The ranks that have the same stages, in the order of their replicas.
-  std::vector<int> peers(int stage) const {
+  /// The ranks that have the same part of the model as this one, in the order of their replicas.
+  std::vector<int> peers(int rank) const {
     std::vector<int> ranks;
     for (int replica = 0; replica < dp; ++replica)
-      ranks.push_back(rank(replica, stage));
+      ranks.push_back(this->rank(replica, stage(rank), shard(rank)));
+    return ranks;
+  }
+  /// Those that divide the matrices of its stages.
+  std::vector<int> shards(int rank) const {
+    std::vector<int> ranks;
+    for (int shard = 0; shard < tp; ++shard)
+      ranks.push_back(this->rank(replica(rank), stage(rank), shard));
     return ranks;
   }
 };

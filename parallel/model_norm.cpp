@@ -13,9 +13,16 @@ struct Numbered {
   std::size_t first_block;
 };
 
-std::vector<Numbered> numbered(const SpaceLayout& layout) {
+std::size_t blocks_of(const SpaceLayout& layout) {
+  std::size_t blocks = 0;
+  for (const auto& stretch : layout.stretches)
+    blocks += static_cast<std::size_t>(stretch.blocks());
+  return blocks;
+}
+
+/// From number `block` on.
+std::vector<Numbered> numbered(const SpaceLayout& layout, std::size_t block = 0) {
   std::vector<Numbered> all;
-  std::size_t block = 0;
   for (const auto& stretch : layout.stretches) {
     const auto slot = std::ranges::find(layout.slots, stretch.offset, &SpaceLayout::Slot::offset);
     all.push_back({stretch, slot->name, block});
@@ -26,12 +33,18 @@ std::vector<Numbered> numbered(const SpaceLayout& layout) {
 
 }  // namespace
 
-ModelNorm::ModelNorm(ParameterSpace& space, const SpaceLayout& whole, Communicator& ranks,
-                     const std::string& copy)
+ModelNorm::ModelNorm(ParameterSpace& space, std::span<const SpaceLayout> shards, const Place& place,
+                     Communicator& ranks)
     : space_(space), ranks_(ranks) {
-  const auto there = numbered(whole);
+  const auto mine = static_cast<std::size_t>(place.shard);
+  std::size_t before = 0, all = 0;
+  for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+    if (shard == mine) before = all;
+    all += blocks_of(shards[shard]);
+  }
+  const auto there = numbered(shards[mine], before);
   for (const Numbered& here : numbered(space.layout())) {
-    if (here.name == copy) continue;
+    if (here.name == place.copy || (place.shard > 0 && !here.stretch.divided)) continue;
     const auto found = std::ranges::find(there, here.name, &Numbered::name);
     check(found != there.end() && found->stretch.size == here.stretch.size &&
               found->stretch.block == here.stretch.block,
@@ -39,7 +52,7 @@ ModelNorm::ModelNorm(ParameterSpace& space, const SpaceLayout& whole, Communicat
     stretches_.push_back(
         {here.first_block, found->first_block, static_cast<std::size_t>(here.stretch.blocks())});
   }
-  sums_.resize(there.back().first_block + static_cast<std::size_t>(there.back().stretch.blocks()));
+  sums_.resize(all);
   const MemoryScope scope(*space.device(), MemoryUse::gradients);
   partials_ = Tensor::empty(space.device(), {static_cast<std::int64_t>(sums_.size())}, DType::f64);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,15 +11,20 @@
 
 namespace sluice {
 
-/// The norm of the gradients of a model of which every rank has some sections. The sums of squares
-/// of all blocks are brought together and added in the order of the whole model, so that the norm
-/// has the bits of a process that has all of it.
+/// The norm of the gradients of a model of which every rank has some sections, or some elements of
+/// the matrices. The sums of squares of all blocks are brought together and added in one order, so
+/// that all ranks find the same; where matrices are whole, it is the order and the bits of a
+/// process that has all of the model.
 class ModelNorm {
  public:
-  /// `whole` is the layout of the model, `ranks` all of them, on host memory. The slot `copy`, if
-  /// not empty, is one that another rank answers for. Everything given outlives it.
-  ModelNorm(ParameterSpace& space, const SpaceLayout& whole, Communicator& ranks,
-            const std::string& copy);
+  struct Place {
+    int shard = 0;       ///< of the matrices, that this rank has
+    std::string copy{};  ///< the slot that another rank answers for; empty: none
+  };
+  /// `shards`: the layouts of all sections, by shard of the matrices; what is not divided counts in
+  /// the first. `ranks` are all of them, on host memory. Everything given outlives it.
+  ModelNorm(ParameterSpace& space, std::span<const SpaceLayout> shards, const Place& place,
+            Communicator& ranks);
 
   /// As ParameterSpace::clip_gradients, from the blocks in `ranges` of this rank; every block of
   /// the model is given by one rank. Waits for the device and for all ranks.
@@ -34,7 +40,7 @@ class ModelNorm {
   ParameterSpace& space_;
   Communicator& ranks_;
   std::vector<Stretch> stretches_;
-  std::vector<double> sums_;  ///< of the model's blocks
+  std::vector<double> sums_;  ///< of the blocks of all shards
   Tensor partials_;           ///< the same on the device
 };
 

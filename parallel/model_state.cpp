@@ -8,23 +8,33 @@
 namespace sluice {
 namespace {
 
-/// What optimizers carry, as text: a line for each field, with the parameter that it is of.
-std::string write_fields(const std::vector<ModelState::Entry>& entries) {
+/// What a rank has, as text: for each parameter a line with how it is divided, and one for each
+/// field that its optimizer carries.
+std::string write_entries(const std::vector<ModelState::Entry>& entries) {
   std::string text;
   for (const auto& entry : entries) {
-    text += fmt::format("{} {}\n", entry.name, entry.fields.size());
+    const Shard& shard = entry.holders.front().shard;
+    text += fmt::format("{} {} {} {}", entry.name, entry.fields.size(), shard.dimension(),
+                        shard.kept().size());
+    for (const auto& range : shard.kept())
+      text += fmt::format(" {} {}", range.begin, range.end);
+    text += '\n';
     for (const auto& field : entry.fields)
       text += fmt::format("{} {} {}\n", field.name, static_cast<int>(field.dtype), field.count);
   }
   return text;
 }
 
-/// The same of another rank, for the parameters that nobody before it has.
-void read_fields(const std::string& text, int stage, std::vector<ModelState::Entry>& entries) {
+/// The same of another rank: what nobody before it has.
+void read_entries(const std::string& text, int part, std::vector<ModelState::Entry>& entries) {
   std::istringstream lines(text);
   std::string name;
-  std::size_t count = 0;
-  while (lines >> name >> count) {
+  std::size_t count = 0, ranges = 0;
+  int dimension = 0;
+  while (lines >> name >> count >> dimension >> ranges) {
+    std::vector<Shard::Range> kept(ranges);
+    for (auto& range : kept)
+      lines >> range.begin >> range.end;
     std::vector<ModelState::Field> fields(count);
     for (auto& field : fields) {
       int dtype = 0;
@@ -33,67 +43,106 @@ void read_fields(const std::string& text, int stage, std::vector<ModelState::Ent
     }
     const auto entry = std::ranges::find(entries, name, &ModelState::Entry::name);
     check(entry != entries.end(), "a rank has a parameter that the model does not have");
-    if (entry->stage >= 0) continue;
-    entry->stage = stage;
+    auto& holders = entry->holders;
+    const auto has_same = [&](const auto& holder) { return holder.shard.kept() == kept; };
+    if (std::ranges::any_of(holders, has_same)) continue;  // a copy
+    const Shard shard = kept.empty() ? Shard() : Shard(entry->shape, dimension, kept);
+    const std::int64_t here = shard.divided() ? element_count(shard.shape()) : entry->size;
+    for (auto& field : fields)
+      if (field.count == here) field.count = entry->size;
     entry->fields = std::move(fields);
+    holders.push_back({part, shard});
   }
+}
+
+std::int64_t held(const ModelState::Entry& entry) {
+  std::int64_t sum = 0;
+  for (const auto& [part, shard] : entry.holders)
+    sum += shard.divided() ? element_count(shard.shape()) : entry.size;
+  return sum;
 }
 
 }  // namespace
 
 ModelState::ModelState(const ParameterSpace& space, const Optimizer& optimizer,
-                       ShardedOptimizer& mine, const SpaceLayout& whole, const Collector* collector)
+                       ShardedOptimizer& mine, const SpaceLayout& whole, const Collector& collector)
     : space_(space), optimizer_(optimizer), mine_(mine), collector_(collector) {
-  if (collector == nullptr) {
+  if (alone()) {
     entries_ = own_entries();
     return;
   }
   for (const auto& slot : whole.slots)
-    entries_.push_back({.name = slot.name, .shape = slot.shape, .size = slot.size, .stage = -1});
-  const Mesh& mesh = collector->mesh;
-  for (int stage = 0; stage < mesh.pp; ++stage) {
-    const bool here = mesh.stage(collector->all->rank()) == stage;
-    const std::string text = collector->all->share_text(
-        here ? write_fields(own_entries()) : std::string(), mesh.rank(0, stage), "state");
-    read_fields(text, stage, entries_);
+    entries_.push_back({.name = slot.name, .shape = slot.shape, .size = slot.size});
+  const int parts = collector.mesh.pp * collector.mesh.tp;
+  for (int part = 0; part < parts; ++part) {
+    const bool here = this->part() == part;
+    const std::string text = collector.all->share_text(
+        here ? write_entries(own_entries()) : std::string(), part, "state");
+    read_entries(text, part, entries_);
   }
-  check(std::ranges::none_of(entries_, [](const Entry& entry) { return entry.stage < 0; }),
-        "the model has a parameter that no rank has");
+  check(std::ranges::all_of(entries_, [](const Entry& entry) { return held(entry) == entry.size; }),
+        "the model has parameters that no rank has");
+}
+
+/// Of its replica, that this rank is.
+int ModelState::part() const {
+  return collector_.all->rank() % (collector_.mesh.pp * collector_.mesh.tp);
 }
 
 std::vector<ModelState::Entry> ModelState::own_entries() const {
   std::vector<Entry> entries;
   for (const auto& slot : space_.slots()) {
-    Entry& entry =
-        entries.emplace_back(Entry{.name = slot.name, .shape = slot.shape, .size = slot.size});
+    Entry& entry = entries.emplace_back(Entry{
+        .name = slot.name, .shape = slot.shape, .size = slot.size, .holders = {{0, slot.shard}}});
     for (const StateField& field : optimizer_.fields(slot))
       entry.fields.push_back({std::string(field.name), field.dtype, field.count});
   }
   return entries;
 }
 
-/// Calls read(slot) where the entry is, and brings what it has read to the first rank.
+/// Calls read(slot, place, bytes) where the entry, or a shard of it, is, and brings what it has
+/// read to the first rank. `divided`: as the parameter is.
 template <class Read>
-void ModelState::collect(const Entry& entry, std::span<std::byte> out, Read&& read) {
-  if (collector_ == nullptr) return read(*space_.find(entry.name));
-  const int rank = collector_->all->rank();
-  if (collector_->mesh.stage(rank) == entry.stage) read(*space_.find(entry.name));
-  if (!collector_->to_first.empty()) {
-    const auto& link = collector_->to_first[static_cast<std::size_t>(entry.stage)];
-    const View bytes{out.data(), DType::u8, {static_cast<std::int64_t>(out.size())}};
-    if (link) link->broadcast(bytes, 1, {.label = "checkpoint"})->wait();
+void ModelState::collect(const Entry& entry, bool divided, std::int64_t first, std::size_t width,
+                         std::span<std::byte> out, Read&& read) {
+  if (alone()) return read(*space_.find(entry.name), first, out);
+  const int rank = collector_.all->rank();
+  std::vector<std::byte> buffer;
+  for (const auto& [part, shard] : entry.holders) {
+    std::span<std::byte> piece = out;
+    std::int64_t begin = first;
+    if (divided && shard.divided()) {
+      begin = shard.place(first);
+      const std::int64_t end = shard.place(first + static_cast<std::int64_t>(out.size() / width));
+      buffer.resize(static_cast<std::size_t>(end - begin) * width);
+      piece = buffer;
+    }
+    if (piece.empty()) continue;
+    if (this->part() == part) read(*space_.find(entry.name), begin, piece);
+    if (const auto& link = collector_.to_first[static_cast<std::size_t>(part)]) {
+      const View bytes{piece.data(), DType::u8, {static_cast<std::int64_t>(piece.size())}};
+      link->broadcast(bytes, 1, {.label = "checkpoint"})->wait();
+    }
+    if (rank == 0 && piece.data() != out.data()) shard.put(first, piece, width, out);
   }
   // All keep in step with the one that writes, so that nobody waits for a whole file.
-  collector_->all->barrier("checkpoint")->wait();
+  collector_.all->barrier("checkpoint")->wait();
 }
 
 void ModelState::read_weights(const Entry& entry, std::int64_t first, std::span<std::byte> out) {
-  collect(entry, out, [&](const auto& slot) { mine_.read_weights(slot.offset + first, out); });
+  collect(entry, true, first, size_of(space_.weight_dtype()), out,
+          [&](const auto& slot, std::int64_t place, std::span<std::byte> bytes) {
+            mine_.read_weights(slot.offset + place, bytes);
+          });
 }
 
 void ModelState::read_state(const Entry& entry, std::size_t field, std::int64_t first,
                             std::span<std::byte> out) {
-  collect(entry, out, [&](const auto& slot) { mine_.read_state(slot, field, first, out); });
+  const Field& wanted = entry.fields[field];
+  collect(entry, wanted.count == entry.size, first, size_of(wanted.dtype), out,
+          [&](const auto& slot, std::int64_t place, std::span<std::byte> bytes) {
+            mine_.read_state(slot, field, place, bytes);
+          });
 }
 
 }  // namespace sluice

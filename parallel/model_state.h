@@ -12,12 +12,11 @@
 
 namespace sluice {
 
-/// How what the ranks of a pipeline have comes to the first of all ranks.
+/// How what the ranks of a replica have comes to the first of all ranks.
 struct Collector {
-  Mesh mesh;
-  Communicator* all = nullptr;  ///< on host memory
-  /// By stage: of the first rank and, as the second, that of the first replica which has the stage;
-  /// there for these two alone.
+  Mesh mesh{};
+  Communicator* all = nullptr;  ///< on host memory; none: every rank has all of the model
+  /// By rank of the first replica: of the first rank and that one, there for these two alone.
   std::vector<std::shared_ptr<Communicator>> to_first{};
 };
 
@@ -30,18 +29,22 @@ class ModelState {
     DType dtype = DType::f32;
     std::int64_t count = 0;  ///< elements
   };
+  /// Who has a parameter, or a shard of it.
+  struct Holder {
+    int part = 0;  ///< rank of a replica
+    Shard shard{};
+  };
   struct Entry {
     std::string name;
     Shape shape;
     std::int64_t size = 0;
-    std::vector<Field> fields{};  ///< what the optimizer carries for it
-    int stage = 0;                ///< of the pipeline, that has it
+    std::vector<Field> fields{};    ///< what the optimizer carries for it
+    std::vector<Holder> holders{};  ///< together they have all of it
   };
 
-  /// `collector` is there where the space is a part of a model, whose layout is `whole`. Everything
-  /// given outlives it.
+  /// `whole`: the layout of the model. Everything given outlives it.
   ModelState(const ParameterSpace& space, const Optimizer& optimizer, ShardedOptimizer& mine,
-             const SpaceLayout& whole, const Collector* collector);
+             const SpaceLayout& whole, const Collector& collector);
 
   const std::vector<Entry>& entries() const { return entries_; }
   /// Elements [first, ...) of one parameter, in the weights' dtype.
@@ -51,13 +54,16 @@ class ModelState {
 
  private:
   std::vector<Entry> own_entries() const;
+  bool alone() const { return collector_.all == nullptr; }
+  int part() const;
   template <class Read>
-  void collect(const Entry& entry, std::span<std::byte> out, Read&& read);
+  void collect(const Entry& entry, bool divided, std::int64_t first, std::size_t width,
+               std::span<std::byte> out, Read&& read);
 
   const ParameterSpace& space_;
   const Optimizer& optimizer_;
   ShardedOptimizer& mine_;
-  const Collector* collector_;
+  const Collector& collector_;
   std::vector<Entry> entries_;
 };
 

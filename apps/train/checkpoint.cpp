@@ -76,7 +76,7 @@ std::uint32_t write_optimizer(const fs::path& path, ModelState& model) {
 
 std::uint32_t write_weights(const fs::path& path, const CheckpointState& state, ModelState& model,
                             StoredType type) {
-  return save_weights(path, state.layout(), state.space.weight_dtype(), type,
+  return save_weights(path, state.whole, state.space.weight_dtype(), type,
                       [&](std::size_t slot, std::int64_t first, std::span<std::byte> bytes) {
                         model.read_weights(model.entries()[slot], first, bytes);
                       });
@@ -156,11 +156,11 @@ void require_same_run(const fs::path& checkpoint, const Json& saved, const Json&
 void read_weights(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
                   ParameterSpace& space) {
   const StoredTensor* stored = reader.find(slot.name);
-  if (stored == nullptr || stored->shape != slot.shape)
+  if (stored == nullptr || stored->shape != slot.whole())
     damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slot.name));
-  read_floats(reader, *stored, slot.size, space.weight_dtype(),
-              [&](std::int64_t first, std::span<const std::byte> values) {
-                space.write_weights(slot.offset + first, values);
+  read_floats(reader, *stored, element_count(slot.whole()), space.weight_dtype(),
+              [&](std::int64_t first, std::span<std::byte> values) {
+                space.write_shard(slot, first, values);
               });
 }
 
@@ -190,17 +190,21 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
   const std::string name = state_name(field.name, slot.name);
   const StoredTensor* stored = reader.find(name);
   if (stored == nullptr) damaged(reader.path(), fmt::format("tensor {} is missing", name));
-  if (element_count(stored->shape) != field.count)
+  // What there is a number of for each weight is divided as the weights are.
+  const Shard shard = field.count == slot.size ? slot.shard : Shard();
+  const std::int64_t count = field.count == slot.size ? element_count(slot.whole()) : field.count;
+  if (element_count(stored->shape) != count)
     damaged(reader.path(), fmt::format("tensor {} is of another shape", name));
+  const auto write = [&](std::int64_t first, std::span<std::byte> values) {
+    const auto mine = shard.pick(first, values, size_of(field.dtype));
+    if (!mine.empty()) optimizer.write_state(slot, place, shard.place(first), mine);
+  };
   if (stored->type != stored_type(field.dtype))
-    return read_floats(reader, *stored, field.count, field.dtype,
-                       [&](std::int64_t first, std::span<const std::byte> values) {
-                         optimizer.write_state(slot, place, first, values);
-                       });
+    return read_floats(reader, *stored, count, field.dtype, write);
   std::vector<std::byte> buffer;
-  in_pieces(field.count, field.dtype, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
+  in_pieces(count, field.dtype, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
     reader.read(*stored, static_cast<std::uint64_t>(first) * size_of(field.dtype), bytes);
-    optimizer.write_state(slot, place, first, bytes);
+    write(first, bytes);
   });
 }
 

@@ -27,16 +27,11 @@ struct CheckpointState {
   Optimizer& optimizer;
   LossScaler& scaler;
   DataParallel& ranks;
-  /// Where the space is a part of a model: its layout, and how its parts come together.
-  const SpaceLayout* whole = nullptr;
-  const Collector* collector = nullptr;
+  const SpaceLayout& whole;    ///< of the model, of which the space may be a part
+  const Collector& collector;  ///< how its parts come together
 
   /// All ranks make it together.
-  ModelState model() const {
-    return {space, optimizer, ranks.optimizer, whole != nullptr ? *whole : space.layout(),
-            collector};
-  }
-  const SpaceLayout& layout() const { return whole != nullptr ? *whole : space.layout(); }
+  ModelState model() const { return {space, optimizer, ranks.optimizer, whole, collector}; }
 };
 
 /// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a

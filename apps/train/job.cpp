@@ -1,6 +1,7 @@
 #include "apps/train/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -9,9 +10,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <sstream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "apps/train/machine.h"
 #include "apps/train/progress.h"
@@ -23,25 +25,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Groups of ranks, beside all of them.
-constexpr std::uint64_t peers_on_device = 1, peers_on_host = 2, first_link = 16,
-                        first_collector = 20000;
-
 /// How the ranks that were started divide the work.
 Mesh mesh_of(const TrainOptions& o, int size) {
-  const std::int64_t dp = o.dp.value_or(size % o.pp == 0 ? size / o.pp : 1);
-  const std::int64_t wanted = dp * o.pp;
-  if (wanted == size) return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp)};
-  const std::string flags = o.pp == 1 ? fmt::format("--dp {}", dp)
-                            : !o.dp   ? fmt::format("--pp {}", o.pp)
-                                      : fmt::format("--dp {} x --pp {}", dp, o.pp);
+  const std::int64_t part = o.pp * o.tp;  // the ranks of a replica
+  const std::int64_t dp = o.dp.value_or(size % part == 0 ? size / part : 1);
+  const std::int64_t wanted = dp * part;
+  if (wanted == size)
+    return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp), .tp = static_cast<int>(o.tp)};
+  std::vector<std::string> flags;
+  if (o.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
+  if (o.pp > 1) flags.push_back(fmt::format("--pp {}", o.pp));
+  if (o.tp > 1) flags.push_back(fmt::format("--tp {}", o.tp));
+  const std::string product = fmt::format("{}", fmt::join(flags, " x "));
   if (size == 1)
     fail(fmt::format("{} needs {} ranks, and this process was started alone: mpirun -n {} "
                      "train_gpt2 ... (or scripts/launch -n {})",
-                     flags, wanted, wanted, wanted),
+                     product, wanted, wanted, wanted),
          ErrorKind::usage);
-  if (o.pp > 1)
-    fail(fmt::format("{} needs {} ranks{}, but {} were started", flags, wanted,
+  if (part > 1)
+    fail(fmt::format("{} needs {} ranks{}, but {} were started", product, wanted,
                      o.dp ? "" : ", or a multiple of them", size),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
@@ -90,7 +92,6 @@ void Job::start(TrainOptions& o) {
   const Injection injection = parse_injection(o.inject);
   mesh_ = mesh_of(o, size());
   o.dp = mesh_.dp;
-  pipelined_ = o.pipelined();
   communication_ = {.timeout = o.collective_timeout,
                     .checked = o.checked,
                     .together = std::make_shared<Progress>()};
@@ -117,53 +118,27 @@ void Job::start(TrainOptions& o) {
   cpu::set_threads(threads);
 }
 
-/// Of ranks of this job, on the memory of `device`, with messages of its own: all communicators
-/// count their operations from 0. Without a device on the host's memory.
-std::shared_ptr<Communicator> Job::group(std::span<const int> members, std::uint64_t id,
-                                         const std::string& name, const DevicePtr& device,
-                                         std::size_t largest) {
-  if (members.size() == 1) return Communicator::planned(1, 0);
-  const std::shared_ptr<Transport> transport = world_.transport()->subgroup(members, id);
+/// With messages of its own: all communicators count their operations from 0.
+std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& device) {
+  if (group.members.size() == 1) return Communicator::planned(1, 0);
+  const std::shared_ptr<Transport> transport =
+      world_.transport()->subgroup(group.members, group.id);
   Communicator::Options options = communication_;
-  options.name = name;
-  if (!device || device->device().kind != DeviceKind::cuda)
+  options.name = group.name;
+  if (group.largest == 0 || device->device().kind != DeviceKind::cuda)
     return std::make_shared<Communicator>(transport, monitor_, options);
-  auto [backend, reason] = make_device_backend(transport, device, wish_, largest, options.timeout);
-  if (id == peers_on_device) say(fmt::format("{:<12} {}\n", "exchange", reason));
+  auto [backend, reason] =
+      make_device_backend(transport, device, wish_, group.largest, options.timeout);
+  // Once, of whichever kind of ranks there are more than one.
+  if (!std::exchange(said_, true)) say(fmt::format("{:<12} {}\n", "exchange", reason));
   return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
 }
 
-Ranks Job::ranks_on(const DevicePtr& device, std::size_t largest, std::size_t boundary) {
+Ranks Job::ranks_on(const DevicePtr& device, const Exchanges& exchanges) {
   const bool gpu = device->device().kind == DeviceKind::cuda;
   require_equal("kind of device", gpu ? "cuda" : "cpu");
-  const auto peers = mesh_.peers(mesh_.stage(rank()));
-  Ranks ranks{.control = control_, .data = control_};
-  if (pipelined_) {
-    const std::string suffix = mesh_.dp > 1 ? fmt::format(" r{}", replica()) : "";
-    ranks.pipelined = {
-        mesh_, group(peers, peers_on_host, fmt::format("stage {}", mesh_.stage(rank())), {}, 0),
-        [this, device, boundary, suffix](std::span<const int> places, std::uint64_t id,
-                                         const std::string& name) {
-          std::vector<int> members;
-          for (const int place : places)
-            members.push_back(mesh_.rank(replica(), place));
-          return group(members, first_link + id, name + suffix, device, boundary);
-        }};
-    ranks.data = ranks.pipelined->peers;
-    Collector& collector = ranks.pipelined->collector;
-    collector = {.mesh = mesh_, .all = control_.get()};
-    collector.to_first.resize(static_cast<std::size_t>(mesh_.pp));
-    for (int stage = 1; stage < mesh_.pp; ++stage) {
-      const std::array ends{0, stage};
-      if (rank() == 0 || rank() == stage)
-        collector.to_first[static_cast<std::size_t>(stage)] =
-            group(ends, first_collector + static_cast<std::uint64_t>(stage),
-                  fmt::format("state {}", stage), {}, 0);
-    }
-  }
-  if (gpu && peers.size() > 1)
-    ranks.data = group(peers, peers_on_device, "device", device, largest);
-  return ranks;
+  return make_ranks(control_, mesh_, gpu, exchanges,
+                    [this, device](const Group& members) { return group(members, device); });
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {

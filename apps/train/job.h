@@ -28,17 +28,16 @@ class Job {
   /// Ranks of this computer that compute on the same GPU as this one, itself included, at most.
   int sharers_of_gpu() const { return sharers_of_gpu_; }
 
-  /// Once the options are known: checks --dp against the ranks, divides the cores between them and
-  /// begins to record what they do. `options` receives what was left to choose.
+  /// Once the options are known: checks --dp, --pp and --tp against the ranks, divides the cores
+  /// between them and begins to record what they do. `options` receives what was left to choose.
   void start(TrainOptions& options);
   Communicator& control() { return *control_; }
   /// Replicas and pipelines, once the options are known.
   const Mesh& mesh() const { return mesh_; }
   /// The replica that this rank works for.
   int replica() const { return mesh_.replica(rank()); }
-  /// The communicators for training on `device`: replicas exchange up to `largest` bytes in one
-  /// operation, neighbours in a pipeline up to `boundary`. Says how the ranks of GPUs exchange.
-  Ranks ranks_on(const DevicePtr& device, std::size_t largest, std::size_t boundary);
+  /// The communicators for training on `device`. Says how the ranks of GPUs exchange.
+  Ranks ranks_on(const DevicePtr& device, const Exchanges& exchanges);
 
   /// Throws Error (usage) where a rank has another value than the first.
   void require_equal(std::string_view what, const std::string& mine);
@@ -56,9 +55,7 @@ class Job {
 
  private:
   void choose_folder(const TrainOptions& options);
-  std::shared_ptr<Communicator> group(std::span<const int> members, std::uint64_t id,
-                                      const std::string& name, const DevicePtr& device,
-                                      std::size_t largest);
+  std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device);
 
   World world_;
   std::shared_ptr<Communicator> control_;
@@ -66,7 +63,7 @@ class Job {
   bool folder_is_ours_ = false;
   int sharers_of_gpu_ = 1;
   Mesh mesh_;
-  bool pipelined_ = false;
+  bool said_ = false;  ///< how GPUs exchange
   Communicator::Options communication_;
   std::string wish_;  ///< --communication
   std::shared_ptr<RankMonitor> monitor_;

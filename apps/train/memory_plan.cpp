@@ -12,10 +12,8 @@ struct MetaRun {
           std::size_t workspace_bytes, int rank)
       : device(make_meta_device(0, workspace_bytes)),
         host(make_host_memory(device, 0).memory),
-        training(options, setup, choice, device, host,
-                 planned_ranks({.dp = static_cast<int>(options.dp.value_or(1)),
-                                .pp = static_cast<int>(options.pp)},
-                               rank, options.pipelined())) {}
+        training(options, setup, choice, device, host, planned_ranks(planned_mesh(options), rank)) {
+  }
 
   MemoryPlan counted() const {
     return {.peak = device->arena().peak(),

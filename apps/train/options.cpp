@@ -86,8 +86,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--plan", o.plan, "Print the memory plan and stop");
 
   line.group("Ranks (under mpirun)");
-  line.add("--dp", o.dp, "Replicas of the model that share each batch; default: ranks / --pp", 1);
+  line.add("--dp", o.dp,
+           "Replicas of the model that share each batch; default: all that --pp and --tp leave", 1);
   line.add("--pp", o.pp, "Ranks among which each replica's blocks are divided (pipeline)", 1, 4096);
+  line.add("--tp", o.tp, "Ranks that divide the matrices of each stage (tensor parallelism)", 1,
+           1024);
   line.add(
       "--pipeline", o.pipeline,
       "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank");

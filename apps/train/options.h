@@ -6,6 +6,7 @@
 
 #include "apps/train/command_line.h"
 #include "models/gpt2/config.h"
+#include "parallel/mesh.h"
 
 namespace sluice {
 
@@ -41,7 +42,7 @@ struct TrainOptions {
   bool plan = false, json = false;
 
   std::optional<std::int64_t> dp;
-  std::int64_t pp = 1, zero = 0;
+  std::int64_t pp = 1, tp = 1, zero = 0;
   std::string pipeline;  ///< a schedule or the CSV file of one; empty: what suits --pp
   std::int64_t virtual_stages = 1;
   std::string pipeline_split = "blocks", stash = "graph";
@@ -73,6 +74,13 @@ struct TrainOptions {
   bool pipelined() const { return pp > 1 || !pipeline.empty(); }
   std::string schedule_name() const { return pipeline.empty() ? "1f1b" : pipeline; }
 };
+
+/// The ranks that the options ask for, with or without them.
+inline Mesh planned_mesh(const TrainOptions& options) {
+  return {.dp = static_cast<int>(options.dp.value_or(1)),
+          .pp = static_cast<int>(options.pp),
+          .tp = static_cast<int>(options.tp)};
+}
 
 /// Sequences of an update that one replica of the model computes.
 inline std::int64_t share_of(const TrainOptions& options) {

@@ -112,7 +112,7 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
       plan_(plan),
       all_(*ranks.control),
       rank_(ranks.stage()),
-      predictor_(ranks.mesh().rank(0, plan.rank_of_stage.back())),
+      predictor_(ranks.mesh.rank(0, plan.rank_of_stage.back(), 0)),
       stages_([&] {
         std::vector<std::unique_ptr<GPT2Stage>> stages(plan.parts.size());
         for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -121,13 +121,13 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
                                                         space.device(), space.working().dtype());
         return stages;
       }()),
-      links_(plan.rank_of_stage, rank_, ranks.pipelined->group),
+      links_(plan.rank_of_stage, rank_, ranks.group),
       executor_(plan.schedule, rank_, here(), links_, plan.stash, space.device()) {
   if (plan.most_stashed && host != nullptr) executor_.spill(*plan.most_stashed, host);
   const std::array ends{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   if (rank_ != ends[0] && rank_ != ends[1]) return;
   const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);
-  ends_ = ranks.pipelined->group(members, 2 * plan.parts.size(), "tied table");
+  ends_ = ranks.group(members, 2 * plan.parts.size(), "tied table");
   tied_.emplace(space, table, *ends_, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }
@@ -182,7 +182,7 @@ std::vector<std::int32_t> Pipeline::generate(std::span<const std::int32_t> promp
                                              const Generation& options) {
   const NoGrad no_grad;
   KeyValueCache cache =
-      make_cache(model_.config(), plan_.parts_of(rank_), space_.device(), space_.working().dtype());
+      make_cache(model_, plan_.parts_of(rank_), space_.device(), space_.working().dtype());
   const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
                         std::size_t position) {
     return next_token(fresh, *seen, options.sampling, position);
@@ -211,7 +211,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
     pair = model_.blocks(plan_.parts[stage], std::move(pair), {}, &cache);
     if (stage + 1 == stages_.size()) {
       const Tensor last = model_.normalized(pair).slice((count - 1) * width, {1, width});
-      token = draw(model_.logits(last), sampling, position);
+      token = draw(model_.logits_of_token(last), sampling, position);
       break;
     }
     stream = add(pair.stream, pair.branch);

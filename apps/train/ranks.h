@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "parallel/communicator.h"
 #include "parallel/mesh.h"
@@ -12,44 +15,55 @@ namespace sluice {
 
 /// The ranks of a run, as its parts see them.
 struct Ranks {
-  /// Where replicas of the model are pipelines.
-  struct Pipelined {
-    Mesh mesh;
-    std::shared_ptr<Communicator> peers;  ///< the ranks with the same stages, on host memory
-    MakeGroup group;                      ///< of ranks of this pipeline, by their places in it
-    Collector collector{};                ///< `all` is the control below
-  };
-
   std::shared_ptr<Communicator> control;  ///< all, on host memory
-  /// Those that have the same part of the model, on the memory of the device that computes.
-  std::shared_ptr<Communicator> data;
-  std::optional<Pipelined> pipelined{};
+  Mesh mesh{};
+  /// Those that have the same part of the model: on the memory of the device that computes, and on
+  /// the host's.
+  std::shared_ptr<Communicator> data{}, peers{};
+  /// Those that divide the matrices of that part: likewise.
+  std::shared_ptr<Communicator> tensor{}, shards{};
+  MakeGroup group{};      ///< of ranks of this pipeline, by their places in it
+  Collector collector{};  ///< of the state of a model of which no rank has all
 
   int rank() const { return control->rank(); }
   int size() const { return control->size(); }
-  Mesh mesh() const { return pipelined ? pipelined->mesh : Mesh{.dp = size()}; }
-  /// Whose share of each batch this rank works on, and where in its pipeline.
-  int replica() const { return mesh().replica(rank()); }
-  int stage() const { return mesh().stage(rank()); }
-  Communicator& peers() const { return pipelined ? *pipelined->peers : *control; }
+  /// Whose share of each batch this rank works on, where in its pipeline, and of its matrices.
+  int replica() const { return mesh.replica(rank()); }
+  int stage() const { return mesh.stage(rank()); }
+  int shard() const { return mesh.shard(rank()); }
 };
+
+/// Some ranks of a run that are to have a communicator.
+struct Group {
+  std::vector<int> members;
+  std::uint64_t id;  ///< another one for each communicator of the same ranks
+  std::string name;
+  std::size_t largest;  ///< bytes of one operation on the device's memory; 0: on the host's
+};
+using MakeGroupOf = std::function<std::shared_ptr<Communicator>(const Group&)>;
+
+/// The most bytes that ranks exchange in one operation on the device's memory.
+struct Exchanges {
+  std::size_t data = 0;    ///< replicas
+  std::size_t stages = 0;  ///< neighbours in a pipeline
+  std::size_t tensor = 0;  ///< those that divide matrices
+};
+
+/// The ids of the groups that make_ranks asks for.
+enum class GroupId : std::uint64_t { data = 1, peers, tensor, shards };
+
+/// This rank among those of `mesh`; `gpu`: the device that computes has memory of its own. All
+/// ranks call it together.
+Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool gpu,
+                 const Exchanges& exchanges, const MakeGroupOf& make);
 
 /// A run of one process.
 inline Ranks single_rank() {
   const std::shared_ptr<Communicator> alone = Communicator::planned(1, 0);
-  return {alone, alone};
+  return make_ranks(alone, {}, false, {}, [&](const Group&) { return alone; });
 }
 
 /// One rank for a plan, in which nothing is sent.
-inline Ranks planned_ranks(const Mesh& mesh, int rank, bool pipelined) {
-  Ranks ranks{Communicator::planned(mesh.size(), rank),
-              Communicator::planned(mesh.dp, mesh.replica(rank))};
-  if (pipelined)
-    ranks.pipelined = {mesh, Communicator::planned(mesh.dp, mesh.replica(rank)),
-                       [](std::span<const int> members, std::uint64_t, const std::string&) {
-                         return Communicator::planned(static_cast<int>(members.size()), 0);
-                       }};
-  return ranks;
-}
+Ranks planned_ranks(const Mesh& mesh, int rank);
 
 }  // namespace sluice

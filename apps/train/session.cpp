@@ -104,8 +104,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
       host_(open_host(device_, plan_.memory)),
       training_(
           options, setup_, plan_.choice, device_, host_.memory,
-          job.ranks_on(device_, largest_exchange(options, setup_, plan_.choice, job.mesh().dp),
-                       boundary_bytes(setup_, plan_.choice))),
+          job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
       data_fingerprint_(fingerprint(*setup_.data.train)),

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "apps/train/model_folder.h"
+#include "models/gpt2/shard.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -166,6 +167,22 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
+/// What several ranks can divide between them.
+void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
+  if (o.tp == 1) return;
+  require_divisible(config, static_cast<int>(o.tp));
+  const auto refuse = [&](const std::string& what, const char* why, const char* instead) {
+    fail(fmt::format("{} cannot go with --tp {}: {}, which --tp divides between ranks; use {}",
+                     what, o.tp, why, instead),
+         ErrorKind::usage);
+  };
+  if (o.optimizer == "adafactor")
+    refuse("--optimizer adafactor", "it needs the sums of whole rows and columns", "adamw");
+  if (o.optimizer == "adamw8bit" || o.state_layout == "int8")
+    refuse(o.optimizer == "adamw8bit" ? "--optimizer adamw8bit" : "--state-layout int8",
+           "it has a scale for every 256 elements of a row", "--state-layout bf16mv");
+}
+
 void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
   if (!setup.pipeline || !setup.pipeline->most_stashed || setup.device != DeviceKind::cpu) return;
@@ -211,6 +228,7 @@ RunSetup resolve(const TrainOptions& o) {
   resolve_vocabulary(o, setup);
   setup.data =
       open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
+  require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);
   resolve_pipeline(o, setup);
@@ -234,6 +252,7 @@ RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
   setup.precision = parse_precision(o.precision, gpu, capability, device_name);
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
+  require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   resolve_pipeline(o, setup);
   resolve_schedule(o, setup);

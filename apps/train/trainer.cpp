@@ -12,22 +12,24 @@
 namespace sluice {
 
 Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
-                 const RateSchedule& schedule, const Options& options, Pipeline* pipeline)
+                 const RateSchedule& schedule, const Options& options, const DividedModel& divided)
     : model_(model),
       space_(space),
       ranks_(ranks),
       schedule_(schedule),
       options_(options),
-      pipeline_(pipeline),
+      pipeline_(divided.pipeline),
+      tensor_(divided.tensor),
       losses_(
           space.device(),
           std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch),
           accumulator_of(space.working().dtype())),
       timeline_(space.device()) {
-  if (pipeline == nullptr)
+  if (pipeline_ == nullptr)
     upload_.emplace(space.device(), options.micro_batch, options.seq_len, options.copy_stream);
   else
-    pipeline->set_timeline(&timeline_);
+    pipeline_->set_timeline(&timeline_);
+  if (tensor_ != nullptr) tensor_->set_timeline(&timeline_);
   ranks.optimizer.set_timeline(&timeline_);
   ranks.gradients.set_timeline(&timeline_);
   if (options.loss_scaling) scaler_ = LossScaler(LossScaler::State{});
@@ -47,6 +49,7 @@ Trainer::~Trainer() {
   ranks_.optimizer.set_timeline(nullptr);
   ranks_.gradients.set_timeline(nullptr);
   if (pipeline_ != nullptr) pipeline_->set_timeline(nullptr);
+  if (tensor_ != nullptr) tensor_->set_timeline(nullptr);
   model_.set_before_weights({});
 }
 
@@ -124,11 +127,12 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                         ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale()));
   result.gradient_norm = space_.gradient_norm();
   // Those of all micro-batches of all ranks, in the order of the batch; zeros of ranks that do not
-  // predict.
+  // predict, or predict the same as another.
   const auto count =
       static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
-  const auto here = losses_.values(count);
-  for (const double loss : ranks_.control.gather_values(std::span(here), "losses"))
+  auto here = losses_.values(count);
+  if (!ranks_.answers) std::ranges::fill(here, 0.0);
+  for (const double loss : ranks_.control.gather_values(std::span<const double>(here), "losses"))
     result.loss += loss;
   result.applied = std::isfinite(result.gradient_norm);
   if (!result.applied) ranks_.optimizer.retract();
@@ -178,7 +182,7 @@ double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const 
                                    .loss = {.scale = 1.0 / static_cast<double>(count)}},
                                   mine);
   std::vector<double> losses(static_cast<std::size_t>(all));
-  for (std::size_t i = 0; i < here.size(); ++i)
+  for (std::size_t i = 0; i < here.size() && ranks_.answers; ++i)
     losses[static_cast<std::size_t>(ranks_.replica()) +
            i * static_cast<std::size_t>(ranks_.replicas())] = here[i];
   ranks_.control

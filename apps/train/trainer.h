@@ -11,6 +11,7 @@
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "parallel/communicator_group.h"
 #include "parallel/data_parallel.h"
 
 namespace sluice {
@@ -22,6 +23,12 @@ struct TrainStep {
   double loss_scale = 1;
   bool applied = true;  ///< false: the gradient was not finite and nothing was changed
   StepReport report{};
+};
+
+/// Where a rank has a part of the model alone.
+struct DividedModel {
+  Pipeline* pipeline = nullptr;         ///< its stages
+  CommunicatorGroup* tensor = nullptr;  ///< those that divide the matrices with it
 };
 
 /// One update after another: forward and backward of this rank's micro-batches in order, the
@@ -40,10 +47,9 @@ class Trainer {
     bool copy_stream = true;    ///< batches arrive beside the computing
   };
 
-  /// The model's forward passes wait, block by block, for updates that are still under way. With a
-  /// pipeline this rank computes its stages of the model alone.
+  /// The model's forward passes wait, block by block, for updates that are still under way.
   Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const RateSchedule& schedule,
-          const Options& options, Pipeline* pipeline = nullptr);
+          const Options& options, const DividedModel& divided = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -74,6 +80,7 @@ class Trainer {
   RateSchedule schedule_;
   Options options_;
   Pipeline* pipeline_;
+  CommunicatorGroup* tensor_;
   LossScaler scaler_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive
   LossRecord losses_;

@@ -45,7 +45,23 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
 
 /// Those of this rank's stages, or of all of the model.
 std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int stage) {
-  return plan ? model.parameters(plan->parts_of(stage)) : model.parameters();
+  return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
+}
+
+/// Of all stages and of a share of the matrices: names and places, no tensors.
+SpaceLayout layout_of(const RunSetup& setup, const MemoryChoice& choice, const TensorShare& share) {
+  GPT2 model(setup.config, share);
+  std::vector<Parameter> parameters = model.parameters();
+  for (Parameter& parameter : parameters)
+    parameter.tensor = nullptr;
+  return {parameters, {.narrow_gradients = choice.narrow_gradients}};
+}
+
+std::vector<SpaceLayout> layouts_of(const RunSetup& setup, const MemoryChoice& choice, int shards) {
+  std::vector<SpaceLayout> layouts;
+  for (int shard = 0; shard < shards; ++shard)
+    layouts.push_back(layout_of(setup, choice, {.rank = shard, .size = shards}));
+  return layouts;
 }
 
 Partition divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
@@ -61,7 +77,7 @@ Partition divide(const std::vector<Parameter>& parameters, const TrainOptions& o
 /// With --zero 1 a rank has the state of its own part alone.
 SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const Partition& partition,
                       const Ranks& ranks) {
-  if (o.zero == 1 && ranks.mesh().dp > 1) options.mine = partition.owned(ranks.replica());
+  if (o.zero == 1 && ranks.mesh.dp > 1) options.mine = partition.owned(ranks.replica());
   return options;
 }
 
@@ -73,26 +89,33 @@ Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choi
 
 }  // namespace
 
-std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
-                             const MemoryChoice& choice, int ranks) {
-  GPT2 model(setup.config);
-  const SpaceLayout layout(model.parameters(), {.narrow_gradients = choice.narrow_gradients});
+Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
+                            const MemoryChoice& choice, const Mesh& mesh) {
   const std::size_t wide = size_of(accumulator_of(setup.precision.dtype));
   const std::size_t narrow = size_of(setup.precision.dtype);
-  std::size_t bytes = 0;
-  for (const auto& stretch : layout.stretches)  // a number of the norm for every block
-    bytes += static_cast<std::size_t>(stretch.blocks()) * sizeof(double);
-  // A stage's parameters fill buckets in a way of their own.
-  const int places = setup.pipeline ? static_cast<int>(setup.pipeline->schedule.ranks.size()) : 1;
-  for (int place = 0; place < places; ++place) {
-    const Partition partition =
-        divide(parameters_of(model, setup.pipeline.get(), place), options, setup, choice, ranks);
+  Exchanges bytes{.stages = boundary_bytes(setup, choice)};
+  // The stream of a micro-batch or of a prompt; what ranks know of a softmax; a token's logits.
+  const std::size_t softmax =
+      static_cast<std::size_t>(3 * mesh.tp * LinearCrossEntropyOptions().chunk) * wide;
+  bytes.tensor =
+      std::max({bytes.stages, softmax, static_cast<std::size_t>(setup.config.vocab_size) * wide});
+  // The parameters of each rank fill buckets in a way of their own.
+  for (int part = 0; part < mesh.pp * mesh.tp; ++part) {
+    // A number of the norm for every block.
+    std::size_t blocks = 0;
+    for (const auto& stretch : layout_of(setup, choice, {mesh.shard(part), mesh.tp}).stretches)
+      blocks += static_cast<std::size_t>(stretch.blocks());
+    bytes.data = std::max(bytes.data, blocks * sizeof(double));
+    GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
+    const Partition partition = divide(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
+                                       options, setup, choice, mesh.dp);
     for (const auto& bucket : partition.buckets()) {
-      bytes =
-          std::max(bytes, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
+      bytes.data = std::max(
+          bytes.data, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
       for (const auto& gradients : bucket.gradients)
-        bytes = std::max(bytes, static_cast<std::size_t>(gradients.end - gradients.begin) *
-                                    (gradients.narrow ? narrow : wide));
+        bytes.data =
+            std::max(bytes.data, static_cast<std::size_t>(gradients.end - gradients.begin) *
+                                     (gradients.narrow ? narrow : wide));
     }
   }
   return bytes;
@@ -106,12 +129,19 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
 
 namespace {
 
-/// A rank answers in the norm for what no rank before it has.
-std::optional<ModelNorm> norm_of(Training& training) {
-  if (!training.plan) return std::nullopt;
-  const bool copy = training.ranks.stage() != training.plan->rank_of_stage.front();
-  return std::make_optional<ModelNorm>(training.space, training.whole, *training.ranks.control,
-                                       copy ? "wte.weight" : "");
+/// Where no rank has all of the model. A rank answers for what no rank before it has.
+std::optional<ModelNorm> norm_of(Training& training, const std::vector<SpaceLayout>& shards) {
+  const Ranks& ranks = training.ranks;
+  if (!training.plan && ranks.mesh.tp == 1) return std::nullopt;
+  ModelNorm::Place place{.shard = ranks.shard()};
+  if (training.plan && ranks.stage() != training.plan->rank_of_stage.front())
+    place.copy = "wte.weight";
+  return std::make_optional<ModelNorm>(training.space, shards, place, *ranks.control);
+}
+
+std::unique_ptr<CommunicatorGroup> group_of(const Ranks& ranks, bool scratch) {
+  if (ranks.mesh.tp == 1) return nullptr;
+  return std::make_unique<CommunicatorGroup>(*ranks.tensor, scratch);
 }
 
 }  // namespace
@@ -120,21 +150,23 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                    const DevicePtr& device, const DevicePtr& host, Ranks among)
     : ranks(std::move(among)),
       plan(setup.pipeline),
-      model(setup.config),
-      whole(model.parameters(), {.narrow_gradients = choice.narrow_gradients}),
-      parameters(plan ? model.parameters(plan->parts_of(ranks.stage())) : model.parameters()),
-      partition(divide(parameters, options, setup, choice, ranks.mesh().dp)),
+      tensor(group_of(ranks, setup.device == DeviceKind::cpu)),
+      model(setup.config, {.rank = ranks.shard(), .size = ranks.mesh.tp, .group = tensor.get()}),
+      whole(layout_of(setup, choice, {})),
+      parameters(parameters_of(model, plan.get(), ranks.stage())),
+      partition(divide(parameters, options, setup, choice, ranks.mesh.dp)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             own_part(space_options(options, choice, parameters, host), options, partition, ranks)),
       optimizer(make_optimizer(options, space, choice.staging)),
-      norm(norm_of(*this)),
-      parallel(space, *optimizer, partition, *ranks.data, ranks.peers(), *ranks.control,
+      norm(norm_of(*this, layouts_of(setup, choice, ranks.mesh.tp))),
+      parallel(space, *optimizer, partition, *ranks.data, *ranks.peers, *ranks.control,
                {.sharded = options.zero == 1,
                 .overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
+                .answers = ranks.shard() == 0,
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
-              make_pipeline(options, setup, choice, host)) {
+              {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
   model.set_recompute(choice.recompute);
 }
 
@@ -158,8 +190,10 @@ std::vector<std::int32_t> Training::sample(std::span<const std::int32_t> prompt,
 }
 
 void Training::require_equal_copies(std::string_view when) {
-  require_equal_weights(space, ranks.peers(), when);
-  if (plan) sluice::require_equal_copies(space, "wte.weight", *ranks.control, when);
+  const Mesh& mesh = ranks.mesh;
+  require_equal_weights(space, *ranks.peers, mesh.peers(ranks.rank()), when);
+  if (mesh.tp > 1) require_equal_replicated(space, *ranks.shards, mesh.shards(ranks.rank()), when);
+  if (plan) sluice::require_equal_copies(space, "wte.weight", ranks.shard(), *ranks.control, when);
 }
 
 }  // namespace sluice

@@ -9,12 +9,12 @@
 #include "apps/train/ranks.h"
 #include "apps/train/setup.h"
 #include "apps/train/trainer.h"
+#include "parallel/communicator_group.h"
 
 namespace sluice {
 
-/// The most bytes that ranks exchange in one operation on the device's memory.
-std::size_t largest_exchange(const TrainOptions& options, const RunSetup& setup,
-                             const MemoryChoice& choice, int ranks);
+Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
+                            const MemoryChoice& choice, const Mesh& mesh);
 
 /// The most that one stage of a pipeline hands to the next: a micro-batch, or a prompt as long as
 /// the context.
@@ -34,12 +34,12 @@ struct Training {
   /// under way. `when`: "at the start", "after step 100".
   void require_equal_copies(std::string_view when);
   CheckpointState checkpoint() {
-    return {space,    *optimizer, trainer.scaler(),
-            parallel, &whole,     ranks.pipelined ? &ranks.pipelined->collector : nullptr};
+    return {space, *optimizer, trainer.scaler(), parallel, whole, ranks.collector};
   }
 
   Ranks ranks;
-  std::shared_ptr<const PipelinePlan> plan;  ///< of the pipeline, if there is one
+  std::shared_ptr<const PipelinePlan> plan;   ///< of the pipeline, if there is one
+  std::unique_ptr<CommunicatorGroup> tensor;  ///< none: nobody divides the matrices
   GPT2 model;
   SpaceLayout whole;                  ///< the parameters of all ranks together
   std::vector<Parameter> parameters;  ///< of this rank's stages

@@ -111,7 +111,7 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, st
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
                  const Tensor& target) {
   read_floats(reader, stored, target.size(), target.dtype(),
-              [&](std::int64_t first, std::span<const std::byte> bytes) {
+              [&](std::int64_t first, std::span<std::byte> bytes) {
                 const auto count =
                     static_cast<std::int64_t>(bytes.size() / size_of(target.dtype()));
                 target.slice(first, {count}).copy_bytes_from(bytes);

@@ -12,8 +12,9 @@ namespace sluice {
 /// The stored form of a dtype, e.g. BF16 for bf16.
 StoredType stored_type(DType dtype);
 
-/// Hands out `count` elements from `first` on as they lie in host memory, or takes them.
-using TakeElements = std::function<void(std::int64_t first, std::span<const std::byte>)>;
+/// Hands out elements from `first` on as they lie in host memory, to be changed at will, or takes
+/// them.
+using TakeElements = std::function<void(std::int64_t first, std::span<std::byte>)>;
 using GiveElements = std::function<void(std::int64_t first, std::span<std::byte>)>;
 
 /// Reads the first `count` elements of a stored tensor, converted from F64, F32, BF16 or F16 to

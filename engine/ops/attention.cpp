@@ -11,12 +11,14 @@ namespace {
 
 class AttentionNode final : public Node {
  public:
-  AttentionNode(Tensor qkv, Tensor out, Tensor log_sum_exp, int heads, const DropoutMask& mask)
+  AttentionNode(Tensor qkv, Tensor out, Tensor log_sum_exp, int heads, const DropoutMask& mask,
+                int first_head)
       : qkv_(std::move(qkv)),
         out_(std::move(out)),
         log_sum_exp_(std::move(log_sum_exp)),
         heads_(heads),
-        mask_(mask) {}
+        mask_(mask),
+        first_head_(first_head) {}
 
   std::string_view name() const override { return "attention"; }
   std::vector<SavedTensor> saved() const override {
@@ -31,7 +33,8 @@ class AttentionNode final : public Node {
                           .log_sum_exp = log_sum_exp_.view(),
                           .qkv = qkv_.view(),
                           .heads = heads_,
-                          .mask = mask_},
+                          .mask = mask_,
+                          .first_head = first_head_},
         grad.stream());
     pass.give(0, grad);
   }
@@ -40,6 +43,7 @@ class AttentionNode final : public Node {
   Tensor qkv_, out_, log_sum_exp_;
   int heads_;
   DropoutMask mask_;
+  int first_head_;
 };
 
 void require_shape(const Tensor& qkv, int heads) {
@@ -50,7 +54,7 @@ void require_shape(const Tensor& qkv, int heads) {
 
 }  // namespace
 
-Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask) {
+Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask, int first_head) {
   require_shape(qkv, heads);
   const std::int64_t batch = qkv.dim(0);
   const std::int64_t positions = qkv.dim(1);
@@ -61,12 +65,13 @@ Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask) {
                        .log_sum_exp = log_sum_exp.view(),
                        .qkv = qkv.view(),
                        .heads = heads,
-                       .mask = mask},
+                       .mask = mask,
+                       .first_head = first_head},
       qkv.stream());
   if (recording({qkv})) {
     Tensor* const outputs[] = {&out};
-    attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, heads, mask), {qkv},
-           outputs);
+    attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, heads, mask, first_head),
+           {qkv}, outputs);
   }
   return out;
 }

@@ -8,8 +8,9 @@
 namespace sluice {
 
 /// Causal multi-head attention. qkv: [B, T, 3*C] with q, k, v side by side; result: [B, T, C].
-/// C must be a multiple of `heads`. `mask` drops attention probabilities.
-Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask = {});
+/// C must be a multiple of `heads`. `mask` drops attention probabilities: those of the model's
+/// heads from `first_head` on.
+Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask = {}, int first_head = 0);
 
 /// Attention of the positions start .. start+t-1 over a cache that keeps all earlier keys and
 /// values. key_cache, value_cache: [B, capacity, C]. Records nothing; for generation.

@@ -11,8 +11,8 @@ namespace {
 
 class EmbeddingNode final : public Node {
  public:
-  EmbeddingNode(Tensor tokens, std::int64_t first_position)
-      : tokens_(std::move(tokens)), first_position_(first_position) {}
+  EmbeddingNode(Tensor tokens, const EmbeddingOptions& options)
+      : tokens_(std::move(tokens)), options_(options) {}
 
   std::string_view name() const override { return "embedding"; }
   std::vector<SavedTensor> saved() const override { return {{"tokens", tokens_}}; }
@@ -20,8 +20,10 @@ class EmbeddingNode final : public Node {
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad_out = grad_outputs[0];
     const DType sums = accumulator_of(grad_out.dtype());
-    EmbeddingBackward op{
-        .grad_out = grad_out.view(), .tokens = tokens_.view(), .first_position = first_position_};
+    EmbeddingBackward op{.grad_out = grad_out.view(),
+                         .tokens = tokens_.view(),
+                         .first_position = options_.first_position,
+                         .first_row = options_.first_row};
     if (pass.wants(0)) op.grad_token_table = zeroed_target(0, sums, pass);
     if (pass.wants(1)) op.grad_position_table = zeroed_target(1, sums, pass);
     run(op, grad_out.stream());
@@ -36,29 +38,32 @@ class EmbeddingNode final : public Node {
   }
 
   Tensor tokens_;
-  std::int64_t first_position_;
+  EmbeddingOptions options_;
 };
 
 }  // namespace
 
 Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& position_table,
-                 std::int64_t first_position) {
-  if (first_position + tokens.dim(1) > position_table.dim(0))
+                 const EmbeddingOptions& options) {
+  if (options.first_position + tokens.dim(1) > position_table.dim(0))
     fail(fmt::format("a sequence of {} tokens at position {} is longer than the model's context of "
                      "{}",
-                     tokens.dim(1), first_position, position_table.dim(0)),
+                     tokens.dim(1), options.first_position, position_table.dim(0)),
          ErrorKind::usage);
   Tensor out = Tensor::empty(tokens.device(), {tokens.dim(0), tokens.dim(1), token_table.dim(1)},
                              token_table.dtype());
+  const bool adds_positions = options.group == nullptr || options.group->rank() == 0;
   run(EmbeddingForward{.out = out.view(),
                        .tokens = tokens.view(),
                        .token_table = token_table.view(),
-                       .position_table = position_table.view(),
-                       .first_position = first_position},
+                       .position_table = adds_positions ? position_table.view() : View{},
+                       .first_position = options.first_position,
+                       .first_row = options.first_row},
       tokens.stream());
+  if (options.group != nullptr) options.group->add_up(out, "embedding")();
   if (recording({token_table, position_table})) {
     Tensor* const outputs[] = {&out};
-    attach(std::make_shared<EmbeddingNode>(tokens, first_position), {token_table, position_table},
+    attach(std::make_shared<EmbeddingNode>(tokens, options), {token_table, position_table},
            outputs);
   }
   return out;

@@ -27,11 +27,13 @@ void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Te
 class GeluMlpNode final : public Node {
  public:
   /// Without `hidden`, it is computed again.
-  GeluMlpNode(Recall x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights)
+  GeluMlpNode(Recall x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights,
+              TensorGroup* group)
       : x_(std::move(x)),
         pre_activation_(std::move(pre_activation)),
         hidden_(std::move(hidden)),
-        weights_(weights) {}
+        weights_(weights),
+        group_(group) {}
 
   std::string_view name() const override { return "gelu_mlp"; }
   std::vector<SavedTensor> saved() const override {
@@ -60,18 +62,32 @@ class GeluMlpNode final : public Node {
              .gelu_input = pre_activation_.view(),
              .tf32 = tf32},
         stream);
+    const auto input_gradient = [&] {
+      const Tensor grad_x =
+          Tensor::empty(pre_activation_.device(), inputs()[0].shape, pre_activation_.dtype());
+      run(Gemm{.out = grad_x.view({rows, in}),
+               .a = grad_hidden.view(),
+               .b = weights_.weight_in.view(),
+               .transpose_b = true,
+               .tf32 = tf32},
+          stream);
+      return grad_x;
+    };
+    if (group_ == nullptr) {
+      add_weight_gradients(1, x, grad_hidden.view(), pass);
+      x = {};
+      if (pass.wants(0)) pass.give(0, input_gradient());
+      return;
+    }
+    Tensor grad_x;
+    std::function<void()> wait;
+    if (pass.wants(0)) {
+      grad_x = input_gradient();
+      wait = group_->add_up(grad_x, "input gradient");
+    }
     add_weight_gradients(1, x, grad_hidden.view(), pass);
-    x = {};
-    if (!pass.wants(0)) return;
-    const Tensor grad_x =
-        Tensor::empty(pre_activation_.device(), inputs()[0].shape, pre_activation_.dtype());
-    run(Gemm{.out = grad_x.view({rows, in}),
-             .a = grad_hidden.view(),
-             .b = weights_.weight_in.view(),
-             .transpose_b = true,
-             .tf32 = tf32},
-        stream);
-    pass.give(0, grad_x);
+    if (wait) wait();
+    if (grad_x) pass.give(0, grad_x);
   }
 
  private:
@@ -111,11 +127,13 @@ class GeluMlpNode final : public Node {
   Recall x_;
   Tensor pre_activation_, hidden_;
   GeluMlpWeights weights_;
+  TensorGroup* group_;
 };
 
 }  // namespace
 
-Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRecompute& recompute) {
+Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRecompute& recompute,
+                TensorGroup* group) {
   const std::int64_t in = weights.weight_in.dim(0);
   const std::int64_t width = weights.weight_in.dim(1);
   const std::int64_t out = weights.weight_out.dim(1);
@@ -135,13 +153,14 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
   run(Gemm{.out = result.view({rows, out}),
            .a = hidden.view(),
            .b = weights.weight_out.view(),
-           .bias = weights.bias_out.view(),
+           .bias = group == nullptr || group->rank() == 0 ? weights.bias_out.view() : View{},
            .tf32 = x.device()->tf32()},
       x.stream());
+  if (group != nullptr) group->add_up(result, "output")();
   if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
     Tensor* const outputs[] = {&result};
     attach(std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recall(x), pre_activation,
-                                         recompute.gelu ? Tensor() : hidden, weights),
+                                         recompute.gelu ? Tensor() : hidden, weights, group),
            {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
   }
   return result;

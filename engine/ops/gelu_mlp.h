@@ -2,6 +2,7 @@
 
 #include "engine/ops/recall.h"
 #include "engine/tensor.h"
+#include "engine/tensor_group.h"
 
 namespace sluice {
 
@@ -18,8 +19,10 @@ struct GeluMlpRecompute {
 };
 
 /// The feed-forward part of a transformer block, gelu(x W_in + b_in) W_out + b_out, as one step, so
-/// that the GELU and its gradient can ride on the products beside them. x: [..., in].
+/// that the GELU and its gradient can ride on the products beside them. x: [..., in]. Where the
+/// ranks of a `group` divide the hidden width, their parts of the result are added up, and those of
+/// the gradient of x beside the gradients of weight_in; the first rank alone adds bias_out.
 Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights,
-                const GeluMlpRecompute& recompute = {});
+                const GeluMlpRecompute& recompute = {}, TensorGroup* group = nullptr);
 
 }  // namespace sluice

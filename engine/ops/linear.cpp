@@ -12,7 +12,8 @@ namespace {
 
 class LinearNode final : public Node {
  public:
-  LinearNode(Recall x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
+  LinearNode(Recall x, Tensor weight, TensorGroup* columns)
+      : x_(std::move(x)), weight_(std::move(weight)), columns_(columns) {}
 
   std::string_view name() const override { return "linear"; }
   std::vector<SavedTensor> saved() const override {
@@ -28,15 +29,17 @@ class LinearNode final : public Node {
     const std::int64_t rows = grad.size() / out;
     const DType sums = accumulator_of(weight_.dtype());
     const bool tf32 = weight_.device()->tf32();
+    Tensor grad_x;
+    std::function<void()> wait;
     if (pass.wants(0)) {
-      Tensor grad_x = Tensor::empty(weight_.device(), inputs()[0].shape, weight_.dtype());
+      grad_x = Tensor::empty(weight_.device(), inputs()[0].shape, weight_.dtype());
       run(Gemm{.out = grad_x.view({rows, in}),
                .a = grad.view({rows, out}),
                .b = weight_.view(),
                .transpose_b = true,
                .tf32 = tf32},
           grad.stream());
-      pass.give(0, grad_x);
+      if (columns_ != nullptr) wait = columns_->add_up(grad_x, "input gradient");
     }
     if (pass.wants(1)) {
       const Tensor x = x_();
@@ -56,11 +59,14 @@ class LinearNode final : public Node {
                     .accumulate = target.accumulate},
           grad.stream());
     }
+    if (wait) wait();
+    if (grad_x) pass.give(0, grad_x);
   }
 
  private:
   Recall x_;
   Tensor weight_;
+  TensorGroup* columns_;
 };
 
 class LinearTransposedNode final : public Node {
@@ -113,22 +119,26 @@ void require_width(const Tensor& x, std::int64_t width, const Tensor& weight) {
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Recall& recall) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const LinearOptions& options) {
   const std::int64_t in = weight.dim(0);
   const std::int64_t out = weight.dim(1);
   require_width(x, in, weight);
   const std::int64_t rows = x.size() / in;
   Tensor result = Tensor::empty(x.device(), with_last(x.shape(), out), x.dtype());
+  const bool adds_bias = bias && (options.rows == nullptr || options.rows->rank() == 0);
   run(Gemm{.out = result.view({rows, out}),
            .a = x.view({rows, in}),
            .b = weight.view(),
-           .bias = bias ? bias.view() : View{},
+           .bias = adds_bias ? bias.view() : View{},
            .tf32 = x.device()->tf32()},
       x.stream());
+  if (options.rows != nullptr) options.rows->add_up(result, "output")();
   if (recording({x, weight, bias})) {
     Tensor* const outputs[] = {&result};
-    attach(std::make_shared<LinearNode>(recall ? recall : Recall(x), weight), {x, weight, bias},
-           outputs);
+    attach(std::make_shared<LinearNode>(options.recall ? options.recall : Recall(x), weight,
+                                        options.columns),
+           {x, weight, bias}, outputs);
   }
   return result;
 }

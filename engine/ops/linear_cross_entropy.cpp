@@ -3,31 +3,72 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
+#include "kernels/split_cross_entropy.h"
 
 namespace sluice {
 namespace {
 
-/// All is computed by the time it exists; it only passes the gradient of `hidden` on.
+/// All is computed by the time it exists; it only passes the gradient of `hidden` on, once what
+/// other ranks have of it has been added.
 class LinearCrossEntropyNode final : public Node {
  public:
-  explicit LinearCrossEntropyNode(Tensor grad_hidden) : grad_hidden_(std::move(grad_hidden)) {}
+  LinearCrossEntropyNode(Tensor grad_hidden, std::function<void()> wait)
+      : grad_hidden_(std::move(grad_hidden)), wait_(std::move(wait)) {}
 
   std::string_view name() const override { return "linear_cross_entropy"; }
   std::vector<SavedTensor> saved() const override { return {{"grad_hidden", grad_hidden_}}; }
 
   void backward(std::span<const Tensor>, Backward& pass) override {
+    if (wait_) wait_();
     pass.give(0, std::exchange(grad_hidden_, {}));
   }
 
  private:
   Tensor grad_hidden_;
+  std::function<void()> wait_;
 };
+
+/// The loss of some tokens and the gradient of their logits, as the options say.
+void run_loss(const View& losses, const View& logits, const View& gradient, const Tensor& targets,
+              std::int64_t padding, const LinearCrossEntropyOptions& options) {
+  const Stream stream = targets.stream();
+  const double scale = options.scale * options.loss_scale;
+  if (options.group == nullptr)
+    return run(CrossEntropy{.losses = losses,
+                            .logits = logits,
+                            .gradient = gradient,
+                            .targets = targets.view(),
+                            .gradient_scale = scale,
+                            .padding = padding},
+               stream);
+  const std::int64_t rows = logits.dim(0);
+  const int ranks = options.group->size();
+  const Tensor mine = Tensor::empty(targets.device(), {rows, 3}, logits.dtype);
+  run(CrossEntropyPartials{.partials = mine.view(),
+                           .logits = logits,
+                           .targets = targets.view(),
+                           .first = options.first_row},
+      stream);
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), mine.size());
+  const Tensor all = options.group->gather(mine, counts, "softmax");
+  run(CrossEntropyOfPartials{.losses = losses,
+                             .logits = logits,
+                             .gradient = gradient,
+                             .targets = targets.view(),
+                             .partials = all.view({ranks, rows, 3}),
+                             .first = options.first_row,
+                             .gradient_scale = scale,
+                             .padding = padding},
+      stream);
+}
 
 }  // namespace
 
@@ -75,13 +116,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
              .transpose_b = true,
              .tf32 = device->tf32()},
         stream);
-    run(CrossEntropy{.losses = result.losses.slice(first, {count}).view(),
-                     .logits = logits,
-                     .gradient = record ? grad_logits : View{},
-                     .targets = targets.slice(first, {count}).view(),
-                     .gradient_scale = options.scale * options.loss_scale,
-                     .padding = padded - vocabulary},
-        stream);
+    run_loss(result.losses.slice(first, {count}).view(), logits, record ? grad_logits : View{},
+             targets.slice(first, {count}), padded - vocabulary, options);
     if (grad_hidden)
       run(Gemm{.out = grad_hidden.slice(first * width, {count, width}).view(),
                .a = grad_logits,
@@ -99,10 +135,13 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
           stream);
     }
   }
+  std::function<void()> wait;
+  if (grad_hidden && options.group != nullptr)
+    wait = options.group->add_up(grad_hidden, "input gradient");
   run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
   if (record) {
     Tensor* const outputs[] = {&result.loss};
-    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden), {hidden, table}, outputs);
+    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, wait), {hidden, table}, outputs);
   }
   return result;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "engine/tensor.h"
+#include "engine/tensor_group.h"
 
 namespace sluice {
 
@@ -15,6 +16,10 @@ struct LinearCrossEntropyOptions {
   double loss_scale = 1;
   /// Tokens whose logits exist at one time.
   std::int64_t chunk = 1024;
+  /// Ranks that divide the vocabulary: the table begins with its row `first_row`. No rank has the
+  /// logits of all; the parts of the gradient of `hidden` are added up.
+  TensorGroup* group = nullptr;
+  std::int64_t first_row = 0;
 };
 
 struct LinearCrossEntropy {

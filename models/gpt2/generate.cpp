@@ -19,7 +19,7 @@ Tensor last_logits(const GPT2& model, const DevicePtr& device, std::span<const s
   const auto count = static_cast<std::int64_t>(tokens.size());
   const Tensor hidden = model.hidden(Tensor::from_tokens(device, {1, count}, tokens), {}, cache);
   const std::int64_t width = hidden.dim(-1);
-  return model.logits(hidden.slice((count - 1) * width, {1, width}));
+  return model.logits_of_token(hidden.slice((count - 1) * width, {1, width}));
 }
 
 }  // namespace
@@ -44,11 +44,13 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   return static_cast<std::int32_t>(token.item());
 }
 
-KeyValueCache make_cache(const GPT2Config& config, const std::vector<GPT2Part>& parts,
+KeyValueCache make_cache(const GPT2& model, const std::vector<GPT2Part>& parts,
                          const DevicePtr& device, DType dtype) {
   KeyValueCache cache;
+  const GPT2Config& config = model.config();
   cache.layers.resize(static_cast<std::size_t>(config.n_layer));
-  const Shape shape{1, config.n_positions, config.n_embd};
+  const auto [begin, end] = model.shard().width;
+  const Shape shape{1, config.n_positions, end - begin};
   for (const GPT2Part& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
       cache.layers[static_cast<std::size_t>(layer)] = {Tensor::empty(device, shape, dtype),
@@ -93,7 +95,7 @@ std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
   const NoGrad no_grad;
   KeyValueCache cache;
   if (options.use_cache)
-    cache = make_cache(model.config(), {{0, model.config().n_layer}}, device, model.dtype());
+    cache = make_cache(model, {{0, model.config().n_layer}}, device, model.dtype());
   const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
                         std::size_t position) {
     return draw(last_logits(model, device, fresh, seen), options.sampling, position);

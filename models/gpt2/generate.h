@@ -34,7 +34,7 @@ using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh
                                              KeyValueCache* cache, std::size_t position)>;
 
 /// Memory for the keys and values of the layers [first, last) of the parts.
-KeyValueCache make_cache(const GPT2Config& config, const std::vector<GPT2Part>& parts,
+KeyValueCache make_cache(const GPT2& model, const std::vector<GPT2Part>& parts,
                          const DevicePtr& device, DType dtype);
 
 /// Continues `prompt` (at least one id, each below the vocabulary) and calls `on_token` for every

@@ -24,9 +24,8 @@ std::uint64_t site(std::int64_t layer, DropoutSite place) {
 
 }  // namespace
 
-GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer)
+GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share)
     : layer_(layer),
-      heads_(static_cast<int>(config.n_head)),
       ln_1_{fmt::format("h.{}.ln_1", layer), config.n_embd, config.layer_norm_epsilon},
       ln_2_{fmt::format("h.{}.ln_2", layer), config.n_embd, config.layer_norm_epsilon},
       attention_in_{fmt::format("h.{}.attn.c_attn", layer), config.n_embd, 3 * config.n_embd},
@@ -38,6 +37,14 @@ GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer)
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   attention_out_.standard_deviation = residual;
   mlp_out_.standard_deviation = residual;
+  const GPT2Shard shard(config, share.rank, share.size);
+  heads_ = static_cast<int>(shard.heads.end - shard.heads.begin);
+  first_head_ = static_cast<int>(shard.heads.begin);
+  if (share.size == 1) return;
+  attention_in_.keep_columns(shard.qkv, share.group);
+  attention_out_.keep_rows(shard.width, share.group);
+  mlp_in_.keep_columns({shard.inner}, share.group);
+  mlp_out_.keep_rows(shard.inner, share.group);
 }
 
 std::vector<Parameter> GPT2Block::parameters() {
@@ -84,7 +91,8 @@ ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
   const Tensor qkv = attention_in_(x, recompute_ == Recompute::gelu_ln ? recall : Recall());
   Tensor attended;
   if (cache == nullptr) {
-    attended = attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)));
+    attended =
+        attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)), first_head_);
   } else {
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
     attended = cached_attention(qkv, keys, values, cache->length, heads_);
@@ -104,15 +112,18 @@ ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropo
                                          .bias_in = mlp_in_.bias,
                                          .weight_out = mlp_out_.weight,
                                          .bias_out = mlp_out_.bias},
-                                        recompute),
+                                        recompute, mlp_in_.divided.columns),
                                dropout.mask(site(layer_, DropoutSite::mlp_out)))};
 }
 
-GPT2::GPT2(const GPT2Config& config)
-    : config_(config), final_norm_{"ln_f", config.n_embd, config.layer_norm_epsilon} {
+GPT2::GPT2(const GPT2Config& config, const TensorShare& share)
+    : config_(config),
+      share_(share),
+      shard_(config, share.rank, share.size),
+      final_norm_{"ln_f", config.n_embd, config.layer_norm_epsilon} {
   validate(config);
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
-    blocks_.push_back(std::make_unique<GPT2Block>(config, layer));
+    blocks_.push_back(std::make_unique<GPT2Block>(config, layer, share));
 }
 
 std::vector<Parameter> GPT2::parameters() {
@@ -123,12 +134,16 @@ std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
   const bool embeds = parts.front().first == 0;
   const bool predicts = parts.back().last == config_.n_layer;
   std::vector<Parameter> list;
-  if (embeds || predicts)
-    list.push_back({"wte.weight",
-                    {config_.vocab_size, config_.n_embd},
-                    Initial::normal(0.02),
-                    &token_embedding_,
-                    true});
+  if (embeds || predicts) {
+    const Shape table{config_.vocab_size, config_.n_embd};
+    const Shard rows = share_.size > 1 ? Shard(table, 0, {shard_.vocabulary}) : Shard();
+    list.push_back({.name = "wte.weight",
+                    .shape = rows.divided() ? rows.shape() : table,
+                    .initial = Initial::normal(0.02),
+                    .tensor = &token_embedding_,
+                    .embedding = true,
+                    .shard = rows});
+  }
   if (embeds)
     list.push_back({"wpe.weight",
                     {config_.n_positions, config_.n_embd},
@@ -157,7 +172,10 @@ void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
 ResidualPair GPT2::embed(const Tensor& tokens, const DropoutSource& dropout,
                          std::int64_t first_position) const {
   before_weights(0);
-  return {sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, first_position),
+  const EmbeddingOptions options{.first_position = first_position,
+                                 .group = share_.group,
+                                 .first_row = shard_.vocabulary.begin};
+  return {sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, options),
                           dropout.mask(0)),
           {}};
 }
@@ -188,9 +206,19 @@ Tensor GPT2::logits(const Tensor& hidden_states) const {
   return linear_transposed(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
 }
 
+Tensor GPT2::logits_of_token(const Tensor& hidden_state) const {
+  const Tensor mine = logits(hidden_state);
+  if (share_.group == nullptr) return mine;
+  return share_.group->gather(mine, vocabulary_counts(config_, share_.size), "logits")
+      .slice(0, {1, config_.vocab_size});
+}
+
 LinearCrossEntropy GPT2::predict(const Tensor& hidden_states, const Tensor& targets,
                                  const LinearCrossEntropyOptions& options) const {
-  return linear_cross_entropy(hidden_states, head_table(), targets, options);
+  LinearCrossEntropyOptions here = options;
+  here.group = share_.group;
+  here.first_row = shard_.vocabulary.begin;
+  return linear_cross_entropy(hidden_states, head_table(), targets, here);
 }
 
 LinearCrossEntropy GPT2::loss(const Tensor& tokens, const Tensor& targets,

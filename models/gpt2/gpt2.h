@@ -10,6 +10,7 @@
 #include "models/gpt2/config.h"
 #include "models/gpt2/kv_cache.h"
 #include "models/gpt2/recompute.h"
+#include "models/gpt2/shard.h"
 #include "models/layers.h"
 #include "models/module.h"
 
@@ -25,7 +26,7 @@ struct ResidualPair {
 /// One pre-LayerNorm transformer block (Radford et al., 2019).
 class GPT2Block final : public Module {
  public:
-  GPT2Block(const GPT2Config& config, std::int64_t layer);
+  GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share);
 
   std::vector<Parameter> parameters() override;
   /// `dropout` may be inactive; `cache`, if given, makes this a step of generation.
@@ -39,7 +40,7 @@ class GPT2Block final : public Module {
 
   Recompute recompute_ = Recompute::none;
   std::int64_t layer_;
-  int heads_;
+  int heads_, first_head_;
   LayerNormLayer ln_1_, ln_2_;
   LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
@@ -55,9 +56,12 @@ struct GPT2Part {
 /// itself: where only some parts have received their tensors, only they can compute.
 class GPT2 final : public Module {
  public:
-  explicit GPT2(const GPT2Config& config);
+  /// `share`: of several ranks that divide the model's matrices.
+  explicit GPT2(const GPT2Config& config, const TensorShare& share = {});
 
   const GPT2Config& config() const { return config_; }
+  const TensorShare& share() const { return share_; }
+  const GPT2Shard& shard() const { return shard_; }
   /// The dtype it computes in: that of its weights.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
@@ -89,8 +93,11 @@ class GPT2 final : public Module {
   /// The final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
                 KeyValueCache* cache = nullptr) const;
-  /// [B, T, vocab_size] in f32 (f64).
+  /// [B, T, vocabulary] in f32 (f64); of several ranks each has those of its part of the
+  /// vocabulary.
   Tensor logits(const Tensor& hidden_states) const;
+  /// The same of one token, [1, n_embd], from all ranks: [1, vocab_size].
+  Tensor logits_of_token(const Tensor& hidden_state) const;
   /// The loss of predicting targets [B, T].
   LinearCrossEntropy loss(const Tensor& tokens, const Tensor& targets,
                           const LinearCrossEntropyOptions& options,
@@ -98,6 +105,8 @@ class GPT2 final : public Module {
 
  private:
   GPT2Config config_;
+  TensorShare share_;
+  GPT2Shard shard_;
   const Tensor& head_table() const { return head_table_ ? head_table_ : token_embedding_; }
   void before_weights(std::int64_t layer) const {
     if (before_weights_) before_weights_(layer);

@@ -101,16 +101,16 @@ void require_tied(const Found& head, const Found& table) {
 void load_slot(const ParameterSpace::Slot& slot, const Found& found, ParameterSpace& space) {
   Shape stored = found.tensor->shape;
   // A shorter context uses the first rows of the position table.
-  if (slot.name == "wpe.weight" && stored.size() == 2 && stored[0] > slot.shape[0])
-    stored[0] = slot.shape[0];
-  if (stored != slot.shape)
+  const Shape& whole = slot.whole();
+  if (slot.name == "wpe.weight" && stored.size() == 2 && stored[0] > whole[0]) stored[0] = whole[0];
+  if (stored != whole)
     fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
                      found.reader->path().string(), quote(found.tensor->name),
-                     to_string(found.tensor->shape), to_string(slot.shape)),
+                     to_string(found.tensor->shape), to_string(whole)),
          ErrorKind::usage);
-  read_floats(*found.reader, *found.tensor, slot.size, space.weight_dtype(),
-              [&](std::int64_t first, std::span<const std::byte> values) {
-                space.write_weights(slot.offset + first, values);
+  read_floats(*found.reader, *found.tensor, element_count(whole), space.weight_dtype(),
+              [&](std::int64_t first, std::span<std::byte> values) {
+                space.write_shard(slot, first, values);
               });
 }
 

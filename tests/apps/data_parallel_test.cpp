@@ -1,18 +1,13 @@
 #include <catch2/catch.hpp>
-#include <functional>
 #include <mutex>
-#include <numeric>
 
 #include "apps/train/memory_plan.h"
 #include "engine/autograd.h"
-#include "parallel/replicas.h"
-#include "parallel/staged_backend.h"
-#include "parallel/thread_transport.h"
 #include "tests/support/devices.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
-#include "tests/support/training.h"
+#include "tests/support/pipelines.h"
 
 // Ranks that share every batch train as one process does that adds up their gradients in the order
 // of the ranks: the same bits, whoever updates what. Ranks are threads here.
@@ -30,30 +25,11 @@ TrainingTask task_for(DType dtype) {
           .dropout = 0.1};
 }
 
-constexpr std::size_t memory = std::size_t{64} << 20;
-
-DevicePtr device_of(DeviceKind kind, int rank) {
-  return kind == DeviceKind::cuda ? open_gpu(static_cast<std::uint64_t>(rank) + 1, memory)
-                                  : make_cpu_device(memory);
-}
-
 /// Runs `body` as every rank, with the communicators and the device for it.
-void on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
-              const std::function<void(const Ranks&, const DevicePtr&)>& body) {
-  run_on_threads(ranks, [&](std::unique_ptr<Transport> made) {
-    const std::shared_ptr<Transport> transport(std::move(made));
-    const auto control =
-        std::make_shared<Communicator>(transport, nullptr, Communicator::Options{});
-    const DevicePtr device = device_of(kind, transport->rank());
-    if (kind == DeviceKind::cpu) return body({control, control}, device);
-    std::vector<int> all(static_cast<std::size_t>(ranks));
-    std::iota(all.begin(), all.end(), 0);
-    const std::shared_ptr<Transport> beside = transport->subgroup(all, 1);
-    const std::size_t largest = largest_exchange(task.options(), task.setup(kind), choice, ranks);
-    body({control, std::make_shared<Communicator>(make_staged_backend(beside, device, largest),
-                                                  beside, nullptr, Communicator::Options{})},
-         device);
-  });
+void on_ranks(int ranks, TrainingTask task, const MemoryChoice& choice, DeviceKind kind,
+              const RankOfMesh& body) {
+  task.dp = ranks;
+  on_mesh(task, choice, kind, body);
 }
 
 /// What the first rank has to show, and that the others have the same steps.
@@ -65,7 +41,7 @@ RunBits train_on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& 
   on_ranks(ranks, task, choice, kind, [&](const Ranks& among, const DevicePtr& device) {
     TrainingRun run(task, choice, device, {}, among);
     RunBits bits = run.train(steps);
-    require_equal_weights(run.training().space, *among.control, "at the end");
+    run.training().require_equal_copies("at the end");
     const std::lock_guard lock(mutex);
     all_steps.push_back(bits.steps);
     if (among.rank() == 0) first = std::move(bits);
@@ -79,7 +55,7 @@ RunBits train_on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& 
 /// with the reduction: plain loops over the buffers.
 RunBits train_in_order(int ranks, const TrainingTask& task, const MemoryChoice& choice,
                        std::int64_t steps, DeviceKind kind = DeviceKind::cpu) {
-  TrainingRun run(task, choice, device_of(kind, 0));
+  TrainingRun run(task, choice, device_of_rank(kind, 0));
   Training& training = run.training();
   const auto setup = task.setup(kind);
   RunBits bits;
@@ -278,7 +254,7 @@ TEST_CASE("validation among ranks is that of one process", "[ranks][threads]") {
   const TrainingTask task = task_for(DType::f32);
   const auto ids = random_ids(8 * 11 + 1, 400, 3);
   const auto tokens = tokens_in_memory(ids);
-  TrainingRun alone(task, task.resident(), make_cpu_device(memory));
+  TrainingRun alone(task, task.resident(), make_cpu_device(memory_of_rank));
   const double expected = alone.training().trainer.evaluate(*tokens, 11);
   TrainingTask three = task;
   three.batch_size = 3;

@@ -331,11 +331,11 @@ TEST_CASE("what replicas of a stage exchange fits into what was counted", "[rank
         MemoryChoice choice = task.resident(StateLayout::split);
         choice.narrow_gradients = narrow;
         const RunSetup setup = task.setup(DeviceKind::cpu, choice);
-        const std::size_t most = largest_exchange(task.options(), setup, choice, 2);
+        const Mesh mesh{.dp = 2, .pp = static_cast<int>(pp)};
+        const std::size_t most = largest_exchanges(task.options(), setup, choice, mesh).data;
         for (int stage = 0; stage < pp; ++stage) {
-          const Mesh mesh{.dp = 2, .pp = static_cast<int>(pp)};
           const Training training(task.options(), setup, choice, make_meta_device(), nullptr,
-                                  planned_ranks(mesh, stage, true));
+                                  planned_ranks(mesh, stage));
           for (const auto& one : training.partition.buckets()) {
             ++seen;
             if (bytes_of(one, sizeof(float)) > most) ++wrong;

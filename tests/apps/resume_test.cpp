@@ -266,7 +266,8 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
   const Json run{{"seed", 5}, {"precision", "fp32"}, {"eps", 1e-5}};
   LossScaler scaler;
   SingleRank rank(*made.space, *optimizer);
-  const CheckpointState state{*made.space, *optimizer, scaler, rank.parallel};
+  const CheckpointState state{*made.space,   *optimizer,           scaler,
+                              rank.parallel, made.space->layout(), rank.ranks.collector};
   const auto saved = save_checkpoint(dir.path(), 3, run, state, 1);
   CHECK(load_checkpoint(saved, run, state) == 3);
   const std::string good = read_file(saved / "state.json");
@@ -296,7 +297,8 @@ TEST_CASE("what was saved last stays, whatever its step") {
   const auto optimizer = make_adamw(*made.space, {});
   LossScaler scaler;
   SingleRank rank(*made.space, *optimizer);
-  const CheckpointState state{*made.space, *optimizer, scaler, rank.parallel};
+  const CheckpointState state{*made.space,   *optimizer,           scaler,
+                              rank.parallel, made.space->layout(), rank.ranks.collector};
   for (const std::int64_t step : {20, 30})
     save_checkpoint(dir.path(), step, Json::object(), state, 5);
   // Of a run that went back to step 20.

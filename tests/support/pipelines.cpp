@@ -12,50 +12,32 @@
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {
-namespace {
 
-DevicePtr device_of(DeviceKind kind, int rank) {
+DevicePtr device_of_rank(DeviceKind kind, int rank) {
   return kind == DeviceKind::cuda ? open_gpu(static_cast<std::uint64_t>(rank) + 1, memory_of_rank)
                                   : make_cpu_device(memory_of_rank);
 }
 
-}  // namespace
-
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
              const RankOfMesh& body) {
-  const Mesh mesh{.dp = static_cast<int>(task.dp.value_or(1)), .pp = static_cast<int>(task.pp)};
+  const Mesh mesh = planned_mesh(task.options());
   run_on_threads(mesh.size(), [&](std::unique_ptr<Transport> made) {
     const ThreadCount one(1);
     const std::shared_ptr<Transport> transport(std::move(made));
-    const int rank = transport->rank(), replica = mesh.replica(rank);
     const Communicator::Options options{.timeout = 60, .together = std::make_shared<Progress>()};
-    const DevicePtr device = device_of(kind, rank);
-    const RunSetup setup = task.setup(kind, choice);
-    const std::size_t largest = largest_exchange(task.options(), setup, choice, mesh.dp);
-    const std::size_t boundary = boundary_bytes(setup, choice);
-    // In host memory where no bytes are given.
-    const auto group = [&](std::span<const int> members, std::uint64_t id, std::size_t bytes) {
-      if (members.size() == 1) return std::shared_ptr<Communicator>(Communicator::planned(1, 0));
-      const std::shared_ptr<Transport> part = transport->subgroup(members, id);
-      if (bytes == 0 || kind == DeviceKind::cpu)
+    const DevicePtr device = device_of_rank(kind, transport->rank());
+    const auto make = [&](const Group& group) -> std::shared_ptr<Communicator> {
+      if (group.members.size() == 1) return Communicator::planned(1, 0);
+      const std::shared_ptr<Transport> part = transport->subgroup(group.members, group.id);
+      if (group.largest == 0 || kind == DeviceKind::cpu)
         return std::make_shared<Communicator>(part, nullptr, options);
-      return std::make_shared<Communicator>(make_staged_backend(part, device, bytes), part, nullptr,
-                                            options);
+      return std::make_shared<Communicator>(make_staged_backend(part, device, group.largest), part,
+                                            nullptr, options);
     };
-    const auto peers = mesh.peers(mesh.stage(rank));
-    Ranks ranks{.control = std::make_shared<Communicator>(transport, nullptr, options), .data = {}};
-    ranks.data = ranks.control;
-    if (task.options().pipelined()) {
-      ranks.pipelined = {mesh, group(peers, 2, 0),
-                         [=](std::span<const int> places, std::uint64_t id, const std::string&) {
-                           std::vector<int> members;
-                           for (const int place : places)
-                             members.push_back(mesh.rank(replica, place));
-                           return group(members, 16 + id, boundary);
-                         }};
-      ranks.data = ranks.pipelined->peers;
-    }
-    if (kind == DeviceKind::cuda) ranks.data = group(peers, 1, largest);
+    const auto control = std::make_shared<Communicator>(transport, nullptr, options);
+    const Ranks ranks =
+        make_ranks(control, mesh, kind == DeviceKind::cuda,
+                   largest_exchanges(task.options(), task.setup(kind, choice), choice, mesh), make);
     body(ranks, device);
   });
 }

@@ -40,6 +40,7 @@ TrainOptions TrainingTask::options() const {
   o.bucket_size = bucket_size;
   o.dp = dp;
   o.pp = pp;
+  o.tp = tp;
   o.pipeline = pipeline;
   o.virtual_stages = virtual_stages;
   o.pipeline_split = pipeline_split;
@@ -144,7 +145,7 @@ TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
 const TrainStep& TrainingRun::step() {
   const Ranks& ranks = training_.ranks;
   steps_.push_back(training_.trainer.step(
-      step_, share_of(task_.batch(step_), ranks.replica(), ranks.mesh().dp, task_.batch_size)));
+      step_, share_of(task_.batch(step_), ranks.replica(), ranks.mesh.dp, task_.batch_size)));
   ++step_;
   return steps_.back();
 }

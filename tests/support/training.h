@@ -27,7 +27,7 @@ struct TrainingTask {
   std::string bucket_size = "16KiB";
   /// Of replicas, each of which is a pipeline if one is asked for.
   std::optional<std::int64_t> dp{};
-  std::int64_t pp = 1, virtual_stages = 1;
+  std::int64_t pp = 1, tp = 1, virtual_stages = 1;
   std::string pipeline{}, pipeline_split = "blocks", stash = "graph";
 
   TrainOptions options() const;

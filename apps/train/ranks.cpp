@@ -1,0 +1,75 @@
+#include "apps/train/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace sluice {
+namespace {
+
+/// Beyond the GroupIds.
+constexpr std::uint64_t first_link = 16, first_collector = 20000;
+
+std::uint64_t id_of(GroupId id) {
+  return static_cast<std::uint64_t>(id);
+}
+
+/// Of the first rank and each other one of the first replica.
+Collector make_collector(Communicator& control, const Mesh& mesh, const MakeGroupOf& make) {
+  Collector collector{.mesh = mesh, .all = &control};
+  const int parts = mesh.pp * mesh.tp;
+  collector.to_first.resize(static_cast<std::size_t>(parts));
+  for (int part = 1; part < parts; ++part)
+    if (control.rank() == 0 || control.rank() == part)
+      collector.to_first[static_cast<std::size_t>(part)] =
+          make({{0, part},
+                first_collector + static_cast<std::uint64_t>(part),
+                fmt::format("state {}", part),
+                0});
+  return collector;
+}
+
+}  // namespace
+
+Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool gpu,
+                 const Exchanges& exchanges, const MakeGroupOf& make) {
+  const int rank = control->rank();
+  const int replica = mesh.replica(rank), stage = mesh.stage(rank), shard = mesh.shard(rank);
+  Ranks ranks{.control = control, .mesh = mesh};
+  // A group on the host's memory, and one on the device's where that is another.
+  const auto pair = [&](const std::vector<int>& members, GroupId host, GroupId device,
+                        const std::string& name, std::size_t largest) {
+    const bool all = static_cast<int>(members.size()) == mesh.size();
+    const auto on_host = all ? control : make({members, id_of(host), name, 0});
+    if (!gpu || members.size() == 1) return std::pair(on_host, on_host);
+    return std::pair(on_host, make({members, id_of(device), name + " on the device", largest}));
+  };
+  std::tie(ranks.peers, ranks.data) =
+      pair(mesh.peers(rank), GroupId::peers, GroupId::data,
+           fmt::format("replicas of {}", stage * mesh.tp + shard), exchanges.data);
+  std::tie(ranks.shards, ranks.tensor) =
+      pair(mesh.shards(rank), GroupId::shards, GroupId::tensor,
+           fmt::format("shards of {}", replica * mesh.pp + stage), exchanges.tensor);
+  std::string suffix = mesh.dp > 1 ? fmt::format(" r{}", replica) : "";
+  if (mesh.tp > 1) suffix += fmt::format(" t{}", shard);
+  ranks.group = [=](std::span<const int> places, std::uint64_t id, const std::string& name) {
+    std::vector<int> members;
+    for (const int place : places)
+      members.push_back(mesh.rank(replica, place, shard));
+    return make({members, first_link + id, name + suffix, exchanges.stages});
+  };
+  if (mesh.pp * mesh.tp > 1) ranks.collector = make_collector(*control, mesh, make);
+  return ranks;
+}
+
+Ranks planned_ranks(const Mesh& mesh, int rank) {
+  return make_ranks(Communicator::planned(mesh.size(), rank), mesh, false, {},
+                    [rank](const Group& group) {
+                      const auto place = std::ranges::find(group.members, rank);
+                      return Communicator::planned(static_cast<int>(group.members.size()),
+                                                   static_cast<int>(place - group.members.begin()));
+                    });
+}
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+
+#include "engine/tensor_group.h"
+#include "engine/timeline.h"
+#include "parallel/communicator.h"
+
+namespace sluice {
+
+/// The ranks of a communicator as those that divide a model's matrices.
+class CommunicatorGroup final : public TensorGroup {
+ public:
+  /// `ranks` works on the memory of the model, and outlives the group. With `scratch`, sums take
+  /// what they need beside the data from the device of the data, which is the host.
+  CommunicatorGroup(Communicator& ranks, bool scratch) : ranks_(ranks), scratch_(scratch) {}
+
+  /// Records sums ("reduce" on the network's lane) and the waits for them ("wait").
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::function<void()> add_up(const Tensor& partial, std::string_view what) override;
+  Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
+                std::string_view what) override;
+
+ private:
+  Communicator& ranks_;
+  bool scratch_;
+  Timeline* timeline_ = nullptr;
+};
+
+}  // namespace sluice
