@@ -12,14 +12,15 @@ namespace sluice {
 /// stored. q, k and v lie side by side in the rows of `qkv`, each [heads * head width].
 /// qkv: [B, T, 3*C]; out: [B, T, C]; log_sum_exp: [B, heads, T], f32 (f64 for f64).
 /// Scores are scaled by 1/sqrt(C/heads). `mask` drops attention probabilities: that of key k for
-/// query q of head h takes word k % 4 of counter (k / 4) | (h * T + q) << 24 of its sample.
+/// query q of head h takes word k % 4 of counter (k / 4) | (h * T + q) << 24 of its sample, where h
+/// counts from first_head: a rank that has some of a model's heads drops what one with all does.
 struct AttentionForward {
   View out;
   View log_sum_exp;
   View qkv;
   int heads = 1;
   DropoutMask mask{};
-  int first_head = 0;
+  int first_head = 0;  ///< of these heads among the model's, for the mask alone
 };
 void launch_cpu(const AttentionForward& op);
 void launch_cuda(const AttentionForward& op, Stream stream);
@@ -33,7 +34,7 @@ struct AttentionBackward {
   View qkv;
   int heads = 1;
   DropoutMask mask{};
-  int first_head = 0;
+  int first_head = 0;  ///< of these heads among the model's, for the mask alone
 };
 void launch_cpu(const AttentionBackward& op);
 void launch_cuda(const AttentionBackward& op, Stream stream);

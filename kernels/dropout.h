@@ -24,11 +24,15 @@ struct DropoutMask {
 };
 
 /// out = in * mask / (1 - p); the backward pass is the same call on the gradient.
-/// out, in: [samples, elements per sample]; out may be in.
+/// out, in: [samples, elements per sample]; out may be in. A rank that has a stretch of the tokens
+/// gives where it begins and how long a sample is; out and in then have any shape and may begin and
+/// end within a sample.
 struct Dropout {
   View out;
   View in;
   DropoutMask mask;
+  std::int64_t first = 0;       ///< of out's first element among all those of the batch
+  std::int64_t per_sample = 0;  ///< elements; 0: as many as out has for each of its first dimension
 };
 void launch_cpu(const Dropout& op);
 void launch_cuda(const Dropout& op, Stream stream);

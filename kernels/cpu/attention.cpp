@@ -83,7 +83,7 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
       for (std::int64_t d = 0; d < ld; ++d)
         sum[i * ld + d] *= shrink;
       if (op.mask.active()) {
-        dropout_row(factors, op.mask, b, h * positions + first + i, key);
+        dropout_row(factors, op.mask, b, (op.first_head + h) * positions + first + i, key);
         for (std::int64_t j = 0; j < attention_tile; ++j)
           row[j] *= factors[j];
       }

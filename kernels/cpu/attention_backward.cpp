@@ -109,7 +109,8 @@ class HeadBackward {
       const A log_sum = i < rows ? lse[i] : A{0};
       const A delta = delta_[query + i];
       if (op_.mask.active() && i < rows)
-        dropout_row(factors, op_.mask, sample_, head_ * positions_ + query + i, key);
+        dropout_row(factors, op_.mask, sample_, (op_.first_head + head_) * positions_ + query + i,
+                    key);
       else
         std::fill(factors, factors + n, A{1});
 #pragma omp simd

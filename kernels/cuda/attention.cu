@@ -32,6 +32,7 @@ struct Arguments {
   bool packed;
   float scale_log2;  ///< 1/sqrt(width) * log2(e): powers of two are cheaper
   DropoutMask mask;
+  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
 };
 
 template <class T, int D, Staging staging>
@@ -185,12 +186,13 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
         });
       softmax.absorb(scores, out, a.scale_log2);
       if (a.mask.active()) {
-        const std::int64_t head_row = static_cast<std::int64_t>(blockIdx.y) * a.length;
+        const std::int64_t mask_row =
+            a.first_mask_row + static_cast<std::int64_t>(blockIdx.y) * a.length;
         const float kept_scale = a.mask.scale();
 #pragma unroll
         for (int m = 0; m < groups; ++m) {
           KeptScores<key_tile, false> kept;
-          kept.decide(a.mask, sample, head_row, first + warp_row + 16 * m, first_key);
+          kept.decide(a.mask, sample, mask_row, first + warp_row + 16 * m, first_key);
 #pragma unroll
           for (int j = 0; j < key_tile / 8; ++j)
 #pragma unroll
@@ -248,7 +250,8 @@ void launch_cuda(const AttentionForward& op, Stream stream) {
                                      .width = width,
                                      .packed = packed_heads(width, {op.qkv, op.out}),
                                      .scale_log2 = log2_e / std::sqrt(static_cast<float>(width)),
-                                     .mask = op.mask};
+                                     .mask = op.mask,
+                                     .first_mask_row = op.first_head * length};
         launch(forward<T, D, staging>,
                {pieces(length, query_tile<D, staging>), static_cast<unsigned>(op.heads),
                 static_cast<unsigned>(batch)},

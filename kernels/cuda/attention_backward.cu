@@ -31,6 +31,7 @@ struct Arguments {
   bool packed;
   float scale;
   DropoutMask mask;
+  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
 };
 
 template <class T, int D, Staging staging>
@@ -41,6 +42,7 @@ struct Shared {
   alignas(
       16) float log_sum_exp[stages][moving_tile<D, staging>];  ///< of moving queries, times log2(e)
   alignas(16) float delta[stages][moving_tile<D, staging>];
+  std::int64_t mask_row;  ///< of the head's first query: registers are short in the loop
 };
 
 template <class T, int D, Staging staging, Owner owner>
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
     const HeadRows<T> grads =
         head_rows(a.grad_out, sample, a.length, a.channels, column, a.width, a.packed);
+    if (threadIdx.x == 0) shared.mask_row = a.first_mask_row + head_row;
     const float* log_sum_exp = a.log_sum_exp + sample * a.heads * a.length + head_row;
     const float* delta = a.delta + sample * a.heads * a.length + head_row;
 
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       multiply_rows<T, moving_rows, D>(p, shared.moving[stage][0], own(0));
       multiply_rows<T, moving_rows, D>(grad_p, shared.moving[stage][1], own(1));
       KeptScores<moving_rows, own_keys> kept;
-      if (a.mask.active()) kept.decide(a.mask, sample, head_row, first + warp_row, from);
+      if (a.mask.active()) kept.decide(a.mask, sample, shared.mask_row, first + warp_row, from);
 #pragma unroll
       for (int j = 0; j < moving_rows / 8; ++j) {
 #pragma unroll
@@ -230,7 +233,8 @@ void launch_cuda(const AttentionBackward& op, Stream stream) {
                        .width = width,
                        .packed = packed_heads(width, {op.qkv, op.grad_out, op.grad_qkv}),
                        .scale = 1.0f / std::sqrt(static_cast<float>(width)),
-                       .mask = op.mask};
+                       .mask = op.mask,
+                       .first_mask_row = op.first_head * op.qkv.dim(1)};
                    const dim3 grid{pieces(length, own_tile), static_cast<unsigned>(op.heads),
                                    static_cast<unsigned>(batch)};
                    constexpr std::size_t bytes = sizeof(Shared<T, D, staging>);

@@ -28,6 +28,7 @@ struct Arguments {
   int width;
   float scale;
   DropoutMask mask;
+  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
 };
 
 template <int lanes>
@@ -101,12 +102,12 @@ __device__ __forceinline__ void add_scaled(float (&sums)[held], float weight, co
 }
 
 __device__ __forceinline__ float keep_factor(const DropoutMask& mask, std::int64_t sample,
-                                             std::int64_t head_row, std::int64_t query,
+                                             std::int64_t mask_row, std::int64_t query,
                                              std::int64_t key) {
   if (!mask.active()) return 1.0f;
   const auto words = philox(
       mask.key,
-      static_cast<std::uint64_t>(key / 4) | static_cast<std::uint64_t>(head_row + query) << 24,
+      static_cast<std::uint64_t>(key / 4) | static_cast<std::uint64_t>(mask_row + query) << 24,
       static_cast<std::uint64_t>(mask.first_sample + sample));
   return words[static_cast<std::size_t>(key % 4)] >= mask.threshold() ? mask.scale() : 0.0f;
 }
@@ -157,7 +158,8 @@ __global__ void __launch_bounds__(threads) forward(Arguments<T> a) {
       for (int i = 0; i < held; ++i)
         out[i] *= shrink;
       add_scaled<lanes>(out,
-                        weight * keep_factor(a.mask, place.sample, place.head_row, place.row, key),
+                        weight * keep_factor(a.mask, place.sample,
+                                             a.first_mask_row + place.head_row, place.row, key),
                         shared.rows[1][j]);
     }
   }
@@ -199,7 +201,8 @@ __global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
       if (key > query || query >= a.length) continue;
       const float probability =
           exp2_fast((product * a.scale - a.log_sum_exp[statistics + query]) * log2_e);
-      const float keep = keep_factor(a.mask, place.sample, place.head_row, query, key);
+      const float keep =
+          keep_factor(a.mask, place.sample, a.first_mask_row + place.head_row, query, key);
       const float grad_score =
           probability * (grad_probability * keep - a.delta[statistics + query]);
       add_scaled<lanes>(grad_first, grad_score, shared.rows[0][j]);
@@ -243,6 +246,7 @@ Arguments<T> common_arguments(const Op& op) {
   arguments.width = width;
   arguments.scale = 1.0f / std::sqrt(static_cast<float>(width));
   arguments.mask = op.mask;
+  arguments.first_mask_row = op.first_head * arguments.length;
   return arguments;
 }
 

@@ -11,16 +11,17 @@ using namespace cuda;
 
 constexpr int threads = 256;
 
-/// N elements of a sample a thread, of which four share a counter of the random numbers.
+/// N elements of a sample a thread, of which four share a counter of the random numbers. Groups of
+/// N are `groups` a sample, `count` in all; the first of them is group first_group of the batch.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    drop(T* out, const T* in, std::int64_t size, std::int64_t groups, std::int64_t samples,
+    drop(T* out, const T* in, std::int64_t first_group, std::int64_t groups, std::int64_t count,
          DropoutMask mask) {
   const std::int64_t task = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::int64_t sample = task / groups;
-  if (sample >= samples) return;
-  const std::int64_t first = task % groups * N;
-  const std::int64_t at = sample * size + first;
+  if (task >= count) return;
+  const std::int64_t sample = (first_group + task) / groups;
+  const std::int64_t first = (first_group + task) % groups * N;
+  const std::int64_t at = task * N;
   const float scale = mask.scale();
   const std::uint32_t threshold = mask.threshold();
   float values[N];
@@ -42,16 +43,15 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void launch_cuda(const Dropout& op, Stream stream) {
-  const std::int64_t samples = op.in.dim(0);
-  if (op.in.size() == 0) return;
-  const std::int64_t size = op.in.size() / samples;
+  const std::int64_t count = op.in.size();
+  if (count == 0) return;
+  const std::int64_t size = op.per_sample > 0 ? op.per_sample : count / op.in.dim(0);
   dispatch(op.in.dtype, [&]<class T>() {
     const auto start = [&](auto kernel, std::int64_t elements) {
-      const std::int64_t groups = size / elements;
-      launch(kernel, {pieces(samples * groups, threads)}, {threads}, 0, stream, op.out.data<T>(),
-             op.in.data<T>(), size, groups, samples, op.mask);
+      launch(kernel, {pieces(count / elements, threads)}, {threads}, 0, stream, op.out.data<T>(),
+             op.in.data<T>(), op.first / elements, size / elements, count / elements, op.mask);
     };
-    if (size % 8 == 0 && aligned(16, {op.out, op.in}))
+    if (size % 8 == 0 && op.first % 8 == 0 && count % 8 == 0 && aligned(16, {op.out, op.in}))
       start(drop<T, 8>, 8);
     else
       start(drop<T, 1>, 1);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/attention.h"
+#include "tests/kernels/attention_parts.h"
 #include "tests/support/cuda_parity.h"
 
 namespace sluice {
@@ -123,6 +124,23 @@ void dropout_cases(int capability) {
   });
 }
 
+struct Device {
+  test::CudaDevice& device;
+
+  test::DeviceArray array(DType dtype, const Values& values) { return {device, dtype, values}; }
+  Stream stream() const { return device.stream(); }
+  void finish() { device.fetch(); }
+};
+
+void parts_cases(int capability) {
+  const CudaDevices devices(capability);
+  if (!devices) return;
+  Device device{*devices.runs().front()};
+  for (const DType dtype : dtypes_of(devices.capability()))
+    for (const std::int64_t head_width : {5, 64})
+      test::check_parts_of_heads(device, dtype, head_width);
+}
+
 void misaligned_cases(int capability) {
   constexpr Sizes sizes[] = {{2, 33, 2, 5}, {1, 70, 1, 32}, {1, 65, 1, 64}};
   each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
@@ -180,6 +198,15 @@ TEST_CASE("cuda: attention drops the CPU's probabilities at capability 80", "[cu
 }
 TEST_CASE("cuda: attention drops the CPU's probabilities at capability 90", "[cuda]") {
   dropout_cases(90);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 75", "[cuda]") {
+  parts_cases(75);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 80", "[cuda]") {
+  parts_cases(80);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 90", "[cuda]") {
+  parts_cases(90);
 }
 TEST_CASE("cuda: attention at odd addresses at capability 75", "[cuda]") {
   misaligned_cases(75);

@@ -234,4 +234,32 @@ TEST_CASE("cuda: dropout in place, of samples that have two dimensions", "[cuda]
   }
 }
 
+TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  const DropoutMask mask{.key = 9, .probability = 0.3f, .first_sample = 7};
+  const struct {
+    std::int64_t first, count, per_sample;
+  } cases[] = {{0, 17, 40},  {17, 44, 40},  {61, 59, 40},   {16, 64, 40},
+               {8, 24, 40},  {24, 61, 40},  {40, 40, 40},   {20, 64, 44},
+               {24, 64, 33}, {3, 4000, 37}, {8, 4096, 1000}};
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const auto& [first, count, per_sample] : cases) {
+      for (const auto offsets : test::all_offsets) {
+        CAPTURE(name_of(dtype), first, count, per_sample, offsets.read, offsets.written);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {count});
+        const auto out = parity.output("out", dtype, {count}, 0.0);
+        parity.compare([=, from = first, size = per_sample](const Parity::Views& at,
+                                                            Stream stream) {
+          run(
+              Dropout{
+                  .out = at[out], .in = at[in], .mask = mask, .first = from, .per_sample = size},
+              stream);
+        });
+      }
+    }
+  }
+}
+
 }  // namespace sluice

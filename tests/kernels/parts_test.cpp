@@ -1,6 +1,8 @@
 #include <catch2/catch.hpp>
 
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
+#include "tests/kernels/attention_parts.h"
 #include "tests/support/gradcheck.h"
 
 // Ranks that each have a part of an op's work compute, laid side by side or added up, what one that
@@ -75,6 +77,62 @@ TEST_CASE("parts of an embedding's rows make up the whole", "[embedding]") {
       }
       CHECK(Array(dtype, sum).bytes() == whole.bytes());
       CHECK(parts_of_grad.bytes() == grad_table.bytes());
+    }
+  }
+}
+
+struct Host {
+  Array array(DType dtype, const Values& values) { return {dtype, values}; }
+  Stream stream() const { return {}; }
+  void finish() {}
+};
+
+TEST_CASE("parts of the heads attend as the whole", "[attention]") {
+  Host host;
+  for (const DType dtype : dtypes)
+    for (const std::int64_t head_width : {5, 64})
+      test::check_parts_of_heads(host, dtype, head_width);
+}
+
+TEST_CASE("stretches of a batch drop the elements that the whole drops", "[elementwise]") {
+  const DropoutMask mask{.key = 9, .probability = 0.3f, .first_sample = 7};
+  // The last of them has samples of more elements than a task of the kernel.
+  const struct {
+    std::int64_t samples, size;
+    std::vector<std::int64_t> cuts;
+  } cases[] = {{3, 40, {0, 17, 61, 120}},
+               {3, 40, {0, 1, 39, 40, 41, 120}},
+               {3, 40, {0, 40, 80, 120}},
+               {2, 9001, {0, 4097, 8193, 8999, 9003, 18002}}};
+  for (const DType dtype : dtypes) {
+    for (const auto& [samples, size, cuts] : cases) {
+      CAPTURE(name_of(dtype), size, cuts);
+      const std::int64_t count = samples * size;
+      Array in(dtype, random_values(count, 1)), whole(dtype, count), parts(dtype, count);
+      launch_cpu(Dropout{
+          .out = whole.view({samples, size}), .in = in.view({samples, size}), .mask = mask});
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const auto offset = static_cast<std::size_t>(cuts[i]) * size_of(dtype);
+        const auto stretch = [&](Array& array) {
+          return View(array.flat().address + offset, dtype, {cuts[i + 1] - cuts[i]});
+        };
+        launch_cpu(Dropout{.out = stretch(parts),
+                           .in = stretch(in),
+                           .mask = mask,
+                           .first = cuts[i],
+                           .per_sample = size});
+      }
+      CHECK(parts.bytes() == whole.bytes());
+      // Rows of a matrix, whose width is not that of a sample.
+      Array rows(dtype, count - 20);
+      const View source(in.flat().address + 10 * size_of(dtype), dtype, {(count - 20) / 2, 2});
+      launch_cpu(Dropout{.out = rows.view({(count - 20) / 2, 2}),
+                         .in = source,
+                         .mask = mask,
+                         .first = 10,
+                         .per_sample = size});
+      const Values values = whole.values();
+      CHECK(rows.values() == Values(values.begin() + 10, values.end() - 10));
     }
   }
 }
