@@ -33,7 +33,7 @@ struct Step {
   Tensors operator()(const Tensors& in) const {
     const auto [sum, normalized, recall] =
         residual_layernorm(in[0], in[1], leaves[3], leaves[4], 1e-5);
-    const Tensor hidden = gelu(linear(normalized, leaves[0], leaves[1], recall));
+    const Tensor hidden = gelu(linear(normalized, leaves[0], leaves[1], {.recall = recall}));
     return {sum, dropout(linear(hidden, leaves[2]), {.key = 3, .probability = 0.2F})};
   }
 };

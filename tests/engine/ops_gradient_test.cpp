@@ -189,8 +189,11 @@ TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
   const Tensor tokens =
       Tensor::from_tokens(cpu, {2, 5}, std::vector<std::int32_t>{3, 3, 0, 6, 3, 6, 1, 0, 3, 3});
   for (const std::int64_t first : {0, 4}) {
-    CHECK(gradcheck([&](const Leaves& in) { return embedding(tokens, in[0], in[1], first); },
-                    {random_tensor(cpu, {7, 13}, 1), random_tensor(cpu, {9, 13}, 2)}) == "");
+    CHECK(gradcheck(
+              [&](const Leaves& in) {
+                return embedding(tokens, in[0], in[1], {.first_position = first});
+              },
+              {random_tensor(cpu, {7, 13}, 1), random_tensor(cpu, {9, 13}, 2)}) == "");
   }
 }
 

@@ -59,26 +59,28 @@ std::vector<std::int32_t> Fixture::ids(const std::string& name) const {
 }
 
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
-                     ParameterSpace::Use use) {
+                     ParameterSpace::Use use, const TensorShare& share) {
   const GPT2Config config = read_config(folder / "config.json");
-  TestModel result{std::make_unique<GPT2>(config), nullptr};
+  TestModel result{std::make_unique<GPT2>(config, share), nullptr};
   result.space = std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use);
   load_weights(folder, config, *result.space);
   return result;
 }
 
 TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType dtype,
-                       std::uint64_t seed, ParameterSpace::Use use) {
-  TestModel result{std::make_unique<GPT2>(config), nullptr};
+                       std::uint64_t seed, ParameterSpace::Use use, const TensorShare& share) {
+  TestModel result{std::make_unique<GPT2>(config, share), nullptr};
   result.space = std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use);
   for (const auto& slot : result.space->slots()) {
-    Values values = random_values(slot.size, ++seed, slot.shape.size() > 1 ? 0.5 : 0.3);
+    const Shape& whole = slot.whole();
+    Values values = random_values(element_count(whole), ++seed, whole.size() > 1 ? 0.5 : 0.3);
     for (auto& value : values)
       value += slot.initial.value;
-    const Tensor made = Tensor::from_host(device, slot.shape, result.space->weight_dtype(), values);
+    const Tensor made =
+        Tensor::from_host(make_cpu_device(), whole, result.space->weight_dtype(), values);
     std::vector<std::byte> bytes(made.bytes());
     made.copy_bytes_to(bytes);
-    result.space->write_weights(slot.offset, bytes);
+    result.space->write_shard(slot, 0, bytes);
   }
   return result;
 }

@@ -45,15 +45,17 @@ struct TestModel {
   std::unique_ptr<ParameterSpace> space;
 };
 
-/// The model of a folder, through the code under test.
+/// The model of a folder, or a rank's share of it, through the code under test.
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device,
                      DType dtype = DType::f32,
-                     ParameterSpace::Use use = ParameterSpace::Use::training);
+                     ParameterSpace::Use use = ParameterSpace::Use::training,
+                     const TensorShare& share = {});
 
 /// A model whose biases and gains are not trivial either, so that every parameter matters.
 TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType dtype,
                        std::uint64_t seed = 1,
-                       ParameterSpace::Use use = ParameterSpace::Use::training);
+                       ParameterSpace::Use use = ParameterSpace::Use::training,
+                       const TensorShare& share = {});
 
 /// 2 layers, 2 heads, width 16, 64 tokens, context 16.
 GPT2Config small_config();

@@ -27,4 +27,9 @@ DevicePtr open_gpu(std::uint64_t seed, std::size_t budget) {
   return std::make_shared<DeviceContext>(gpu_runtime(seed), budget);
 }
 
+DevicePtr device_of_rank(DeviceKind kind, int rank) {
+  return kind == DeviceKind::cuda ? open_gpu(static_cast<std::uint64_t>(rank) + 1, memory_of_rank)
+                                  : make_cpu_device(memory_of_rank);
+}
+
 }  // namespace sluice::test

@@ -13,11 +13,6 @@
 
 namespace sluice::test {
 
-DevicePtr device_of_rank(DeviceKind kind, int rank) {
-  return kind == DeviceKind::cuda ? open_gpu(static_cast<std::uint64_t>(rank) + 1, memory_of_rank)
-                                  : make_cpu_device(memory_of_rank);
-}
-
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
              const RankOfMesh& body) {
   const Mesh mesh = planned_mesh(task.options());

@@ -8,11 +8,6 @@
 
 namespace sluice::test {
 
-/// How much of the device's memory a rank takes.
-constexpr std::size_t memory_of_rank = std::size_t{64} << 20;
-
-DevicePtr device_of_rank(DeviceKind kind, int rank);
-
 using RankOfMesh = std::function<void(const Ranks&, const DevicePtr&)>;
 /// Runs `body` as every rank of the task, with the communicators and the device for it.
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,

@@ -1,0 +1,206 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/autograd.h"
+#include "models/gpt2/generate.h"
+#include "models/gpt2/shard.h"
+#include "tests/support/devices.h"
+#include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
+#include "tests/support/tensor_ranks.h"
+
+// A GPT-2 whose matrices several ranks divide computes what one process does.
+
+namespace sluice::test {
+namespace {
+
+TensorShare share_of(CommunicatorGroup& group) {
+  return {.rank = group.rank(), .size = group.size(), .group = &group};
+}
+
+/// What all ranks together find in one forward and backward pass.
+struct Found {
+  Assembled gradients;
+  Values logits;               ///< [rows, vocabulary]
+  std::vector<Values> losses;  ///< of the tokens, by rank
+
+  /// A rank's columns of the logits.
+  void add_logits(const GPT2& model, const Values& mine) {
+    const std::lock_guard lock(mutex_);
+    const Shard::Range part = model.shard().vocabulary;
+    const std::int64_t vocabulary = model.config().vocab_size, count = part.end - part.begin;
+    const auto rows = static_cast<std::int64_t>(mine.size()) / count;
+    logits.resize(static_cast<std::size_t>(rows * vocabulary));
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(mine.begin() + row * count, count,
+                  logits.begin() + row * vocabulary + part.begin);
+  }
+  void add_losses(Values mine) {
+    const std::lock_guard lock(mutex_);
+    losses.push_back(std::move(mine));
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+void run_rank(const TestModel& loaded, const Tensor& inputs, const Tensor& targets, Found& found) {
+  const auto result = loaded.model->loss(
+      inputs, targets, {.scale = 1.0 / static_cast<double>(inputs.size()), .chunk = 50});
+  backward(result.loss);
+  loaded.space->settle_gradients();
+  for (const auto& slot : loaded.space->slots())
+    found.gradients.add(slot, slot.tensor->grad().to_host());
+  found.add_losses(result.losses.to_host());
+  const NoGrad no_grad;
+  found.add_logits(*loaded.model, loaded.model->logits(loaded.model->hidden(inputs)).to_host());
+}
+
+double worst_difference(const Values& actual, const Values& expected) {
+  REQUIRE(actual.size() == expected.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    if (const double off = std::abs(actual[i] - expected[i]); !(off <= worst)) worst = off;
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that divide the matrices give the reference's logits, losses and gradients",
+          "[tensor][threads]") {
+  struct Row {
+    const char* name;
+    int ranks;
+  };
+  const auto [name, ranks] = GENERATE(Row{"tiny", 2}, Row{"odd", 2}, Row{"odd", 4}, Row{"odd", 5});
+  const auto fixture = Fixture::open(name);
+  if (!fixture) return;
+  const DeviceKind kind = GENERATE(from_range(device_kinds()));
+  INFO(name << ", " << ranks << " ranks on " << name_of(kind));
+  Found found;
+  on_tensor_ranks(ranks, kind, [&](CommunicatorGroup& group, const DevicePtr& device) {
+    const TestModel loaded = open_model(fixture->model(), device, DType::f32,
+                                        ParameterSpace::Use::training, share_of(group));
+    const Shape shape{fixture->hyper("batch"), fixture->hyper("seq")};
+    run_rank(loaded, Tensor::from_tokens(device, shape, fixture->ids("input_ids")),
+             Tensor::from_tokens(device, shape, fixture->ids("targets")), found);
+  });
+  CHECK(worst_difference(found.logits, fixture->values("logits")) <= 2e-5);
+  const auto expected = fixture->json().at("loss_per_token").get<Values>();
+  for (const Values& losses : found.losses) {
+    CHECK(losses == found.losses.front());
+    CHECK(worst_difference(losses, expected) <= 2e-5);
+  }
+  CHECK(found.gradients.differences().empty());
+  for (const auto& [parameter, gradient] : found.gradients.values()) {
+    INFO(parameter);
+    CHECK(relative_l2(gradient, fixture->values("grad." + parameter)) <= 1e-5);
+  }
+}
+
+TEST_CASE("in double, ranks and one process agree to rounding, dropout included",
+          "[tensor][threads]") {
+  const GPT2Config config{
+      .n_layer = 2, .n_head = 5, .n_embd = 20, .vocab_size = 37, .n_positions = 12};
+  const int ranks = GENERATE(2, 4, 5);
+  const Recompute mode = GENERATE(Recompute::none, Recompute::gelu_ln, Recompute::block);
+  const DropoutSource dropout{.seed = 7, .step = 3, .first_sample = 5, .probability = 0.2f};
+  const auto tokens = random_ids(24, 37, 3), targets = random_ids(24, 37, 4);
+  INFO(ranks << " ranks, recompute " << static_cast<int>(mode));
+  Found alone, found;
+  const auto run = [&](const TensorShare& share, const DevicePtr& device, Found& into) {
+    const TestModel made =
+        random_model(config, device, DType::f64, 1, ParameterSpace::Use::training, share);
+    made.model->set_recompute({mode, mode});
+    const auto result = made.model->loss(Tensor::from_tokens(device, {2, 12}, tokens),
+                                         Tensor::from_tokens(device, {2, 12}, targets),
+                                         {.scale = 1.0 / 24, .chunk = 7}, dropout);
+    backward(result.loss);
+    made.space->settle_gradients();
+    for (const auto& slot : made.space->slots())
+      into.gradients.add(slot, slot.tensor->grad().to_host());
+    into.add_losses(result.losses.to_host());
+  };
+  run({}, make_cpu_device(), alone);
+  on_tensor_ranks(ranks, DeviceKind::cpu, [&](CommunicatorGroup& group, const DevicePtr& device) {
+    run(share_of(group), device, found);
+  });
+  for (const Values& losses : found.losses)
+    CHECK(worst_difference(losses, alone.losses.front()) <= 1e-13);
+  CHECK(found.gradients.differences().empty());
+  for (const auto& [parameter, gradient] : found.gradients.values()) {
+    INFO(parameter);
+    CHECK(relative_l2(gradient, alone.gradients.values().at(parameter)) <= 1e-12);
+  }
+}
+
+TEST_CASE("greedy generation by several ranks continues as the reference does",
+          "[tensor][threads]") {
+  const std::string name = GENERATE("tiny", "odd");
+  const auto fixture = Fixture::open(name);
+  if (!fixture) return;
+  const bool use_cache = GENERATE(true, false);
+  const auto& greedy = fixture->json().at("greedy");
+  const auto prompt = greedy.at("prompt").get<std::vector<std::int32_t>>();
+  const auto expected = greedy.at("ids").get<std::vector<std::int32_t>>();
+  const int ranks = name == "tiny" ? 2 : 4;
+  std::mutex mutex;
+  int right = 0;
+  on_tensor_ranks(ranks, DeviceKind::cpu, [&](CommunicatorGroup& group, const DevicePtr& device) {
+    const auto loaded = open_model(fixture->model(), device, DType::f32,
+                                   ParameterSpace::Use::inference, share_of(group));
+    const auto made = generate(*loaded.model, device, prompt,
+                               {.max_tokens = static_cast<std::int64_t>(expected.size()),
+                                .sampling = {.temperature = 0},
+                                .use_cache = use_cache});
+    const std::lock_guard lock(mutex);
+    right += made == expected ? 1 : 0;
+  });
+  CHECK(right == ranks);
+}
+
+TEST_CASE("a rank's part of a model: heads, width and vocabulary by hand", "[tensor]") {
+  const GPT2Config config{
+      .n_layer = 1, .n_head = 5, .n_embd = 20, .vocab_size = 11, .n_positions = 4};
+  const GPT2Shard first(config, 0, 2), second(config, 1, 2);
+  CHECK(first.heads == Shard::Range{0, 3});
+  CHECK(second.heads == Shard::Range{3, 5});
+  CHECK(second.width == Shard::Range{12, 20});
+  CHECK(second.qkv == std::vector<Shard::Range>{{12, 20}, {32, 40}, {52, 60}});
+  CHECK(first.inner == Shard::Range{0, 40});
+  CHECK(second.vocabulary == Shard::Range{6, 11});
+  CHECK(vocabulary_counts(config, 3) == std::vector<std::int64_t>{4, 4, 3});
+  GPT2 model(config, {.rank = 1, .size = 2});
+  std::map<std::string, Shape> shapes;
+  for (const Parameter& parameter : model.parameters())
+    shapes[parameter.name] = parameter.shape;
+  CHECK(shapes == std::map<std::string, Shape>{{"wte.weight", {5, 20}},
+                                               {"wpe.weight", {4, 20}},
+                                               {"h.0.attn.c_attn.weight", {20, 24}},
+                                               {"h.0.attn.c_attn.bias", {24}},
+                                               {"h.0.attn.c_proj.weight", {8, 20}},
+                                               {"h.0.attn.c_proj.bias", {20}},
+                                               {"h.0.mlp.c_fc.weight", {20, 40}},
+                                               {"h.0.mlp.c_fc.bias", {40}},
+                                               {"h.0.mlp.c_proj.weight", {40, 20}},
+                                               {"h.0.mlp.c_proj.bias", {20}},
+                                               {"h.0.ln_1.weight", {20}},
+                                               {"h.0.ln_1.bias", {20}},
+                                               {"h.0.ln_2.weight", {20}},
+                                               {"h.0.ln_2.bias", {20}},
+                                               {"ln_f.weight", {20}},
+                                               {"ln_f.bias", {20}}});
+}
+
+TEST_CASE("a model that does not divide is refused with the arithmetic", "[tensor][bad]") {
+  const GPT2Config config{
+      .n_layer = 1, .n_head = 4, .n_embd = 16, .vocab_size = 11, .n_positions = 4};
+  require_divisible(config, 4);
+  CHECK(error_message([&] { require_divisible(config, 5); }) ==
+        "--tp 5: the model has 4 heads, and each rank needs one at least; use --tp 4 or fewer");
+  CHECK(error_message([&] { require_divisible(config, 3); }) ==
+        "--tp 3: the MLP is 64 wide, which does not divide: 21 * 3 = 63");
+}
+
+}  // namespace sluice::test
