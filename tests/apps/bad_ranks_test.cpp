@@ -21,23 +21,6 @@ struct Row {
   std::vector<std::string> words;
 };
 
-void refused(const RankRuns& runs, const Row& row, const std::string& program = "train_gpt2") {
-  std::string shown = std::to_string(row.ranks) + " ranks";
-  for (const auto& [flag, value] : row.changes)
-    shown += " " + flag + " " + value;
-  INFO(shown);
-  const RanksResult result = runs.run(row.ranks, "out", row.changes, program);
-  INFO(result.err);
-  CHECK_FALSE(result.timed_out);
-  CHECK(result.exit_code == 2);
-  CHECK(result.left_behind.empty());
-  CHECK_FALSE(fs::exists(runs.path() / "out"));
-  fs::remove_all(runs.path() / "out");
-  REQUIRE(result.errors.size() == 1);
-  for (const std::string& word : row.words)
-    CHECK_THAT(result.errors[0], Contains(word));
-}
-
 }  // namespace
 
 TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
@@ -52,8 +35,8 @@ TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
        {"--batch-size 8 / --dp 2 = 4 is not divisible by --micro-batch 3", "1 * 3 = 3"}},
       {4, {{"--batch-size", "2"}}, {"--batch-size 2 is not divisible by --dp 4"}},
   };
-  for (const Row& row : rows)
-    refused(runs, row);
+  for (const auto& [ranks, changes, words] : rows)
+    refused(runs, ranks, changes, words);
 }
 
 TEST_CASE("flags that all ranks get wrong are refused once") {
@@ -67,8 +50,8 @@ TEST_CASE("flags that all ranks get wrong are refused once") {
       {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
       {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
   };
-  for (const Row& row : rows)
-    refused(runs, row);
+  for (const auto& [ranks, changes, words] : rows)
+    refused(runs, ranks, changes, words);
 }
 
 TEST_CASE("records of an earlier run are not taken for this one's") {
@@ -76,7 +59,7 @@ TEST_CASE("records of an earlier run are not taken for this one's") {
   const RankRuns runs;
   const std::string files = runs.at("files");
   runs.run_well(2, "first", {{"--steps", "1"}, {"--rank-files", files}});
-  refused(runs, {2, {{"--rank-files", files}}, {files, "rank-", "is there already"}});
+  refused(runs, 2, {{"--rank-files", files}}, {files, "rank-", "is there already"});
 }
 
 TEST_CASE("a rank that was given something else than the others is named") {
@@ -92,7 +75,7 @@ TEST_CASE("a rank that was given something else than the others is named") {
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
                            "=$v\"\n");
     fs::permissions(script, fs::perms::owner_all);
-    refused(runs, {4, {{flag, "-"}}, {"rank 2 " + what}}, script.string());
+    refused(runs, 4, {{flag, "-"}}, {"rank 2 " + what}, script.string());
   };
   odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: ");
   const std::string others = "was started with other options than rank 0: ";

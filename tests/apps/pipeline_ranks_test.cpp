@@ -48,24 +48,6 @@ struct Pipelines : RankRuns {
   int runs_ = 0;
 };
 
-void refused(const RankRuns& runs, int ranks, const Flags& changes,
-             const std::vector<std::string>& words) {
-  std::string shown = std::to_string(ranks) + " ranks";
-  for (const auto& [flag, value] : changes)
-    shown += " " + flag + " " + value;
-  INFO(shown);
-  const RanksResult result = runs.run(ranks, "out", changes);
-  INFO(result.err);
-  CHECK_FALSE(result.timed_out);
-  CHECK(result.exit_code == 2);
-  CHECK(result.left_behind.empty());
-  CHECK_FALSE(fs::exists(runs.path() / "out"));
-  fs::remove_all(runs.path() / "out");
-  REQUIRE(result.errors.size() == 1);
-  for (const std::string& word : words)
-    CHECK_THAT(result.err, Contains(word));
-}
-
 }  // namespace
 
 TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pipeline]") {

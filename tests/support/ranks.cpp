@@ -23,8 +23,15 @@ constexpr int limit_seconds = 60;
 RanksResult result_of(ProgramResult ended, const std::string& mark) {
   RanksResult result{std::move(ended), {}, {}};
   std::istringstream lines(result.err);
-  for (std::string line; std::getline(lines, line);)
-    if (line.find("train_gpt2: error:") != std::string::npos) result.errors.push_back(line);
+  bool goes_on = false;
+  for (std::string line; std::getline(lines, line);) {
+    const bool begins = line.find("train_gpt2: error:") != std::string::npos;
+    goes_on = begins || (goes_on && line.starts_with("  "));
+    if (begins)
+      result.errors.push_back(line);
+    else if (goes_on)
+      result.errors.back() += "\n" + line;
+  }
   // The kernel takes a moment to end what mpirun has killed.
   if (result.timed_out || !eventually([&] { return processes_with(mark).empty(); }))
     result.left_behind = processes_with(mark);
@@ -118,6 +125,24 @@ void RankRuns::run_well(int ranks, const std::string& output, const Flags& chang
   run(ranks, output, changes).require_good();
   for (const auto& entry : fs::directory_iterator(path()))
     CHECK_THAT(entry.path().filename().string(), !Catch::Matchers::StartsWith("sluice-ranks"));
+}
+
+void refused(const RankRuns& runs, int ranks, const Flags& changes,
+             const std::vector<std::string>& words, const std::string& program) {
+  std::string shown = std::to_string(ranks) + " ranks";
+  for (const auto& [flag, value] : changes)
+    shown += " " + flag + " " + value;
+  INFO(shown);
+  const RanksResult result = runs.run(ranks, "out", changes, program);
+  INFO(result.err);
+  CHECK_FALSE(result.timed_out);
+  CHECK(result.exit_code == 2);
+  CHECK(result.left_behind.empty());
+  CHECK_FALSE(fs::exists(runs.path() / "out"));
+  fs::remove_all(runs.path() / "out");
+  REQUIRE(result.errors.size() == 1);
+  for (const std::string& word : words)
+    CHECK_THAT(result.errors[0], Catch::Matchers::Contains(word));
 }
 
 RunningRanks::RunningRanks(const RankRuns& runs, int ranks, const std::string& output,

@@ -19,7 +19,7 @@ using Flags = std::map<std::string, std::string>;
 bool have_mpirun();
 
 struct RanksResult : ProgramResult {
-  std::vector<std::string> errors;  ///< lines of stderr that are the program's own
+  std::vector<std::string> errors;  ///< the program's own on stderr, with what is indented below
   std::vector<pid_t> left_behind;   ///< processes of the job that outlived it; killed here
 
   /// It did its work, without a word on stderr from the program.
@@ -51,6 +51,10 @@ class RankRuns : public TempDir {
   Arguments command(int ranks, const std::string& output, const Flags& changes,
                     const std::string& program) const;
 };
+
+/// Runs what has to be refused: one error with these words, exit code 2, and nothing written.
+void refused(const RankRuns& runs, int ranks, const Flags& changes,
+             const std::vector<std::string>& words, const std::string& program = "train_gpt2");
 
 /// Ranks that are at work, with records in OUTPUT.ranks.
 class RunningRanks {
