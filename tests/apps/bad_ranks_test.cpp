@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
+#include "parallel/mesh.h"
 #include "parallel/replicas.h"
 #include "parallel/thread_transport.h"
 #include "tests/support/fixture.h"

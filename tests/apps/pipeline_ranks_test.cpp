@@ -17,12 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-Flags operator+(Flags a, const Flags& b) {
-  for (const auto& [flag, value] : b)
-    a[flag] = value;
-  return a;
-}
-
 const Flags eight_blocks{{"--n-layer", "8"},   {"--batch-size", "8"}, {"--micro-batch", "1"},
                          {"--dropout", "0.1"}, {"--grad-clip", "1"},  {"--check-replicas", "10"}};
 

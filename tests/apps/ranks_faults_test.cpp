@@ -19,12 +19,6 @@ const Flags six_steps{{"--steps", "6"},
                       {"--check-replicas", "0"},
                       {"--collective-timeout", "10"}};
 
-Flags operator+(Flags a, const Flags& b) {
-  for (const auto& [flag, value] : b)
-    a[flag] = value;
-  return a;
-}
-
 /// The number of the last operation with this label, by a rank's own count.
 std::uint64_t number_of(const fs::path& rank_files, const std::string& label) {
   const auto record = read_ring(ring_path(rank_files, 1));

@@ -39,30 +39,6 @@ Losses since(const Losses& losses, std::int64_t step) {
   return {losses.lower_bound(step), losses.end()};
 }
 
-/// What the reference's training was made with.
-Flags reference_flags(const Fixture& fixture) {
-  const Json& hyper = fixture.json().at("hyper");
-  const auto number = [&](const char* name) { return hyper.at(name).dump(); };
-  return {{"--model", fixture.model().string()},
-          {"--n-layer", "-"},
-          {"--n-head", "-"},
-          {"--n-embd", "-"},
-          {"--vocab-size", "-"},
-          {"--context", "-"},
-          {"--data", fixture.token_file().string()},
-          {"--data-order", "sequential"},
-          {"--batch-size", number("batch")},
-          {"--seq-len", number("seq")},
-          {"--steps", number("steps")},
-          {"--lr", number("lr")},
-          {"--warmup-steps", number("warmup")},
-          {"--beta1", number("beta1")},
-          {"--beta2", number("beta2")},
-          {"--eps", number("eps")},
-          {"--weight-decay", number("weight_decay")},
-          {"--grad-clip", number("clip")}};
-}
-
 }  // namespace
 
 TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {

@@ -181,4 +181,35 @@ TrainedFiles trained_files(const fs::path& output) {
           fs::exists(model) ? read_file(model) : std::string()};
 }
 
+Flags operator+(Flags a, const Flags& b) {
+  for (const auto& [flag, value] : b)
+    a[flag] = value;
+  return a;
+}
+
+Flags reference_flags(const Fixture& fixture) {
+  const nlohmann::json& hyper = fixture.json().at("hyper");
+  const auto number = [&](const char* name) { return hyper.at(name).dump(); };
+  return {{"--model", fixture.model().string()},
+          {"--n-layer", "-"},
+          {"--n-head", "-"},
+          {"--n-embd", "-"},
+          {"--vocab-size", "-"},
+          {"--context", "-"},
+          {"--data", fixture.token_file().string()},
+          {"--data-order", "sequential"},
+          {"--batch-size", number("batch")},
+          {"--seq-len", number("seq")},
+          {"--steps", number("steps")},
+          {"--lr", number("lr")},
+          {"--min-lr", number("min_lr")},
+          {"--lr-schedule", hyper.at("schedule").get<std::string>()},
+          {"--warmup-steps", number("warmup")},
+          {"--beta1", number("beta1")},
+          {"--beta2", number("beta2")},
+          {"--eps", number("eps")},
+          {"--weight-decay", number("weight_decay")},
+          {"--grad-clip", number("clip")}};
+}
+
 }  // namespace sluice::test

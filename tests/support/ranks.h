@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
@@ -14,6 +15,10 @@
 namespace sluice::test {
 
 using Flags = std::map<std::string, std::string>;
+/// The flags of both; of one that is in both, the second's value.
+Flags operator+(Flags a, const Flags& b);
+/// What the reference's training was made with.
+Flags reference_flags(const Fixture& fixture);
 
 /// Whether there is an mpirun; a warning where there is none.
 bool have_mpirun();
