@@ -47,9 +47,11 @@ struct LinearLayer {
             .tensor = &bias,
             .shard = bias_shard};
   }
-  Tensor operator()(const Tensor& x, const Recall& recall = {}) const {
+  /// `tokens`: see LinearOptions.
+  Tensor operator()(const Tensor& x, const Recall& recall = {}, const Shape& tokens = {}) const {
     LinearOptions options = divided;
     options.recall = recall;
+    options.tokens = tokens;
     return linear(x, weight, bias, options);
   }
 };
@@ -67,8 +69,9 @@ struct LayerNormLayer {
   }
   Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, epsilon); }
   /// `branch` may be none.
-  ResidualNorm operator()(const Tensor& stream, const Tensor& branch) const {
-    return residual_layernorm(stream, branch, weight, bias, epsilon);
+  ResidualNorm operator()(const Tensor& stream, const Tensor& branch,
+                          TensorGroup* group = nullptr) const {
+    return residual_layernorm(stream, branch, weight, bias, epsilon, group);
   }
 };
 

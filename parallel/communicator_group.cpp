@@ -10,34 +10,63 @@
 namespace sluice {
 namespace {
 
-/// What an all_reduce on host memory wants beside the data.
-std::int64_t scratch_bytes(const Tensor& data, int ranks) {
-  const auto parts = even_parts(data.size(), ranks);
+std::vector<Part> equal_parts(const Tensor& data, int ranks) {
+  const std::int64_t each = data.size() / ranks;
+  check(each * ranks == data.size(), "ranks divide a stream into equal stretches");
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({rank * each, each});
+  return parts;
+}
+
+/// What a reduction on host memory wants beside the data.
+std::int64_t scratch_bytes(const Tensor& data, const std::vector<Part>& parts) {
   const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
-  return largest * (ranks - 1) * static_cast<std::int64_t>(size_of(data.dtype()));
+  return largest * static_cast<std::int64_t>((parts.size() - 1) * size_of(data.dtype()));
+}
+
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype());
+  run(Cast{.out = copy.view(), .in = tensor.view()}, copy.stream());
+  return copy;
 }
 
 }  // namespace
 
-std::function<void()> CommunicatorGroup::add_up(const Tensor& partial, std::string_view what) {
+std::function<Tensor()> CommunicatorGroup::add_up(const Tensor& partial, const Shape& tokens,
+                                                  std::string_view what) {
+  const bool divided = !tokens.empty();
+  const auto parts = divided ? equal_parts(partial, size()) : even_parts(partial.size(), size());
   CallOptions call{.label = what, .stream = partial.stream()};
   Tensor scratch;
   if (scratch_) {
     const MemoryScope scope(*partial.device(), MemoryUse::staging);
-    scratch = Tensor::empty(partial.device(), {scratch_bytes(partial, size())}, DType::u8);
+    scratch = Tensor::empty(partial.device(), {scratch_bytes(partial, parts)}, DType::u8);
     call.scratch = scratch.view();
   }
   std::size_t span = 0;
   if (timeline_ != nullptr)
     span = timeline_->begin("reduce", Timeline::Lane::network, partial.stream());
-  const Handle handle = ranks_.all_reduce(partial.view(), call);
-  return [this, handle, partial, scratch, span] {
+  const Handle handle = divided ? ranks_.reduce_scatter(partial.view(), parts, call)
+                                : ranks_.all_reduce(partial.view(), call);
+  const Part mine = divided ? parts[static_cast<std::size_t>(rank())] : Part{};
+  return [this, handle, partial, scratch, span, mine] {
     {
       const Recorded waiting(timeline_, "wait", Timeline::Lane::compute, partial.stream());
       handle->wait();
     }
     if (timeline_ != nullptr) timeline_->end(span);
+    if (mine.count == 0) return partial;
+    const std::int64_t width = partial.dim(-1);
+    return copy_of(partial.slice(mine.offset, {mine.count / width, width}));
   };
+}
+
+Tensor CommunicatorGroup::collect(const Tensor& stream, const Shape& tokens,
+                                  std::string_view what) {
+  if (tokens.empty()) return stream;
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), stream.size());
+  return gather(stream, counts, what).reshape({tokens[0], tokens[1], stream.dim(-1)});
 }
 
 Tensor CommunicatorGroup::gather(const Tensor& mine, std::span<const std::int64_t> counts,

@@ -91,6 +91,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--pp", o.pp, "Ranks among which each replica's blocks are divided (pipeline)", 1, 4096);
   line.add("--tp", o.tp, "Ranks that divide the matrices of each stage (tensor parallelism)", 1,
            1024);
+  line.add("--sequence-parallel", o.sequence_parallel,
+           "The ranks of --tp divide the tokens too, where they would all hold the same");
   line.add(
       "--pipeline", o.pipeline,
       "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank");

@@ -48,7 +48,7 @@ struct TrainOptions {
   std::string pipeline_split = "blocks", stash = "graph";
   std::string max_stash;                            ///< "1GiB"; empty: all that there is
   std::string bucket_size, communication = "auto";  ///< "4MiB"; empty: what suits the device
-  bool overlap = true, checked = true;
+  bool sequence_parallel = false, overlap = true, checked = true;
   std::int64_t check_replicas = 100;
   double collective_timeout = 120;
   std::string rank_files, inject;

@@ -205,7 +205,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
       link->broadcast(stream.view(), 0, {.label = "sample", .stream = stream.stream()})->wait();
     };
     if (stage > 0) cross(links_.outputs(number - 1));
-    ResidualPair pair{stream, {}};
+    ResidualPair pair{.stream = stream, .branch = {}};
     if (stage == 0)
       pair = model_.embed(Tensor::from_tokens(device, {1, count}, fresh), {}, cache.length);
     pair = model_.blocks(plan_.parts[stage], std::move(pair), {}, &cache);

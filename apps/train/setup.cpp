@@ -142,6 +142,12 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
       --rows;
     trainer.micro_batch = rows;
   }
+  const std::int64_t tokens = trainer.micro_batch * trainer.seq_len;
+  if (o.sequence_parallel && tokens % o.tp != 0)
+    fail(fmt::format("--sequence-parallel: a micro-batch of {} x {} = {} tokens does not divide by "
+                     "--tp {}",
+                     trainer.micro_batch, trainer.seq_len, tokens, o.tp),
+         ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
   trainer.dropout = o.dropout;
   trainer.seed = o.seed;
@@ -169,6 +175,9 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
 
 /// What several ranks can divide between them.
 void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
+  if (o.tp == 1 && o.sequence_parallel)
+    fail("--sequence-parallel is for ranks that divide the matrices: give --tp too",
+         ErrorKind::usage);
   if (o.tp == 1) return;
   require_divisible(config, static_cast<int>(o.tp));
   const auto refuse = [&](const std::string& what, const char* why, const char* instead) {

@@ -9,7 +9,8 @@ namespace {
 /// Keeps nothing: the mask is computed again from its key.
 class DropoutNode final : public Node {
  public:
-  explicit DropoutNode(const DropoutMask& mask) : mask_(mask) {}
+  DropoutNode(const DropoutMask& mask, const DropoutStretch& stretch)
+      : mask_(mask), stretch_(stretch) {}
 
   std::string_view name() const override { return "dropout"; }
   std::vector<SavedTensor> saved() const override { return {}; }
@@ -17,23 +18,38 @@ class DropoutNode final : public Node {
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad_out = grad_outputs[0];
     Tensor grad = Tensor::empty(grad_out.device(), grad_out.shape(), grad_out.dtype());
-    run(Dropout{.out = grad.view(), .in = grad_out.view(), .mask = mask_}, grad.stream());
+    run(Dropout{.out = grad.view(),
+                .in = grad_out.view(),
+                .mask = mask_,
+                .first = stretch_.first,
+                .per_sample = stretch_.per_sample},
+        grad.stream());
     pass.give(0, grad);
   }
 
  private:
   DropoutMask mask_;
+  DropoutStretch stretch_;
 };
 
 }  // namespace
 
 Tensor dropout(const Tensor& x, const DropoutMask& mask) {
+  return dropout(x, mask, {});
+}
+
+Tensor dropout(const Tensor& x, const DropoutMask& mask, const DropoutStretch& stretch) {
   if (!mask.active()) return x;
   Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
-  run(Dropout{.out = out.view(), .in = x.view(), .mask = mask}, x.stream());
+  run(Dropout{.out = out.view(),
+              .in = x.view(),
+              .mask = mask,
+              .first = stretch.first,
+              .per_sample = stretch.per_sample},
+      x.stream());
   if (recording({x})) {
     Tensor* const outputs[] = {&out};
-    attach(std::make_shared<DropoutNode>(mask), {x}, outputs);
+    attach(std::make_shared<DropoutNode>(mask, stretch), {x}, outputs);
   }
   return out;
 }

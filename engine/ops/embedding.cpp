@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/embedding.h"
@@ -18,7 +20,10 @@ class EmbeddingNode final : public Node {
   std::vector<SavedTensor> saved() const override { return {{"tokens", tokens_}}; }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    const Tensor& grad_out = grad_outputs[0];
+    const Tensor grad_out =
+        options_.group != nullptr
+            ? options_.group->collect(grad_outputs[0], options_.divided, "output gradient")
+            : grad_outputs[0];
     const DType sums = accumulator_of(grad_out.dtype());
     EmbeddingBackward op{.grad_out = grad_out.view(),
                          .tokens = tokens_.view(),
@@ -60,7 +65,8 @@ Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& 
                        .first_position = options.first_position,
                        .first_row = options.first_row},
       tokens.stream());
-  if (options.group != nullptr) options.group->add_up(out, "embedding")();
+  if (options.group != nullptr)
+    out = options.group->add_up(std::exchange(out, {}), options.divided, "embedding")();
   if (recording({token_table, position_table})) {
     Tensor* const outputs[] = {&out};
     attach(std::make_shared<EmbeddingNode>(tokens, options), {token_table, position_table},

@@ -13,6 +13,7 @@ struct EmbeddingOptions {
   /// vocabulary here. The first of them adds the positions, whose gradient is the same for all.
   TensorGroup* group = nullptr;
   std::int64_t first_row = 0;
+  Shape divided{};  ///< `tokens` of the result; see TensorGroup
 };
 
 /// token_table[tokens] + position_table[first_position + t]. tokens: [B, T] i32; result: [B, T, C]

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <utility>
+
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/column_sum.h"
@@ -28,12 +31,12 @@ class GeluMlpNode final : public Node {
  public:
   /// Without `hidden`, it is computed again.
   GeluMlpNode(Recall x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights,
-              TensorGroup* group)
+              const GeluMlpGroup& ranks)
       : x_(std::move(x)),
         pre_activation_(std::move(pre_activation)),
         hidden_(std::move(hidden)),
         weights_(weights),
-        group_(group) {}
+        ranks_(ranks) {}
 
   std::string_view name() const override { return "gelu_mlp"; }
   std::vector<SavedTensor> saved() const override {
@@ -48,10 +51,14 @@ class GeluMlpNode final : public Node {
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const std::int64_t in = weights_.weight_in.dim(0);
     const std::int64_t rows = pre_activation_.dim(0);
-    const View grad = grad_outputs[0].view({rows, weights_.weight_out.dim(1)});
+    TensorGroup* const group = ranks_.group;
+    const Tensor grad_out = group != nullptr
+                                ? group->collect(grad_outputs[0], ranks_.tokens, "output gradient")
+                                : grad_outputs[0];
+    const View grad = grad_out.view({rows, weights_.weight_out.dim(1)});
     const Stream stream = pre_activation_.stream();
     const bool tf32 = pre_activation_.device()->tf32();
-    Tensor x = x_();
+    Tensor x = group != nullptr ? group->collect(x_(), ranks_.tokens, "input") : x_();
     // What went in, the gradient of what came out, and where the two belong.
     add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad, pass);
     const Tensor grad_hidden = like_hidden();
@@ -63,8 +70,9 @@ class GeluMlpNode final : public Node {
              .tf32 = tf32},
         stream);
     const auto input_gradient = [&] {
-      const Tensor grad_x =
-          Tensor::empty(pre_activation_.device(), inputs()[0].shape, pre_activation_.dtype());
+      Shape shape = grad_out.shape();
+      shape.back() = in;
+      const Tensor grad_x = Tensor::empty(grad_out.device(), shape, grad_out.dtype());
       run(Gemm{.out = grad_x.view({rows, in}),
                .a = grad_hidden.view(),
                .b = weights_.weight_in.view(),
@@ -73,21 +81,16 @@ class GeluMlpNode final : public Node {
           stream);
       return grad_x;
     };
-    if (group_ == nullptr) {
+    if (group == nullptr) {
       add_weight_gradients(1, x, grad_hidden.view(), pass);
       x = {};
       if (pass.wants(0)) pass.give(0, input_gradient());
       return;
     }
-    Tensor grad_x;
-    std::function<void()> wait;
-    if (pass.wants(0)) {
-      grad_x = input_gradient();
-      wait = group_->add_up(grad_x, "input gradient");
-    }
+    std::function<Tensor()> sum;
+    if (pass.wants(0)) sum = group->add_up(input_gradient(), ranks_.tokens, "input gradient");
     add_weight_gradients(1, x, grad_hidden.view(), pass);
-    if (wait) wait();
-    if (grad_x) pass.give(0, grad_x);
+    if (sum) pass.give(0, sum());
   }
 
  private:
@@ -127,13 +130,13 @@ class GeluMlpNode final : public Node {
   Recall x_;
   Tensor pre_activation_, hidden_;
   GeluMlpWeights weights_;
-  TensorGroup* group_;
+  GeluMlpGroup ranks_;
 };
 
 }  // namespace
 
 Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRecompute& recompute,
-                TensorGroup* group) {
+                const GeluMlpGroup& ranks) {
   const std::int64_t in = weights.weight_in.dim(0);
   const std::int64_t width = weights.weight_in.dim(1);
   const std::int64_t out = weights.weight_out.dim(1);
@@ -143,11 +146,13 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
                     "together",
                     to_string(x.shape()), to_string(weights.weight_in.shape()),
                     to_string(weights.weight_out.shape())));
-  const std::int64_t rows = x.size() / in;
+  TensorGroup* const group = ranks.group;
+  const Tensor all = group != nullptr ? group->collect(x, ranks.tokens, "input") : x;
+  const std::int64_t rows = all.size() / in;
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
   const Tensor hidden = Tensor::empty(x.device(), {rows, width}, x.dtype());
-  run_first_half(hidden, pre_activation, x, weights);
-  Shape shape = x.shape();
+  run_first_half(hidden, pre_activation, all, weights);
+  Shape shape = all.shape();
   shape.back() = out;
   Tensor result = Tensor::empty(x.device(), shape, x.dtype());
   run(Gemm{.out = result.view({rows, out}),
@@ -156,11 +161,11 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
            .bias = group == nullptr || group->rank() == 0 ? weights.bias_out.view() : View{},
            .tf32 = x.device()->tf32()},
       x.stream());
-  if (group != nullptr) group->add_up(result, "output")();
+  if (group != nullptr) result = group->add_up(std::exchange(result, {}), ranks.tokens, "output")();
   if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
     Tensor* const outputs[] = {&result};
     attach(std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recall(x), pre_activation,
-                                         recompute.gelu ? Tensor() : hidden, weights, group),
+                                         recompute.gelu ? Tensor() : hidden, weights, ranks),
            {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
   }
   return result;

@@ -18,11 +18,16 @@ struct GeluMlpRecompute {
   Recall x{};         ///< x, if given
 };
 
+/// Ranks that divide the hidden width. Their parts of the result are added up, and those of the
+/// gradient of x beside the gradients of weight_in; the first rank alone adds bias_out.
+struct GeluMlpGroup {
+  TensorGroup* group = nullptr;
+  Shape tokens{};  ///< of x and of the result; see TensorGroup
+};
+
 /// The feed-forward part of a transformer block, gelu(x W_in + b_in) W_out + b_out, as one step, so
-/// that the GELU and its gradient can ride on the products beside them. x: [..., in]. Where the
-/// ranks of a `group` divide the hidden width, their parts of the result are added up, and those of
-/// the gradient of x beside the gradients of weight_in; the first rank alone adds bias_out.
+/// that the GELU and its gradient can ride on the products beside them. x: [..., in].
 Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights,
-                const GeluMlpRecompute& recompute = {}, TensorGroup* group = nullptr);
+                const GeluMlpRecompute& recompute = {}, const GeluMlpGroup& ranks = {});
 
 }  // namespace sluice

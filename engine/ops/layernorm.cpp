@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/layernorm.h"
@@ -13,11 +15,12 @@ namespace {
 /// same gradient.
 class LayerNormNode final : public Node {
  public:
-  LayerNormNode(Tensor in, Tensor weight, Tensor mean, Tensor rstd)
+  LayerNormNode(Tensor in, Tensor weight, Tensor mean, Tensor rstd, TensorGroup* group)
       : in_(std::move(in)),
         weight_(std::move(weight)),
         mean_(std::move(mean)),
-        rstd_(std::move(rstd)) {}
+        rstd_(std::move(rstd)),
+        group_(group) {}
 
   std::string_view name() const override { return "layernorm"; }
   std::vector<SavedTensor> saved() const override {
@@ -31,8 +34,15 @@ class LayerNormNode final : public Node {
     if (!grad_out) return give_to_addends(grad_sum, pass);
     const DType sums = accumulator_of(in_.dtype());
     Tensor grad_in = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
-    const auto weight = target_or_scratch(0, sums, pass);
-    const auto bias = target_or_scratch(1, sums, pass);
+    // What ranks have of the gradients of weight and bias is added up in one go.
+    Tensor both;
+    if (group_ != nullptr) both = Tensor::empty(in_.device(), {2, weight_.size()}, sums);
+    const auto place = [&](std::size_t input) {
+      if (group_ == nullptr) return target_or_scratch(input, sums, pass);
+      const auto first = static_cast<std::int64_t>(input) * weight_.size();
+      return GradientTarget{both.slice(first, weight_.shape()), false};
+    };
+    const auto weight = place(0), bias = place(1);
     run(LayerNormBackward{.grad_in = grad_in.view(),
                           .grad_weight = weight.tensor.view(),
                           .grad_bias = bias.tensor.view(),
@@ -45,6 +55,13 @@ class LayerNormNode final : public Node {
                           .accumulate_weight = weight.accumulate,
                           .accumulate_bias = bias.accumulate},
         in_.stream());
+    if (group_ != nullptr) {
+      both = group_->add_up(std::exchange(both, {}), {}, "norm gradient")();
+      for (const std::size_t input : {std::size_t{0}, std::size_t{1}})
+        if (pass.wants(input))
+          pass.give(input,
+                    both.slice(static_cast<std::int64_t>(input) * weight_.size(), weight_.shape()));
+    }
     give_to_addends(grad_in, pass);
   }
 
@@ -59,6 +76,7 @@ class LayerNormNode final : public Node {
   }
 
   Tensor in_, weight_, mean_, rstd_;
+  TensorGroup* group_;
 };
 
 Tensor like(const Tensor& x) {
@@ -88,7 +106,7 @@ Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
 }
 
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
-                                const Tensor& bias, double epsilon) {
+                                const Tensor& bias, double epsilon, TensorGroup* group) {
   require_width(stream, weight);
   check(!branch || stream.shape() == branch.shape(),
         "a residual branch must have the shape of its stream");
@@ -124,7 +142,7 @@ ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, cons
                    in.stream());
                return out;
              });
-  const auto node = std::make_shared<LayerNormNode>(in, weight, mean, rstd);
+  const auto node = std::make_shared<LayerNormNode>(in, weight, mean, rstd, group);
   // The gradients of both outputs meet in one pass, and with the same rounding, whether the stream
   // was added up here or before.
   if (!branch) result.sum = stream.detach();

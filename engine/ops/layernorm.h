@@ -2,6 +2,7 @@
 
 #include "engine/ops/recall.h"
 #include "engine/tensor.h"
+#include "engine/tensor_group.h"
 
 namespace sluice {
 
@@ -16,8 +17,9 @@ struct ResidualNorm {
   /// nothing is recorded.
   Recall recall{};
 };
-/// Without a branch the sum is the stream.
+/// Without a branch the sum is the stream. Where ranks divide the tokens, the gradients of weight
+/// and bias are added up over the `group`.
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
-                                const Tensor& bias, double epsilon);
+                                const Tensor& bias, double epsilon, TensorGroup* group = nullptr);
 
 }  // namespace sluice

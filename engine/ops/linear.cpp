@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <utility>
+
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/column_sum.h"
@@ -12,8 +15,12 @@ namespace {
 
 class LinearNode final : public Node {
  public:
-  LinearNode(Recall x, Tensor weight, TensorGroup* columns)
-      : x_(std::move(x)), weight_(std::move(weight)), columns_(columns) {}
+  LinearNode(Recall x, Tensor weight, const LinearOptions& options)
+      : x_(std::move(x)),
+        weight_(std::move(weight)),
+        columns_(options.columns),
+        rows_(options.rows),
+        tokens_(options.tokens) {}
 
   std::string_view name() const override { return "linear"; }
   std::vector<SavedTensor> saved() const override {
@@ -23,26 +30,31 @@ class LinearNode final : public Node {
   }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    const Tensor& grad = grad_outputs[0];
+    const Tensor grad = rows_ != nullptr
+                            ? rows_->collect(grad_outputs[0], tokens_, "output gradient")
+                            : grad_outputs[0];
     const std::int64_t in = weight_.dim(0);
     const std::int64_t out = weight_.dim(1);
     const std::int64_t rows = grad.size() / out;
     const DType sums = accumulator_of(weight_.dtype());
     const bool tf32 = weight_.device()->tf32();
     Tensor grad_x;
-    std::function<void()> wait;
+    std::function<Tensor()> sum;
     if (pass.wants(0)) {
-      grad_x = Tensor::empty(weight_.device(), inputs()[0].shape, weight_.dtype());
+      Shape shape = grad.shape();
+      shape.back() = in;
+      grad_x = Tensor::empty(weight_.device(), shape, weight_.dtype());
       run(Gemm{.out = grad_x.view({rows, in}),
                .a = grad.view({rows, out}),
                .b = weight_.view(),
                .transpose_b = true,
                .tf32 = tf32},
           grad.stream());
-      if (columns_ != nullptr) wait = columns_->add_up(grad_x, "input gradient");
+      if (columns_ != nullptr)
+        sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
     }
     if (pass.wants(1)) {
-      const Tensor x = x_();
+      const Tensor x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
       const auto target = pass.target(1, sums);
       run(Gemm{.out = target.tensor.view(),
                .a = x.view({rows, in}),
@@ -59,14 +71,15 @@ class LinearNode final : public Node {
                     .accumulate = target.accumulate},
           grad.stream());
     }
-    if (wait) wait();
+    if (sum) grad_x = sum();
     if (grad_x) pass.give(0, grad_x);
   }
 
  private:
   Recall x_;
   Tensor weight_;
-  TensorGroup* columns_;
+  TensorGroup *columns_, *rows_;
+  Shape tokens_;
 };
 
 class LinearTransposedNode final : public Node {
@@ -124,21 +137,24 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const std::int64_t in = weight.dim(0);
   const std::int64_t out = weight.dim(1);
   require_width(x, in, weight);
-  const std::int64_t rows = x.size() / in;
-  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), out), x.dtype());
+  const Tensor all =
+      options.columns != nullptr ? options.columns->collect(x, options.tokens, "input") : x;
+  const std::int64_t rows = all.size() / in;
+  Tensor result = Tensor::empty(x.device(), with_last(all.shape(), out), x.dtype());
   const bool adds_bias = bias && (options.rows == nullptr || options.rows->rank() == 0);
   run(Gemm{.out = result.view({rows, out}),
-           .a = x.view({rows, in}),
+           .a = all.view({rows, in}),
            .b = weight.view(),
            .bias = adds_bias ? bias.view() : View{},
            .tf32 = x.device()->tf32()},
       x.stream());
-  if (options.rows != nullptr) options.rows->add_up(result, "output")();
+  if (options.rows != nullptr)
+    result = options.rows->add_up(std::exchange(result, {}), options.tokens, "output")();
   if (recording({x, weight, bias})) {
     Tensor* const outputs[] = {&result};
-    attach(std::make_shared<LinearNode>(options.recall ? options.recall : Recall(x), weight,
-                                        options.columns),
-           {x, weight, bias}, outputs);
+    attach(
+        std::make_shared<LinearNode>(options.recall ? options.recall : Recall(x), weight, options),
+        {x, weight, bias}, outputs);
   }
   return result;
 }

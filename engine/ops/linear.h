@@ -14,6 +14,8 @@ struct LinearOptions {
   /// Ranks that divide the weight by its rows: each has some of x. Their parts of the result are
   /// added up; the bias is the first rank's to add, its gradient the same for all.
   TensorGroup* rows = nullptr;
+  /// See TensorGroup: of x where columns are divided, of the result where rows are.
+  Shape tokens{};
 };
 
 /// x W + b over the last dimension. x: [..., in]; weight: [in, out] as Hugging Face's Conv1D stores

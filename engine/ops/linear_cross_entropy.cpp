@@ -20,20 +20,22 @@ namespace {
 /// other ranks have of it has been added.
 class LinearCrossEntropyNode final : public Node {
  public:
-  LinearCrossEntropyNode(Tensor grad_hidden, std::function<void()> wait)
-      : grad_hidden_(std::move(grad_hidden)), wait_(std::move(wait)) {}
+  LinearCrossEntropyNode(Tensor grad_hidden, std::function<Tensor()> sum)
+      : grad_hidden_(std::move(grad_hidden)), sum_(std::move(sum)) {}
 
   std::string_view name() const override { return "linear_cross_entropy"; }
-  std::vector<SavedTensor> saved() const override { return {{"grad_hidden", grad_hidden_}}; }
+  std::vector<SavedTensor> saved() const override {
+    if (!grad_hidden_) return {};
+    return {{"grad_hidden", grad_hidden_}};
+  }
 
   void backward(std::span<const Tensor>, Backward& pass) override {
-    if (wait_) wait_();
-    pass.give(0, std::exchange(grad_hidden_, {}));
+    pass.give(0, sum_ ? std::exchange(sum_, {})() : std::exchange(grad_hidden_, {}));
   }
 
  private:
   Tensor grad_hidden_;
-  std::function<void()> wait_;
+  std::function<Tensor()> sum_;  ///< of it, where several ranks have a part
 };
 
 /// The loss of some tokens and the gradient of their logits, as the options say.
@@ -72,9 +74,12 @@ void run_loss(const View& losses, const View& logits, const View& gradient, cons
 
 }  // namespace
 
-LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& table,
+LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& table,
                                         const Tensor& targets,
                                         const LinearCrossEntropyOptions& options) {
+  TensorGroup* const group = options.group;
+  const Tensor hidden =
+      group != nullptr ? group->collect(stream_in, options.divided, "input") : stream_in;
   const std::int64_t width = table.dim(1);
   const std::int64_t vocabulary = table.dim(0);
   const std::int64_t rows = hidden.size() / width;
@@ -87,9 +92,9 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
   const Stream stream = hidden.stream();
   const DType sums = accumulator_of(hidden.dtype());
   LinearCrossEntropy result{Tensor::empty(device, {1}, sums), Tensor::empty(device, {rows}, sums)};
-  const bool record = recording({hidden, table});
+  const bool record = recording({stream_in, table});
   Tensor grad_hidden;
-  if (record && hidden.requires_grad())
+  if (record && stream_in.requires_grad())
     grad_hidden = Tensor::empty(device, hidden.shape(), hidden.dtype());
 
   const std::int64_t chunk = std::min(options.chunk, rows);
@@ -135,13 +140,13 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& tabl
           stream);
     }
   }
-  std::function<void()> wait;
-  if (grad_hidden && options.group != nullptr)
-    wait = options.group->add_up(grad_hidden, "input gradient");
+  std::function<Tensor()> sum;
+  if (grad_hidden && group != nullptr)
+    sum = group->add_up(std::exchange(grad_hidden, {}), options.divided, "input gradient");
   run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
   if (record) {
     Tensor* const outputs[] = {&result.loss};
-    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, wait), {hidden, table}, outputs);
+    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table}, outputs);
   }
   return result;
 }

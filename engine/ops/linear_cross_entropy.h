@@ -20,6 +20,7 @@ struct LinearCrossEntropyOptions {
   /// logits of all; the parts of the gradient of `hidden` are added up.
   TensorGroup* group = nullptr;
   std::int64_t first_row = 0;
+  Shape divided{};  ///< `tokens` of hidden; see TensorGroup
 };
 
 struct LinearCrossEntropy {

@@ -22,10 +22,18 @@ std::uint64_t site(std::int64_t layer, DropoutSite place) {
   return static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(place);
 }
 
+/// Of a stream, or of this rank's stretch of one.
+Tensor drop_stream(const Tensor& x, const Shape& tokens, const TensorShare& share,
+                   const DropoutMask& mask) {
+  if (tokens.empty()) return dropout(x, mask);
+  return dropout(x, mask, {.first = share.rank * x.size(), .per_sample = tokens[1] * x.dim(-1)});
+}
+
 }  // namespace
 
 GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share)
     : layer_(layer),
+      share_(share),
       ln_1_{fmt::format("h.{}.ln_1", layer), config.n_embd, config.layer_norm_epsilon},
       ln_2_{fmt::format("h.{}.ln_2", layer), config.n_embd, config.layer_norm_epsilon},
       attention_in_{fmt::format("h.{}.attn.c_attn", layer), config.n_embd, 3 * config.n_embd},
@@ -72,13 +80,14 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
                                 KeyValueCache* cache) const {
   if (recompute_ != Recompute::block || cache != nullptr)
     return feed_forward(attend(std::move(in), dropout, cache), dropout);
-  const auto whole = [this, dropout](std::vector<Tensor> inputs) {
-    ResidualPair pair{std::move(inputs[0]), std::move(inputs[1])};
+  const Shape tokens = in.tokens;
+  const auto whole = [this, dropout, tokens](std::vector<Tensor> inputs) {
+    ResidualPair pair{std::move(inputs[0]), std::move(inputs[1]), tokens};
     pair = feed_forward(attend(std::move(pair), dropout, nullptr), dropout);
     return std::vector{pair.stream, pair.branch};
   };
   const auto out = checkpoint({std::move(in.stream), std::move(in.branch)}, leaves(), whole);
-  return {out[0], out[1]};
+  return {out[0], out[1], tokens};
 }
 
 // Both halves let go of their input as soon as it is added up: nobody keeps it for the backward
@@ -86,9 +95,10 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
 
 ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
                                KeyValueCache* cache) const {
-  const auto [stream, x, recall] = ln_1_(in.stream, in.branch);
+  const auto [stream, x, recall] = ln_1_(in.stream, in.branch, group_of(in));
+  const Shape tokens = in.tokens;
   in = {};
-  const Tensor qkv = attention_in_(x, recompute_ == Recompute::gelu_ln ? recall : Recall());
+  const Tensor qkv = attention_in_(x, recompute_ == Recompute::gelu_ln ? recall : Recall(), tokens);
   Tensor attended;
   if (cache == nullptr) {
     attended =
@@ -97,23 +107,28 @@ ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
     attended = cached_attention(qkv, keys, values, cache->length, heads_);
   }
-  return {stream, sluice::dropout(attention_out_(attended),
-                                  dropout.mask(site(layer_, DropoutSite::attention_out)))};
+  const Tensor branch = attention_out_(attended, {}, tokens);
+  return {
+      stream,
+      drop_stream(branch, tokens, share_, dropout.mask(site(layer_, DropoutSite::attention_out))),
+      tokens};
 }
 
 ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
-  const auto [sum, x, recall] = ln_2_(in.stream, in.branch);
+  const auto [sum, x, recall] = ln_2_(in.stream, in.branch, group_of(in));
+  const Shape tokens = in.tokens;
   in = {};
   const bool norms = recompute_ == Recompute::gelu_ln;
   const GeluMlpRecompute recompute{.gelu = norms || recompute_ == Recompute::gelu,
                                    .x = norms ? recall : Recall()};
-  return {sum, sluice::dropout(gelu_mlp(x,
-                                        {.weight_in = mlp_in_.weight,
-                                         .bias_in = mlp_in_.bias,
-                                         .weight_out = mlp_out_.weight,
-                                         .bias_out = mlp_out_.bias},
-                                        recompute, mlp_in_.divided.columns),
-                               dropout.mask(site(layer_, DropoutSite::mlp_out)))};
+  const GeluMlpWeights weights{.weight_in = mlp_in_.weight,
+                               .bias_in = mlp_in_.bias,
+                               .weight_out = mlp_out_.weight,
+                               .bias_out = mlp_out_.bias};
+  const Tensor branch = gelu_mlp(x, weights, recompute, {.group = share_.group, .tokens = tokens});
+  return {sum,
+          drop_stream(branch, tokens, share_, dropout.mask(site(layer_, DropoutSite::mlp_out))),
+          tokens};
 }
 
 GPT2::GPT2(const GPT2Config& config, const TensorShare& share)
@@ -169,15 +184,20 @@ void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
     blocks_[layer]->set_recompute(per_layer[layer]);
 }
 
+Shape GPT2::divided(const Shape& tokens) const {
+  const bool divides = share_.divides_tokens && tokens[0] * tokens[1] % share_.size == 0;
+  return divides ? tokens : Shape();
+}
+
 ResidualPair GPT2::embed(const Tensor& tokens, const DropoutSource& dropout,
-                         std::int64_t first_position) const {
+                         std::int64_t first_position, const Shape& divided) const {
   before_weights(0);
   const EmbeddingOptions options{.first_position = first_position,
                                  .group = share_.group,
-                                 .first_row = shard_.vocabulary.begin};
-  return {sluice::dropout(embedding(tokens, token_embedding_, position_embedding_, options),
-                          dropout.mask(0)),
-          {}};
+                                 .first_row = shard_.vocabulary.begin,
+                                 .divided = divided};
+  const Tensor stream = embedding(tokens, token_embedding_, position_embedding_, options);
+  return {drop_stream(stream, divided, share_, dropout.mask(0)), {}, divided};
 }
 
 ResidualPair GPT2::blocks(const GPT2Part& part, ResidualPair pair, const DropoutSource& dropout,
@@ -191,7 +211,7 @@ ResidualPair GPT2::blocks(const GPT2Part& part, ResidualPair pair, const Dropout
 
 Tensor GPT2::normalized(const ResidualPair& in) const {
   before_weights(config_.n_layer);
-  return final_norm_(in.stream, in.branch).normalized;
+  return final_norm_(in.stream, in.branch, in.tokens.empty() ? nullptr : share_.group).normalized;
 }
 
 Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
@@ -218,13 +238,18 @@ LinearCrossEntropy GPT2::predict(const Tensor& hidden_states, const Tensor& targ
   LinearCrossEntropyOptions here = options;
   here.group = share_.group;
   here.first_row = shard_.vocabulary.begin;
+  if (hidden_states.size() < targets.size() * config_.n_embd) here.divided = targets.shape();
   return linear_cross_entropy(hidden_states, head_table(), targets, here);
 }
 
 LinearCrossEntropy GPT2::loss(const Tensor& tokens, const Tensor& targets,
                               const LinearCrossEntropyOptions& options,
                               const DropoutSource& dropout) const {
-  return predict(hidden(tokens, dropout), targets, options);
+  ResidualPair pair = embed(tokens, dropout, 0, divided(tokens.shape()));
+  pair = blocks({0, config_.n_layer}, std::move(pair), dropout, nullptr);
+  const Tensor hidden_states = normalized(pair);
+  pair = {};
+  return predict(hidden_states, targets, options);
 }
 
 }  // namespace sluice

@@ -20,7 +20,8 @@ namespace sluice {
 /// LayerNorm adds them, in one pass over memory.
 struct ResidualPair {
   Tensor stream;
-  Tensor branch;  ///< none before the first block
+  Tensor branch;   ///< none before the first block
+  Shape tokens{};  ///< see TensorGroup
 };
 
 /// One pre-LayerNorm transformer block (Radford et al., 2019).
@@ -36,10 +37,14 @@ class GPT2Block final : public Module {
  private:
   ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
   ResidualPair feed_forward(ResidualPair in, const DropoutSource& dropout) const;
+  TensorGroup* group_of(const ResidualPair& pair) const {
+    return pair.tokens.empty() ? nullptr : share_.group;
+  }
   std::vector<Tensor> leaves() const;
 
   Recompute recompute_ = Recompute::none;
   std::int64_t layer_;
+  TensorShare share_;
   int heads_, first_head_;
   LayerNormLayer ln_1_, ln_2_;
   LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
@@ -80,13 +85,18 @@ class GPT2 final : public Module {
   void set_head_table(const Tensor& table) { head_table_ = table; }
   const Tensor& token_embedding() const { return token_embedding_; }
 
+  /// [B, T] itself where ranks divide the tokens of the stream in training, which they do if each
+  /// gets as many; else empty.
+  Shape divided(const Shape& tokens) const;
+
   // A forward pass in its pieces.
+  /// `divided`: see above.
   ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
-                     std::int64_t first_position = 0) const;
+                     std::int64_t first_position = 0, const Shape& divided = {}) const;
   ResidualPair blocks(const GPT2Part& part, ResidualPair in, const DropoutSource& dropout,
                       KeyValueCache* cache) const;
   Tensor normalized(const ResidualPair& in) const;
-  /// Of hidden states; see LinearCrossEntropy for the rules of recording.
+  /// Of hidden states, all or this rank's; see LinearCrossEntropy for the rules of recording.
   LinearCrossEntropy predict(const Tensor& hidden_states, const Tensor& targets,
                              const LinearCrossEntropyOptions& options) const;
 

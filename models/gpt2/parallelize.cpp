@@ -116,7 +116,9 @@ std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const s
 }
 
 Stage::Boundary GPT2Stage::input(int) const {
-  return {{data_.rows, data_.seq_len, model_.config().n_embd}, dtype_};
+  const std::int64_t width = model_.config().n_embd;
+  if (divided().empty()) return {{data_.rows, data_.seq_len, width}, dtype_};
+  return {{data_.rows * data_.seq_len / model_.share().size, width}, dtype_};
 }
 
 Tensor GPT2Stage::ids(std::span<const std::int32_t> all, int micro_batch) const {
@@ -128,8 +130,8 @@ Tensor GPT2Stage::ids(std::span<const std::int32_t> all, int micro_batch) const 
 Tensor GPT2Stage::forward(int micro_batch, const Tensor& input) {
   DropoutSource dropout = data_.dropout;
   dropout.first_sample += micro_batch * data_.rows;
-  ResidualPair pair{input, {}};
-  if (part_.first == 0) pair = model_.embed(ids(data_.tokens, micro_batch), dropout);
+  ResidualPair pair{input, {}, divided()};
+  if (part_.first == 0) pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided());
   pair = model_.blocks(part_, std::move(pair), dropout, nullptr);
   // What the next LayerNorm would add up is added up here: half as much to send, the same bits.
   if (part_.last < model_.config().n_layer) return add(pair.stream, pair.branch);

@@ -45,6 +45,7 @@ class GPT2Stage final : public Stage {
 
  private:
   Tensor ids(std::span<const std::int32_t> all, int micro_batch) const;
+  Shape divided() const { return model_.divided({data_.rows, data_.seq_len}); }
 
   const GPT2& model_;
   GPT2Part part_;

@@ -87,6 +87,9 @@ TEST_CASE("every pair of axes, and all three, train as one process", "[tensor]")
       {4, {{"--pp", "2"}, {"--tp", "2"}, {"--stash", "input"}, {"--recompute", "block"}}},
       {4, {{"--dp", "2"}, {"--pp", "2"}, {"--zero", "1"}}},
       {8, Flags{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--zero", "1"}} + interleaved},
+      {4, {{"--tp", "4"}, {"--sequence-parallel", "true"}}},
+      {8, Flags{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--sequence-parallel", "true"}} +
+              interleaved},
   };
   for (const auto& [ranks, flags] : rows) {
     INFO(shown(ranks, flags));
@@ -151,6 +154,11 @@ TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
   refused(runs, 4, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}},
           {"--dp 2 x --pp 2 x --tp 2 needs 8 ranks", "4 were started"});
   refused(runs, 2, {{"--tp", "2"}, {"--optimizer", "adafactor"}}, {"adafactor", "--tp 2", "adamw"});
+  refused(runs, 1, {{"--sequence-parallel", "true"}}, {"--sequence-parallel", "--tp"});
+  refused(
+      runs, 2,
+      {{"--tp", "2"}, {"--sequence-parallel", "true"}, {"--seq-len", "9"}, {"--micro-batch", "1"}},
+      {"--sequence-parallel", "1 x 9 = 9 tokens", "--tp 2"});
   refused(runs, 2, {{"--tp", "2"}, {"--state-layout", "int8"}}, {"int8", "--tp 2", "bf16mv"});
 }
 

@@ -15,8 +15,11 @@
 namespace sluice::test {
 namespace {
 
-TensorShare share_of(CommunicatorGroup& group) {
-  return {.rank = group.rank(), .size = group.size(), .group = &group};
+TensorShare share_of(CommunicatorGroup& group, bool divides_tokens = false) {
+  return {.rank = group.rank(),
+          .size = group.size(),
+          .group = &group,
+          .divides_tokens = divides_tokens};
 }
 
 /// What all ranks together find in one forward and backward pass.
@@ -72,16 +75,20 @@ TEST_CASE("ranks that divide the matrices give the reference's logits, losses an
   struct Row {
     const char* name;
     int ranks;
+    bool divides_tokens;
   };
-  const auto [name, ranks] = GENERATE(Row{"tiny", 2}, Row{"odd", 2}, Row{"odd", 4}, Row{"odd", 5});
+  const auto [name, ranks, divides_tokens] =
+      GENERATE(Row{"tiny", 2, false}, Row{"tiny", 2, true}, Row{"odd", 2, false},
+               Row{"odd", 2, true}, Row{"odd", 4, false}, Row{"odd", 5, false});
   const auto fixture = Fixture::open(name);
   if (!fixture) return;
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << ", " << ranks << " ranks on " << name_of(kind));
+  INFO(name << ", " << ranks << " ranks on " << name_of(kind) << ", tokens " << divides_tokens);
   Found found;
   on_tensor_ranks(ranks, kind, [&](CommunicatorGroup& group, const DevicePtr& device) {
-    const TestModel loaded = open_model(fixture->model(), device, DType::f32,
-                                        ParameterSpace::Use::training, share_of(group));
+    const TestModel loaded =
+        open_model(fixture->model(), device, DType::f32, ParameterSpace::Use::training,
+                   share_of(group, divides_tokens));
     const Shape shape{fixture->hyper("batch"), fixture->hyper("seq")};
     run_rank(loaded, Tensor::from_tokens(device, shape, fixture->ids("input_ids")),
              Tensor::from_tokens(device, shape, fixture->ids("targets")), found);
@@ -104,10 +111,11 @@ TEST_CASE("in double, ranks and one process agree to rounding, dropout included"
   const GPT2Config config{
       .n_layer = 2, .n_head = 5, .n_embd = 20, .vocab_size = 37, .n_positions = 12};
   const int ranks = GENERATE(2, 4, 5);
+  const bool divides_tokens = GENERATE(false, true);  // 24 of them: 5 ranks keep all
   const Recompute mode = GENERATE(Recompute::none, Recompute::gelu_ln, Recompute::block);
   const DropoutSource dropout{.seed = 7, .step = 3, .first_sample = 5, .probability = 0.2f};
   const auto tokens = random_ids(24, 37, 3), targets = random_ids(24, 37, 4);
-  INFO(ranks << " ranks, recompute " << static_cast<int>(mode));
+  INFO(ranks << " ranks, recompute " << static_cast<int>(mode) << ", tokens " << divides_tokens);
   Found alone, found;
   const auto run = [&](const TensorShare& share, const DevicePtr& device, Found& into) {
     const TestModel made =
@@ -124,7 +132,7 @@ TEST_CASE("in double, ranks and one process agree to rounding, dropout included"
   };
   run({}, make_cpu_device(), alone);
   on_tensor_ranks(ranks, DeviceKind::cpu, [&](CommunicatorGroup& group, const DevicePtr& device) {
-    run(share_of(group), device, found);
+    run(share_of(group, divides_tokens), device, found);
   });
   for (const Values& losses : found.losses)
     CHECK(worst_difference(losses, alone.losses.front()) <= 1e-13);
