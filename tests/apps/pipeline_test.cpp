@@ -47,25 +47,8 @@ RunBits train_with_two_tables(const TrainingTask& task, std::int64_t steps) {
     training.space.forget_gradients();
     forget_gradient(head);
     double loss = 0;
-    for (std::int64_t row = 0; row < task.batch_size; ++row) {
-      const auto part = [&](const std::vector<std::int32_t>& ids) {
-        return Tensor::from_tokens(
-            run.device(), {1, task.seq_len},
-            std::span(ids).subspan(static_cast<std::size_t>(row * task.seq_len),
-                                   static_cast<std::size_t>(task.seq_len)));
-      };
-      const Tensor result =
-          training.model
-              .loss(part(batch.tokens), part(batch.targets),
-                    {.scale = 1.0 / static_cast<double>(task.batch_size * task.seq_len)},
-                    {.seed = setup.trainer.seed,
-                     .step = static_cast<std::uint64_t>(step),
-                     .first_sample = batch.first_sequence + row,
-                     .probability = static_cast<float>(task.dropout)})
-              .loss;
-      loss += result.item();
-      backward(result);
-    }
+    for (const double row : run.accumulate(batch, step, 1))
+      loss += row;
     training.space.settle_gradients();
     const auto first = table.tensor->grad().to_host(), second = head.grad().to_host();
     std::vector<float> sum(first.size());
