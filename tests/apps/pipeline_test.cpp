@@ -218,37 +218,6 @@ TEST_CASE("narrow moments in a pipeline", "[ranks][pipeline][threads]") {
   }
 }
 
-TEST_CASE("validation in a pipeline is that of one process", "[ranks][pipeline][threads]") {
-  TrainingTask task = task_for(4, 4);
-  const auto tokens = tokens_in_memory(random_ids(8 * 23 + 3, 80, 3));
-  const MemoryChoice choice = task.resident();
-  for (const std::int64_t batches : {1, 2, 9, 100}) {
-    CAPTURE(batches);
-    task.dp.reset();
-    task.pp = task.virtual_stages = 1;
-    task.pipeline = "";
-    double expected = 0;
-    const auto evaluate = [&] {
-      std::vector<double> losses;
-      std::mutex mutex;
-      on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
-        TrainingRun run(task, choice, device, {}, ranks);
-        const double loss = run.training().trainer.evaluate(*tokens, batches);
-        run.step();  // and training goes on
-        const std::lock_guard lock(mutex);
-        losses.push_back(loss);
-      });
-      return losses;
-    };
-    expected = evaluate()[0];
-    task.pipeline = "interleaved";
-    task.pp = task.virtual_stages = 2;
-    CHECK(evaluate() == std::vector(2, expected));
-    task.dp = 2;
-    CHECK(evaluate() == std::vector(4, expected));
-  }
-}
-
 TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
           "[ranks][pipeline][plan][threads]") {
   const auto tokens = tokens_in_memory(random_ids(8 * 40 + 1, 80, 3));

@@ -22,13 +22,14 @@ DevicePtr device_of(DeviceKind kind, int rank) {
 }  // namespace
 
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
-             const RankOfMesh& body) {
+             const RankOfMesh& body, double timeout) {
   const Mesh mesh{.dp = static_cast<int>(task.dp.value_or(1)), .pp = static_cast<int>(task.pp)};
   run_on_threads(mesh.size(), [&](std::unique_ptr<Transport> made) {
     const ThreadCount one(1);
     const std::shared_ptr<Transport> transport(std::move(made));
     const int rank = transport->rank(), replica = mesh.replica(rank);
-    const Communicator::Options options{.timeout = 60, .together = std::make_shared<Progress>()};
+    const Communicator::Options options{
+        .timeout = timeout, .checked = true, .together = std::make_shared<Progress>()};
     const DevicePtr device = device_of(kind, rank);
     const RunSetup setup = task.setup(kind, choice);
     const std::size_t largest = largest_exchange(task.options(), setup, choice, mesh.dp);
