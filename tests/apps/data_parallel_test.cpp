@@ -2,7 +2,6 @@
 #include <mutex>
 
 #include "apps/train/memory_plan.h"
-#include "engine/autograd.h"
 #include "tests/support/devices.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu.h"
@@ -66,26 +65,8 @@ RunBits train_in_order(int ranks, const TrainingTask& task, const MemoryChoice& 
     for (int rank = 0; rank < ranks; ++rank) {
       const Batch batch = share_of(whole, rank, ranks, task.batch_size);
       training.space.forget_gradients();
-      const std::int64_t rows = task.batch_size / ranks;
-      for (std::int64_t row = 0; row < rows; row += choice.micro_batch) {
-        const auto part = [&](const std::vector<std::int32_t>& ids) {
-          return Tensor::from_tokens(
-              run.device(), {choice.micro_batch, task.seq_len},
-              std::span(ids).subspan(static_cast<std::size_t>(row * task.seq_len),
-                                     static_cast<std::size_t>(choice.micro_batch * task.seq_len)));
-        };
-        const Tensor one =
-            training.model
-                .loss(part(batch.tokens), part(batch.targets),
-                      {.scale = 1.0 / static_cast<double>(task.batch_size * task.seq_len)},
-                      {.seed = setup.trainer.seed,
-                       .step = static_cast<std::uint64_t>(step),
-                       .first_sample = batch.first_sequence + row,
-                       .probability = static_cast<float>(task.dropout)})
-                .loss;
-        loss += one.item();
-        backward(one);
-      }
+      for (const double one : run.accumulate(batch, step, choice.micro_batch))
+        loss += one;
       training.space.settle_gradients();
       const Tensor& gradients = training.space.gradients(false);
       std::vector<float> mine(static_cast<std::size_t>(gradients.size()));

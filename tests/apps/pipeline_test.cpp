@@ -47,25 +47,8 @@ RunBits train_with_two_tables(const TrainingTask& task, std::int64_t steps) {
     training.space.forget_gradients();
     forget_gradient(head);
     double loss = 0;
-    for (std::int64_t row = 0; row < task.batch_size; ++row) {
-      const auto part = [&](const std::vector<std::int32_t>& ids) {
-        return Tensor::from_tokens(
-            run.device(), {1, task.seq_len},
-            std::span(ids).subspan(static_cast<std::size_t>(row * task.seq_len),
-                                   static_cast<std::size_t>(task.seq_len)));
-      };
-      const Tensor result =
-          training.model
-              .loss(part(batch.tokens), part(batch.targets),
-                    {.scale = 1.0 / static_cast<double>(task.batch_size * task.seq_len)},
-                    {.seed = setup.trainer.seed,
-                     .step = static_cast<std::uint64_t>(step),
-                     .first_sample = batch.first_sequence + row,
-                     .probability = static_cast<float>(task.dropout)})
-              .loss;
-      loss += result.item();
-      backward(result);
-    }
+    for (const double row : run.accumulate(batch, step, 1))
+      loss += row;
     training.space.settle_gradients();
     const auto first = table.tensor->grad().to_host(), second = head.grad().to_host();
     std::vector<float> sum(first.size());
@@ -232,37 +215,6 @@ TEST_CASE("narrow moments in a pipeline", "[ranks][pipeline][threads]") {
     const RunBits expected = train_pipelined(task, task.resident(layout), 5);
     task.pp = 2;
     CHECK(first_difference(expected, train_pipelined(task, task.resident(layout), 5)) == "");
-  }
-}
-
-TEST_CASE("validation in a pipeline is that of one process", "[ranks][pipeline][threads]") {
-  TrainingTask task = task_for(4, 4);
-  const auto tokens = tokens_in_memory(random_ids(8 * 23 + 3, 80, 3));
-  const MemoryChoice choice = task.resident();
-  for (const std::int64_t batches : {1, 2, 9, 100}) {
-    CAPTURE(batches);
-    task.dp.reset();
-    task.pp = task.virtual_stages = 1;
-    task.pipeline = "";
-    double expected = 0;
-    const auto evaluate = [&] {
-      std::vector<double> losses;
-      std::mutex mutex;
-      on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
-        TrainingRun run(task, choice, device, {}, ranks);
-        const double loss = run.training().trainer.evaluate(*tokens, batches);
-        run.step();  // and training goes on
-        const std::lock_guard lock(mutex);
-        losses.push_back(loss);
-      });
-      return losses;
-    };
-    expected = evaluate()[0];
-    task.pipeline = "interleaved";
-    task.pp = task.virtual_stages = 2;
-    CHECK(evaluate() == std::vector(2, expected));
-    task.dp = 2;
-    CHECK(evaluate() == std::vector(4, expected));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
+#include "engine/ops/add.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/embedding.h"
@@ -107,6 +108,21 @@ TEST_CASE("gelu, relu and dropout have the gradients of their formulas", "[gradi
                   {random_tensor(cpu, {4, 3, 13}, 3)}) == "");
 }
 
+TEST_CASE("add gives both inputs the gradient of their sum", "[gradient]") {
+  const auto cpu = device();
+  const Leaves leaves{random_tensor(cpu, {3, 5, 7}, 1), random_tensor(cpu, {3, 5, 7}, 2)};
+  CHECK(gradcheck([](const Leaves& in) { return add(in[0], in[1]); }, leaves) == "");
+  // The same tensor twice.
+  CHECK(gradcheck([](const Leaves& in) { return add(in[0], in[0]); }, {leaves[0]}) == "");
+  // Both receive the same tensor, and one of them adds to it.
+  CHECK(gradcheck(
+            [](const Leaves& in) {
+              const Tensor sum = add(in[0], in[1]);
+              return add(add(gelu(in[0]), sum), in[0]);
+            },
+            leaves) == "");
+}
+
 TEST_CASE("layernorm has the gradient of its formula", "[gradient]") {
   const auto cpu = device();
   const auto function = [](const Leaves& in) { return layernorm(in[0], in[1], in[2], 1e-5); };
@@ -149,6 +165,37 @@ TEST_CASE("residual_layernorm has the gradient of both its results", "[gradient]
               return residual_layernorm(in[0], in[0], in[1], in[2], 1e-5).normalized;
             },
             {leaves[0], leaves[2], leaves[3]}) == "");
+}
+
+TEST_CASE("residual_layernorm without a branch has the gradient of both its results",
+          "[gradient]") {
+  const auto cpu = device();
+  const std::int64_t width = 19;
+  const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {width}, 2),
+                      random_tensor(cpu, {width}, 3)};
+  const auto norm = [](const Leaves& in) {
+    return residual_layernorm(in[0], {}, in[1], in[2], 1e-5);
+  };
+  CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              return norm({in[0], leaves[1].detach(), leaves[2].detach()}).sum;
+            },
+            {leaves[0]}) == "");
+  // Both results flow on, as in the first block of a stage.
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto [sum, normalized, recall] = norm(in);
+              return add(sum, gelu(normalized));
+            },
+            leaves) == "");
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto first = norm({gelu(in[0]), in[1], in[2]});
+              return residual_layernorm(first.sum, gelu(first.normalized), in[1], in[2], 1e-5)
+                  .normalized;
+            },
+            leaves) == "");
 }
 
 TEST_CASE("residual sums whose inputs are used again keep their gradients apart", "[gradient]") {

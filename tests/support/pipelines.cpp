@@ -14,12 +14,13 @@
 namespace sluice::test {
 
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
-             const RankOfMesh& body) {
+             const RankOfMesh& body, double timeout) {
   const Mesh mesh = planned_mesh(task.options());
   run_on_threads(mesh.size(), [&](std::unique_ptr<Transport> made) {
     const ThreadCount one(1);
     const std::shared_ptr<Transport> transport(std::move(made));
-    const Communicator::Options options{.timeout = 60, .together = std::make_shared<Progress>()};
+    const Communicator::Options options{.timeout = timeout,
+                                        .together = std::make_shared<Progress>()};
     const DevicePtr device = device_of_rank(kind, transport->rank());
     const auto make = [&](const Group& group) -> std::shared_ptr<Communicator> {
       if (group.members.size() == 1) return Communicator::planned(1, 0);

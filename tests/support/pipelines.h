@@ -9,9 +9,10 @@
 namespace sluice::test {
 
 using RankOfMesh = std::function<void(const Ranks&, const DevicePtr&)>;
-/// Runs `body` as every rank of the task, with the communicators and the device for it.
+/// Runs `body` as every rank of the task, with the communicators and the device for it. They wait
+/// no longer than `timeout` seconds for each other.
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
-             const RankOfMesh& body);
+             const RankOfMesh& body, double timeout = 60);
 
 /// Weights and state of what a rank has, by the names of the parameters.
 RunBits bits_by_name(TrainingRun& run);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/autograd.h"
 #include "tests/support/fixture.h"
 #include "tests/support/space.h"
 
@@ -154,6 +155,31 @@ RunBits TrainingRun::train(std::int64_t steps) {
   for (std::int64_t i = 0; i < steps; ++i)
     step();
   return bits();
+}
+
+std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t step,
+                                            std::int64_t micro_batch) {
+  const auto count = static_cast<std::size_t>(micro_batch * task_.seq_len);
+  DropoutSource dropout{.seed = task_.setup(device_->device().kind).trainer.seed,
+                        .step = static_cast<std::uint64_t>(step),
+                        .first_sample = batch.first_sequence,
+                        .probability = static_cast<float>(task_.dropout)};
+  std::vector<double> losses;
+  for (std::size_t first = 0; first < batch.tokens.size(); first += count) {
+    const auto part = [&](const std::vector<std::int32_t>& ids) {
+      return Tensor::from_tokens(device_, {micro_batch, task_.seq_len},
+                                 std::span(ids).subspan(first, count));
+    };
+    const Tensor loss =
+        training_.model
+            .loss(part(batch.tokens), part(batch.targets),
+                  {.scale = 1.0 / static_cast<double>(task_.batch_size * task_.seq_len)}, dropout)
+            .loss;
+    losses.push_back(loss.item());
+    backward(loss);
+    dropout.first_sample += micro_batch;
+  }
+  return losses;
 }
 
 RunBits TrainingRun::bits() {

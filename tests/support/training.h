@@ -70,6 +70,9 @@ class TrainingRun {
 
   const TrainStep& step();
   RunBits train(std::int64_t steps);
+  /// Forward and backward of micro-batches one after another, without the trainer; gradients are
+  /// added to those that are there. Their losses.
+  std::vector<double> accumulate(const Batch& batch, std::int64_t step, std::int64_t micro_batch);
   /// Waits for updates that are under way, then reads everything; of several ranks the first has
   /// all of it.
   RunBits bits();
