@@ -69,4 +69,10 @@ void Shard::put(std::int64_t first, std::span<const std::byte> mine, std::size_t
                });
 }
 
+Shard::Range part_of(std::int64_t count, int rank, int ranks) {
+  const std::int64_t each = count / ranks, more = count % ranks;
+  const std::int64_t begin = rank * each + std::min<std::int64_t>(rank, more);
+  return {begin, begin + each + (rank < more ? 1 : 0)};
+}
+
 }  // namespace sluice

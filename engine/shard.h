@@ -69,4 +69,7 @@ class Shard {
   std::int64_t kept_period_ = 0;
 };
 
+/// Rank r's of `count` rows or columns; what does not divide evenly gives the first ranks one more.
+Shard::Range part_of(std::int64_t count, int rank, int ranks);
+
 }  // namespace sluice

@@ -2,21 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "kernels/base/error.h"
 
 namespace sluice {
-namespace {
-
-Shard::Range part_of(std::int64_t count, int rank, int ranks) {
-  const std::int64_t each = count / ranks, more = count % ranks;
-  const std::int64_t begin = rank * each + std::min<std::int64_t>(rank, more);
-  return {begin, begin + each + (rank < more ? 1 : 0)};
-}
-
-}  // namespace
-
 GPT2Shard::GPT2Shard(const GPT2Config& config, int rank, int ranks)
     : heads(part_of(config.n_head, rank, ranks)),
       inner(part_of(config.inner(), rank, ranks)),

@@ -8,7 +8,7 @@
 namespace sluice {
 
 /// What one of `ranks` tensor-parallel ranks has of a GPT-2: some of every block's heads, of the
-/// MLP's width and of the vocabulary. What does not divide evenly gives the first ranks one more.
+/// MLP's width and of the vocabulary, as part_of says.
 struct GPT2Shard {
   GPT2Shard(const GPT2Config& config, int rank, int ranks);
 

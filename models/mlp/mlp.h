@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "engine/ops/linear_cross_entropy.h"
+#include "engine/shard.h"
+#include "engine/tensor_group.h"
 #include "models/layers.h"
 #include "models/module.h"
 
@@ -16,11 +18,17 @@ struct MlpConfig {
   std::int64_t width = 0;
   std::int64_t layers = 1;
   std::int64_t classes = 0;
+  /// If above 0, a layer is (linear to `hidden`, ReLU, linear back to `width`, LayerNorm): a pair
+  /// that ranks can divide, the first by columns and the second by rows, with one sum over the
+  /// ranks forward and one backward (Shoeybi et al., "Megatron-LM", 2019, section 3).
+  std::int64_t hidden = 0;
 };
 
 class Mlp final : public Module {
  public:
-  explicit Mlp(const MlpConfig& config);
+  /// `share`: of several ranks that divide the pairs and the classes. Throws Error (usage) with the
+  /// arithmetic where they cannot.
+  explicit Mlp(const MlpConfig& config, const TensorShare& share = {});
 
   const MlpConfig& config() const { return config_; }
   std::vector<Parameter> parameters() override;
@@ -30,8 +38,10 @@ class Mlp final : public Module {
   Tensor hidden(const Tensor& x) const { return hidden(x, 0, config_.layers); }
   /// Through layers [first, last).
   Tensor hidden(const Tensor& x, std::int64_t first, std::int64_t last) const;
-  /// [rows, classes]
+  /// [rows, classes]; of several ranks each has those of its part of the classes.
   Tensor logits(const Tensor& x) const;
+  /// The likeliest class of each row, from all ranks.
+  std::vector<std::int32_t> classify(const Tensor& x) const;
   /// targets: [rows] i32. See LinearCrossEntropy for the rules of recording.
   LinearCrossEntropy loss(const Tensor& x, const Tensor& targets,
                           const LinearCrossEntropyOptions& options) const {
@@ -42,8 +52,15 @@ class Mlp final : public Module {
                              const LinearCrossEntropyOptions& options) const;
 
  private:
+  Shard::Range part(std::int64_t count, int rank) const {
+    return part_of(count, rank, share_.size);
+  }
+  void divide();
+
   MlpConfig config_;
+  TensorShare share_;
   std::vector<LinearLayer> linears_;
+  std::vector<LinearLayer> linears_back_;  ///< of pairs, else none
   std::vector<LayerNormLayer> norms_;
   Tensor classifier_;
 };
