@@ -8,6 +8,7 @@
 #include "apps/train/progress.h"
 #include "apps/train/scaling_report.h"
 #include "apps/train/sizes.h"
+#include "apps/train/tensor_report.h"
 
 namespace sluice {
 namespace {
@@ -59,8 +60,9 @@ std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& 
       static_cast<double>(o.batch_size) * static_cast<double>(setup.trainer.seq_len);
   return fmt::format(
       "{:.2f} s a step, {:.0f} tokens/s: forward {:.2f}, backward {:.2f}, recompute {:.2f}, update "
-      "{:.2f}, stall {:.2f}",
-      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall);
+      "{:.2f}, stall {:.2f}{}",
+      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall,
+      o.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
 }
 
 }  // namespace
@@ -80,9 +82,10 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
                            setup.trainer.seq_len, choice.micro_batch));
   row("device", profile.name);
-  text += fmt::format("\n{:<24} {:>14} {:>10}\n",
-                      fmt::format("{} memory{}", device, setup.pipeline ? ", rank 0" : ""), "bytes",
-                      "GiB");
+  text +=
+      fmt::format("\n{:<24} {:>14} {:>10}\n",
+                  fmt::format("{} memory{}", device, setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
+                  "bytes", "GiB");
   const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
     if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
   };
@@ -134,7 +137,8 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
                 {"backward", plan.time.backward},
                 {"recompute", plan.time.recompute},
                 {"update", plan.time.update},
-                {"stall", plan.time.stall}}},
+                {"stall", plan.time.stall},
+                {"tensor", plan.time.tensor}}},
               {"bytes_each_way", plan.time.bytes_each_way}};
     if (setup.pipeline) json.erase("predicted_seconds");
     return json;
@@ -164,6 +168,8 @@ void print_plan(const TrainOptions& o) {
   if (target.setup.pipeline)
     pipeline =
         report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
+  std::optional<TensorReport> tensor;
+  if (o.tp > 1) tensor = report_tensor(o, target.setup, target.profile, planned.chosen.choice);
   write_schedule(o, pipeline ? &*pipeline : nullptr);
   if (o.json) {
     Json json = plan_json(o, target.setup, target.profile, planned);
@@ -171,12 +177,14 @@ void print_plan(const TrainOptions& o) {
       json["pipeline"] = pipeline_json(*pipeline);
     else
       add_scaling(json, o, task);
+    if (tensor) json["tensor"] = tensor_json(*tensor);
     if (!target.note.empty()) json["note"] = target.note;
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
   say(plan_table(o, target.setup, target.profile, planned) +
-      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)));
+      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
+      (tensor ? tensor_text(*tensor) : std::string()));
 }
 
 }  // namespace sluice
