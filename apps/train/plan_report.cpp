@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/cluster_report.h"
 #include "apps/train/pipeline_report.h"
 #include "apps/train/progress.h"
 #include "apps/train/scaling_report.h"
@@ -185,6 +186,57 @@ void print_plan(const TrainOptions& o) {
   say(plan_table(o, target.setup, target.profile, planned) +
       (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
       (tensor ? tensor_text(*tensor) : std::string()));
+}
+
+void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
+  if (!knows_shape(o))
+    fail("--gpus needs --model, or --vocab-size with a shape of your own", ErrorKind::usage);
+  if (o.scaling || !o.schedule_svg.empty() || !o.schedule_csv.empty())
+    fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
+         ErrorKind::usage);
+  if (!o.pipeline.empty() && o.pipeline != "1f1b" && o.pipeline != "gpipe" &&
+      o.pipeline != "interleaved" && o.pipeline != "layer-split")
+    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks", o.pipeline),
+         ErrorKind::usage);
+  // The machine and the model, without any division.
+  TrainOptions alone = o;
+  const TrainOptions usual;
+  alone.data.clear();
+  alone.dp = 1;
+  alone.pp = alone.tp = 1;
+  alone.zero = 0;
+  alone.pipeline = usual.pipeline;
+  alone.virtual_stages = usual.virtual_stages;
+  alone.pipeline_split = usual.pipeline_split;
+  alone.stash = usual.stash;
+  alone.max_stash = usual.max_stash;
+  const Target target = find_target(alone);
+  const auto axis = [](bool is_given, std::int64_t value) {
+    return is_given ? std::optional(value) : std::nullopt;
+  };
+  const ClusterTask task{.options = o,
+                         .pp = axis(given.pp, o.pp),
+                         .tp = axis(given.tp, o.tp),
+                         .zero = axis(given.zero, o.zero),
+                         .profile = target.profile,
+                         .precision = target.setup.precision,
+                         .config = target.setup.config,
+                         .seq_len = target.setup.trainer.seq_len,
+                         .gpus = o.gpus,
+                         .top = o.top};
+  const ClusterPlan plan = plan_cluster(task);
+  if (o.json) {
+    Json json = cluster_json(task, plan);
+    if (!target.note.empty()) json["note"] = target.note;
+    say(json.dump(2) + "\n");
+  } else {
+    if (!target.note.empty()) say("note         " + target.note + "\n");
+    say(cluster_text(task, plan));
+  }
+  if (plan.ways.empty())
+    fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
+                     to_flags(*plan.nearest, o), plan.excess),
+         ErrorKind::usage);
 }
 
 }  // namespace sluice

@@ -88,13 +88,13 @@ TensorReport report_tensor(const TrainOptions& o, const RunSetup& setup,
 std::string tensor_text(const TensorReport& report) {
   std::string text = fmt::format(
       "\ntensor       {} ranks divide the matrices; {:.4g} GB/s and {:.3g} us between them\n"
-      "{:<12} an all-reduce is of {} bytes; exposed: forward all of it, backward what half of a "
-      "weight\n{:<12} gradient's product does not hide (assumed)\n",
+      "{:<12} an all-reduce, forward, again and backward, is of {} bytes; exposed: forward all, "
+      "backward what\n{:<12} half of a weight gradient's product does not hide (assumed)\n",
       report.shards.ranks, report.shards.link.bandwidth / 1e9, report.shards.link.latency * 1e6, "",
       report.sum_bytes, "");
-  text += fmt::format("\n{:>9} {:>8} {:>8} {:>8} {:>12} {:>12} {:>12} {:>10} {:>11}\n",
-                      "all-reduce", "forward", "again", "backward", "all-gather", "payload MiB",
-                      "sent MiB", "ms", "exposed ms");
+  text += fmt::format("\n{:>10} {:>8} {:>8} {:>8} {:>12} {:>12} {:>12} {:>10} {:>11}\n", "ranks",
+                      "forward", "again", "backward", "all-gathers", "payload MiB", "sent MiB",
+                      "ms", "exposed ms");
   for (const auto& [ranks, traffic, seconds, exposed] : report.places)
     text +=
         fmt::format("{:>10} {:>8} {:>8} {:>8} {:>12} {:>12.1f} {:>12.1f} {:>10.2f} {:>11.2f}\n",
