@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <sstream>
 
 #include "apps/train/tensor_report.h"
@@ -250,6 +249,7 @@ TEST_CASE("groups that do not fit evenly into nodes use the network", "[tensor-p
   CHECK(joined.among_neighbours(16, 16).bandwidth == 1.5e9);
   CHECK(joined.between(6, 7).bandwidth == 300e9);
   CHECK(joined.between(7, 8).bandwidth == 1.5e9);
+  CHECK(joined.between(7, 8).seconds(3e9) == Approx(2 + 1e-5));
   const Json inside = tensor_of("--tp 4"), across = tensor_of("--tp 4 --ranks-per-node 2");
   CHECK(across.at("link").at("bytes_per_second") < inside.at("link").at("bytes_per_second"));
   CHECK(across.at("traffic")[0].at("seconds") > inside.at("traffic")[0].at("seconds"));
