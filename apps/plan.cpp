@@ -11,6 +11,8 @@ namespace {
 
 using namespace sluice;
 
+constexpr std::int64_t most_gpus = 1 << 16;
+
 void measure_and_save(const TrainOptions& options, const std::string& file) {
   cpu::set_threads(static_cast<int>(options.threads));
   const DeviceKind kind = choose_device(options.device);
@@ -42,6 +44,11 @@ int main(int argc, char** argv) {
              "Write what each rank of the pipeline does to this file, as --pipeline reads it");
     line.add("--scaling", options.scaling,
              "Predict steps of 1, 2, 4, ... 4096 ranks (--dp, --zero), and what they send");
+    line.add("--gpus", options.gpus,
+             "Compare ways to train on so many GPUs: all --dp x --pp x --tp, the fastest first; "
+             "flags that are given stay",
+             0, most_gpus);
+    line.add("--top", options.top, "Ways that --gpus prints", 1, 1 << 16);
     line.add_size(
         "--link-bandwidth", options.link_bandwidth,
         "What a rank sends a second within a node, such as 12.5GB; default: the device's");
@@ -57,6 +64,8 @@ int main(int argc, char** argv) {
     if (!line.parse(argc, argv)) return 0;
     if (!save_probe.empty())
       measure_and_save(options, save_probe);
+    else if (options.gpus > 0)
+      print_cluster_plan(options, {line.given("--pp"), line.given("--tp"), line.given("--zero")});
     else
       print_plan(options);
     return 0;

@@ -183,6 +183,10 @@ void CommandLine::require(const std::string& flag) {
   impl_->app.get_option(flag)->required();
 }
 
+bool CommandLine::given(const std::string& flag) const {
+  return impl_->app.get_option(flag)->count() > 0;
+}
+
 bool CommandLine::parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i)

@@ -45,6 +45,9 @@ class CommandLine {
   /// False when --help or --version was asked for and printed: the program is done.
   bool parse(int argc, const char* const* argv);
 
+  /// Whether it was: with its default value too, or in a file. After parse().
+  bool given(const std::string& flag) const;
+
   /// Every option with its value, as a file for --config.
   std::string resolved() const;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "apps/train/tensor_traffic.h"
+
 namespace sluice {
 namespace {
 
@@ -18,24 +20,81 @@ double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profi
   const double guess = wide ? profile.narrow_flops / 4 : profile.wide_flops;
   const double measured = wide ? profile.wide_flops : profile.narrow_flops;
   const double flops = measured > 0 ? measured : guess;
-  return flops * fill(rows, profile);
+  return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
 }
 
-/// Operations of a forward pass for a token.
-struct ForwardWork {
-  ForwardWork(const GPT2Config& config, std::int64_t seq_len)
-      : all(config.flops_per_token(seq_len) / 3),
-        head(2 * static_cast<double>(config.vocab_size) * static_cast<double>(config.n_embd)),
-        layer((all - head) / static_cast<double>(config.n_layer)) {}
+/// What the first of the ranks that divide the matrices has of a model.
+struct ShardSize {
+  ShardSize(const GPT2Config& config, std::int64_t ranks)
+      : shard(config, 0, static_cast<int>(ranks)),
+        embedding(config.n_embd),
+        width(shard.width.end),
+        inner(shard.inner.end),
+        vocabulary(shard.vocabulary.end),
+        // Matrices; their biases, of which those of divided rows are whole; LayerNorms.
+        block(embedding * (4 * width + 2 * inner) + (3 * width + inner + 2 * embedding) +
+              4 * embedding) {}
 
-  double all, head, layer;
+  GPT2Shard shard;
+  std::int64_t embedding, width, inner, vocabulary;
+  std::int64_t block;  ///< parameters
 };
 
-/// Seconds of what backward computes again in a block.
-double recompute_of(Recompute mode, double layer, double pass) {
+/// Operations of a forward pass for a token, on one rank.
+struct ForwardWork {
+  ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks) {
+    const ShardSize size(config, ranks);
+    const auto embedding = static_cast<double>(size.embedding);
+    const auto width = static_cast<double>(size.width), inner = static_cast<double>(size.inner);
+    // Causal attention counts half, as in GPT2Config::flops_per_token.
+    layer = 2 * embedding * (4 * width + 2 * inner) + 2 * static_cast<double>(seq_len) * width;
+    head = 2 * static_cast<double>(size.vocabulary) * embedding;
+    attention_in = 2 * embedding * 3 * width;
+    mlp_in = 2 * embedding * inner;
+  }
+
+  double all(double layers) const { return layers * layer + head; }
+
+  double layer = 0, head = 0;
+  double attention_in = 0, mlp_in = 0;  ///< the products whose input gradients are added up
+};
+
+/// Seconds of what backward computes again in a block. The MLP's width is divided, the stream of
+/// the LayerNorms is not.
+double recompute_of(Recompute mode, double layer, double pass, const Shards& shards) {
   if (mode == Recompute::block) return layer;
-  return (mode == Recompute::gelu || mode == Recompute::gelu_ln ? 4 * pass : 0) +
+  return (mode == Recompute::gelu || mode == Recompute::gelu_ln
+              ? 4 * pass / static_cast<double>(shards.ranks)
+              : 0) +
          (mode == Recompute::gelu_ln ? 2 * pass : 0);
+}
+
+struct TensorWait {
+  double forward = 0, backward = 0;
+};
+
+/// Of one micro-batch, at so many operations a second.
+TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+                   const StepWork& work, const ForwardWork& forward, double rate) {
+  const auto& [ranks, link] = work.shards;
+  if (ranks == 1) return {};
+  const TensorTraffic traffic =
+      tensor_traffic(config, part, {.tp = static_cast<int>(ranks)}, choice, Stash::graph,
+                     choice.micro_batch, work.seq_len, work.dtype, 1);
+  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
+  const double sum = all_reduce_seconds(
+      tokens * static_cast<double>(config.n_embd) * static_cast<double>(size_of(work.dtype)), ranks,
+      link);
+  TensorWait wait{.forward = static_cast<double>(traffic.forward.operations) * sum};
+  if (const auto gathers = static_cast<double>(traffic.gathers.operations); gathers > 0)
+    wait.forward +=
+        gathers *
+        all_gather_seconds(static_cast<double>(traffic.gathers.bytes) / gathers, ranks, link);
+  wait.backward = static_cast<double>(traffic.again.operations + traffic.head.operations) * sum;
+  for (const double product : {forward.attention_in, forward.mlp_in})
+    wait.backward += static_cast<double>(traffic.backward.operations) / 2 *
+                     std::max(0.0, sum - tokens * product / rate / 2);
+  return wait;
 }
 
 }  // namespace
@@ -48,31 +107,32 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   const double micro_batches =
       static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
   const double tokens = rows * micro_batches;
+  const auto parameters = static_cast<double>(parameters_of_shard(config, work.shards.ranks));
 
   StepTime time;
   const double rate = matrix_rate(work, rows, profile);
-  const ForwardWork forward(config, work.seq_len);
-  time.forward = tokens * forward.all / rate;
+  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  time.forward = tokens * forward.all(static_cast<double>(config.n_layer)) / rate;
   time.backward = 2 * time.forward;
   // Sums of gradients are read and written for every micro-batch but the first.
-  const double sums =
-      static_cast<double>(config.parameter_count()) * (choice.narrow_gradients ? 4 : 8);
-  time.backward += (micro_batches - 1) * sums / profile.memory_rate;
+  time.backward +=
+      (micro_batches - 1) * parameters * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
 
   // A pass that reads and writes one number per channel; GELU works on four times the width.
   const double pass = tokens * 2 * embedding * width / profile.memory_rate;
   for (const Recompute mode : choice.recompute)
-    time.recompute += recompute_of(mode, tokens * forward.layer / rate, pass);
+    time.recompute += recompute_of(mode, tokens * forward.layer / rate, pass, work.shards);
+
+  const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, forward, rate);
+  time.tensor = micro_batches * (wait.forward + wait.backward);
 
   const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
-  time.update = (2 * work.resident_state +
-                 static_cast<double>(config.parameter_count()) * gradient_and_weight) /
-                profile.memory_rate;
+  time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
   time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state);
   if (work.streamed_state > 0) {
     const double streaming =
         work.streamed_state / std::min(profile.to_device_rate, profile.to_host_rate);
-    time.stall = std::max(0.0, streaming - time.forward / micro_batches);
+    time.stall = std::max(0.0, streaming - time.forward / micro_batches - wait.forward);
   }
   return time;
 }
@@ -81,24 +141,35 @@ PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const Memo
                       const StepWork& work, const DeviceProfile& profile) {
   const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
   const double rate = matrix_rate(work, tokens, profile);
-  const ForwardWork forward(config, work.seq_len);
-  const double head = part.last == config.n_layer ? forward.head : 0;
+  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  const bool predicts = part.last == config.n_layer;
+  const auto layers = static_cast<double>(part.last - part.first);
   PartTime time;
-  time.forward =
-      tokens * (static_cast<double>(part.last - part.first) * forward.layer + head) / rate;
+  time.forward = tokens * (layers * forward.layer + (predicts ? forward.head : 0)) / rate;
   time.backward = 2 * time.forward;
   const double pass = tokens * 2 * static_cast<double>(config.n_embd) *
                       static_cast<double>(size_of(work.dtype)) / profile.memory_rate;
   for (auto layer = part.first; layer < part.last; ++layer)
     time.backward += recompute_of(choice.recompute[static_cast<std::size_t>(layer)],
-                                  tokens * forward.layer / rate, pass);
+                                  tokens * forward.layer / rate, pass, work.shards);
   // Sums of gradients are read and written. Of a table that only embeds they are a few rows.
-  double parameters = 0;
-  for (const Parameter& parameter : GPT2(config).parameters({part}))
-    if (!parameter.embedding || head > 0)
-      parameters += static_cast<double>(element_count(parameter.shape));
-  time.backward += parameters * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+  const ShardSize size(config, work.shards.ranks);
+  std::int64_t parameters = (part.last - part.first) * size.block;
+  if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
+  if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
+  time.backward +=
+      static_cast<double>(parameters) * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+  const TensorWait wait = wait_of(config, part, choice, work, forward, rate);
+  time.forward_tensor = wait.forward;
+  time.backward_tensor = wait.backward;
+  time.forward += wait.forward;
+  time.backward += wait.backward;
   return time;
+}
+
+std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks) {
+  const ShardSize size(config, ranks);
+  return config.n_layer * size.block + (size.vocabulary + config.n_positions + 2) * size.embedding;
 }
 
 }  // namespace sluice

@@ -69,8 +69,8 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
 }
 
 MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
-                      std::size_t workspace_bytes) {
-  return MetaRun(o, setup, choice, workspace_bytes, 0).counted();
+                      std::size_t workspace_bytes, int rank) {
+  return MetaRun(o, setup, choice, workspace_bytes, rank).counted();
 }
 
 }  // namespace sluice

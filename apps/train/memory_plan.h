@@ -16,14 +16,14 @@ struct MemoryPlan {
   std::size_t host = 0;        ///< bytes of state that rests in host memory
 };
 
-/// Two updates, a validation and the beginning of a sample of one rank of --dp. `workspace_bytes`
-/// is what the device's kernels ask for.
+/// Two updates, a validation and the beginning of a sample of one rank of the mesh.
+/// `workspace_bytes` is what the device's kernels ask for.
 MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
                        const MemoryChoice& choice, std::size_t workspace_bytes, int rank = 0);
 
 /// Only what is held between updates.
 MemoryPlan plan_state(const TrainOptions& options, const RunSetup& setup,
-                      const MemoryChoice& choice, std::size_t workspace_bytes);
+                      const MemoryChoice& choice, std::size_t workspace_bytes, int rank = 0);
 
 /// What a sample starts from: the prompt's tokens.
 std::vector<std::int32_t> sample_prompt(const TrainOptions& options, const RunSetup& setup);

@@ -56,6 +56,7 @@ struct TrainOptions {
   std::string device_profile, probe;
   std::string schedule_svg, schedule_csv;
   bool scaling = false;
+  std::int64_t gpus = 0, top = 10;
   std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes a second
   std::optional<double> link_latency;                        ///< microseconds
   double network_latency = 10;

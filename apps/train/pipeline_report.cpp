@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/train/stage_times.h"
 #include "engine/io/durable.h"
 #include "parallel/pipeline/schedule_picture.h"
 #include "parallel/pipeline/schedule_text.h"
@@ -16,46 +17,29 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::int64_t parameters_of(const GPT2Config& config, const std::vector<GPT2Part>& parts) {
+std::int64_t count_of(const std::vector<Parameter>& parameters) {
   std::int64_t count = 0;
-  for (const Parameter& parameter : GPT2(config).parameters(parts))
+  for (const Parameter& parameter : parameters)
     count += element_count(parameter.shape);
   return count;
-}
-
-double seconds_of(const Interconnect& joined, std::size_t bytes, int from, int to) {
-  const bool one_node = from / joined.ranks_per_node == to / joined.ranks_per_node;
-  const Link link = one_node ? joined.link : joined.among(joined.ranks_per_node + 1);
-  return link.latency + static_cast<double>(bytes) / link.bandwidth;
 }
 
 std::vector<PipelineReport::Stage> stages_of(const PipelinePlan& plan, const RunSetup& setup,
                                              const DeviceProfile& profile,
                                              const Interconnect& interconnect,
-                                             const MemoryChoice& choice, std::size_t boundary) {
+                                             const MemoryChoice& choice, const Shards& shards) {
   const StepWork work{.batch = choice.micro_batch,
                       .seq_len = setup.trainer.seq_len,
-                      .dtype = setup.precision.dtype};
+                      .dtype = setup.precision.dtype,
+                      .shards = shards};
+  const auto times = stage_times(setup.config, {plan.parts, plan.rank_of_stage, plan.stash}, choice,
+                                 work, profile, interconnect);
   std::vector<PipelineReport::Stage> stages;
-  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
-    const PartTime time = predict_part(setup.config, plan.parts[i], choice, work, profile);
-    const int rank = plan.rank_of_stage[i];
-    StageCosts costs{.forward = time.forward, .backward = time.backward};
-    const bool last = i + 1 == plan.parts.size();
-    if (plan.stash == Stash::input) {
-      costs.backward += costs.forward;
-      if (last) costs.forward = 0;  // computed once, with backward
-    }
-    // One figure for both ways: the slower.
-    for (const std::size_t neighbour : {i - 1, i + 1})
-      if (neighbour < plan.parts.size() && plan.rank_of_stage[neighbour] != rank)
-        costs.send = std::max(
-            costs.send, seconds_of(interconnect, boundary, rank, plan.rank_of_stage[neighbour]));
-    stages.push_back({.rank = rank,
+  for (std::size_t i = 0; i < plan.parts.size(); ++i)
+    stages.push_back({.rank = plan.rank_of_stage[i] * static_cast<int>(shards.ranks),
                       .part = plan.parts[i],
-                      .parameters = parameters_of(setup.config, {plan.parts[i]}),
-                      .costs = costs});
-  }
+                      .parameters = count_of(GPT2(setup.config).parameters({plan.parts[i]})),
+                      .costs = times[i].costs});
   return stages;
 }
 
@@ -116,19 +100,23 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
                                const MemoryChoice& choice) {
   const PipelinePlan& plan = *setup.pipeline;
-  PipelineReport report{.name = o.schedule_name(), .schedule = plan.schedule};
+  const Mesh mesh = planned_mesh(o);
+  PipelineReport report{.name = o.schedule_name(), .schedule = plan.schedule, .shards = mesh.tp};
   report.boundary = message_bytes(setup, choice.micro_batch);
-  report.stages = stages_of(plan, setup, profile, interconnect, choice, report.boundary);
+  report.stages = stages_of(plan, setup, profile, interconnect, choice, shards_of(o, profile));
   const ScheduleFacts facts = validate(plan.schedule);
   const Budgets budgets = budgets_of(o, profile);
-  for (std::size_t i = 0; i < plan.schedule.ranks.size(); ++i) {
-    const int number = static_cast<int>(i);
-    PipelineReport::Rank rank{.parameters = parameters_of(setup.config, plan.parts_of(number)),
+  for (int number = 0; number < mesh.pp * mesh.tp; ++number) {
+    const int place = mesh.stage(number);
+    const auto i = static_cast<std::size_t>(place);
+    const auto parameters = GPT2(setup.config, {.rank = mesh.shard(number), .size = mesh.tp})
+                                .parameters(plan.parts_of(place));
+    PipelineReport::Rank rank{.parameters = count_of(parameters),
                               .live = facts.live[i],
                               .received = facts.received[i],
                               .memory = plan_memory(o, setup, choice, profile.workspace, number)};
     for (std::size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage)
-      if (plan.rank_of_stage[stage] == number) rank.stages.push_back(static_cast<int>(stage));
+      if (plan.rank_of_stage[stage] == place) rank.stages.push_back(static_cast<int>(stage));
     const std::size_t needed = rank.memory.high_water + budgets.device_reserve;
     rank.excess = needed - std::min(needed, budgets.device_allowed);
     rank.bytes_sent = report.boundary * static_cast<std::uint64_t>(std::ranges::count_if(
@@ -136,8 +124,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                                               return action.kind == Action::Kind::send_output ||
                                                      action.kind == Action::Kind::send_gradient;
                                             }));
-    Traffic traffic = traffic_of(GPT2(setup.config).parameters(plan.parts_of(number)), choice,
-                                 setup.precision.dtype);
+    Traffic traffic = traffic_of(parameters, choice, setup.precision.dtype);
     traffic.zero = o.zero > 0;
     traffic.bucket = static_cast<double>(bucket_bytes(o, profile.gpu));
     rank.bytes_reduced = static_cast<std::uint64_t>(
@@ -145,7 +132,8 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
     report.ranks.push_back(std::move(rank));
   }
   if (apart(report))
-    report.table_bytes = static_cast<std::uint64_t>(setup.config.vocab_size * setup.config.n_embd) *
+    report.table_bytes = static_cast<std::uint64_t>(vocabulary_counts(setup.config, mesh.tp)[0] *
+                                                    setup.config.n_embd) *
                          size_of(accumulator_of(setup.precision.dtype));
   std::vector<StageCosts> costs;
   for (const auto& stage : report.stages)
@@ -160,6 +148,10 @@ std::string pipeline_text(const PipelineReport& report) {
   std::string text = fmt::format(
       "\npipeline     {}: {} stages on {} ranks, {} micro-batches; proved to run to its end\n\n",
       report.name, report.schedule.stages, report.ranks.size(), report.schedule.micro_batches);
+  if (report.shards > 1)
+    text +=
+        fmt::format("rows are those of the first of {} ranks that divide each stage's matrices\n\n",
+                    report.shards);
   text += to_grid(report.schedule);
   text += stages_text(report) + ranks_text(report);
   text += fmt::format(

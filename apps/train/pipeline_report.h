@@ -14,10 +14,11 @@ namespace sluice {
 /// What a plan says of a pipeline: proved, counted, and, as far as time goes, predicted.
 struct PipelineReport {
   struct Stage {
-    int rank = 0;
+    int rank = 0;  ///< the first of those that divide its matrices
     GPT2Part part;
-    std::int64_t parameters = 0;  ///< the tied table counts with the first stage and with the last
-    StageCosts costs;             ///< seconds, by the cost model
+    /// Of all its ranks; the tied table counts with the first stage and with the last.
+    std::int64_t parameters = 0;
+    StageCosts costs;  ///< seconds, by the cost model
   };
   struct Rank {
     std::vector<int> stages{};
@@ -32,9 +33,11 @@ struct PipelineReport {
   std::string name;  ///< of the schedule
   Schedule schedule;
   std::vector<Stage> stages{};
-  std::vector<Rank> ranks{};  ///< of the first replica
+  std::vector<Rank> ranks{};  ///< of the first replica, stage by stage
+  int shards = 1;             ///< ranks that divide each stage's matrices
   std::size_t boundary = 0;   ///< bytes of one message
-  /// What each end of the pipeline sends the other to add up the tied table's gradient.
+  /// What each end of the pipeline sends the other to add up the tied table's gradient: of several
+  /// ranks that divide it, the first.
   std::uint64_t table_bytes = 0;
   Simulation simulation{};  ///< by the stages' costs
   BubbleSplit bubble{};

@@ -4,10 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/cluster_report.h"
 #include "apps/train/pipeline_report.h"
 #include "apps/train/progress.h"
 #include "apps/train/scaling_report.h"
 #include "apps/train/sizes.h"
+#include "apps/train/tensor_report.h"
 
 namespace sluice {
 namespace {
@@ -59,8 +61,9 @@ std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& 
       static_cast<double>(o.batch_size) * static_cast<double>(setup.trainer.seq_len);
   return fmt::format(
       "{:.2f} s a step, {:.0f} tokens/s: forward {:.2f}, backward {:.2f}, recompute {:.2f}, update "
-      "{:.2f}, stall {:.2f}",
-      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall);
+      "{:.2f}, stall {:.2f}{}",
+      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall,
+      o.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
 }
 
 }  // namespace
@@ -80,9 +83,10 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
                            setup.trainer.seq_len, choice.micro_batch));
   row("device", profile.name);
-  text += fmt::format("\n{:<24} {:>14} {:>10}\n",
-                      fmt::format("{} memory{}", device, setup.pipeline ? ", rank 0" : ""), "bytes",
-                      "GiB");
+  text +=
+      fmt::format("\n{:<24} {:>14} {:>10}\n",
+                  fmt::format("{} memory{}", device, setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
+                  "bytes", "GiB");
   const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
     if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
   };
@@ -134,7 +138,8 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
                 {"backward", plan.time.backward},
                 {"recompute", plan.time.recompute},
                 {"update", plan.time.update},
-                {"stall", plan.time.stall}}},
+                {"stall", plan.time.stall},
+                {"tensor", plan.time.tensor}}},
               {"bytes_each_way", plan.time.bytes_each_way}};
     if (setup.pipeline) json.erase("predicted_seconds");
     return json;
@@ -164,6 +169,8 @@ void print_plan(const TrainOptions& o) {
   if (target.setup.pipeline)
     pipeline =
         report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
+  std::optional<TensorReport> tensor;
+  if (o.tp > 1) tensor = report_tensor(o, target.setup, target.profile, planned.chosen.choice);
   write_schedule(o, pipeline ? &*pipeline : nullptr);
   if (o.json) {
     Json json = plan_json(o, target.setup, target.profile, planned);
@@ -171,12 +178,65 @@ void print_plan(const TrainOptions& o) {
       json["pipeline"] = pipeline_json(*pipeline);
     else
       add_scaling(json, o, task);
+    if (tensor) json["tensor"] = tensor_json(*tensor);
     if (!target.note.empty()) json["note"] = target.note;
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
   say(plan_table(o, target.setup, target.profile, planned) +
-      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)));
+      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
+      (tensor ? tensor_text(*tensor) : std::string()));
+}
+
+void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
+  if (!knows_shape(o))
+    fail("--gpus needs --model, or --vocab-size with a shape of your own", ErrorKind::usage);
+  if (o.scaling || !o.schedule_svg.empty() || !o.schedule_csv.empty())
+    fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
+         ErrorKind::usage);
+  if (!o.pipeline.empty() && o.pipeline != "1f1b" && o.pipeline != "gpipe" &&
+      o.pipeline != "interleaved" && o.pipeline != "layer-split")
+    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks", o.pipeline),
+         ErrorKind::usage);
+  // The machine and the model, without any division.
+  TrainOptions alone = o;
+  const TrainOptions usual;
+  alone.data.clear();
+  alone.dp = 1;
+  alone.pp = alone.tp = 1;
+  alone.zero = 0;
+  alone.pipeline = usual.pipeline;
+  alone.virtual_stages = usual.virtual_stages;
+  alone.pipeline_split = usual.pipeline_split;
+  alone.stash = usual.stash;
+  alone.max_stash = usual.max_stash;
+  const Target target = find_target(alone);
+  const auto axis = [](bool is_given, std::int64_t value) {
+    return is_given ? std::optional(value) : std::nullopt;
+  };
+  const ClusterTask task{.options = o,
+                         .pp = axis(given.pp, o.pp),
+                         .tp = axis(given.tp, o.tp),
+                         .zero = axis(given.zero, o.zero),
+                         .profile = target.profile,
+                         .precision = target.setup.precision,
+                         .config = target.setup.config,
+                         .seq_len = target.setup.trainer.seq_len,
+                         .gpus = o.gpus,
+                         .top = o.top};
+  const ClusterPlan plan = plan_cluster(task);
+  if (o.json) {
+    Json json = cluster_json(task, plan);
+    if (!target.note.empty()) json["note"] = target.note;
+    say(json.dump(2) + "\n");
+  } else {
+    if (!target.note.empty()) say("note         " + target.note + "\n");
+    say(cluster_text(task, plan));
+  }
+  if (plan.ways.empty())
+    fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
+                     to_flags(*plan.nearest, o), plan.excess),
+         ErrorKind::usage);
 }
 
 }  // namespace sluice

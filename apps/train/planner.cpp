@@ -4,67 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "apps/train/progress.h"
 #include "apps/train/sizes.h"
+#include "apps/train/state_forms.h"
 
 namespace sluice {
 namespace {
-
-struct StateForm {
-  StateLayout layout;
-  bool narrow_gradients;
-};
-
-/// Those that the update rule knows; of several, each is narrower than the one before.
-std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
-  const bool split = working == DType::bf16;
-  if (o.optimizer == "sgd") return {StateLayout::fp32};
-  if (o.optimizer == "adafactor") return {split ? StateLayout::split : StateLayout::fp32};
-  if (o.optimizer == "adamw8bit") return {parse_state_layout("int8", working)};
-  if (working == DType::f64) return {StateLayout::fp32};
-  return {split ? StateLayout::split : StateLayout::fp32, StateLayout::bf16m, StateLayout::bf16mv,
-          StateLayout::int8};
-}
-
-void require_known(const TrainOptions& o, StateLayout layout) {
-  const auto refuse = [&](const char* why) {
-    fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} {}", o.state_layout, o.optimizer,
-                     why),
-         ErrorKind::usage);
-  };
-  if (o.optimizer == "sgd" && layout != StateLayout::fp32) refuse("keeps its state in fp32");
-  if (o.optimizer == "adafactor" && layout != StateLayout::fp32 && layout != StateLayout::split)
-    refuse("has no moments to narrow; use fp32 or split");
-  if (o.optimizer == "adamw8bit" && layout != StateLayout::int8)
-    fail(fmt::format("--optimizer adamw8bit is adamw with --state-layout int8, not {}",
-                     o.state_layout),
-         ErrorKind::usage);
-}
-
-/// How precisely state is kept: the planner goes down this list only as far as it must.
-std::vector<StateForm> state_forms(const TrainOptions& o, DType working) {
-  std::vector<StateLayout> layouts;
-  if (o.state_layout != "auto") {
-    layouts = {parse_state_layout(o.state_layout, working)};
-    require_known(o, layouts[0]);
-  } else {
-    layouts = layouts_of(o, working);
-  }
-  if (o.gradients == "bf16" && o.optimizer == "sgd")
-    fail("--gradients bf16: SGD updates from fp32 gradients; use --gradients fp32",
-         ErrorKind::usage);
-  if (o.gradients == "bf16" && working != DType::bf16)
-    fail(fmt::format("--gradients bf16 needs --precision bf16, not {} weights", name_of(working)),
-         ErrorKind::usage);
-  std::vector<StateForm> forms;
-  for (const StateLayout layout : layouts) {
-    if (o.gradients != "bf16") forms.push_back({layout, false});
-    if (o.gradients != "fp32" && working == DType::bf16 && o.optimizer != "sgd")
-      forms.push_back({layout, true});
-  }
-  return forms;
-}
 
 std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
   if (o.micro_batch != "auto" || setup.pipeline) return {setup.trainer.micro_batch};
@@ -97,10 +44,12 @@ std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::
 
 class Planner {
  public:
-  Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile)
+  Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+          std::span<const int> ranks)
       : o_(o),
         setup_(setup),
         profile_(profile),
+        ranks_(ranks),
         layers_(setup.config.n_layer),
         budgets_(budgets_of(o, profile)) {
     if (adafactor() && (o.offload == "all" || o.resident_blocks.value_or(layers_) < layers_))
@@ -122,6 +71,12 @@ class Planner {
       fail(
           fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers_),
           ErrorKind::usage);
+  }
+
+  Attempt attempt() {
+    for (const StateForm& form : state_forms(o_, setup_.precision.dtype))
+      if (auto best = best_of(form)) return {.plan = std::move(best)};
+    return {.nearest = *nearest_, .excess = nearest_excess_};
   }
 
   Planned plan() {
@@ -168,9 +123,26 @@ class Planner {
     return choice;
   }
 
+  /// Of the rank with most of it, each for itself.
   Need state_at(const StateForm& form, std::int64_t resident) const {
-    const MemoryPlan plan = plan_state(o_, setup_, choice_of(form, resident), profile_.workspace);
-    return {plan.high_water, plan.host};
+    Need most;
+    for (const int rank : ranks_) {
+      const MemoryPlan plan =
+          plan_state(o_, setup_, choice_of(form, resident), profile_.workspace, rank);
+      most.device = std::max(most.device, plan.high_water);
+      most.host = std::max(most.host, plan.host);
+    }
+    return most;
+  }
+
+  /// Of the rank with most to hold.
+  MemoryPlan counted(const MemoryChoice& choice) const {
+    std::optional<MemoryPlan> most;
+    for (const int rank : ranks_) {
+      const MemoryPlan plan = plan_memory(o_, setup_, choice, profile_.workspace, rank);
+      if (!most || plan.high_water > most->high_water) most = plan;
+    }
+    return *most;
   }
 
   StateNeed state_need(const StateForm& form) const {
@@ -202,8 +174,12 @@ class Planner {
     MemoryChoice choice = choice_of({StateLayout::fp32, false}, layers_);
     choice.micro_batch = micro_batch;
     choice.recompute = list;
-    return plan_memory(o_, setup_, choice, profile_.workspace).high_water -
-           plan_state(o_, setup_, choice, profile_.workspace).high_water;
+    std::size_t most = 0;
+    for (const int rank : ranks_)
+      most =
+          std::max(most, plan_memory(o_, setup_, choice, profile_.workspace, rank).high_water -
+                             plan_state(o_, setup_, choice, profile_.workspace, rank).high_water);
+    return most;
   }
 
   /// The same from memory: of a list that flags have fixed as it is; of many lists of two modes,
@@ -229,7 +205,7 @@ class Planner {
   StepTime time_of(const MemoryChoice& choice, const StateNeed& state) const {
     const Need need = state.with(choice.resident_blocks, layers_);
     const double width = static_cast<double>(size_of(setup_.precision.dtype));
-    const auto parameters = static_cast<double>(setup_.config.parameter_count());
+    const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
     // What the device holds for good is weights, gradients, state and the places of the ring.
     const double gradients = parameters * (choice.narrow_gradients ? 2 : 4);
     const double resident =
@@ -239,7 +215,8 @@ class Planner {
                          .seq_len = setup_.trainer.seq_len,
                          .dtype = setup_.precision.dtype,
                          .resident_state = resident,
-                         .streamed_state = static_cast<double>(need.host)},
+                         .streamed_state = static_cast<double>(need.host),
+                         .shards = shards_of(o_, profile_)},
                         profile_);
   }
 
@@ -284,7 +261,7 @@ class Planner {
         MemoryChoice& choice = estimate.choice;
         for (; choice.resident_blocks >= least_resident() && tries > 0;
              --choice.resident_blocks, --tries) {
-          const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
+          const MemoryPlan memory = counted(choice);
           const Need need{memory.high_water, memory.host};
           if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
           note(choice, need);
@@ -317,7 +294,7 @@ class Planner {
 
   [[noreturn]] void refuse() {
     const MemoryChoice& choice = *nearest_;
-    const MemoryPlan memory = plan_memory(o_, setup_, choice, profile_.workspace);
+    const MemoryPlan memory = counted(choice);
     std::string parts;
     for (std::size_t use = 0; use < memory_uses; ++use)
       if (memory.by_use[use] > 0)
@@ -363,6 +340,7 @@ class Planner {
   const TrainOptions& o_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
+  std::span<const int> ranks_;  ///< whose memory counts
   std::int64_t layers_;
   Budgets budgets_;
   std::map<std::pair<std::int64_t, std::string>, std::size_t> transients_;
@@ -373,7 +351,13 @@ class Planner {
 }  // namespace
 
 Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile) {
-  return Planner(options, setup, profile).plan();
+  constexpr int first[] = {0};
+  return Planner(options, setup, profile, first).plan();
+}
+
+Attempt try_plan(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                 std::span<const int> ranks) {
+  return Planner(options, setup, profile, ranks).attempt();
 }
 
 }  // namespace sluice

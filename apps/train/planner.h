@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,17 @@ struct Planned {
 /// exact fits. Throws Error (usage) when nothing fits: what is too large by how many bytes, and the
 /// nearest that would fit.
 Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile);
+
+/// What came of it, and without a plan how near it was.
+struct Attempt {
+  std::optional<Plan> plan{};
+  MemoryChoice nearest{};
+  std::size_t excess = 0;  ///< bytes that the nearest has too many, by estimate or by count
+};
+
+/// The chosen one of plan_run, which fits all of some ranks of the mesh; its memory is that of the
+/// one with most. Does not throw where nothing fits.
+Attempt try_plan(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                 std::span<const int> ranks);
 
 }  // namespace sluice

@@ -56,7 +56,7 @@ Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
   require_budgets(options, profile);
   Plan plan = plan_run(options, setup, profile).chosen;
   job.require_equal("memory plan", to_flags(plan.choice));
-  if (options.zero != 1 && !options.pipelined()) return plan;
+  if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
   // Ranks have different parts of the state or of the model, and the plan was the first rank's.
   plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
   const Budgets budgets = budgets_of(options, profile);

@@ -37,12 +37,6 @@ std::int64_t fitting_micro_batch(std::int64_t most, std::int64_t batch) {
 
 }  // namespace
 
-Link Interconnect::among(std::int64_t ranks) const {
-  if (ranks <= ranks_per_node) return link;
-  const double share = network.bandwidth / static_cast<double>(ranks_per_node);
-  return {std::min(link.bandwidth, share), std::max(link.latency, network.latency)};
-}
-
 Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working) {
   return traffic_of(GPT2(config).parameters(), choice, working);
 }
@@ -105,8 +99,8 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
   const double micro_batches = static_cast<double>(batch / choice.micro_batch);
   const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / micro_batches,
                     .forward = time.compute.forward / micro_batches};
-  time.communication =
-      predict_communication(task.traffic, ranks, task.interconnect.among(ranks), cover);
+  time.communication = predict_communication(
+      task.traffic, ranks, task.interconnect.among(ranks * task.work.shards.ranks), cover);
   time.seconds = time.compute.total() + time.communication.exposed;
   time.tokens_per_second = static_cast<double>(ranks) * static_cast<double>(batch) *
                            static_cast<double>(work.seq_len) / time.seconds;

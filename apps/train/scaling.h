@@ -8,23 +8,6 @@
 
 namespace sluice {
 
-/// How fast one rank sends, while all of them send and receive at once.
-struct Link {
-  double bandwidth = 0;  ///< bytes per second, one direction
-  double latency = 0;    ///< seconds a message
-};
-
-/// What joins the ranks.
-struct Interconnect {
-  Link link;     ///< between the ranks of a node
-  Link network;  ///< between nodes; the bandwidth is a node's, which its ranks share
-  std::int64_t ranks_per_node = 8;
-
-  /// What every message goes by: beyond one node the slower of both, since an algorithm that
-  /// reduces within nodes first is not assumed.
-  Link among(std::int64_t ranks) const;
-};
-
 /// What a data-parallel step has to move, in bytes, however many ranks there are.
 struct Traffic {
   double wide_gradients = 0;    ///< summed in f32
@@ -72,7 +55,7 @@ Communication predict_communication(const Traffic& traffic, std::int64_t ranks, 
 struct ScalingTask {
   GPT2Config config;
   MemoryChoice choice;
-  StepWork work;     ///< of one rank that has all state; its batch is not looked at
+  StepWork work;     ///< of a rank of one replica; its batch is not looked at
   double state = 0;  ///< bytes of optimizer state and master weights, all of it
   DeviceProfile profile;
   Interconnect interconnect;
@@ -86,7 +69,7 @@ struct RanksTime {
   double tokens_per_second = 0;
 };
 
-/// A step of `ranks` ranks, each on a device of its own, with `batch` sequences for each.
+/// A step of `ranks` replicas, every rank on a device of its own, with `batch` sequences for each.
 RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_t batch);
 
 struct ScalingRow {

@@ -22,24 +22,6 @@ std::int64_t rank_batch(const TrainOptions& o) {
   return o.batch_size / ranks_of(o);
 }
 
-/// "12.5GB" or "12.5GB/s".
-double parse_bandwidth(const std::string& flag, std::string text) {
-  constexpr std::string_view per_second = "/s";
-  if (text.ends_with(per_second)) text.resize(text.size() - per_second.size());
-  return static_cast<double>(parse_bytes(flag, text));
-}
-
-Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile) {
-  Interconnect all{.link = {profile.link_bandwidth, profile.link_latency},
-                   .network = {parse_bandwidth("--network-bandwidth", o.network_bandwidth),
-                               o.network_latency * 1e-6},
-                   .ranks_per_node = o.ranks_per_node};
-  if (!o.link_bandwidth.empty())
-    all.link.bandwidth = parse_bandwidth("--link-bandwidth", o.link_bandwidth);
-  if (o.link_latency) all.link.latency = *o.link_latency * 1e-6;
-  return all;
-}
-
 std::string spell(const Link& link) {
   return fmt::format("{:.4g} GB/s and {:.3g} us", link.bandwidth / 1e9, link.latency * 1e6);
 }
@@ -48,15 +30,17 @@ double mib(double bytes) {
   return bytes / (1 << 20);
 }
 
-std::string communication_text(const ScalingRow& row) {
+std::string communication_text(const ScalingRow& row, bool divided) {
   const Communication& c = row.weak.communication;
+  // What the ranks of a replica send each other is another table's.
+  const char* const one = divided ? "replica" : "rank";
   return fmt::format(
       "communication  {:.1f} MiB sent per rank a step (gradients {:.1f}, weights {:.1f}), {:.2f} "
       "ms, {:.2f} ms of it exposed\n{:<14} {:.4g} s a step, {:.0f} tokens/s, {:.1f} % of {} times "
-      "one rank's\n",
+      "one {}'s\n",
       mib(c.bytes()), mib(c.gradient_bytes), mib(c.weight_bytes), c.seconds() * 1e3,
-      c.exposed * 1e3, fmt::format("{} ranks", row.ranks), row.weak.seconds,
-      row.weak.tokens_per_second, row.efficiency * 100, row.ranks);
+      c.exposed * 1e3, fmt::format("{} {}s", row.ranks, one), row.weak.seconds,
+      row.weak.tokens_per_second, row.efficiency * 100, row.ranks, one);
 }
 
 std::string table_text(const TrainOptions& o, const ScalingTask& task) {
@@ -123,6 +107,8 @@ void require_ranks(const TrainOptions& o) {
   if (o.scaling && o.pipelined())
     fail("--scaling predicts data parallelism alone; leave --pp and --pipeline out",
          ErrorKind::usage);
+  if (o.scaling && o.tp > 1)
+    fail("--scaling predicts data parallelism alone; leave --tp out", ErrorKind::usage);
   if (ranks > most_predicted)
     fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_predicted),
          ErrorKind::usage);
@@ -141,21 +127,24 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
   alone.zero = 0;
   const MemoryPlan held = plan_state(alone, setup, chosen.choice, profile.workspace);
   // What the planner counts as passing through an update, so that one rank's time is the plan's.
-  const auto parameters = static_cast<double>(setup.config.parameter_count());
+  const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
   const double gradient_and_weight = parameters * ((chosen.choice.narrow_gradients ? 2 : 4) +
                                                    static_cast<double>(size_of(working)));
-  ScalingTask task{.config = setup.config,
-                   .choice = chosen.choice,
-                   .work = {.seq_len = setup.trainer.seq_len,
-                            .dtype = working,
-                            .resident_state = std::max(
-                                0.0, static_cast<double>(held.high_water) - gradient_and_weight),
-                            .streamed_state = static_cast<double>(held.host)},
-                   .state = static_cast<double>(
-                       held.by_use[static_cast<std::size_t>(MemoryUse::state)] + held.host),
-                   .profile = profile,
-                   .interconnect = interconnect_of(o, profile),
-                   .traffic = traffic_of(setup.config, chosen.choice, working)};
+  ScalingTask task{
+      .config = setup.config,
+      .choice = chosen.choice,
+      .work = {.seq_len = setup.trainer.seq_len,
+               .dtype = working,
+               .resident_state =
+                   std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight),
+               .streamed_state = static_cast<double>(held.host),
+               .shards = shards_of(o, profile)},
+      .state =
+          static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] + held.host),
+      .profile = profile,
+      .interconnect = interconnect_of(o, profile),
+      .traffic = traffic_of(GPT2(setup.config, {.size = static_cast<int>(o.tp)}).parameters(),
+                            chosen.choice, working)};
   task.traffic.bucket = static_cast<double>(bucket_bytes(o, profile.gpu));
   task.traffic.zero = o.zero > 0;
   task.traffic.overlap = o.overlap;
@@ -165,7 +154,8 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
 std::string scaling_text(const TrainOptions& o, const ScalingTask& task) {
   std::string text;
   if (ranks_of(o) > 1)
-    text += communication_text(predict_row(task, ranks_of(o), rank_batch(o), o.batch_size));
+    text +=
+        communication_text(predict_row(task, ranks_of(o), rank_batch(o), o.batch_size), o.tp > 1);
   if (o.scaling) text += table_text(o, task);
   return text;
 }

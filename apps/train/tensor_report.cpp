@@ -1,0 +1,159 @@
+#include "apps/train/tensor_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double mib(double bytes) {
+  return bytes / (1 << 20);
+}
+
+/// All of a place's operations, one after the other.
+double seconds_of(const TensorTraffic& traffic, double sum_bytes, const Shards& shards) {
+  double seconds = static_cast<double>(traffic.all_reduces().operations) *
+                   all_reduce_seconds(sum_bytes, shards.ranks, shards.link);
+  if (const auto gathers = static_cast<double>(traffic.gathers.operations); gathers > 0)
+    seconds += gathers * all_gather_seconds(static_cast<double>(traffic.gathers.bytes) / gathers,
+                                            shards.ranks, shards.link);
+  return seconds;
+}
+
+std::vector<TensorReport::Shard> distinct_shards(const TrainOptions& o, const RunSetup& setup,
+                                                 const DeviceProfile& profile,
+                                                 const MemoryChoice& choice) {
+  const Budgets budgets = budgets_of(o, profile);
+  std::vector<TensorReport::Shard> distinct;
+  for (int rank = 0; rank < static_cast<int>(o.tp); ++rank) {
+    GPT2 model(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)});
+    const auto& [heads, inner, vocabulary, width, qkv] = model.shard();
+    TensorReport::Shard shard{.heads = heads.end - heads.begin,
+                              .vocabulary = vocabulary.end - vocabulary.begin};
+    // What divides evenly is the same everywhere, and what does not goes to the first ranks.
+    if (!distinct.empty() && distinct.back().heads == shard.heads &&
+        distinct.back().vocabulary == shard.vocabulary) {
+      distinct.back().ranks.push_back(rank);
+      continue;
+    }
+    shard.ranks = {rank};
+    for (const Parameter& parameter : model.parameters())
+      shard.parameters += element_count(parameter.shape);
+    shard.memory = plan_memory(o, setup, choice, profile.workspace, rank);
+    const std::size_t needed = shard.memory.high_water + budgets.device_reserve;
+    shard.excess = needed - std::min(needed, budgets.device_allowed);
+    distinct.push_back(std::move(shard));
+  }
+  return distinct;
+}
+
+}  // namespace
+
+TensorReport report_tensor(const TrainOptions& o, const RunSetup& setup,
+                           const DeviceProfile& profile, const MemoryChoice& choice) {
+  const Mesh mesh = planned_mesh(o);
+  TensorReport report{.shards = shards_of(o, profile),
+                      .sum_bytes = message_bytes(setup, choice.micro_batch)};
+  const StepWork work{.batch = choice.micro_batch,
+                      .seq_len = setup.trainer.seq_len,
+                      .dtype = setup.precision.dtype,
+                      .shards = report.shards};
+  const std::int64_t micro_batches = share_of(o) / choice.micro_batch;
+  const Stash stash = setup.pipeline ? setup.pipeline->stash : Stash::graph;
+  for (int stage = 0; stage < mesh.pp; ++stage) {
+    TensorReport::Place place{.ranks = mesh.shards(mesh.rank(0, stage, 0))};
+    const auto parts = setup.pipeline ? setup.pipeline->parts_of(stage)
+                                      : std::vector<GPT2Part>{{0, setup.config.n_layer}};
+    for (const GPT2Part& part : parts) {
+      place.traffic += tensor_traffic(setup.config, part, mesh, choice, stash, choice.micro_batch,
+                                      setup.trainer.seq_len, setup.precision.dtype, micro_batches);
+      const PartTime time = predict_part(setup.config, part, choice, work, profile);
+      const bool twice = stash == Stash::input && part.last < setup.config.n_layer;
+      place.exposed += static_cast<double>(micro_batches) *
+                       (time.forward_tensor * (twice ? 2 : 1) + time.backward_tensor);
+    }
+    place.seconds = seconds_of(place.traffic, static_cast<double>(report.sum_bytes), report.shards);
+    report.places.push_back(std::move(place));
+  }
+  if (!setup.pipeline) report.distinct = distinct_shards(o, setup, profile, choice);
+  return report;
+}
+
+std::string tensor_text(const TensorReport& report) {
+  std::string text = fmt::format(
+      "\ntensor       {} ranks divide the matrices; {:.4g} GB/s and {:.3g} us between them\n"
+      "{:<12} an all-reduce, forward, again and backward, is of {} bytes; exposed: forward all, "
+      "backward what\n{:<12} half of a weight gradient's product does not hide (assumed)\n",
+      report.shards.ranks, report.shards.link.bandwidth / 1e9, report.shards.link.latency * 1e6, "",
+      report.sum_bytes, "");
+  text += fmt::format("\n{:>10} {:>8} {:>8} {:>8} {:>12} {:>12} {:>12} {:>10} {:>11}\n", "ranks",
+                      "forward", "again", "backward", "all-gathers", "payload MiB", "sent MiB",
+                      "ms", "exposed ms");
+  for (const auto& [ranks, traffic, seconds, exposed] : report.places)
+    text +=
+        fmt::format("{:>10} {:>8} {:>8} {:>8} {:>12} {:>12.1f} {:>12.1f} {:>10.2f} {:>11.2f}\n",
+                    fmt::format("{}-{}", ranks.front(), ranks.back()), traffic.forward.operations,
+                    traffic.again.operations, traffic.backward.operations + traffic.head.operations,
+                    traffic.gathers.operations,
+                    mib(static_cast<double>(traffic.all_reduces().bytes + traffic.gathers.bytes)),
+                    mib(traffic.sent(report.shards.ranks)), seconds * 1e3, exposed * 1e3);
+  if (report.distinct.empty()) return text;
+  text += fmt::format("\n{:>10} {:>8} {:>11} {:>13} {:>13} {:>10}\n", "ranks", "heads",
+                      "vocabulary", "parameters", "memory bytes", "GiB");
+  for (const auto& shard : report.distinct)
+    text += fmt::format("{:>10} {:>8} {:>11} {:>13} {:>13} {:>10.3f}{}\n",
+                        shard.ranks.size() == 1
+                            ? fmt::format("{}", shard.ranks[0])
+                            : fmt::format("{}-{}", shard.ranks.front(), shard.ranks.back()),
+                        shard.heads, shard.vocabulary, shard.parameters, shard.memory.high_water,
+                        static_cast<double>(shard.memory.high_water) / (1 << 30),
+                        shard.excess > 0 ? fmt::format("  {} bytes more than allowed", shard.excess)
+                                         : std::string());
+  return text;
+}
+
+Json tensor_json(const TensorReport& report) {
+  const auto kind = [](const TensorTraffic::Kind& k) {
+    return Json{{"operations", k.operations}, {"bytes", k.bytes}};
+  };
+  Json json{{"ranks", report.shards.ranks},
+            {"link",
+             {{"bytes_per_second", report.shards.link.bandwidth},
+              {"latency_seconds", report.shards.link.latency}}},
+            {"all_reduce_bytes", report.sum_bytes},
+            {"traffic", Json::array()}};
+  for (const auto& [ranks, traffic, seconds, exposed] : report.places)
+    json["traffic"].push_back({{"ranks", ranks},
+                               {"all_reduces_forward", kind(traffic.forward)},
+                               {"all_reduces_again", kind(traffic.again)},
+                               {"all_reduces_backward", kind(traffic.backward)},
+                               {"all_reduces_head", kind(traffic.head)},
+                               {"all_gathers", kind(traffic.gathers)},
+                               {"bytes_sent", std::llround(traffic.sent(report.shards.ranks))},
+                               {"seconds", seconds},
+                               {"exposed_seconds", exposed}});
+  if (report.distinct.empty()) return json;
+  for (const auto& shard : report.distinct) {
+    Json uses;
+    for (std::size_t use = 0; use < memory_uses; ++use)
+      uses[std::string(name_of(static_cast<MemoryUse>(use)))] = shard.memory.by_use[use];
+    json["shards"].push_back({{"ranks", shard.ranks},
+                              {"heads", shard.heads},
+                              {"vocabulary", shard.vocabulary},
+                              {"parameters", shard.parameters},
+                              {"device_bytes", shard.memory.high_water},
+                              {"device_peak_bytes", shard.memory.peak},
+                              {"device_peak_by_use", uses},
+                              {"host_bytes", shard.memory.host},
+                              {"bytes_above_budget", shard.excess}});
+  }
+  return json;
+}
+
+}  // namespace sluice
