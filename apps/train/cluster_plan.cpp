@@ -73,7 +73,8 @@ StepWork work_of(const ClusterTask& task, const ClusterWay& way, double resident
           .dtype = task.precision.dtype,
           .resident_state = resident,
           .streamed_state = streamed,
-          .shards = {way.mesh.tp, joined.among_neighbours(way.mesh.tp, task.gpus)}};
+          .shards = {way.mesh.tp, joined.among_neighbours(way.mesh.tp, task.gpus),
+                     task.options.sequence_parallel}};
 }
 
 Traffic traffic_at(const ClusterTask& task, const ClusterWay& way,
@@ -114,6 +115,7 @@ std::string to_flags(const ClusterWay& way, const TrainOptions& o) {
     if (o.stash != "graph") flags += " --stash " + o.stash;
     if (!o.max_stash.empty()) flags += " --max-stash " + o.max_stash;
   }
+  if (o.sequence_parallel) flags += " --sequence-parallel";
   return flags + fmt::format(" --zero {} ", way.zero) + to_flags(way.choice);
 }
 

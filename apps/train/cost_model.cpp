@@ -76,24 +76,26 @@ struct TensorWait {
 /// Of one micro-batch, at so many operations a second.
 TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
                    const StepWork& work, const ForwardWork& forward, double rate) {
-  const auto& [ranks, link] = work.shards;
-  if (ranks == 1) return {};
-  const TensorTraffic traffic =
-      tensor_traffic(config, part, {.tp = static_cast<int>(ranks)}, choice, Stash::graph,
-                     choice.micro_batch, work.seq_len, work.dtype, 1);
+  if (work.shards.ranks == 1) return {};
+  const TensorTraffic traffic = tensor_traffic(config, part, choice,
+                                               {.shards = work.shards,
+                                                .rows = choice.micro_batch,
+                                                .seq_len = work.seq_len,
+                                                .dtype = work.dtype});
+  const auto& sums = traffic.sums;
+  const auto& streams = traffic.streams;
+  const TensorTimes times(work.shards);
+  TensorWait wait{.forward = times.sums(sums.forward) + times.gathers(streams.forward) +
+                             times.gathers(traffic.softmax),
+                  .backward = times.sums(sums.again) + times.gathers(streams.again) +
+                              times.sums(sums.head) + times.gathers(streams.backward) +
+                              times.all_reduces(traffic.norms)};
+  const auto pairs = static_cast<double>(sums.backward.operations) / 2;
+  if (pairs == 0) return wait;
+  const double sum = times.sums(sums.backward) / (2 * pairs);
   const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
-  const double sum = all_reduce_seconds(
-      tokens * static_cast<double>(config.n_embd) * static_cast<double>(size_of(work.dtype)), ranks,
-      link);
-  TensorWait wait{.forward = static_cast<double>(traffic.forward.operations) * sum};
-  if (const auto gathers = static_cast<double>(traffic.gathers.operations); gathers > 0)
-    wait.forward +=
-        gathers *
-        all_gather_seconds(static_cast<double>(traffic.gathers.bytes) / gathers, ranks, link);
-  wait.backward = static_cast<double>(traffic.again.operations + traffic.head.operations) * sum;
   for (const double product : {forward.attention_in, forward.mlp_in})
-    wait.backward += static_cast<double>(traffic.backward.operations) / 2 *
-                     std::max(0.0, sum - tokens * product / rate / 2);
+    wait.backward += pairs * std::max(0.0, sum - tokens * product / rate / 2);
   return wait;
 }
 

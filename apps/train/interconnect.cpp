@@ -44,7 +44,8 @@ Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile
 }
 
 Shards shards_of(const TrainOptions& o, const DeviceProfile& profile) {
-  return {o.tp, interconnect_of(o, profile).among_neighbours(o.tp, planned_mesh(o).size())};
+  return {o.tp, interconnect_of(o, profile).among_neighbours(o.tp, planned_mesh(o).size()),
+          o.sequence_parallel};
 }
 
 double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link) {

@@ -38,6 +38,7 @@ Interconnect interconnect_of(const TrainOptions& options, const DeviceProfile& p
 struct Shards {
   std::int64_t ranks = 1;
   Link link{};
+  bool divide_tokens = false;  ///< --sequence-parallel
 };
 Shards shards_of(const TrainOptions& options, const DeviceProfile& profile);
 

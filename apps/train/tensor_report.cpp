@@ -16,16 +16,6 @@ double mib(double bytes) {
   return bytes / (1 << 20);
 }
 
-/// All of a place's operations, one after the other.
-double seconds_of(const TensorTraffic& traffic, double sum_bytes, const Shards& shards) {
-  double seconds = static_cast<double>(traffic.all_reduces().operations) *
-                   all_reduce_seconds(sum_bytes, shards.ranks, shards.link);
-  if (const auto gathers = static_cast<double>(traffic.gathers.operations); gathers > 0)
-    seconds += gathers * all_gather_seconds(static_cast<double>(traffic.gathers.bytes) / gathers,
-                                            shards.ranks, shards.link);
-  return seconds;
-}
-
 std::vector<TensorReport::Shard> distinct_shards(const TrainOptions& o, const RunSetup& setup,
                                                  const DeviceProfile& profile,
                                                  const MemoryChoice& choice) {
@@ -71,14 +61,19 @@ TensorReport report_tensor(const TrainOptions& o, const RunSetup& setup,
     const auto parts = setup.pipeline ? setup.pipeline->parts_of(stage)
                                       : std::vector<GPT2Part>{{0, setup.config.n_layer}};
     for (const GPT2Part& part : parts) {
-      place.traffic += tensor_traffic(setup.config, part, mesh, choice, stash, choice.micro_batch,
-                                      setup.trainer.seq_len, setup.precision.dtype, micro_batches);
+      place.traffic += tensor_traffic(setup.config, part, choice,
+                                      {.shards = report.shards,
+                                       .stash = stash,
+                                       .rows = choice.micro_batch,
+                                       .seq_len = setup.trainer.seq_len,
+                                       .dtype = setup.precision.dtype,
+                                       .micro_batches = micro_batches});
       const PartTime time = predict_part(setup.config, part, choice, work, profile);
       const bool twice = stash == Stash::input && part.last < setup.config.n_layer;
       place.exposed += static_cast<double>(micro_batches) *
                        (time.forward_tensor * (twice ? 2 : 1) + time.backward_tensor);
     }
-    place.seconds = seconds_of(place.traffic, static_cast<double>(report.sum_bytes), report.shards);
+    place.seconds = TensorTimes(report.shards).all(place.traffic);
     report.places.push_back(std::move(place));
   }
   if (!setup.pipeline) report.distinct = distinct_shards(o, setup, profile, choice);
@@ -88,21 +83,22 @@ TensorReport report_tensor(const TrainOptions& o, const RunSetup& setup,
 std::string tensor_text(const TensorReport& report) {
   std::string text = fmt::format(
       "\ntensor       {} ranks divide the matrices; {:.4g} GB/s and {:.3g} us between them\n"
-      "{:<12} an all-reduce, forward, again and backward, is of {} bytes; exposed: forward all, "
+      "{:<12} a sum, forward, again and backward, is {} of {} bytes; exposed: forward all, "
       "backward what\n{:<12} half of a weight gradient's product does not hide (assumed)\n",
       report.shards.ranks, report.shards.link.bandwidth / 1e9, report.shards.link.latency * 1e6, "",
-      report.sum_bytes, "");
+      report.shards.divide_tokens ? "a reduce-scatter" : "an all-reduce", report.sum_bytes, "");
   text += fmt::format("\n{:>10} {:>8} {:>8} {:>8} {:>12} {:>12} {:>12} {:>10} {:>11}\n", "ranks",
                       "forward", "again", "backward", "all-gathers", "payload MiB", "sent MiB",
                       "ms", "exposed ms");
-  for (const auto& [ranks, traffic, seconds, exposed] : report.places)
-    text +=
-        fmt::format("{:>10} {:>8} {:>8} {:>8} {:>12} {:>12.1f} {:>12.1f} {:>10.2f} {:>11.2f}\n",
-                    fmt::format("{}-{}", ranks.front(), ranks.back()), traffic.forward.operations,
-                    traffic.again.operations, traffic.backward.operations + traffic.head.operations,
-                    traffic.gathers.operations,
-                    mib(static_cast<double>(traffic.all_reduces().bytes + traffic.gathers.bytes)),
-                    mib(traffic.sent(report.shards.ranks)), seconds * 1e3, exposed * 1e3);
+  for (const auto& [ranks, traffic, seconds, exposed] : report.places) {
+    const TensorTraffic::Sums& sums = traffic.sums;
+    text += fmt::format("{:>10} {:>8} {:>8} {:>8} {:>12} {:>12.1f} {:>12.1f} {:>10.2f} {:>11.2f}\n",
+                        fmt::format("{}-{}", ranks.front(), ranks.back()), sums.forward.operations,
+                        sums.again.operations, sums.backward.operations + sums.head.operations,
+                        traffic.all_streams().operations + traffic.softmax.operations,
+                        mib(static_cast<double>(traffic.all().bytes)),
+                        mib(traffic.sent(report.shards.ranks)), seconds * 1e3, exposed * 1e3);
+  }
   if (report.distinct.empty()) return text;
   text += fmt::format("\n{:>10} {:>8} {:>11} {:>13} {:>13} {:>10}\n", "ranks", "heads",
                       "vocabulary", "parameters", "memory bytes", "GiB");
@@ -126,15 +122,18 @@ Json tensor_json(const TensorReport& report) {
             {"link",
              {{"bytes_per_second", report.shards.link.bandwidth},
               {"latency_seconds", report.shards.link.latency}}},
-            {"all_reduce_bytes", report.sum_bytes},
+            {"divides_tokens", report.shards.divide_tokens},
+            {"sum_bytes", report.sum_bytes},
             {"traffic", Json::array()}};
   for (const auto& [ranks, traffic, seconds, exposed] : report.places)
     json["traffic"].push_back({{"ranks", ranks},
-                               {"all_reduces_forward", kind(traffic.forward)},
-                               {"all_reduces_again", kind(traffic.again)},
-                               {"all_reduces_backward", kind(traffic.backward)},
-                               {"all_reduces_head", kind(traffic.head)},
-                               {"all_gathers", kind(traffic.gathers)},
+                               {"sums_forward", kind(traffic.sums.forward)},
+                               {"sums_again", kind(traffic.sums.again)},
+                               {"sums_backward", kind(traffic.sums.backward)},
+                               {"sums_head", kind(traffic.sums.head)},
+                               {"stream_gathers", kind(traffic.all_streams())},
+                               {"norm_gradients", kind(traffic.norms)},
+                               {"softmax_gathers", kind(traffic.softmax)},
                                {"bytes_sent", std::llround(traffic.sent(report.shards.ranks))},
                                {"seconds", seconds},
                                {"exposed_seconds", exposed}});

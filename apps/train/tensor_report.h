@@ -27,7 +27,7 @@ struct TensorReport {
   };
 
   Shards shards;
-  std::uint64_t sum_bytes = 0;  ///< payload of one all-reduce
+  std::uint64_t sum_bytes = 0;  ///< payload of one sum
   std::vector<Place> places{};
   std::vector<Shard> distinct{};  ///< of a pipeline: see its report
 };

@@ -38,7 +38,7 @@ class LinearNode final : public Node {
     const std::int64_t rows = grad.size() / out;
     const DType sums = accumulator_of(weight_.dtype());
     const bool tf32 = weight_.device()->tf32();
-    Tensor grad_x;
+    Tensor grad_x, x;
     std::function<Tensor()> sum;
     if (pass.wants(0)) {
       Shape shape = grad.shape();
@@ -50,11 +50,12 @@ class LinearNode final : public Node {
                .transpose_b = true,
                .tf32 = tf32},
           grad.stream());
-      if (columns_ != nullptr)
-        sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
     }
+    // Before the sum is under way, which would hold it up.
+    if (pass.wants(1)) x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
+    if (grad_x && columns_ != nullptr)
+      sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
     if (pass.wants(1)) {
-      const Tensor x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
       const auto target = pass.target(1, sums);
       run(Gemm{.out = target.tensor.view(),
                .a = x.view({rows, in}),

@@ -34,7 +34,7 @@ std::vector<double> losses_of(const TrainingTask& task, std::int64_t batches, do
     const std::lock_guard lock(mutex);
     losses.push_back(loss);
   };
-  on_mesh(task, choice, DeviceKind::cpu, body, timeout);
+  on_mesh(task, choice, DeviceKind::cpu, body, {.timeout = timeout});
   return losses;
 }
 

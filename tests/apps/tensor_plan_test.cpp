@@ -157,45 +157,59 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
     CHECK(traffic.at(kind).at("bytes") == bytes);
   };
   const Json plain = tensor_of("--tp 4 --recompute none");
-  CHECK(plain.at("all_reduce_bytes") == sum);
+  CHECK(plain.at("sum_bytes") == sum);
   const Json& one = plain.at("traffic")[0];
-  counts(one, "all_reduces_forward", 4 * 7, 4 * 7 * sum);
-  counts(one, "all_reduces_again", 0, 0);
-  counts(one, "all_reduces_backward", 4 * 6, 4 * 6 * sum);
-  counts(one, "all_reduces_head", 4, 4 * sum);
-  counts(one, "all_gathers", 4, 4 * 4 * softmax);
+  counts(one, "sums_forward", 4 * 7, 4 * 7 * sum);
+  counts(one, "sums_again", 0, 0);
+  counts(one, "sums_backward", 4 * 6, 4 * 6 * sum);
+  counts(one, "sums_head", 4, 4 * sum);
+  counts(one, "softmax_gathers", 4, 4 * 4 * softmax);
   // 2 * 3/4 of what is added up, 3/4 of what is gathered.
   CHECK(one.at("bytes_sent") == 4 * 14 * sum * 3 / 2 + 4 * 4 * softmax * 3 / 4);
   CHECK(one.at("exposed_seconds") > 0);
   CHECK(one.at("exposed_seconds") <= one.at("seconds"));
-  counts(tensor_of("--tp 4 --recompute block*2,none").at("traffic")[0], "all_reduces_again", 4 * 4,
+  counts(tensor_of("--tp 4 --recompute block*2,none").at("traffic")[0], "sums_again", 4 * 4,
          4 * 4 * sum);
-  counts(tensor_of("--tp 4 --recompute gelu+ln").at("traffic")[0], "all_reduces_again", 0, 0);
+  counts(tensor_of("--tp 4 --recompute gelu+ln").at("traffic")[0], "sums_again", 0, 0);
 
   const Json piped = tensor_of("--tp 2 --pp 2 --recompute none").at("traffic");
   REQUIRE(piped.size() == 2);
   CHECK(piped[0].at("ranks") == Json{0, 1});
   CHECK(piped[1].at("ranks") == Json{2, 3});
-  counts(piped[0], "all_reduces_forward", 4 * 5, 4 * 5 * sum);
-  counts(piped[1], "all_reduces_forward", 4 * 2, 4 * 2 * sum);
-  counts(piped[0], "all_reduces_head", 0, 0);
-  counts(piped[1], "all_reduces_head", 4, 4 * sum);
-  counts(piped[0], "all_gathers", 0, 0);
-  counts(piped[1], "all_gathers", 4, 4 * 2 * softmax);
+  counts(piped[0], "sums_forward", 4 * 5, 4 * 5 * sum);
+  counts(piped[1], "sums_forward", 4 * 2, 4 * 2 * sum);
+  counts(piped[0], "sums_head", 0, 0);
+  counts(piped[1], "sums_head", 4, 4 * sum);
+  counts(piped[0], "softmax_gathers", 0, 0);
+  counts(piped[1], "softmax_gathers", 4, 4 * 2 * softmax);
   const Json stashed = tensor_of("--tp 2 --pp 2 --recompute block --stash input").at("traffic");
-  counts(stashed[0], "all_reduces_forward", 4 * 5, 4 * 5 * sum);
-  counts(stashed[0], "all_reduces_again", 4 * (5 + 4), 4 * 9 * sum);
+  counts(stashed[0], "sums_forward", 4 * 5, 4 * 5 * sum);
+  counts(stashed[0], "sums_again", 4 * (5 + 4), 4 * 9 * sum);
   // The last stage goes forward once, and its blocks once more.
-  counts(stashed[1], "all_reduces_again", 4 * 2, 4 * 2 * sum);
+  counts(stashed[1], "sums_again", 4 * 2, 4 * 2 * sum);
+
+  // Of divided tokens: into 6 products and the head; going back the 6 inputs once more, and what
+  // goes into the 6 outputs and the embedding. 7 norms of 2 x 64.
+  const Json divided = tensor_of("--tp 4 --recompute none --sequence-parallel");
+  CHECK(divided.at("divides_tokens") == true);
+  const Json& each = divided.at("traffic")[0];
+  counts(each, "sums_forward", 4 * 7, 4 * 7 * sum);
+  counts(each, "sums_backward", 4 * 6, 4 * 6 * sum);
+  counts(each, "sums_head", 4, 4 * sum);
+  counts(each, "stream_gathers", 4 * (7 + 13), 4 * 20 * sum);
+  counts(each, "norm_gradients", 4 * 7, 4 * 7 * 2 * 64 * 4);
+  counts(each, "softmax_gathers", 4, 4 * 4 * softmax);
+  CHECK(each.at("bytes_sent") == 3 * (14 * sum + 20 * sum + 2 * 7 * 2 * 64 * 4 + 4 * softmax));
 
   // More tokens than are predicted at a time: 2 x 768 in chunks of 1024.
-  const TensorTraffic chunks =
-      tensor_traffic(even, {0, 3}, {.tp = 2}, {.recompute = std::vector(3, Recompute::none)},
-                     Stash::graph, 2, 768, DType::bf16, 5);
-  CHECK(chunks.gathers == TensorTraffic::Kind{5 * 2, 5 * 2 * 1536 * 3 * 4});
-  CHECK(chunks.head == TensorTraffic::Kind{5, 5 * 1536 * 64 * 2});
-  CHECK(tensor_traffic(even, {0, 3}, {}, {.recompute = std::vector(3, Recompute::none)},
-                       Stash::graph, 2, 768, DType::bf16, 5) == TensorTraffic{});
+  const MemoryChoice kept{.recompute = std::vector(3, Recompute::none)};
+  const TensorTraffic chunks = tensor_traffic(
+      even, {0, 3}, kept,
+      {.shards = {2}, .rows = 2, .seq_len = 768, .dtype = DType::bf16, .micro_batches = 5});
+  CHECK(chunks.softmax == TensorTraffic::Kind{5 * 2, 5 * 2 * 1536 * 3 * 4});
+  CHECK(chunks.sums.head == TensorTraffic::Kind{5, 5 * 1536 * 64 * 2});
+  CHECK(tensor_traffic(even, {0, 3}, kept, {.rows = 2, .seq_len = 768}).all() ==
+        TensorTraffic::Kind{});
 }
 
 TEST_CASE("matrix products are divided, waits for other ranks come on top", "[tensor-plan]") {
@@ -222,6 +236,14 @@ TEST_CASE("matrix products are divided, waits for other ranks come on top", "[te
   profile.wide_flops = 64 * 2 * 64 * 64 / sum;
   CHECK(predict_step(even, choice, work, profile).tensor ==
         Approx(2 * (8 * sum + gather + 3 * sum * (1 - 0.375) + 3 * sum * 0.5)));
+  // Divided tokens: half as much for each sum, and as much for each of 7 inputs, then 13 more.
+  StepWork divided = work;
+  divided.shards.divide_tokens = true;
+  profile.wide_flops = 1;
+  const double norm = 2 * 3 * 1e-3 + 1.5 * 2 * 64 * 4 / 1e9;
+  CHECK(predict_step(even, choice, divided, profile).tensor ==
+        Approx(2 * (8 * sum / 2 + 20 * sum / 2 + 7 * norm + gather)));
+  profile.wide_flops = 64 * 2 * 64 * 64 / sum;
   MemoryChoice again = choice;
   again.recompute[1] = Recompute::block;
   CHECK(predict_step(even, again, work, profile).tensor -

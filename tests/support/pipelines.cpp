@@ -6,31 +6,37 @@
 #include <catch2/catch.hpp>
 #include <mutex>
 
+#include "apps/train/memory_plan.h"
 #include "parallel/staged_backend.h"
 #include "parallel/thread_transport.h"
+#include "tests/support/fixture.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {
 
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
-             const RankOfMesh& body, double timeout) {
+             const RankOfMesh& body, const MeshOptions& mesh_options) {
   const Mesh mesh = planned_mesh(task.options());
   run_on_threads(mesh.size(), [&](std::unique_ptr<Transport> made) {
     const ThreadCount one(1);
     const std::shared_ptr<Transport> transport(std::move(made));
-    const Communicator::Options options{.timeout = timeout,
-                                        .together = std::make_shared<Progress>()};
+    Communicator::Options options{.timeout = mesh_options.timeout,
+                                  .together = std::make_shared<Progress>()};
+    const std::shared_ptr<Monitor> monitor =
+        mesh_options.monitor ? mesh_options.monitor(transport->rank()) : nullptr;
     const DevicePtr device = device_of_rank(kind, transport->rank());
     const auto make = [&](const Group& group) -> std::shared_ptr<Communicator> {
       if (group.members.size() == 1) return Communicator::planned(1, 0);
       const std::shared_ptr<Transport> part = transport->subgroup(group.members, group.id);
+      Communicator::Options options_of_group = options;
+      options_of_group.name = group.name;
       if (group.largest == 0 || kind == DeviceKind::cpu)
-        return std::make_shared<Communicator>(part, nullptr, options);
+        return std::make_shared<Communicator>(part, monitor, options_of_group);
       return std::make_shared<Communicator>(make_staged_backend(part, device, group.largest), part,
-                                            nullptr, options);
+                                            monitor, options_of_group);
     };
-    const auto control = std::make_shared<Communicator>(transport, nullptr, options);
+    const auto control = std::make_shared<Communicator>(transport, monitor, options);
     const Ranks ranks =
         make_ranks(control, mesh, kind == DeviceKind::cuda,
                    largest_exchanges(task.options(), task.setup(kind, choice), choice, mesh), make);
@@ -87,6 +93,38 @@ RunBits train_pipelined(const TrainingTask& task, const MemoryChoice& choice, st
   });
   CHECK(differences == std::vector<std::string>());
   return all;
+}
+
+std::vector<std::string> unplanned_memory(const TrainingTask& task, const MemoryChoice& choice) {
+  RunSetup setup = task.setup(DeviceKind::cpu, choice);
+  setup.data.val =
+      tokens_in_memory(random_ids(static_cast<std::size_t>(task.seq_len) * 40 + 1,
+                                  static_cast<std::int32_t>(task.config.vocab_size), 3));
+  const TokenSource& tokens = *setup.data.val;
+  std::vector<std::string> wrong;
+  std::mutex mutex;
+  on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+    TrainingRun run(task, choice, device, {}, ranks);
+    const auto plan = [&] {
+      const std::lock_guard lock(mutex);
+      return plan_memory(task.options(), setup, choice, 0, ranks.rank());
+    }();
+    run.step();
+    run.training().trainer.evaluate(tokens, 2);
+    run.step();
+    const std::size_t steps = device->arena().peak();
+    // What a run needs for many batches of validation was in the plan.
+    run.training().trainer.evaluate(tokens, 40);
+    const std::size_t all = device->arena().high_water();
+    const std::lock_guard lock(mutex);
+    if (steps != plan.peak)
+      wrong.push_back(
+          fmt::format("rank {}: {} of {} bytes in steps", ranks.rank(), steps, plan.peak));
+    if (all > plan.high_water)
+      wrong.push_back(
+          fmt::format("rank {}: {} of {} bytes in validation", ranks.rank(), all, plan.high_water));
+  });
+  return wrong;
 }
 
 }  // namespace sluice::test

@@ -42,6 +42,7 @@ TrainOptions TrainingTask::options() const {
   o.dp = dp;
   o.pp = pp;
   o.tp = tp;
+  o.sequence_parallel = sequence_parallel;
   o.pipeline = pipeline;
   o.virtual_stages = virtual_stages;
   o.pipeline_split = pipeline_split;

@@ -28,6 +28,7 @@ struct TrainingTask {
   /// Of replicas, each of which is a pipeline if one is asked for.
   std::optional<std::int64_t> dp{};
   std::int64_t pp = 1, tp = 1, virtual_stages = 1;
+  bool sequence_parallel = false;
   std::string pipeline{}, pipeline_split = "blocks", stash = "graph";
 
   TrainOptions options() const;
