@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     line.add("--gpus", options.gpus,
              "Compare ways to train on so many GPUs: all --dp x --pp x --tp, the fastest first; "
              "flags that are given stay",
-             0, most_gpus);
+             1, most_gpus);
     line.add("--top", options.top, "Ways that --gpus prints", 1, 1 << 16);
     line.add_size(
         "--link-bandwidth", options.link_bandwidth,

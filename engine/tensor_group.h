@@ -40,7 +40,7 @@ class TensorGroup {
 struct TensorShare {
   int rank = 0, size = 1;
   TensorGroup* group = nullptr;  ///< none: what it has can be counted, not computed with
-  bool divides_tokens = false;   ///< of the stream between products, in training
+  bool divides_tokens = false;   ///< of the stream between products, where they divide
 };
 
 }  // namespace sluice

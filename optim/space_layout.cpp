@@ -24,7 +24,10 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
         on_host || (!options.first_on_host.empty() && parameter.name == options.first_on_host);
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
-    const bool large = matrix && elements >= bulk_threshold;
+    // By the whole of it, so that ranks that have shards of any size store it alike.
+    const Shard& shard = parameter.shard;
+    const bool large =
+        matrix && (shard.divided() ? element_count(shard.whole()) : elements) >= bulk_threshold;
     const bool bulk = large && !parameter.embedding;
     const bool narrow = bulk && options.narrow_gradients;
     std::int64_t& gradient_size = narrow ? narrow_size : wide_size;

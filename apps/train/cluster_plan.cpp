@@ -143,6 +143,7 @@ std::vector<Mesh> meshes_of(const ClusterTask& task) {
   for (std::int64_t tp = 1; tp <= std::min(task.gpus, task.config.n_head); ++tp) {
     if (task.gpus % tp != 0 || !divides(task.config, tp)) continue;
     if (task.tp ? tp != *task.tp : tp > o.ranks_per_node) continue;
+    if (tp == 1 && o.sequence_parallel) continue;
     const std::int64_t rest = task.gpus / tp;
     for (std::int64_t pp = 1; pp <= std::min(rest, task.config.n_layer); ++pp) {
       if (rest % pp != 0 || (task.pp && pp != *task.pp)) continue;
@@ -166,6 +167,7 @@ std::vector<ClusterWay> ways_of(const ClusterTask& task, const Mesh& mesh) {
   for (const auto& [schedule, each] : schedules_of(o, layers, mesh.pp))
     for (const std::int64_t rows : micro_batches_of(task, share)) {
       const std::int64_t count = share / rows;
+      if (o.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
       // Groups of the interleaved schedule are of as many micro-batches as there are ranks.
       const bool wanted = o.virtual_stages > 1;
       if (each > 1 && count % mesh.pp != 0 && !wanted) continue;

@@ -101,6 +101,7 @@ class ClusterPlanner {
 
   ClusterPlan plan() {
     plan_.meshes = static_cast<std::int64_t>(meshes_of(task_).size());
+    require_divisible();
     for (const StateForm& form : state_forms(task_.options, task_.precision.dtype)) {
       try_form(form);
       if (!best_.empty()) break;
@@ -124,6 +125,16 @@ class ClusterPlanner {
   }
 
  private:
+  void require_divisible() const {
+    const std::int64_t given =
+        task_.options.dp.value_or(1) * task_.pp.value_or(1) * task_.tp.value_or(1);
+    const std::int64_t rest = task_.gpus / given;
+    if (rest * given == task_.gpus) return;
+    fail(fmt::format("--gpus {} is not divisible by --dp x --pp x --tp = {}: {} * {} = {}",
+                     task_.gpus, given, rest, given, rest * given),
+         ErrorKind::usage);
+  }
+
   /// A mesh's place in the list.
   using Number = std::size_t;
 

@@ -204,6 +204,7 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   alone.data.clear();
   alone.dp = 1;
   alone.pp = alone.tp = 1;
+  alone.sequence_parallel = false;
   alone.zero = 0;
   alone.pipeline = usual.pipeline;
   alone.virtual_stages = usual.virtual_stages;

@@ -21,8 +21,10 @@ std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& s
   constexpr std::int64_t most_tokens = 1 << 16;
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = most; rows >= 1; --rows)
-    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens))
+    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens) &&
+        divides_tokens(o, rows, setup.trainer.seq_len))
       sizes.push_back(rows);
+  if (sizes.empty()) sizes = {setup.trainer.micro_batch};
   return sizes;
 }
 

@@ -138,15 +138,19 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     std::int64_t rows = share;
     // Enough micro-batches that a pipeline is filled for four fifths of the time.
     const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
-    while (rows > 1 && (rows > most || rows * trainer.seq_len > enough_tokens || share % rows != 0))
+    const auto divides = [&] {
+      return share % rows == 0 && divides_tokens(o, rows, trainer.seq_len);
+    };
+    while (rows > 1 && (rows > most || rows * trainer.seq_len > enough_tokens || !divides()))
       --rows;
+    while (rows < share && !divides())
+      ++rows;
     trainer.micro_batch = rows;
   }
-  const std::int64_t tokens = trainer.micro_batch * trainer.seq_len;
-  if (o.sequence_parallel && tokens % o.tp != 0)
-    fail(fmt::format("--sequence-parallel: a micro-batch of {} x {} = {} tokens does not divide by "
-                     "--tp {}",
-                     trainer.micro_batch, trainer.seq_len, tokens, o.tp),
+  if (!divides_tokens(o, trainer.micro_batch, trainer.seq_len))
+    fail(fmt::format("--sequence-parallel: {} of {} x {} = {} tokens does not divide by --tp {}",
+                     o.micro_batch == "auto" ? "a batch" : "a micro-batch", trainer.micro_batch,
+                     trainer.seq_len, trainer.micro_batch * trainer.seq_len, o.tp),
          ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
   trainer.dropout = o.dropout;
@@ -223,6 +227,10 @@ void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
 }
 
 }  // namespace
+
+bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {
+  return !o.sequence_parallel || rows * seq_len % o.tp == 0;
+}
 
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;

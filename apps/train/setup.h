@@ -32,6 +32,9 @@ struct RunSetup {
 
 RunSetup resolve(const TrainOptions& options);
 
+/// Whether --sequence-parallel can divide the tokens of a micro-batch of so many sequences.
+bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
+
 /// What one stage of a pipeline hands to the next for a micro-batch of so many sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
 

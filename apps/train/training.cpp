@@ -97,8 +97,10 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   // The stream of a micro-batch or of a prompt; what ranks know of a softmax; a token's logits.
   const std::size_t softmax =
       static_cast<std::size_t>(3 * mesh.tp * LinearCrossEntropyOptions().chunk) * wide;
-  bytes.tensor =
-      std::max({bytes.stages, softmax, static_cast<std::size_t>(setup.config.vocab_size) * wide});
+  // The gradients of a LayerNorm's two parameters.
+  const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
+  bytes.tensor = std::max(
+      {bytes.stages, softmax, norm, static_cast<std::size_t>(setup.config.vocab_size) * wide});
   // The parameters of each rank fill buckets in a way of their own.
   for (int part = 0; part < mesh.pp * mesh.tp; ++part) {
     // A number of the norm for every block.

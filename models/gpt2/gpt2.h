@@ -85,8 +85,8 @@ class GPT2 final : public Module {
   void set_head_table(const Tensor& table) { head_table_ = table; }
   const Tensor& token_embedding() const { return token_embedding_; }
 
-  /// [B, T] itself where ranks divide the tokens of the stream in training, which they do if each
-  /// gets as many; else empty.
+  /// [B, T] itself where ranks divide the tokens of the stream, which they can if each gets as
+  /// many; else empty.
   Shape divided(const Shape& tokens) const;
 
   // A forward pass in its pieces.

@@ -121,7 +121,7 @@ TEST_CASE("meshes are all products that the model allows", "[cluster]") {
   CHECK(list() == "2 x 1 x 4; ");
   task.pp = 2;
   CHECK(list().empty());
-  CHECK_THAT(error_message([&] { plan_cluster(task); }), Contains("no --dp x --pp x --tp of it"));
+  CHECK_THAT(error_message([&] { plan_cluster(task); }), Contains("0 * 16 = 0"));
   task.tp = 3;
   CHECK_THAT(error_message([&] { plan_cluster(task); }), Contains("the MLP is 256 wide"));
 }
@@ -364,6 +364,9 @@ TEST_CASE("plan prints a cluster's ways, and train_gpt2 takes the flags", "[clus
   refused("--gpus 3 --dp 3", "--batch-size 8 cannot be divided");
   refused("--gpus 8 --tp 3", "the MLP is 128 wide");
   refused("--gpus 65537", "--gpus");
+  refused("--gpus 0", "--gpus");
+  refused("--gpus 6 --tp 4", "--gpus 6 is not divisible by --dp x --pp x --tp = 4: 1 * 4 = 4");
+  refused("--gpus 4 --sequence-parallel --tp 1", "no --dp x --pp x --tp of it");
   const ProgramResult blind = run_program("plan", {"--gpus", "2"});
   CHECK(blind.exit_code == 2);
   CHECK_THAT(blind.err, Contains("--gpus needs --model"));

@@ -147,6 +147,50 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
                 .high_water == shard.memory.high_water);
 }
 
+TEST_CASE("shards of any size are stored as the whole is", "[tensor-plan]") {
+  // Of 90 x 90 some shards have as many elements as a large matrix; of 80 x 80 none has.
+  for (const std::int64_t heads : {4, 5}) {
+    const GPT2Config config{.n_layer = 1,
+                            .n_head = heads,
+                            .n_embd = heads == 4 ? 80 : 90,
+                            .vocab_size = 61,
+                            .n_positions = 8};
+    const SpaceLayout whole(GPT2(config).parameters(), {});
+    for (const int rank : {0, 1}) {
+      const SpaceLayout shard(GPT2(config, {.rank = rank, .size = 2}).parameters(), {});
+      for (std::size_t i = 0; i < whole.slots.size(); ++i) {
+        CAPTURE(whole.slots[i].name, rank);
+        CHECK(shard.slots[i].bulk == whole.slots[i].bulk);
+      }
+    }
+  }
+}
+
+TEST_CASE("micro-batches of divided tokens are those that divide", "[tensor-plan]") {
+  const std::string odd =
+      "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 96 "
+      "--context 16 --seq-len 15 --sample-tokens 0 --recompute none --sequence-parallel "
+      "--state-layout fp32 --gradients fp32 ";
+  const auto chosen = [&](const std::string& flags) {
+    const std::string all = plan_of(odd + flags).at("chosen").at("flags");
+    return all.substr(0, all.find(" --recompute"));
+  };
+  CHECK(chosen("--tp 2 --batch-size 6") == "--micro-batch 6");
+  CHECK(chosen("--tp 4 --batch-size 36") == "--micro-batch 36");
+  // In the memory of two sequences: not three, of an odd length. Nor one, were there less.
+  const Json two = plan_of(odd + "--tp 2 --batch-size 6 --micro-batch 2");
+  const auto bytes = two.at("tensor").at("shards")[0].at("device_bytes").get<std::size_t>() +
+                     two.at("device_reserve_bytes").get<std::size_t>();
+  const auto within = [&](std::size_t memory) {
+    return "--tp 2 --batch-size 6 --host-memory " + std::to_string(memory);
+  };
+  CHECK(chosen(within(bytes)) == "--micro-batch 2");
+  CHECK(run_program("plan", words(odd + within(bytes - 1))).exit_code == 2);
+  const ProgramResult none = run_program("plan", words(odd + "--tp 4 --batch-size 6"));
+  CHECK(none.exit_code == 2);
+  CHECK_THAT(none.err, Contains("a batch of 6 x 15 = 90 tokens does not divide by --tp 4"));
+}
+
 TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
   // 4 micro-batches of 2 x 16 tokens, 3 blocks, width 64, 4 bytes.
   constexpr std::uint64_t sum = 32 * 64 * 4, softmax = 32 * 3 * 4;

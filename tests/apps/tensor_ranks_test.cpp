@@ -133,6 +133,20 @@ TEST_CASE("a checkpoint of one layout goes on in another", "[tensor]") {
   }
 }
 
+TEST_CASE("narrow state of uneven shards is kept as that of the whole", "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  // Of these matrices one shard alone is as large as those whose moments are narrow.
+  const Flags uneven{
+      {"--n-head", "5"}, {"--n-embd", "90"}, {"--state-layout", "bf16m"}, {"--precision", "bf16"}};
+  runs.run_well(2, "two", uneven + Flags{{"--tp", "2"}, {"--steps", "4"}});
+  const Flags on{{"--steps", "8"}, {"--resume", runs.at("two/checkpoints/step-00000004")}};
+  runs.run_well(1, "one", uneven + on);
+  runs.run_well(3, "three", uneven + on + Flags{{"--tp", "3"}});
+  CHECK(logged_losses(runs.path() / "one").at(8) ==
+        Approx(logged_losses(runs.path() / "three").at(8)).epsilon(1e-3));
+}
+
 TEST_CASE("a rank of a GPU and its neighbours divide a model through the host's memory",
           "[tensor]") {
   if (!have_mpirun() || device_kinds().size() < 2) return;
