@@ -46,6 +46,16 @@ Samples schedule_samples() {
       {"descending-gradients", "0F0,0F1,0B1,0B0\n", not_valid},
       {"message-to-nobody", "0F0,0SEND_F0,0B0\n", not_valid},
       {"receive-missing", "0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n", not_valid},
+      {"send-missing", "0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", not_valid},
+      {"send-before-computing", "0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+       not_valid},
+      {"receive-too-late", "0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n", not_valid},
+      {"stage-before-the-one-it-needs", "1F0,0F0,1B0,0B0\n", not_valid},
+      {"messages-in-another-order",
+       "0F0,0F1,0RECV_B0,0RECV_B1,0SEND_F1,0SEND_F0,0B0,0B1\n"
+       "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
+       not_valid},
+      {"more-than-the-count", "0F0,0B0,0F0\n", not_valid},
       {"deadlock", "0F0,0RECV_B0,0B0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n", not_valid},
   };
 }
