@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/train/progress.h"
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -42,7 +43,7 @@ CLI::Validator range(double low, double high) {
   const auto check = [low, high, text](std::string& input) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(input, value) || !(value >= low && value <= high))
-      return fmt::format("'{}' is not a number {}", input, text);
+      return fmt::format("'{}' is not a number {}", printable(input), text);
     return {};
   };
   return CLI::Validator(check, "");
@@ -56,8 +57,8 @@ CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
     const bool whole = error == std::errc() && end == input.data() + input.size();
     if (whole && value >= low && value <= high) return {};
     if (high == std::numeric_limits<std::int64_t>::max())
-      return fmt::format("'{}' is not a whole number of at least {}", input, low);
-    return fmt::format("'{}' is not a whole number from {} to {}", input, low, high);
+      return fmt::format("'{}' is not a whole number of at least {}", printable(input), low);
+    return fmt::format("'{}' is not a whole number from {} to {}", printable(input), low, high);
   };
   return CLI::Validator(check, "");
 }
@@ -94,7 +95,7 @@ struct CommandLine::Impl {
   [[noreturn]] void unknown(const std::string& what, const std::string& name) const {
     const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     const std::string guess = nearest(kebab("--" + bare).substr(2));
-    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, name,
+    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, printable(name),
                      guess.empty() ? "" : fmt::format(" (did you mean --{}?)", guess)),
          ErrorKind::usage);
   }
@@ -166,7 +167,7 @@ void CommandLine::add_choice(const std::string& flag, std::string& value, const 
                              const std::vector<std::string>& choices) {
   const auto check = [choices](std::string& input) -> std::string {
     if (std::ranges::find(choices, input) != choices.end()) return {};
-    return fmt::format("'{}' is not one of {}", input, fmt::join(choices, ", "));
+    return fmt::format("'{}' is not one of {}", printable(input), fmt::join(choices, ", "));
   };
   impl_->app.add_option(flag, value, fmt::format("{} ({})", help, fmt::join(choices, "|")))
       ->check(CLI::Validator(check, ""))
@@ -212,7 +213,7 @@ bool CommandLine::parse(int argc, const char* const* argv) {
   const auto extras = impl_->app.remaining();
   if (!extras.empty()) {
     if (extras.front().rfind('-', 0) == 0) impl_->unknown("flag", extras.front());
-    fail(fmt::format("unexpected argument '{}'; options begin with --", extras.front()),
+    fail(fmt::format("unexpected argument '{}'; options begin with --", printable(extras.front())),
          ErrorKind::usage);
   }
   return true;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -32,11 +33,11 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text, std::s
     // Above 2^50 nobody has it.
     if (std::isfinite(bytes) && bytes >= static_cast<double>(least) && bytes <= 0x1p50)
       return static_cast<std::size_t>(bytes);
-    fail(fmt::format("{} {}: it must be from {} to 1024TiB, such as 11GiB or 512MiB", flag, text,
-                     spell_bytes(least)),
+    fail(fmt::format("{} {}: it must be from {} to 1024TiB, such as 11GiB or 512MiB", flag,
+                     printable(text), spell_bytes(least)),
          ErrorKind::usage);
   }
-  fail(fmt::format("{}: '{}' is not a size; write 11GiB, 512MiB or bytes", flag, text),
+  fail(fmt::format("{}: '{}' is not a size; write 11GiB, 512MiB or bytes", flag, printable(text)),
        ErrorKind::usage);
 }
 

@@ -140,4 +140,16 @@ std::string quote(std::string_view text) {
   return fmt::format("{:?}{}", text.substr(0, max_length), cut ? "..." : "");
 }
 
+std::string printable(std::string_view text) {
+  const std::string quoted = quote(text);
+  const auto end = quoted.rfind('"');
+  return quoted.substr(1, end - 1) + quoted.substr(end + 1);
+}
+
+std::string shown(const Json& value) {
+  constexpr std::size_t max_length = 100;
+  const std::string text = value.dump(-1, ' ', true);
+  return text.size() <= max_length ? text : text.substr(0, max_length) + "...";
+}
+
 }  // namespace sluice

@@ -21,22 +21,21 @@ using Json = nlohmann::json;
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::array<std::string_view, 3> entry_keys = {"dtype", "shape", "data_offsets"};
 
-/// Empty when the elements or their bytes do not fit in 64 bits, or a dimension is negative.
+/// Empty when the elements or their bytes do not fit in 63 bits, or a dimension is negative. Others
+/// multiply the dimensions of a shape as signed numbers, so no product on the way to the last one,
+/// which may be 0, is larger either.
 std::optional<std::uint64_t> bytes_of(StoredType type, std::span<const std::int64_t> shape) {
+  const auto multiply = [](std::uint64_t a, std::uint64_t b) {
+    const auto product = checked_multiply(a, b);
+    return product && checked_narrow<std::int64_t>(*product) ? product : std::nullopt;
+  };
   std::optional<std::uint64_t> elements = 1;
   for (const std::int64_t dimension : shape) {
     const auto size = checked_narrow<std::uint64_t>(dimension);
-    elements = size ? checked_multiply(*elements, *size) : std::nullopt;
+    elements = size ? multiply(*elements, *size) : std::nullopt;
     if (!elements) return std::nullopt;
   }
-  return checked_multiply<std::uint64_t>(*elements, size_of(type));
-}
-
-/// A JSON value as an error message shows it.
-std::string shown(const Json& value) {
-  constexpr std::size_t max_length = 100;
-  const std::string text = value.dump(-1, ' ', true);
-  return text.size() <= max_length ? text : text.substr(0, max_length) + "...";
+  return multiply(*elements, size_of(type));
 }
 
 /// Reads one header; holds what every message needs.
@@ -98,7 +97,7 @@ class HeaderParser {
 
     const auto bytes = bytes_of(tensor.type, tensor.shape);
     if (!bytes)
-      refuse_tensor(name, fmt::format("has the shape {}, whose size does not fit in 64 bits",
+      refuse_tensor(name, fmt::format("has the shape {}, whose size does not fit in 63 bits",
                                       shown(entry["shape"])));
     if (*bytes != tensor.byte_size())
       refuse_tensor(name, fmt::format("has {} bytes by its type {} and shape {}, but its offsets "
@@ -221,7 +220,7 @@ std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors) {
     if (!end)
       fail(
           fmt::format("tensor {} cannot be stored with the shape [{}]: its size is negative or "
-                      "does not fit in 64 bits",
+                      "does not fit in 63 bits",
                       quote(tensor.name), fmt::join(tensor.shape, ", ")));
     tensor.begin = std::exchange(position, *end);
     tensor.end = *end;

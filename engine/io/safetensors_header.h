@@ -99,7 +99,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 /// Sets the offsets of the tensors so that they follow each other, and returns the sum of their
-/// bytes. Error when a size is negative or does not fit in 64 bits.
+/// bytes. Error when a size is negative or does not fit in 63 bits.
 std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors);
 
 }  // namespace sluice

@@ -37,17 +37,20 @@ class ConfigReader {
  public:
   ConfigReader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
 
-  std::int64_t size(const char* key, std::optional<std::int64_t> fallback = {}) const {
-    if (!json_.contains(key) || json_.at(key).is_null()) {
-      if (fallback) return *fallback;
-      fail(fmt::format("{}: \"{}\" is missing", file_, key), ErrorKind::usage);
-    }
+  std::int64_t size(const char* key) const {
+    const auto value = optional_size(key);
+    if (!value) fail(fmt::format("{}: \"{}\" is missing", file_, key), ErrorKind::usage);
+    return *value;
+  }
+
+  std::optional<std::int64_t> optional_size(const char* key) const {
+    if (!json_.contains(key) || json_.at(key).is_null()) return std::nullopt;
     const Json& value = json_.at(key);
     if (!value.is_number_integer() ||
         (value.is_number_unsigned() &&
          value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_size)))
       fail(fmt::format("{}: \"{}\" is {}; it must be a whole number up to {}", file_, key,
-                       value.dump(), largest_size),
+                       shown(value), largest_size),
            ErrorKind::usage);
     return value.get<std::int64_t>();
   }
@@ -57,7 +60,7 @@ class ConfigReader {
     const Json& value = json_.at(key);
     if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() >= 1)
       fail(fmt::format("{}: \"{}\" is {}; it must be a number between 0 and 1", file_, key,
-                       value.dump()),
+                       shown(value)),
            ErrorKind::usage);
     return value.get<double>();
   }
@@ -65,8 +68,8 @@ class ConfigReader {
   /// A key that, if present, must have the one value that this program computes.
   void require(const char* key, const Json& expected) const {
     if (!json_.contains(key) || json_.at(key) == expected) return;
-    fail(fmt::format("{}: \"{}\" is {}; only {} is supported", file_, key, json_.at(key).dump(),
-                     expected.dump()),
+    fail(fmt::format("{}: \"{}\" is {}; only {} is supported", file_, key, shown(json_.at(key)),
+                     shown(expected)),
          ErrorKind::usage);
   }
 
@@ -155,10 +158,13 @@ GPT2Config read_config(const std::filesystem::path& file) {
   config.n_embd = reader.size("n_embd");
   config.vocab_size = reader.size("vocab_size");
   config.n_positions = reader.size("n_positions");
-  config.n_inner = reader.size("n_inner", 0);
+  const auto inner = reader.optional_size("n_inner");
+  config.n_inner = inner.value_or(0);
   config.layer_norm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
   try {
     validate(config);
+    // To validate() 0 means that there is no such number.
+    if (inner) require_size("n_inner", *inner);
   } catch (const Error& error) {
     fail(fmt::format("{}: {}", file.string(), error.what()), ErrorKind::usage);
   }

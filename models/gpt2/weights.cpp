@@ -20,6 +20,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "transformer.";
 
+/// A shard lies beside its index: a name that leads elsewhere is an attack or a mistake. Nor may it
+/// be one that no file has or that a message cannot show.
+bool is_plain_name(const std::string& name) {
+  constexpr std::size_t longest = 255;  // bytes, of most file systems
+  const auto is_control = [](unsigned char byte) { return byte < ' ' || byte == 0x7F; };
+  return !name.empty() && name != "." && name != ".." && name.size() <= longest &&
+         name.find('/') == name.npos && std::ranges::none_of(name, is_control);
+}
+
 /// The weight files of a folder: one, or the shards of an index.
 std::vector<fs::path> weight_files(const fs::path& folder) {
   const fs::path single = folder / "model.safetensors";
@@ -34,11 +43,9 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   if (!json.is_object() || !json.contains("weight_map") || !json.at("weight_map").is_object())
     fail(fmt::format("{}: \"weight_map\" is missing", index.string()), ErrorKind::usage);
   for (const auto& [tensor, file] : json.at("weight_map").items()) {
-    // A shard lies beside its index: a name that leads elsewhere is an attack or a mistake.
-    if (!file.is_string() ||
-        fs::path(file.get<std::string>()).filename() != file.get<std::string>())
+    if (!file.is_string() || !is_plain_name(file.get<std::string>()))
       fail(fmt::format("{}: the file of tensor {} is {}; it must be a plain file name",
-                       index.string(), quote(tensor), file.dump()),
+                       index.string(), quote(tensor), shown(file)),
            ErrorKind::usage);
     names.insert(file.get<std::string>());
   }

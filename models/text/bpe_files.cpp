@@ -117,6 +117,8 @@ void check_is_gpt2(const fs::path& file, const json& root) {
 /// Adds the tokens that the model's own vocabulary lacks.
 void read_added_tokens(BpeDescription& description, const json& vocabulary, const json& tokens) {
   const auto& file = description.vocabulary_file;
+  if (!tokens.is_null() && !tokens.is_array())
+    refuse(file, "has \"added_tokens\" that are no list");
   for (const auto& token : tokens) {
     const auto& content = member(token, "content");
     if (!content.is_string()) refuse(file, "has an added token without \"content\"");

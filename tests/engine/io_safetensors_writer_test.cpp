@@ -98,7 +98,7 @@ TEST_CASE_METHOD(SafetensorsTest, "what cannot be written is refused", "[io][saf
   CHECK_THAT(refused({{"a", StoredType::U8, {1}}, {"a", StoredType::U8, {1}}}),
              Contains(path.string()) && Contains(R"(key "a" occurs twice)"));
   CHECK_THAT(refused({{"a", StoredType::U8, {-1}}}), Contains(R"(tensor "a")") && Contains("[-1]"));
-  CHECK_THAT(refused({{"a", StoredType::U8, wrapping}}), Contains("does not fit in 64 bits"));
+  CHECK_THAT(refused({{"a", StoredType::U8, wrapping}}), Contains("does not fit in 63 bits"));
   CHECK_THAT(refused({5, StoredTensor{"a", StoredType::U8, {large}}}), Contains("does not fit"));
   CHECK_THAT(refused({{"\xFF", StoredType::U8, {1}}}), Contains("not valid UTF-8"));
   CHECK_THAT(refused({}, {{"k", "\xFF"}}), Contains("not valid UTF-8"));

@@ -1,0 +1,24 @@
+# What reads files that others have written, and checkpoints: the fuzzers instrument it, and
+# -DSLUICE_COVERAGE=ON counts which lines and branches of it the tests reach (scripts/coverage).
+
+set(SLUICE_PARSERS
+  engine/io/durable.cpp engine/io/file.cpp engine/io/json_document.cpp engine/io/safetensors.cpp
+  engine/io/safetensors_header.cpp engine/io/stored_tensor.cpp engine/io/token_file.cpp
+  parallel/pipeline/lowering.cpp parallel/pipeline/messages.cpp parallel/pipeline/refusal.cpp
+  parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule_text.cpp
+  parallel/pipeline/validator.cpp
+  models/gpt2/config.cpp models/gpt2/weights.cpp
+  models/text/bpe_files.cpp models/text/bpe_merger.cpp models/text/bpe_tables.cpp
+  models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
+  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
+  models/text/tokenizer.cpp models/text/utf8.cpp
+  apps/train/checkpoint.cpp apps/train/sizes.cpp)
+
+if(SLUICE_COVERAGE)
+  foreach(file IN LISTS SLUICE_PARSERS)
+    string(REGEX REPLACE "/.*" "" folder ${file})
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} DIRECTORY ${folder}
+                                PROPERTIES COMPILE_OPTIONS "--coverage;-O0;-fprofile-update=atomic")
+  endforeach()
+  target_link_options(sluice_options INTERFACE --coverage)
+endif()

@@ -1,0 +1,96 @@
+#include <nlohmann/json.hpp>
+
+#include "models/gpt2/config.h"
+#include "tests/fuzz/samples.h"
+
+namespace sluice::fuzz {
+namespace {
+
+using Json = nlohmann::json;
+
+/// config.json of a small model, changed by a patch (RFC 7396).
+std::string config(const Json& patch) {
+  Json json = Json::parse(
+      config_json({.n_layer = 2, .n_head = 2, .n_embd = 16, .vocab_size = 64, .n_positions = 16},
+                  "float32", -1));
+  json.merge_patch(patch);
+  return json.dump();
+}
+
+}  // namespace
+
+Samples json_samples() {
+  return {
+      {"accepted", R"({"a":[1,-2,0.5,1e300,true,null,{}],"b":"\u00e9\ud83d\ude00\n"})", ""},
+      {"accepted-128-levels", std::string(128, '[') + std::string(128, ']'), ""},
+      {"accepted-64-bits", "[18446744073709551615,-9223372036854775808]", ""},
+      {"accepted-beyond-64-bits", "18446744073709551616", ""},
+      {"empty", "", "unexpected end of input"},
+      {"cut", R"({"a":1)", "unexpected end of input"},
+      {"two-values", "{}{}", "not valid JSON"},
+      {"comma-at-the-end", R"({"a":1,})", "not valid JSON"},
+      {"comment", "{/**/}", "not valid JSON"},
+      {"nan", "[NaN]", "not valid JSON"},
+      {"leading-zero", "[01]", "not valid JSON"},
+      {"number-overflow", "[1e400]", "number overflow"},
+      {"byte-order-mark", "\xEF\xBB\xBF{}", "byte order mark"},
+      {"nul", std::string("{}\0", 3), "NUL at byte 2"},
+      {"escaped-nul", R"(["\u0000"])", "escaped NUL"},
+      {"escaped-nul-in-key", R"({"a\u0000":1})", "escaped NUL"},
+      {"not-utf8", "[\"\xFF\"]", "ill-formed UTF-8"},
+      {"overlong-utf8", "[\"\xC0\xAF\"]", "ill-formed UTF-8"},
+      {"lone-surrogate", R"(["\ud800"])", "surrogate"},
+      {"key-twice", R"({"a":1,"\u0061":2})", "occurs twice"},
+      {"deep-key-twice", R"([{"x":[{"k":{},"k":[]}]}])", "occurs twice"},
+      {"129-levels", std::string(129, '[') + std::string(129, ']'), "128 levels"},
+      {"deep-nesting", std::string(100'000, '['), "128 levels"},
+      {"long-number", "[" + std::string(100'000, '9') + "]", "number overflow"},
+  };
+}
+
+Samples config_samples() {
+  Samples samples = {
+      {"accepted", config({{"n_layer", 2}}), ""},
+      {"accepted-other-width", config({{"n_inner", 40}}), ""},
+      {"accepted-without-epsilon", config({{"layer_norm_epsilon", nullptr}}), ""},
+      {"accepted-without-type", config({{"model_type", nullptr}}), ""},
+      {"not-an-object", "[1]", "must be a JSON object"},
+      {"key-twice", R"({"n_layer":1,"n_layer":2})", "occurs twice"},
+      {"heads-do-not-divide", config({{"n_head", 3}}), "not divisible"},
+      {"too-many-parameters",
+       config({{"n_embd", 1 << 24}, {"n_inner", 1 << 24}, {"n_layer", 1 << 14}}), "parameters"},
+      {"null-layers", R"({"n_layer":null})", "n_layer"},
+      {"negative-inner", config({{"n_inner", -4}}), "n_inner is -4"},
+      {"zero-inner", config({{"n_inner", 0}}), "n_inner is 0"},
+      {"other-activation", config({{"activation_function", "gelu"}}), "only \"gelu_new\""},
+      {"long-activation", config({{"activation_function", std::string(10'000, 'x')}}), "..."},
+      {"other-model", config({{"model_type", "llama"}}), "only \"gpt2\""},
+      {"untied", config({{"tie_word_embeddings", false}}), "only true"},
+      {"zero-epsilon", config({{"layer_norm_epsilon", 0}}), "between 0 and 1"},
+      {"epsilon-one", config({{"layer_norm_epsilon", 1}}), "between 0 and 1"},
+      {"epsilon-as-text", config({{"layer_norm_epsilon", "1e-5"}}), "between 0 and 1"},
+      {"epsilon-as-list", config({{"layer_norm_epsilon", Json(std::vector<int>(10'000))}}), "..."},
+  };
+  struct Value {
+    const char* name;
+    Json value;
+  };
+  const std::vector<Value> values = {{"negative", -1},
+                                     {"zero", 0},
+                                     {"fraction", 2.5},
+                                     {"2-to-31", std::int64_t{1} << 31},
+                                     {"2-to-63", std::uint64_t{1} << 63},
+                                     {"least-64-bits", INT64_MIN},
+                                     {"1e30", 1e30},
+                                     {"text", "12"},
+                                     {"true", true},
+                                     {"list", Json(std::vector<int>(10'000))}};
+  for (const char* key : {"n_layer", "n_head", "n_embd", "vocab_size", "n_positions"}) {
+    samples.push_back({std::string(key) + "-missing", config({{key, nullptr}}), key});
+    for (const auto& [name, value] : values)
+      samples.push_back({std::string(key) + "-" + name, config({{key, value}}), key});
+  }
+  return samples;
+}
+
+}  // namespace sluice::fuzz

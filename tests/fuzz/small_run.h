@@ -1,0 +1,57 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/train/checkpoint.h"
+#include "models/gpt2/gpt2.h"
+#include "tests/support/single_rank.h"
+
+namespace sluice::fuzz {
+
+/// A GPT-2 of one layer, two heads, width 4, 3 tokens and a context of 2.
+struct SmallModel {
+  explicit SmallModel(ParameterSpace::Use use);
+
+  GPT2Config config;
+  std::unique_ptr<GPT2> model;
+  std::unique_ptr<ParameterSpace> space;
+};
+
+/// model.safetensors of it; and one of two shards, with the names that are in it.
+std::string small_model_file();
+std::string small_shard(bool first);
+std::vector<std::string> small_shard_names(bool first);
+
+struct CheckpointFiles {
+  std::string state, weights, optimizer;
+};
+
+/// A training run of the small model and the checkpoint of step 3 that it has saved.
+class SmallRun {
+ public:
+  SmallRun();
+  ~SmallRun();
+
+  const CheckpointFiles& files() const { return files_; }
+  /// Loads the checkpoint with these files in the place of its own.
+  std::int64_t load(const CheckpointFiles& files);
+  /// Saves another one of what was loaded, and loads it.
+  std::int64_t save_and_load(std::int64_t step);
+  const ParameterSpace& space() const { return *small_.space; }
+
+ private:
+  SmallModel small_{ParameterSpace::Use::training};
+  std::unique_ptr<Optimizer> optimizer_;
+  LossScaler scaler_{LossScaler::State{}};
+  test::SingleRank rank_;
+  CheckpointState state_;
+  std::unique_ptr<nlohmann::json> run_;
+  std::filesystem::path folder_;
+  CheckpointFiles files_;
+};
+
+}  // namespace sluice::fuzz
