@@ -10,7 +10,7 @@ namespace sluice {
 
 std::string_view name_of(MemoryUse use) {
   constexpr std::array<std::string_view, memory_uses> names{
-      "weights", "gradients", "state", "staging", "activations", "head", "workspace"};
+      "weights", "gradients", "state", "staging", "activations", "head", "workspace", "checkpoint"};
   return names[static_cast<std::size_t>(use)];
 }
 

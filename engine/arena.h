@@ -19,9 +19,10 @@ enum class MemoryUse : std::uint8_t {
   staging,
   activations,
   head,
-  workspace
+  workspace,
+  checkpoint
 };
-constexpr std::size_t memory_uses = 7;
+constexpr std::size_t memory_uses = 8;
 std::string_view name_of(MemoryUse use);
 using MemoryByUse = std::array<std::size_t, memory_uses>;
 

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
-#include <vector>
 
+#include "apps/train/checkpoint_manifest.h"
+#include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -17,9 +17,8 @@ namespace sluice {
 
 /// A checkpoint is a folder step-NNNNNNNN with weights.safetensors (the master weights),
 /// optimizer.safetensors (the optimizer's state by parameter, as its layout stores it) and
-/// state.json, written last: the step, what the run was, and size and CRC-32 of the other files. It
-/// is written beside its place as step-NNNNNNNN.tmp.<pid>, synced, and renamed: under its own name
-/// it is whole or absent. Nothing holds a second copy of the model in memory meanwhile.
+/// state.json: the step, what the run was, and checksums of the other files. See
+/// checkpoint_folder.h for how it comes to be there as a whole, and checkpoint_saver.h for saving.
 
 /// What a checkpoint holds, of one rank or of several that call the same functions together.
 struct CheckpointState {
@@ -34,25 +33,44 @@ struct CheckpointState {
   ModelState model() const { return {space, optimizer, ranks.optimizer, whole, collector}; }
 };
 
-/// Saves and then removes all but the newest `keep` checkpoints of `folder`. `run` is what a
-/// resumed run must agree on. Of several ranks the first writes, the same files as one alone would.
-/// Returns the checkpoint's path once it is whole.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
-                                      const nlohmann::json& run, const CheckpointState& state,
-                                      std::int64_t keep);
+/// The files of a checkpoint beside its manifest, and how large they are.
+struct CheckpointBytes {
+  static constexpr const char* weights_name = "weights.safetensors";
+  static constexpr const char* optimizer_name = "optimizer.safetensors";
+  std::uint64_t weights = 0, optimizer = 0;
+};
+CheckpointBytes bytes_of(const CheckpointState& state);
 
-/// The weights alone, under Hugging Face's names; see save_weights in models/gpt2/weights.h.
+/// Host memory for a copy of both.
+struct CheckpointCopy {
+  CheckpointBytes bytes{};
+  Tensor memory{};  ///< none: there is no room for one
+
+  std::span<std::byte> weights() const { return all().first(bytes.weights); }
+  std::span<std::byte> optimizer() const { return all().subspan(bytes.weights); }
+
+ private:
+  std::span<std::byte> all() const {
+    return {reinterpret_cast<std::byte*>(memory.view().address), memory.bytes()};
+  }
+};
+
+/// Writes them, the weights first. All ranks call it; what the first one's outputs receive is the
+/// same as one rank alone would write.
+void write_files(const CheckpointState& state, Output& weights, Output& optimizer);
+/// All but the files. `run` is what a resumed run must agree on.
+CheckpointManifest describe(std::int64_t step, const nlohmann::json& run,
+                            const CheckpointState& state);
+
+/// The weights alone, under Hugging Face's names; see save_weights in models/gpt2/weights.h. Ranks
+/// that do not write give no file.
 void save_weights(const std::filesystem::path& file, const CheckpointState& state, StoredType type);
 
-/// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
-std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
-/// Removes temporaries that a crash has left.
-void remove_temporaries(const std::filesystem::path& folder);
-
-/// Checks sizes and checksums of all files; throws Error naming the file that is damaged, the field
-/// of `run` that differs, or the state that another layout has stored with fewer bits. Returns the
-/// step and fills weights, state, update count and loss scale. Every rank reads what it needs.
-std::int64_t load_checkpoint(const std::filesystem::path& checkpoint, const nlohmann::json& run,
+/// Reads what its files hold, which verify_files has found whole. Throws Error naming the field of
+/// `run` that differs or the state that another layout has stored with fewer bits. Returns the step
+/// and fills weights, state, update count and loss scale. Every rank reads what it needs.
+std::int64_t load_checkpoint(const std::filesystem::path& checkpoint,
+                             const CheckpointManifest& manifest, const nlohmann::json& run,
                              const CheckpointState& state);
 
 }  // namespace sluice

@@ -129,6 +129,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");
   line.add("--save-every", o.save_every, "Checkpoint every this many steps; 0: only at the end");
   line.add("--no-save", o.no_save, "Save and export nothing at the end, to try how fast a run is");
+  line.add("--async-save", o.async_save,
+           "Train on while a copy of a checkpoint, in host memory, is being written");
   line.add("--keep", o.keep, "Checkpoints kept", 1);
   line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");

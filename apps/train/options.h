@@ -64,7 +64,7 @@ struct TrainOptions {
 
   std::string output, trace, resume = "auto";
   std::int64_t save_every = 0, keep = 2;
-  bool no_save = false;
+  bool no_save = false, async_save = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;
   std::uint64_t seed = 1337;

@@ -98,7 +98,7 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {
     text += "host memory\n";
-    bytes_row("state", memory.host);
+    bytes_row(o.async_save ? "state, checkpoint" : "state", memory.host);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
     // A card that is not at hand may be in any host.

@@ -217,7 +217,8 @@ class Planner {
                          .seq_len = setup_.trainer.seq_len,
                          .dtype = setup_.precision.dtype,
                          .resident_state = resident,
-                         .streamed_state = static_cast<double>(need.host),
+                         // What is there besides is a copy of a checkpoint.
+                         .streamed_state = static_cast<double>(need.host - state.all.host),
                          .shards = shards_of(o_, profile_)},
                         profile_);
   }

@@ -11,12 +11,14 @@
 
 #include "apps/train/bad_steps.h"
 #include "apps/train/calibrate.h"
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_saver.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/output_folder.h"
 #include "apps/train/plan_report.h"
 #include "apps/train/progress.h"
+#include "apps/train/resume.h"
 #include "apps/train/run_log.h"
 #include "apps/train/run_memory.h"
 #include "apps/train/run_times.h"
@@ -45,7 +47,6 @@ class Session {
   void load_or_initialize();
   nlohmann::json run_identity() const;
   void resume();
-  void load(const fs::path& checkpoint);
   void train_until(std::int64_t last, const StopSignal& signal);
   const char* stop_asked(const StopSignal& signal);
   void log(std::string_view event, const Json& fields) {
@@ -57,6 +58,7 @@ class Session {
   void validate_now(std::int64_t step);
   void sample_now(std::int64_t step);
   void save_now(std::int64_t step);
+  void report_saves();
   void export_now();
   void finish(const char* stopped_by);
   bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
@@ -70,6 +72,7 @@ class Session {
   DevicePtr device_;
   HostMemory host_;  ///< none where all state stays on the device
   Training training_;
+  CheckpointSaver saver_;
   BatchLoader loader_;
   std::vector<std::string> warnings_;  ///< from before the log was there
   std::optional<RunLog> log_;          ///< of the first rank
@@ -105,6 +108,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
       training_(
           options, setup_, plan_.choice, device_, host_.memory,
           job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
+      saver_(output_ / "checkpoints", options.keep, training_.copy),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
       data_fingerprint_(fingerprint(*setup_.data.train)),
@@ -164,35 +168,13 @@ nlohmann::json Session::run_identity() const {
           {"seed", options_.seed}};
 }
 
-void Session::load(const fs::path& checkpoint) {
-  step_ = load_checkpoint(checkpoint, run_identity(), training_.checkpoint());
-  saved_step_ = step_;
-  say(fmt::format("resumed      {} (step {})\n", checkpoint.string(), step_));
-}
-
 void Session::resume() {
-  if (options_.resume == "never") return;
-  if (options_.resume != "auto") {
-    if (!fs::is_directory(options_.resume))
-      fail(fmt::format("--resume {}: there is no such checkpoint (auto and never are the other "
-                       "values)",
-                       options_.resume),
-           ErrorKind::usage);
-    return load(options_.resume);
-  }
-  if (job_.rank() == 0) remove_temporaries(output_ / "checkpoints");
-  auto all = list_checkpoints(output_ / "checkpoints");
-  for (; !all.empty(); all.pop_back()) {
-    try {
-      return load(all.back());
-    } catch (const Error& error) {
-      // A damaged checkpoint must not cost the run while an older one is whole.
-      if (error.kind() != ErrorKind::runtime || all.size() == 1) throw;
-      say(fmt::format("warning      {}\n             falling back to {}\n", error.what(),
-                      all[all.size() - 2].string()));
-      warnings_.push_back(error.what());
-    }
-  }
+  const Resumption found = find_checkpoint(options_, output_, job_);
+  warnings_ = found.warnings;
+  if (found.checkpoint.empty()) return;
+  step_ = load_checkpoint(found.checkpoint, found.manifest, run_identity(), training_.checkpoint());
+  saved_step_ = step_;
+  say(fmt::format("resumed      {} (step {})\n", found.checkpoint.string(), step_));
 }
 
 void Session::run() {
@@ -248,6 +230,7 @@ void Session::train_until(std::int64_t last, const StopSignal& signal) {
     if (due(step_, options_.val_every)) validate_now(step_);
     if (due(step_, options_.sample_every)) sample_now(step_);
     if (due(step_, options_.save_every)) save_now(step_);
+    report_saves();
   }
 }
 
@@ -329,13 +312,30 @@ void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   job_.note("saving");
   check_replicas();
-  const Stopwatch watch;
-  const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(),
-                                         training_.checkpoint(), options_.keep);
-  saved_step_ = step;
-  const double ms = watch.milliseconds();
-  printer_->print(fmt::format("checkpoint   {} ({:.0f} ms)", saved.string(), ms));
-  log("checkpoint", {{"step", step}, {"path", saved.string()}, {"ms", ms}});
+  if (saver_.save(step, run_identity(), training_.checkpoint())) saved_step_ = step;
+  report_saves();
+}
+
+/// What became of those that have ended.
+void Session::report_saves() {
+  for (const SaveResult& save : saver_.results()) {
+    std::string warning = save.warning;
+    if (!save.error.empty())
+      warning = fmt::format("step {} was not saved: {}; what was saved before stays", save.step,
+                            save.error);
+    if (!warning.empty()) {
+      printer_->print("warning      " + warning);
+      log("warning", {{"step", save.step}, {"message", warning}});
+    }
+    if (!save.error.empty()) continue;
+    printer_->print(fmt::format("checkpoint   {} ({:.0f} ms, {:.0f} of training)",
+                                save.path.string(), save.total_ms, save.waited_ms));
+    log("checkpoint", {{"step", save.step},
+                       {"path", save.path.string()},
+                       {"bytes", save.bytes},
+                       {"ms", save.total_ms},
+                       {"waited_ms", save.waited_ms}});
+  }
 }
 
 void Session::export_now() {
@@ -349,7 +349,11 @@ void Session::export_now() {
 void Session::finish(const char* stopped_by) {
   if (stopped_by != nullptr)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by, step_));
-  if (!options_.no_save) save_now(step_);
+  if (!options_.no_save) {
+    save_now(step_);
+    saver_.finish(job_.control());
+    report_saves();
+  }
   if (stopped_by == nullptr) {
     validate_now(step_);
     sample_now(step_);

@@ -44,7 +44,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                              name_of(setup.precision), facts.matmul_flops / 1e9));
   const MemoryPlan& memory = facts.plan.memory;
   row("memory", fmt::format("{} planned{}", format_bytes(memory.peak),
-                            memory.host > 0 ? fmt::format(" on the GPU, {} of state in host memory",
+                            memory.host > 0 ? fmt::format(" on the GPU, {} in host memory",
                                                           format_bytes(memory.host))
                                             : std::string()));
   row("", to_flags(facts.plan.choice));

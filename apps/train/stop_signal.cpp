@@ -8,7 +8,7 @@ namespace {
 // A handler can reach nothing but a global.
 volatile std::sig_atomic_t received_signal = 0;
 
-constexpr int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 void on_signal(int signal) {
   received_signal = signal;
@@ -37,6 +37,8 @@ const char* StopSignal::received() const {
       return "SIGINT";
     case SIGTERM:
       return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
     case SIGUSR1:
       return "SIGUSR1";
     default:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/host_memory.h"
 #include "parallel/replicas.h"
 
 namespace sluice {
@@ -131,6 +132,25 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
 
 namespace {
 
+/// Of one rank that has all of the model.
+CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup& setup,
+                                    const MemoryChoice& choice) {
+  TrainOptions alone = options;
+  alone.dp = alone.pp = alone.tp = 1;
+  alone.zero = 0;
+  alone.pipeline.clear();
+  alone.sequence_parallel = alone.async_save = false;
+  RunSetup whole;
+  whole.config = setup.config;
+  whole.device = setup.device;
+  whole.precision = setup.precision;
+  whole.schedule = setup.schedule;
+  whole.trainer = setup.trainer;
+  const DevicePtr device = make_meta_device(0, 0);
+  Training training(alone, whole, choice, device, make_host_memory(device, 0).memory);
+  return bytes_of(training.checkpoint());
+}
+
 /// Where no rank has all of the model. A rank answers for what no rank before it has.
 std::optional<ModelNorm> norm_of(Training& training, const std::vector<SpaceLayout>& shards) {
   const Ranks& ranks = training.ranks;
@@ -173,6 +193,12 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
               {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
   model.set_recompute(choice.recompute);
+  if (!options.async_save || options.no_save || ranks.rank() > 0) return;
+  copy.bytes = bytes_of_checkpoint(options, setup, choice);
+  const DevicePtr& place = setup.device == DeviceKind::cuda ? host : device;
+  const MemoryScope scope(*place, MemoryUse::checkpoint);
+  copy.memory = Tensor::empty(
+      place, {static_cast<std::int64_t>(copy.bytes.weights + copy.bytes.optimizer)}, DType::u8);
 }
 
 Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,

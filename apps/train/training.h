@@ -50,6 +50,8 @@ struct Training {
   DataParallel parallel;
   std::optional<Pipeline> pipeline;
   Trainer trainer;
+  /// Of the first rank, with --async-save.
+  CheckpointCopy copy;
 
  private:
   Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup,

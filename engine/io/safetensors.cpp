@@ -1,7 +1,6 @@
 #include "engine/io/safetensors.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -83,51 +82,48 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t offset,
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<StoredTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : tensors_(std::move(tensors)) {
-  if (!path.empty()) file_ = File::create(std::move(path));
+    : own_(std::make_unique<FileOutput>(std::move(path))),
+      output_(*own_),
+      tensors_(std::move(tensors)) {
+  begin(metadata);
+}
+
+SafetensorsWriter::SafetensorsWriter(Output& output, std::vector<StoredTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : output_(output), tensors_(std::move(tensors)) {
+  begin(metadata);
+}
+
+void SafetensorsWriter::begin(const std::map<std::string, std::string>& metadata) {
   data_bytes_ = assign_offsets(tensors_);
   std::string text = format_safetensors_header({tensors_, metadata});
   text.resize(*checked_align<std::uint64_t>(text.size(), 8), ' ');
   if (text.size() > max_safetensors_header)
-    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", name(),
+    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", output_.name(),
                      text.size(), max_safetensors_header));
   // What a reader would refuse (two equal names, say) is refused before any data is written.
-  parse_safetensors_header(text, data_bytes_, name());
-  write_through(encode_length(text.size()));
-  write_through(std::as_bytes(std::span(text)));
+  parse_safetensors_header(text, data_bytes_, output_.name());
+  const auto length = encode_length(text.size());
+  output_.write(length);
+  output_.write(std::as_bytes(std::span(text)));
+  data_start_ = length.size() + text.size();
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   if (bytes.size() > data_bytes_ - written_)
-    fail(fmt::format("{}: {} bytes are one write too many, the tensors lack only {}", name(),
-                     bytes.size(), data_bytes_ - written_));
-  write_through(bytes);
+    fail(fmt::format("{}: {} bytes are one write too many, the tensors lack only {}",
+                     output_.name(), bytes.size(), data_bytes_ - written_));
+  output_.write(bytes);
   written_ += bytes.size();
 }
 
 void SafetensorsWriter::finish() {
   if (written_ != data_bytes_) {
     const auto missing = std::ranges::upper_bound(tensors_, written_, {}, &StoredTensor::end);
-    fail(fmt::format("{} is incomplete: {} of {} bytes were written, up to tensor {}", name(),
-                     written_, data_bytes_, quote(missing->name)));
+    fail(fmt::format("{} is incomplete: {} of {} bytes were written, up to tensor {}",
+                     output_.name(), written_, data_bytes_, quote(missing->name)));
   }
-  if (!file_) return;
-  file_->sync();
-  file_->drop_cache(0, 0);
-  file_->close();
-}
-
-void SafetensorsWriter::write_through(std::span<const std::byte> bytes) {
-  if (!file_) return;
-  file_->write(bytes);
-  crc32_ = static_cast<std::uint32_t>(
-      ::crc32_z(crc32_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
-  // Synced on the way, so that the end of a large file does not keep others waiting for minutes.
-  constexpr std::uint64_t stretch = std::uint64_t{256} << 20;
-  unsynced_ += bytes.size();
-  if (unsynced_ < stretch) return;
-  file_->sync();
-  unsynced_ = 0;
+  output_.finish();
 }
 
 }  // namespace sluice

@@ -5,13 +5,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/io/file.h"
+#include "engine/io/output.h"
 #include "engine/io/safetensors_header.h"
 
 namespace sluice {
@@ -31,6 +32,8 @@ class SafetensorsReader {
   const StoredTensor* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
+  /// Where the data begins in the file.
+  std::uint64_t data_start() const { return data_start_; }
   /// Fills `out` with the bytes of `tensor`, one of tensors(), from its byte `offset` on. Safe from
   /// several threads at once. A file that was truncated since it was opened is an Error.
   void read(const StoredTensor& tensor, std::uint64_t offset, std::span<std::byte> out) const;
@@ -45,14 +48,18 @@ class SafetensorsReader {
 /// Writes a safetensors file front to back, so that tensors of any size need no memory. The data
 /// starts at a multiple of 8 bytes. A writer destroyed without finish() leaves a partial file,
 /// which SafetensorsReader refuses; for a file that appears at once, write beside and rename.
-/// Without a path nothing is kept: for a process that only helps another to write.
 class SafetensorsWriter {
  public:
   /// Writes the header. The tensors follow each other in the order given; their offsets are
   /// computed here. Names must be unique valid UTF-8 and the shapes non-negative, else Error.
   SafetensorsWriter(std::filesystem::path path, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
+  /// The same to wherever `output`, which outlives the writer, takes it.
+  SafetensorsWriter(Output& output, std::vector<StoredTensor> tensors,
+                    const std::map<std::string, std::string>& metadata);
 
+  /// Of the whole file.
+  std::uint64_t bytes() const { return data_start_ + data_bytes_; }
   /// With offsets, in the order in which write() expects the data.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
 
@@ -61,20 +68,14 @@ class SafetensorsWriter {
   /// Error unless exactly all bytes were written. Syncs the file, not its directory, and closes.
   void finish();
 
-  /// zlib's CRC-32 of everything written so far, header included; after finish(), of the file.
-  std::uint32_t crc32() const { return crc32_; }
-
  private:
-  void write_through(std::span<const std::byte> bytes);
+  void begin(const std::map<std::string, std::string>& metadata);
 
-  std::string name() const { return file_ ? file_->path().string() : "a discarded file"; }
-
-  std::optional<File> file_;
+  std::unique_ptr<Output> own_;
+  Output& output_;
   std::vector<StoredTensor> tensors_;
-  std::uint64_t data_bytes_ = 0;
+  std::uint64_t data_start_ = 0, data_bytes_ = 0;
   std::uint64_t written_ = 0;
-  std::uint64_t unsynced_ = 0;
-  std::uint32_t crc32_ = 0;
 };
 
 }  // namespace sluice

@@ -151,26 +151,41 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
            ErrorKind::usage);
 }
 
-std::uint32_t save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
-  return save_weights(file, space.layout(), space.weight_dtype(), type,
-                      [&](std::size_t slot, std::int64_t first, std::span<std::byte> out) {
-                        space.read_weights(space.slots()[slot].offset + first, out);
-                      });
-}
+namespace {
 
-std::uint32_t save_weights(const fs::path& file, const SpaceLayout& layout, DType dtype,
-                           StoredType type, const ReadSlot& read) {
+/// Hugging Face refuses a file that does not say which framework's layout it has.
+const std::map<std::string, std::string> metadata{{"format", "pt"}};
+
+std::vector<StoredTensor> tensors_of(const SpaceLayout& layout, StoredType type) {
   std::vector<StoredTensor> tensors;
   for (const auto& slot : layout.slots)
     tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
-  // Hugging Face refuses a file that does not say which framework's layout it has.
-  SafetensorsWriter writer(file, std::move(tensors), {{"format", "pt"}});
+  return tensors;
+}
+
+}  // namespace
+
+std::uint64_t bytes_of_weights(const SpaceLayout& layout, StoredType type) {
+  NoOutput nowhere;
+  return SafetensorsWriter(nowhere, tensors_of(layout, type), metadata).bytes();
+}
+
+void save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
+  FileOutput output(file);
+  save_weights(output, space.layout(), space.weight_dtype(), type,
+               [&](std::size_t slot, std::int64_t first, std::span<std::byte> out) {
+                 space.read_weights(space.slots()[slot].offset + first, out);
+               });
+}
+
+void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
+                  const ReadSlot& read) {
+  SafetensorsWriter writer(output, tensors_of(layout, type), metadata);
   for (std::size_t slot = 0; slot < layout.slots.size(); ++slot)
     write_floats(
         writer, layout.slots[slot].size, dtype,
         [&](std::int64_t first, std::span<std::byte> values) { read(slot, first, values); }, type);
   writer.finish();
-  return writer.crc32();
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 
+#include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/config.h"
 #include "optim/parameter_space.h"
@@ -27,13 +28,12 @@ using ReadSlot =
     std::function<void(std::size_t slot, std::int64_t first, std::span<std::byte> out)>;
 
 /// Writes the weights, as precise as training has them, as one safetensors file under Hugging
-/// Face's names, converted to `type` (F32, BF16 or F16). Returns the CRC-32 of the file, which is
-/// synced.
-std::uint32_t save_weights(const std::filesystem::path& file, const ParameterSpace& space,
-                           StoredType type);
-/// The same from wherever they are: `read` gives those of `layout` in `dtype`. An empty path writes
-/// nothing, for a rank that only helps to read them.
-std::uint32_t save_weights(const std::filesystem::path& file, const SpaceLayout& layout,
-                           DType dtype, StoredType type, const ReadSlot& read);
+/// Face's names, converted to `type` (F32, BF16 or F16). The file is synced.
+void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type);
+/// The same from wherever they are: `read` gives those of `layout` in `dtype`.
+void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
+                  const ReadSlot& read);
+/// Of that file.
+std::uint64_t bytes_of_weights(const SpaceLayout& layout, StoredType type);
 
 }  // namespace sluice

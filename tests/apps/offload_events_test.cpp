@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_saver.h"
 #include "models/gpt2/generate.h"
 #include "tests/support/devices.h"
 #include "tests/support/fixture.h"
@@ -152,7 +152,8 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
         // What it did before must leave no trace, not even what was fetched for the next step.
         after.train(1);
         after.training().optimizer->prefetch();
-        after.continue_from(load_checkpoint(saved, identity, after.training().checkpoint()));
+        after.continue_from(load_checkpoint(saved, read_manifest(saved), identity,
+                                            after.training().checkpoint()));
         CHECK(after.step_number() == 3);
         RunBits bits = after.train(3);
         CHECK(bits.steps.size() == 5);

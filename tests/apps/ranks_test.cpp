@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_folder.h"
 #include "parallel/ring_file.h"
 #include "tests/support/fixture.h"
 #include "tests/support/ranks.h"

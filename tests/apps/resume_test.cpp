@@ -3,10 +3,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_folder.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
-#include "tests/support/single_rank.h"
 #include "tests/support/temp_dir.h"
 
 // A run that was stopped and continued ends with the bits of one that was not. Everything goes
@@ -50,6 +49,11 @@ std::map<std::int64_t, std::string> logged_steps(const fs::path& output) {
     CHECK(entry->second == values);
   }
   return steps;
+}
+
+Json last_event(const fs::path& output) {
+  const std::string log = read_file(output / "log.jsonl");
+  return Json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1));
 }
 
 Outcome outcome(const fs::path& output) {
@@ -139,6 +143,46 @@ TEST_CASE("two runs give the same bytes, with 1, 2 or 3 threads") {
   }
 }
 
+TEST_CASE("what is saved beside training is what is saved at once") {
+  const Runs runs;
+  const Arguments flags{"--threads", "1", "--save-every", "2", "--keep", "9"};
+  runs.run("waits", 9, flags);
+  runs.run("copies", 9, flags + Arguments{"--async-save"});
+  const auto all = list_checkpoints(runs.out("waits") / "checkpoints");
+  REQUIRE(all.size() == 5);
+  for (const fs::path& checkpoint : all) {
+    CAPTURE(checkpoint.filename().string());
+    for (const char* file : {"weights.safetensors", "optimizer.safetensors", "state.json"})
+      CHECK(read_file(checkpoint / file) ==
+            read_file(runs.out("copies") / "checkpoints" / checkpoint.filename() / file));
+  }
+  CHECK(outcome(runs.out("copies")) == outcome(runs.out("waits")));
+  // The copy is in the plan, which is kept to the byte.
+  const Json end = last_event(runs.out("copies"));
+  CHECK(end.at("planned_bytes") == end.at("engine_peak_bytes"));
+  CHECK(end.at("planned_bytes").get<std::size_t>() >
+        last_event(runs.out("waits")).at("planned_bytes").get<std::size_t>());
+}
+
+TEST_CASE("a checkpoint that cannot be written is told of, and the run goes on") {
+  const Runs runs;
+  for (const Arguments& more : {Arguments(), Arguments{"--async-save"}}) {
+    CAPTURE(more.size());
+    const std::string name = more.empty() ? "here" : "beside";
+    // Where the folder of checkpoints belongs lies a file.
+    fs::create_directories(runs.out(name));
+    write_file(runs.out(name) / "checkpoints", "");
+    const ProgramResult result =
+        run_program("train_gpt2", runs.flags(name, 6, Arguments{"--save-every", "2"} + more));
+    CHECK(result.exit_code == 1);
+    CHECK(count_lines(result.err) == 1);
+    CHECK_THAT(result.err, Contains("the checkpoint was not saved") && Contains("checkpoints"));
+    CHECK_THAT(result.out, Contains("step 2 was not saved") && Contains("step 4 was not saved") &&
+                               Contains("step 6/6"));
+    CHECK_THAT(read_file(runs.out(name) / "log.jsonl"), Contains("step 4 was not saved"));
+  }
+}
+
 TEST_CASE("validation, samples and checkpoints in between do not change the training") {
   const Runs runs;
   std::string text;
@@ -166,7 +210,7 @@ TEST_CASE("validation, samples and checkpoints in between do not change the trai
 
 TEST_CASE("a signal ends the run after its step, and the resumed run ends with the same bytes") {
   const Runs runs;
-  const int signal = GENERATE(SIGINT, SIGTERM, SIGUSR1);
+  const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP, SIGUSR1);
   INFO("signal " << signal);
   const Arguments flags{"--threads", "1", "--dropout", "0.1"};
   runs.run("whole", 60, flags);
@@ -256,55 +300,6 @@ TEST_CASE("a damaged newest checkpoint is refused by name and the older one is u
           [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); });
     check(file, "absent", [](const fs::path& path) { fs::remove(path); });
   }
-}
-
-TEST_CASE("every byte of state.json is guarded, and its damage is not the user's mistake") {
-  const TempDir dir;
-  const auto device = make_cpu_device();
-  const auto made = random_model(small_config(), device, DType::f32);
-  const auto optimizer = make_adamw(*made.space, {});
-  const Json run{{"seed", 5}, {"precision", "fp32"}, {"eps", 1e-5}};
-  LossScaler scaler;
-  SingleRank rank(*made.space, *optimizer);
-  const CheckpointState state{*made.space,   *optimizer,           scaler,
-                              rank.parallel, made.space->layout(), rank.ranks.collector};
-  const auto saved = save_checkpoint(dir.path(), 3, run, state, 1);
-  CHECK(load_checkpoint(saved, run, state) == 3);
-  const std::string good = read_file(saved / "state.json");
-  std::size_t accepted = 0, nameless = 0, usage = 0;
-  for (std::size_t i = 0; i < good.size(); ++i) {
-    std::string bad = good;
-    bad[i] = static_cast<char>(bad[i] ^ 1);
-    write_file(saved / "state.json", bad);
-    try {
-      load_checkpoint(saved, run, state);
-      ++accepted;
-    } catch (const Error& error) {
-      nameless += std::string(error.what()).find("state.json") == std::string::npos;
-      // An Error (usage) would end the run where an older checkpoint is whole.
-      usage += error.kind() == ErrorKind::usage;
-    }
-  }
-  CHECK(accepted == 0);
-  CHECK(nameless == 0);
-  CHECK(usage == 0);
-}
-
-TEST_CASE("what was saved last stays, whatever its step") {
-  const TempDir dir;
-  const auto device = make_cpu_device();
-  const auto made = random_model(small_config(), device, DType::f32);
-  const auto optimizer = make_adamw(*made.space, {});
-  LossScaler scaler;
-  SingleRank rank(*made.space, *optimizer);
-  const CheckpointState state{*made.space,   *optimizer,           scaler,
-                              rank.parallel, made.space->layout(), rank.ranks.collector};
-  for (const std::int64_t step : {20, 30})
-    save_checkpoint(dir.path(), step, Json::object(), state, 5);
-  // Of a run that went back to step 20.
-  const auto saved = save_checkpoint(dir.path(), 24, Json::object(), state, 1);
-  CHECK(list_checkpoints(dir.path()) == std::vector{saved});
-  CHECK(load_checkpoint(saved, Json::object(), state) == 24);
 }
 
 TEST_CASE("without an older checkpoint, damage ends the program in one line") {

@@ -1,9 +1,8 @@
-#include <zlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/section_sums.h"
 #include "models/gpt2/weights.h"
 #include "tests/fuzz/harness.h"
 #include "tests/fuzz/small_run.h"
@@ -23,23 +22,22 @@ void require_finite(const ParameterSpace& space) {
   }
 }
 
-std::uint32_t crc_of(std::string_view bytes) {
-  return static_cast<std::uint32_t>(
-      ::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
 /// state.json with its own checksum put right, so that what it says is looked at.
 std::string sealed(Json state) {
   if (!state.is_object()) return state.dump();
   state.erase("crc32");
-  state["crc32"] = crc_of(state.dump());
+  const std::string text = state.dump();
+  state["crc32"] = crc32_of(std::as_bytes(std::span(text)));
   return state.dump();
 }
 
 /// state.json that lists a file as these bytes.
 std::string listed(const std::string& text, const char* file, Bytes bytes) {
   Json state = Json::parse(text);
-  state["files"][file] = {{"bytes", bytes.size()}, {"crc32", crc_of(bytes)}};
+  SectionSums sums;
+  sums.add(std::as_bytes(std::span(bytes)));
+  state["files"][file]["bytes"] = sums.bytes();
+  state["files"][file]["crc32"] = sums.sums();
   return sealed(std::move(state));
 }
 

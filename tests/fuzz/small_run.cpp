@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/checkpoint_saver.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/runtime.h"
 #include "tests/fuzz/harness.h"
@@ -83,12 +84,17 @@ std::int64_t SmallRun::load(const CheckpointFiles& files) {
   test::write_file(folder_ / "state.json", files.state);
   test::write_file(folder_ / "weights.safetensors", files.weights);
   test::write_file(folder_ / "optimizer.safetensors", files.optimizer);
-  return load_checkpoint(folder_, *run_, state_);
+  return load_from(folder_);
 }
 
 std::int64_t SmallRun::save_and_load(std::int64_t step) {
-  return load_checkpoint(save_checkpoint(scratch() / "again", step, *run_, state_, 1), *run_,
-                         state_);
+  return load_from(save_checkpoint(scratch() / "again", step, *run_, state_, 1));
+}
+
+std::int64_t SmallRun::load_from(const std::filesystem::path& folder) {
+  const CheckpointManifest manifest = read_manifest(folder);
+  verify_files(folder, manifest);
+  return load_checkpoint(folder, manifest, *run_, state_);
 }
 
 }  // namespace sluice::fuzz

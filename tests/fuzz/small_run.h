@@ -44,6 +44,8 @@ class SmallRun {
   const ParameterSpace& space() const { return *small_.space; }
 
  private:
+  std::int64_t load_from(const std::filesystem::path& folder);
+
   SmallModel small_{ParameterSpace::Use::training};
   std::unique_ptr<Optimizer> optimizer_;
   LossScaler scaler_{LossScaler::State{}};

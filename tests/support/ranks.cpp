@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_folder.h"
 #include "parallel/ring_file.h"
 #include "tests/support/fixture.h"
 

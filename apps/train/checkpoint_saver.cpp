@@ -1,0 +1,171 @@
+#include "apps/train/checkpoint_saver.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "apps/train/checkpoint_folder.h"
+#include "apps/train/progress.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file with its checksums. An error of the disk is kept, and what follows is not written: the
+/// other ranks go on sending what the first one was to write.
+class GuardedFile final : public Output {
+ public:
+  GuardedFile(fs::path path, std::string& error) : path_(std::move(path)), error_(error) {}
+
+  std::string name() const override { return path_.string(); }
+  void write(std::span<const std::byte> bytes) override {
+    guard([&] {
+      if (!file_) file_.emplace(path_);
+      file_->write(bytes);
+      sums_.add(bytes);
+    });
+  }
+  void finish() override {
+    guard([&] { file_->finish(); });
+  }
+
+  const SectionSums& sums() const { return sums_; }
+
+ private:
+  void guard(const std::function<void()>& body) {
+    if (!error_.empty()) return;
+    try {
+      body();
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+  }
+
+  fs::path path_;
+  std::string& error_;
+  std::optional<FileOutput> file_;
+  SectionSums sums_;
+};
+
+/// Makes the checkpoint of which `write` gives the files. Returns what went wrong, or "".
+std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest, std::int64_t keep,
+                            SaveResult& result,
+                            const std::function<void(Output&, Output&)>& write) {
+  std::string error;
+  const auto guarded = [&](const auto& body) {
+    if (!error.empty()) return;
+    try {
+      body();
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+  };
+  std::optional<NewCheckpoint> checkpoint;
+  guarded([&] { checkpoint.emplace(folder, manifest.step); });
+  const auto file = [&](const char* name) {
+    return GuardedFile(checkpoint ? checkpoint->file(name) : folder / name, error);
+  };
+  GuardedFile weights = file(CheckpointBytes::weights_name);
+  GuardedFile optimizer = file(CheckpointBytes::optimizer_name);
+  write(weights, optimizer);
+  manifest.files = {{CheckpointBytes::weights_name, weights.sums()},
+                    {CheckpointBytes::optimizer_name, optimizer.sums()}};
+  guarded([&] {
+    checkpoint->publish(manifest);
+    result.path = checkpoint->path();
+    result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
+  });
+  try {
+    if (error.empty()) remove_old_checkpoints(result.path, keep);
+  } catch (const std::exception& caught) {
+    result.warning = caught.what();
+  }
+  return error;
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, CheckpointCopy copy)
+    : folder_(std::move(folder)), keep_(keep), copy_(std::move(copy)) {}
+
+void CheckpointSaver::settle() {
+  if (!under_way_.valid()) return;
+  ended_.push_back(under_way_.get());
+  last_error_ = ended_.back().error;
+}
+
+bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
+                           const CheckpointState& state) {
+  settle();
+  state.ranks.optimizer.settle();
+  const CheckpointManifest manifest = describe(step, run, state);
+  Communicator& ranks = state.ranks.control;
+  if (ranks.rank() > 0) {
+    NoOutput nowhere;
+    write_files(state, nowhere, nowhere);
+  } else if (copy_.memory) {
+    save_copy(state, manifest);
+  } else {
+    save_here(state, manifest);
+  }
+  // What is under way tells its end later.
+  return ranks.share_text(under_way_.valid() ? "" : last_error_, 0, "checkpoint").empty();
+}
+
+void CheckpointSaver::save_here(const CheckpointState& state, const CheckpointManifest& manifest) {
+  const Stopwatch watch;
+  SaveResult result{.step = manifest.step};
+  result.error = make_checkpoint(
+      folder_, manifest, keep_, result,
+      [&](Output& weights, Output& optimizer) { write_files(state, weights, optimizer); });
+  result.waited_ms = result.total_ms = watch.milliseconds();
+  last_error_ = result.error;
+  ended_.push_back(std::move(result));
+}
+
+void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointManifest& manifest) {
+  const Stopwatch watch;
+  MemoryOutput weights(copy_.weights()), optimizer(copy_.optimizer());
+  write_files(state, weights, optimizer);
+  SaveResult result{.step = manifest.step, .waited_ms = watch.milliseconds()};
+  under_way_ = std::async(std::launch::async, [=, this]() mutable {
+    result.error = make_checkpoint(folder_, manifest, keep_, result,
+                                   [&](Output& weights_file, Output& optimizer_file) {
+                                     weights_file.write(copy_.weights());
+                                     weights_file.finish();
+                                     optimizer_file.write(copy_.optimizer());
+                                     optimizer_file.finish();
+                                   });
+    result.total_ms = watch.milliseconds();
+    return result;
+  });
+}
+
+std::vector<SaveResult> CheckpointSaver::results() {
+  if (under_way_.valid() &&
+      under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    settle();
+  return std::exchange(ended_, {});
+}
+
+void CheckpointSaver::finish(Communicator& control) {
+  settle();
+  const std::string error = control.share_text(last_error_, 0, "last checkpoint");
+  if (!error.empty()) fail(fmt::format("the checkpoint was not saved: {}", error));
+}
+
+fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const nlohmann::json& run,
+                         const CheckpointState& state, std::int64_t keep) {
+  CheckpointSaver saver(folder, keep);
+  saver.save(step, run, state);
+  saver.finish(state.ranks.control);
+  const auto results = saver.results();
+  return results.empty() ? fs::path() : results.front().path;
+}
+
+}  // namespace sluice
