@@ -231,6 +231,8 @@ void write_files(const fs::path& temporary, std::int64_t step, const Json& run,
   if (state.scaler.enabled())
     json["loss_scale"] = {{"scale", state.scaler.state().scale},
                           {"good_updates", state.scaler.state().good_updates}};
+  if (const Json spikes = state.spikes ? state.spikes->state() : Json(); !spikes.is_null())
+    json["spikes"] = spikes;
   const std::string text = json.dump();
   json["crc32"] =
       crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
@@ -320,6 +322,7 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const Json& run,
       into.scaler = LossScaler({.scale = saved.at("scale").get<double>(),
                                 .good_updates = saved.at("good_updates").get<std::int64_t>()});
     }
+    if (into.spikes != nullptr) into.spikes->restore(state.value("spikes", Json()));
   } catch (const Json::exception&) {
     damaged(checkpoint / "state.json", "a field is missing or of the wrong type");
   }

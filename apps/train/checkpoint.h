@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/train/spike_guard.h"
 #include "engine/io/stored_tensor.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -29,6 +30,7 @@ struct CheckpointState {
   DataParallel& ranks;
   const SpaceLayout& whole;    ///< of the model, of which the space may be a part
   const Collector& collector;  ///< how its parts come together
+  SpikeGuard* spikes = nullptr;
 
   /// All ranks make it together.
   ModelState model() const { return {space, optimizer, ranks.optimizer, whole, collector}; }
