@@ -7,7 +7,6 @@
 namespace sluice {
 
 std::string BadSteps::judge(std::int64_t step, const TrainStep& result) {
-  weights_finite_ = result.weights_finite;
   if (result.applied) {
     in_a_row_ = 0;
     return {};
@@ -15,7 +14,7 @@ std::string BadSteps::judge(std::int64_t step, const TrainStep& result) {
   ++skipped_;
   const bool finite = std::isfinite(result.gradient_norm);
   // Above 1 the loss scale is to blame, which has been halved by now; it gets there in 16 steps.
-  if (!finite && weights_finite_ && result.loss_scale > 1)
+  if (!finite && result.weights_finite && result.loss_scale > 1)
     return fmt::format(
         "step {}: the gradient overflowed with a loss scale of {}; the update was skipped and the "
         "scale halved",
@@ -38,12 +37,6 @@ void BadSteps::require_good(std::int64_t step) const {
                    "are those of the last good step and were not saved over; lower --lr or check "
                    "the data",
                    in_a_row_, step, why_),
-       ErrorKind::numerical);
-}
-
-void BadSteps::require_good_weights(std::int64_t step) const {
-  if (weights_finite_) return;
-  fail(fmt::format("nothing was saved at step {}: {}; go on from the last checkpoint", step, why_),
        ErrorKind::numerical);
 }
 

@@ -24,15 +24,12 @@ class BadSteps {
   std::string line() const;
   /// Throws Error (numerical) if the last step was one too many.
   void require_good(std::int64_t step) const;
-  /// Throws the same if the last step found weights that are not finite: before they are saved.
-  void require_good_weights(std::int64_t step) const;
 
  private:
   std::int64_t most_;
   std::int64_t in_a_row_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t spikes_ = 0;
-  bool weights_finite_ = true;
   std::string why_;
 };
 

@@ -79,7 +79,7 @@ Diagnosis::Diagnosis(const ParameterSpace& space) : space_(space) {
 void Diagnosis::look_at_weights() {
   for (const auto& slot : space_.slots())
     look(*slot.tensor, Sighting::Phase::weights, layer_of(slot.name),
-         fmt::format("weight {} before the step", slot.name));
+         fmt::format("weight {}", slot.name));
 }
 
 std::string_view Diagnosis::name_of(const Edge& edge) const {
@@ -104,7 +104,7 @@ void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
   const Place place = places_[&node] = place_of(node);
   last_ = place;
   // Ops without parameters that follow belong to the block: "h.3" of "h.3.ln_1".
-  if (last_.name.starts_with("h.")) last_.name.resize(last_.name.find('.', 2));
+  if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
   // What a checkpoint has computed is looked at op by op when it is computed again.
   if (node.name() == "checkpoint") return;
   for (const Tensor* output : outputs)
@@ -140,6 +140,16 @@ Sighting Diagnosis::first(Communicator& ranks) const {
     std::memcpy(result.text, text.data(), length);
   }
   return result;
+}
+
+void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step) {
+  Diagnosis diagnosis(space);
+  diagnosis.look_at_weights();
+  const Sighting first = diagnosis.first(ranks);
+  if (first.phase == Sighting::Phase::nowhere) return;
+  fail(fmt::format("nothing was saved at step {}: {} is not finite; go on from an older checkpoint",
+                   step, first.text),
+       ErrorKind::numerical);
 }
 
 }  // namespace sluice

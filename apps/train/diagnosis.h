@@ -59,6 +59,10 @@ class Diagnosis final : public Observer {
   Sighting found_;
 };
 
+/// Before they are saved: throws Error (numerical) on all ranks if a weight of one is not finite.
+/// No update may be under way.
+void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step);
+
 /// Whether no element is infinite or NaN.
 bool all_finite(const Tensor& tensor);
 

@@ -12,6 +12,7 @@
 #include "apps/train/bad_steps.h"
 #include "apps/train/calibrate.h"
 #include "apps/train/checkpoint.h"
+#include "apps/train/diagnosis.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/output_folder.h"
@@ -325,10 +326,10 @@ void Session::sample_now(std::int64_t step) {
 }
 
 void Session::save_now(std::int64_t step) {
-  bad_steps_.require_good_weights(step);
   if (saved_step_ == step) return;
   job_.note("saving");
   check_replicas();
+  require_finite_weights(training_.space, job_.control(), step);
   const Stopwatch watch;
   const fs::path saved = save_checkpoint(output_ / "checkpoints", step, run_identity(),
                                          training_.checkpoint(), options_.keep);

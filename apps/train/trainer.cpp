@@ -175,8 +175,10 @@ void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
     first = diagnosis.first(ranks_.control);
   }
   result.reason = first.phase == Sighting::Phase::nowhere
-                      ? "every tensor is; sums of gradients or their squares overflowed"
-                      : fmt::format("first seen in {}", first.text);
+                      ? "every tensor is when the step is computed again: sums over ranks or "
+                        "of squares overflowed, or the fault has passed"
+                      : fmt::format("first seen in {}{}", first.text,
+                                    result.weights_finite ? "" : " before the step");
   timeline_.take();
 }
 
