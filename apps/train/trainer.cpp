@@ -163,7 +163,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
 /// Unless the weights or the loss scale explain it, computes the step again while somebody looks
 /// on. Nothing is left of it but what was seen: the next step overwrites gradients and losses.
 void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
-  ranks_.optimizer.finish();  // of the step before; this one was never applied
+  ranks_.optimizer.finish();  // what others have of the weights may still be on its way
   Diagnosis diagnosis(space_);
   diagnosis.look_at_weights();
   Sighting first = diagnosis.first(ranks_.control);

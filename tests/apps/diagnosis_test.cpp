@@ -145,6 +145,32 @@ TEST_CASE("a backward pass that overflows after a finite forward pass is named",
                 "overflowed, or the fault has passed"});
 }
 
+TEST_CASE("of gradients that are not finite that of the highest block is the first", "[guards]") {
+  const TrainingTask task = small_task();
+  TrainingRun run(task, task.resident(), make_cpu_device(64 << 20));
+  Diagnosis diagnosis(run.training().space);
+  const Tensor ids = Tensor::from_tokens(run.device(), {1, 8}, std::vector<std::int32_t>(8, 3));
+  Tensor loss;
+  {
+    const Observed observed(diagnosis);
+    loss = run.training().model.loss(ids, ids, {.scale = 0.125}).loss;
+  }
+  std::vector<const Node*> blocks;  // from the highest to the lowest
+  for (const Node* node = loss.impl()->producer.get(); node != nullptr;) {
+    if (node->name() == "gelu_mlp") blocks.push_back(node);
+    const auto& inputs = node->inputs();
+    const auto before = std::ranges::find_if(
+        inputs.rbegin(), inputs.rend(), [](const Edge& edge) { return edge.producer != nullptr; });
+    node = before == inputs.rend() ? nullptr : before->producer.get();
+  }
+  REQUIRE(blocks.size() == 3);
+  const Tensor bad = Tensor::from_host(run.device(), {1}, DType::f32, Values{NAN});
+  for (const std::size_t block : {2u, 0u, 1u})
+    diagnosis.handed_over(*blocks[block], blocks[block]->inputs()[0], bad);
+  CHECK(diagnosis.first(*run.training().ranks.control).text ==
+        std::string("the input's gradient of gelu_mlp in h.2.mlp (backward)"));
+}
+
 TEST_CASE("ranks agree on what was first, and on whose it was", "[guards][threads]") {
   const ThreadCount one(1);
   const std::vector<Change> norm{{"h.2.ln_1.weight", 0, 3e38F}, {"h.2.ln_1.bias", 0, 3e38F}};

@@ -3,6 +3,7 @@
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "apps/train/checkpoint.h"
 #include "tests/support/fixture.h"
@@ -159,7 +160,7 @@ TEST_CASE("a spike changes nothing, on one rank and on many alike", "[guards][th
               const auto train = [&](bool with_spike) {
                 TrainingRun run(task, task.resident(), device, {}, ranks);
                 spiked.guard(run);
-                while (run.step_number() < 12) {
+                while (run.step_number() < 10) {
                   if (run.step_number() == spiked.spike && !with_spike) {
                     run.continue_from(spiked.spike + 1);
                     continue;
@@ -173,14 +174,30 @@ TEST_CASE("a spike changes nothing, on one rank and on many alike", "[guards][th
                 }
                 RunBits bits = bits_by_name(run);
                 bits.steps = {{static_cast<double>(run.training().optimizer->updates())}};
+                const std::string guard = run.training().trainer.spikes().state().dump();
+                const auto bytes = std::as_bytes(std::span(guard));
+                bits.values["guard"] = {bytes.begin(), bytes.end()};
                 return bits;
               };
               const RunBits with = train(true), without = train(false);
               const std::lock_guard lock(mutex);
-              CHECK(with.steps == std::vector<std::vector<double>>{{11}});
+              CHECK(with.steps == std::vector<std::vector<double>>{{9}});
               CHECK(first_difference(with, without) == "");
             });
   }
+}
+
+TEST_CASE("to the loss scale a spike is a good update", "[guards]") {
+  const SpikedRun spiked{.task = small_task(DType::f16)};
+  TrainingRun run(spiked.task, spiked.task.resident(), make_cpu_device(64 << 20));
+  spiked.guard(run);
+  run.training().trainer.scaler() = LossScaler({.scale = 4, .good_updates = 10});
+  while (run.step_number() < 9) {
+    const bool spike = run.step_number() == spiked.spike;
+    CHECK(spiked.step(run).applied != spike);
+  }
+  CHECK(run.training().trainer.scaler().scale() == 4);
+  CHECK(run.training().trainer.scaler().state().good_updates == 19);
 }
 
 TEST_CASE("a guard that skips nothing gives the bits of a run without one", "[guards]") {
