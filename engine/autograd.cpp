@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/observer.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 
@@ -15,6 +16,7 @@ namespace sluice {
 namespace {
 
 thread_local bool grad_enabled = true;
+thread_local Observer* observer = nullptr;
 
 void add_into(const Tensor& target, const Tensor& gradient) {
   Tensor same_dtype = gradient;
@@ -45,6 +47,21 @@ struct Backward::State {
     auto& slots = pending[edge.producer.get()];
     slots.resize(edge.producer->outputs_);
     return slots[edge.output];
+  }
+
+  /// What has come so far of the gradient that goes to `edge`; none where nothing has.
+  Tensor delivered(const Edge& edge) const {
+    if (edge.leaf) {
+      const auto& gradient = edge.leaf.impl()->gradient;
+      return gradient.filled ? gradient.tensor : Tensor();
+    }
+    const auto slots = pending.find(edge.producer.get());
+    if (slots == pending.end() || slots->second.size() <= edge.output) return {};
+    return slots->second[edge.output].gradient;
+  }
+  void show(const Node& node) const {
+    for (const Edge& edge : node.inputs())
+      if (const Tensor gradient = delivered(edge)) observer->handed_over(node, edge, gradient);
   }
 };
 
@@ -208,6 +225,7 @@ void Backward::walk(const Edge& output, const Tensor& gradient) {
     slots.clear();
     state.current = node.get();
     if (reached) node->backward(gradients, *this);
+    if (reached && observer != nullptr) state.show(*node);
     const auto inputs = std::exchange(node->inputs_, {});
     for (const Edge& input : inputs) {
       if (!input.leaf || --state.visits_left[input.leaf.impl()] > 0) continue;
@@ -249,6 +267,7 @@ void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs
     impl.producer = node;
     impl.producer_output = i;
   }
+  if (observer != nullptr) observer->computed(*node, outputs);
 }
 
 bool recording(std::span<const Tensor> inputs) {
@@ -257,6 +276,14 @@ bool recording(std::span<const Tensor> inputs) {
 
 bool recording(std::initializer_list<Tensor> inputs) {
   return recording(std::span(inputs.begin(), inputs.size()));
+}
+
+Observed::Observed(Observer& looking) : previous_(observer) {
+  observer = &looking;
+}
+
+Observed::~Observed() {
+  observer = previous_;
 }
 
 NoGrad::NoGrad() : previous_(grad_enabled) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace sluice {
 
 std::string BadSteps::judge(std::int64_t step, const TrainStep& result) {
@@ -10,22 +12,31 @@ std::string BadSteps::judge(std::int64_t step, const TrainStep& result) {
     return {};
   }
   ++skipped_;
+  const bool finite = std::isfinite(result.gradient_norm);
   // Above 1 the loss scale is to blame, which has been halved by now; it gets there in 16 steps.
-  if (result.loss_scale > 1)
+  if (!finite && result.weights_finite && result.loss_scale > 1)
     return fmt::format(
         "step {}: the gradient overflowed with a loss scale of {}; the update was skipped and the "
         "scale halved",
         step, result.loss_scale);
   ++in_a_row_;
-  return fmt::format("step {}: the gradient is not finite; the update was skipped ({} in a row)",
-                     step, in_a_row_);
+  if (finite) ++spikes_;
+  why_ = (finite ? "" : "the gradient is not finite; ") + result.reason;
+  return fmt::format("step {}: {}; the update was skipped ({} in a row)", step, why_, in_a_row_);
+}
+
+std::string BadSteps::line() const {
+  if (skipped_ == 0) return {};
+  return fmt::format("skipped      {} updates: {} not finite, {} spikes\n", skipped_,
+                     skipped_ - spikes_, spikes_);
 }
 
 void BadSteps::require_good(std::int64_t step) const {
   if (in_a_row_ < most_) return;
-  fail(fmt::format("{} gradients in a row were not finite at step {}; the weights are those of the "
-                   "last good step and were not saved over; lower --lr or check the data",
-                   in_a_row_, step),
+  fail(fmt::format("{} updates in a row were skipped at step {}, the last because {}; the weights "
+                   "are those of the last good step and were not saved over; lower --lr or check "
+                   "the data",
+                   in_a_row_, step, why_),
        ErrorKind::numerical);
 }
 

@@ -7,8 +7,7 @@
 
 namespace sluice {
 
-/// Watches over gradients that were not finite: such an update is skipped, and too many in a row
-/// end the run.
+/// Watches over updates that were skipped because of their numbers: too many in a row end the run.
 class BadSteps {
  public:
   /// `most` in a row are too many.
@@ -19,6 +18,10 @@ class BadSteps {
 
   /// Updates so far.
   std::int64_t skipped() const { return skipped_; }
+  /// Of them, those whose gradient was finite.
+  std::int64_t spikes() const { return spikes_; }
+  /// For the final table; "" where none was skipped.
+  std::string line() const;
   /// Throws Error (numerical) if the last step was one too many.
   void require_good(std::int64_t step) const;
 
@@ -26,6 +29,8 @@ class BadSteps {
   std::int64_t most_;
   std::int64_t in_a_row_ = 0;
   std::int64_t skipped_ = 0;
+  std::int64_t spikes_ = 0;
+  std::string why_;
 };
 
 }  // namespace sluice

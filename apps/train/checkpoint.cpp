@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
 #include "models/gpt2/weights.h"
@@ -78,7 +79,7 @@ void require_same_run(const fs::path& checkpoint, const Json& saved, const Json&
     fail(fmt::format("{} cannot be resumed: its {} is {}, this run's is {}; start over with "
                      "--resume never and another --output",
                      checkpoint.string(), key,
-                     saved.contains(key) ? saved.at(key).dump() : "not recorded", value.dump()),
+                     saved.contains(key) ? shown(saved.at(key)) : "not recorded", value.dump()),
          ErrorKind::usage);
   }
 }
@@ -157,6 +158,8 @@ CheckpointManifest describe(std::int64_t step, const Json& run, const Checkpoint
   if (state.scaler.enabled())
     fields["loss_scale"] = {{"scale", state.scaler.state().scale},
                             {"good_updates", state.scaler.state().good_updates}};
+  if (const Json spikes = state.spikes ? state.spikes->state() : Json(); !spikes.is_null())
+    fields["spikes"] = spikes;
   return {.step = step, .fields = std::move(fields)};
 }
 
@@ -185,6 +188,7 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifes
           {.scale = scale,
            .good_updates = whole_number(saved.at("good_updates"), 0, most_updates, file)});
     }
+    if (into.spikes != nullptr) into.spikes->restore(state.value("spikes", Json()));
   } catch (const Json::exception&) {
     damaged(file, "a field is missing or of the wrong type");
   }

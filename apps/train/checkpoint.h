@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/train/checkpoint_manifest.h"
+#include "apps/train/spike_guard.h"
 #include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
 #include "optim/loss_scaler.h"
@@ -28,6 +29,7 @@ struct CheckpointState {
   DataParallel& ranks;
   const SpaceLayout& whole;    ///< of the model, of which the space may be a part
   const Collector& collector;  ///< how its parts come together
+  SpikeGuard* spikes = nullptr;
 
   /// All ranks make it together.
   ModelState model() const { return {space, optimizer, ranks.optimizer, whole, collector}; }
@@ -35,8 +37,8 @@ struct CheckpointState {
 
 /// The files of a checkpoint beside its manifest, and how large they are.
 struct CheckpointBytes {
-  static constexpr const char* weights_name = "weights.safetensors";
-  static constexpr const char* optimizer_name = "optimizer.safetensors";
+  static constexpr const char *weights_name = checkpoint_files[0],
+                              *optimizer_name = checkpoint_files[1];
   std::uint64_t weights = 0, optimizer = 0;
 };
 CheckpointBytes bytes_of(const CheckpointState& state);

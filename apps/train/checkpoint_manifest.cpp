@@ -135,8 +135,10 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
       fail(
           fmt::format("{} has version {}, this program reads {}", path.string(), written, version));
     manifest.step = whole_number(json.at("step"), 0, largest, path);
-    for (const auto& [name, file] : json.at("files").items())
-      manifest.files[name] = sums_of(file, path);
+    const Json& files = json.at("files");
+    for (const char* name : checkpoint_files)
+      manifest.files[name] = sums_of(files.at(name), path);
+    if (files.size() != manifest.files.size()) damaged(path, "it lists a file that is none of its");
   } catch (const Json::exception&) {
     damaged(path, "a field is missing or of the wrong type");
   }

@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+/// The files of a checkpoint beside state.json.
+inline constexpr const char* checkpoint_files[] = {"weights.safetensors", "optimizer.safetensors"};
+
 /// state.json of a checkpoint: the step, what else the state says of itself, and by what all of its
 /// files can be told to be whole. It guards itself by a checksum too.
 struct CheckpointManifest {

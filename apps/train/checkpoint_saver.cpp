@@ -95,8 +95,15 @@ CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, CheckpointC
 
 void CheckpointSaver::settle() {
   if (!under_way_.valid()) return;
-  ended_.push_back(under_way_.get());
-  last_error_ = ended_.back().error;
+  end(under_way_.get());
+}
+
+void CheckpointSaver::end(SaveResult result) {
+  last_error_ = result.error;
+  if (!result.error.empty())
+    result.warning = fmt::format("step {} was not saved: {}; what was saved before stays",
+                                 result.step, result.error);
+  ended_.push_back(std::move(result));
 }
 
 bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
@@ -124,8 +131,7 @@ void CheckpointSaver::save_here(const CheckpointState& state, const CheckpointMa
       folder_, manifest, keep_, result,
       [&](Output& weights, Output& optimizer) { write_files(state, weights, optimizer); });
   result.waited_ms = result.total_ms = watch.milliseconds();
-  last_error_ = result.error;
-  ended_.push_back(std::move(result));
+  end(std::move(result));
 }
 
 void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointManifest& manifest) {

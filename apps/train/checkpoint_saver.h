@@ -15,7 +15,7 @@ struct SaveResult {
   std::int64_t step = 0;
   std::filesystem::path path{};
   std::string error{};    ///< "": the checkpoint is there
-  std::string warning{};  ///< of a checkpoint that is there: why older ones are too
+  std::string warning{};  ///< the same in a sentence, or why older checkpoints are there still
   std::uint64_t bytes = 0;
   double waited_ms = 0;  ///< that training stood still
   double total_ms = 0;
@@ -40,6 +40,7 @@ class CheckpointSaver {
 
  private:
   void settle();
+  void end(SaveResult result);
   void save_here(const CheckpointState& state, const CheckpointManifest& manifest);
   void save_copy(const CheckpointState& state, const CheckpointManifest& manifest);
 

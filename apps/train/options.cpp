@@ -140,7 +140,17 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--prompt", o.prompt, "Text that samples continue");
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
   line.add("--max-bad-steps", o.max_bad_steps,
-           "Stop (exit code 3) after this many non-finite gradients in a row", 1);
+           "Stop (exit code 3) after this many skipped updates in a row", 1);
+  line.add("--skip-loss-spike", o.skip_loss_spike,
+           "Skip updates whose loss is this many standard deviations above the mean; 0: none", 0,
+           infinity);
+  line.add("--skip-grad-spike", o.skip_grad_spike, "The same for the gradient norm", 0, infinity);
+  line.add("--spike-window", o.spike_window,
+           "Updates that mean and deviation are taken of; before as many are done none is skipped",
+           2, 4096);
+  line.add("--skip-batches", o.skip_batches,
+           "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
+           std::int64_t{1} << 40);
   line.add("--deterministic", o.deterministic, "Equal bits for equal seeds; always so on the CPU");
   line.allow_config_file();
 }

@@ -69,6 +69,8 @@ struct TrainOptions {
   std::string prompt;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
+  double skip_loss_spike = 0, skip_grad_spike = 0;
+  std::int64_t spike_window = 128, skip_batches = 0;
   bool deterministic = true;
 
   /// One process is a pipeline of one rank if it is asked to be.

@@ -18,9 +18,9 @@ struct Resumption {
   std::vector<std::string> warnings{};  ///< of newer ones, which are damaged
 };
 
-/// What --resume asks for: the checkpoint it names, or the newest of `output` that is whole. Removes
-/// what a crash has left there. All ranks read all of it and agree. Throws Error (runtime) where
-/// what there is is damaged.
+/// What --resume asks for: the checkpoint it names, or the newest of `output` that is whole.
+/// Removes what a crash has left there. All ranks read all of it and agree. Throws Error (runtime)
+/// where what there is is damaged.
 Resumption find_checkpoint(const TrainOptions& options, const std::filesystem::path& output,
                            Job& job);
 

@@ -13,6 +13,7 @@
 #include "apps/train/calibrate.h"
 #include "apps/train/checkpoint_folder.h"
 #include "apps/train/checkpoint_saver.h"
+#include "apps/train/diagnosis.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/output_folder.h"
@@ -117,6 +118,10 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
   // Nothing is written before everything that is given has been read and found good.
   load_or_initialize();
   resume();
+  if (options.skip_batches > 0 && saved_step_ < 0)
+    fail("--skip-batches is for a run that is resumed, and there is no checkpoint to resume from",
+         ErrorKind::usage);
+  training_.trainer.spikes().skip_batches(options.skip_batches);
   job.require_equal("step to start at", std::to_string(step_));
   training_.require_equal_copies("at the start");
   prepare_output(resolved);
@@ -187,6 +192,7 @@ void Session::run() {
   log("start", {{"version", 1},
                 {"program", "Sluice " SLUICE_VERSION},
                 {"step", step_},
+                {"skipped_batches", training_.trainer.spikes().skipped_batches()},
                 {"steps", options_.steps},
                 {"parameters", training_.space.parameters()},
                 {"planned_bytes", plan_.memory.peak},
@@ -221,7 +227,8 @@ void Session::train_until(std::int64_t last, const StopSignal& signal) {
   while (step_ < last && stop_asked(signal) == nullptr) {
     job_.note(fmt::format("step {}", step_ + 1));
     const Stopwatch watch;
-    const TrainStep result = training_.trainer.step(step_, loader_.batch(step_));
+    const TrainStep result = training_.trainer.step(
+        step_, loader_.batch(step_ + training_.trainer.spikes().skipped_batches()));
     ++step_;
     record_step(step_, result, watch.milliseconds());
     guard_numbers(step_, result);
@@ -246,26 +253,19 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
   const double mfu =
       rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / (peak_rate_ * job_.size());
   last_loss_ = result.loss;
-  log("train", {{"step", step},
-                {"loss", result.loss},
-                {"grad_norm", result.gradient_norm},
-                {"lr", result.rate},
-                {"tokens", tokens},
-                {"step_ms", milliseconds},
-                {"tokens_per_second", rate},
-                {"mfu", mfu},
-                {"memory_bytes", device_->arena().peak()},
-                {"forward_ms", result.report.forward},
-                {"backward_ms", result.report.backward},
-                {"update_ms", result.report.update},
-                {"stall_ms", result.report.stall},
-                {"communication_ms", result.report.communication},
-                {"communication_wait_ms", result.report.wait},
-                {"bytes_to_device", result.report.moved.to_device},
-                {"bytes_to_host", result.report.moved.to_host},
-                {"overlap", result.report.overlap()},
-                {"loss_scale", result.loss_scale},
-                {"applied", result.applied}});
+  Json fields{{"step", step},
+              {"loss", result.loss},
+              {"grad_norm", result.gradient_norm},
+              {"lr", result.rate},
+              {"tokens", tokens},
+              {"step_ms", milliseconds},
+              {"tokens_per_second", rate},
+              {"mfu", mfu},
+              {"memory_bytes", device_->arena().peak()},
+              {"loss_scale", result.loss_scale},
+              {"applied", result.applied}};
+  fields.update(fields_of(result.report));
+  log("train", fields);
   times_->step(training_.trainer.spans());
   printer_->step({.step = step,
                   .loss = result.loss,
@@ -312,6 +312,7 @@ void Session::save_now(std::int64_t step) {
   if (saved_step_ == step) return;
   job_.note("saving");
   check_replicas();
+  require_finite_weights(training_.space, job_.control(), step);
   if (saver_.save(step, run_identity(), training_.checkpoint())) saved_step_ = step;
   report_saves();
 }
@@ -319,13 +320,9 @@ void Session::save_now(std::int64_t step) {
 /// What became of those that have ended.
 void Session::report_saves() {
   for (const SaveResult& save : saver_.results()) {
-    std::string warning = save.warning;
-    if (!save.error.empty())
-      warning = fmt::format("step {} was not saved: {}; what was saved before stays", save.step,
-                            save.error);
-    if (!warning.empty()) {
-      printer_->print("warning      " + warning);
-      log("warning", {{"step", save.step}, {"message", warning}});
+    if (!save.warning.empty()) {
+      printer_->print("warning      " + save.warning);
+      log("warning", {{"step", save.step}, {"message", save.warning}});
     }
     if (!save.error.empty()) continue;
     printer_->print(fmt::format("checkpoint   {} ({:.0f} ms, {:.0f} of training)",
@@ -365,6 +362,7 @@ void Session::finish(const char* stopped_by) {
        {"loss", last_loss_},
        {"val_loss", last_val_},
        {"skipped_updates", bad_steps_.skipped()},
+       {"skipped_spikes", bad_steps_.spikes()},
        {"pipeline", times_->finish()},
        {"planned_bytes", plan_.memory.peak},
        {"engine_peak_bytes", device_->arena().peak()},
@@ -376,9 +374,10 @@ void Session::finish(const char* stopped_by) {
   say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
-  say(fmt::format("memory       {} planned, {} used by tensors, {} resident at most\n{}",
-                  format_bytes(plan_.memory.peak), format_bytes(device_->arena().peak()),
-                  format_bytes(resident_peak()), times_->line()));
+  say(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
+                  bad_steps_.line(), format_bytes(plan_.memory.peak),
+                  format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
+                  times_->line()));
   print_what_next(output_, stopped_by != nullptr, !options_.no_save);
 }
 

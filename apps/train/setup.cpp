@@ -156,6 +156,8 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   trainer.dropout = o.dropout;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
+  trainer.spikes = {
+      .loss = o.skip_loss_spike, .gradient_norm = o.skip_grad_spike, .window = o.spike_window};
 }
 
 /// There must be enough text for one batch, and for one sequence of validation.

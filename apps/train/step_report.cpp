@@ -1,6 +1,7 @@
 #include "apps/train/step_report.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace sluice {
 
@@ -30,6 +31,18 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
         span.start >= first->start && span.start < first->start + first->length)
       report.forward -= span.length;
   return report;
+}
+
+nlohmann::ordered_json fields_of(const StepReport& report) {
+  return {{"forward_ms", report.forward},
+          {"backward_ms", report.backward},
+          {"update_ms", report.update},
+          {"stall_ms", report.stall},
+          {"communication_ms", report.communication},
+          {"communication_wait_ms", report.wait},
+          {"bytes_to_device", report.moved.to_device},
+          {"bytes_to_host", report.moved.to_host},
+          {"overlap", report.overlap()}};
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "engine/timeline.h"
@@ -25,5 +26,7 @@ struct StepReport {
 };
 
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved);
+/// For the log.
+nlohmann::ordered_json fields_of(const StepReport& report);
 
 }  // namespace sluice

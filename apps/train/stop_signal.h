@@ -2,8 +2,8 @@
 
 namespace sluice {
 
-/// While it lives, the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 only asks the training to stop after its
-/// step; a second one ends the process at once, as without it. One at a time.
+/// While it lives, the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 only asks the training to stop
+/// after its step; a second one ends the process at once, as without it. One at a time.
 class StopSignal {
  public:
   StopSignal();

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "apps/train/diagnosis.h"
 #include "engine/autograd.h"
 
 namespace sluice {
@@ -20,6 +21,7 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
       options_(options),
       pipeline_(divided.pipeline),
       tensor_(divided.tensor),
+      spikes_(options.spikes),
       losses_(
           space.device(),
           std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch),
@@ -62,7 +64,17 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
   return loss;
 }
 
+/// The gradients of all ranks.
 void Trainer::compute(const MicroBatches& batch) {
+  space_.forget_gradients();
+  if (pipeline_ != nullptr)
+    compute_in_pipeline(batch);
+  else
+    compute_alone(batch);
+  ranks_.gradients.finish();
+}
+
+void Trainer::compute_alone(const MicroBatches& batch) {
   const auto piece = static_cast<std::size_t>(batch.rows * batch.seq_len);
   const auto upload = [&](std::size_t first) {
     if (first < batch.tokens.size())
@@ -105,7 +117,6 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   // Of all ranks: gradients are sums, and nothing is divided after them.
   const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
   TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
-  space_.forget_gradients();
   const MicroBatches micro_batches{
       .tokens = batch.tokens,
       .targets = batch.targets,
@@ -116,15 +127,11 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
                   .probability = static_cast<float>(options_.dropout)}};
-  if (pipeline_ != nullptr)
-    compute_in_pipeline(micro_batches);
-  else
-    compute(micro_batches);
-  ranks_.gradients.finish();
+  compute(micro_batches);
+  const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
   // The update is launched before anybody waits for the norm: where the norm is not finite, the
-  // kernels change nothing.
-  ranks_.optimizer.step(result.rate,
-                        ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale()));
+  // kernels change nothing. Only a guard against spikes has to know the numbers first.
+  if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
   result.gradient_norm = space_.gradient_norm();
   // Those of all micro-batches of all ranks, in the order of the batch; zeros of ranks that do not
   // predict, or predict the same as another.
@@ -134,12 +141,45 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   if (!ranks_.answers) std::ranges::fill(here, 0.0);
   for (const double loss : ranks_.control.gather_values(std::span<const double>(here), "losses"))
     result.loss += loss;
-  result.applied = std::isfinite(result.gradient_norm);
-  if (!result.applied) ranks_.optimizer.retract();
-  scaler_.update(result.applied);
+  const bool finite = std::isfinite(result.gradient_norm);
+  result.applied = finite;
+  if (spikes_.active()) {
+    if (finite) result.reason = spikes_.judge(result.loss, result.gradient_norm);
+    result.applied = finite && result.reason.empty();
+    if (result.applied) {
+      ranks_.optimizer.step(result.rate, factor);
+      spikes_.keep(result.loss, result.gradient_norm);
+    }
+  } else if (!finite) {
+    ranks_.optimizer.retract();
+  }
   spans_ = timeline_.take();
   result.report = report_of(spans_, ranks_.optimizer.moved());
+  if (!finite) diagnose(micro_batches, result);
+  scaler_.update(finite);
   return result;
+}
+
+/// Unless the weights or the loss scale explain it, computes the step again while somebody looks
+/// on. Nothing is left of it but what was seen: the next step overwrites gradients and losses.
+void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
+  ranks_.optimizer.finish();  // what others have of the weights may still be on its way
+  Diagnosis diagnosis(space_);
+  diagnosis.look_at_weights();
+  Sighting first = diagnosis.first(ranks_.control);
+  result.weights_finite = first.phase == Sighting::Phase::nowhere;
+  if (result.weights_finite) {
+    if (scaler_.scale() > 1) return;
+    const Observed observed(diagnosis);
+    compute(batch);
+    first = diagnosis.first(ranks_.control);
+  }
+  result.reason = first.phase == Sighting::Phase::nowhere
+                      ? "every tensor is when the step is computed again: sums over ranks or "
+                        "of squares overflowed, or the fault has passed"
+                      : fmt::format("first seen in {}{}", first.text,
+                                    result.weights_finite ? "" : " before the step");
+  timeline_.take();
 }
 
 std::vector<double> Trainer::evaluate_here(const MicroBatches& batches, std::int64_t count) const {

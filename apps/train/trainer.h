@@ -7,6 +7,7 @@
 #include "apps/train/loader.h"
 #include "apps/train/loss_record.h"
 #include "apps/train/pipeline.h"
+#include "apps/train/spike_guard.h"
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
@@ -21,7 +22,10 @@ struct TrainStep {
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
   double loss_scale = 1;
-  bool applied = true;  ///< false: the gradient was not finite and nothing was changed
+  bool applied = true;  ///< false: nothing was changed
+  /// Of an update that was not: what spiked, or where the first number that is not finite is.
+  std::string reason{};
+  bool weights_finite = true;  ///< as far as anybody has looked
   StepReport report{};
 };
 
@@ -45,6 +49,7 @@ class Trainer {
     std::uint64_t seed = 0;
     bool loss_scaling = false;  ///< for f16
     bool copy_stream = true;    ///< batches arrive beside the computing
+    SpikeGuard::Options spikes{};
   };
 
   /// The model's forward passes wait, block by block, for updates that are still under way.
@@ -62,6 +67,7 @@ class Trainer {
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
   LossScaler& scaler() { return scaler_; }
+  SpikeGuard& spikes() { return spikes_; }
   /// What happened when in the last step.
   const std::vector<Timeline::Span>& spans() const { return spans_; }
   /// What they count from.
@@ -71,7 +77,9 @@ class Trainer {
   Tensor forward(const Tensor& tokens, const Tensor& targets,
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
   void compute(const MicroBatches& batch);
+  void compute_alone(const MicroBatches& batch);
   void compute_in_pipeline(const MicroBatches& batch);
+  void diagnose(const MicroBatches& batch, TrainStep& result);
   std::vector<double> evaluate_here(const MicroBatches& batches, std::int64_t count) const;
 
   GPT2& model_;
@@ -82,6 +90,7 @@ class Trainer {
   Pipeline* pipeline_;
   CommunicatorGroup* tensor_;
   LossScaler scaler_;
+  SpikeGuard spikes_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive
   LossRecord losses_;
   std::vector<std::int64_t> ends_;  ///< in the parameter space: of each block, of all

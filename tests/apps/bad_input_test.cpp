@@ -147,12 +147,13 @@ TEST_CASE("no numeric flag takes what is no number of its range") {
   const Inputs in;
   const std::map<std::string, std::pair<Arguments, Arguments>> flags{
       {"train_gpt2",
-       {{"--n-layer", "--n-head", "--n-embd", "--vocab-size", "--context", "--batch-size",
-         "--micro-batch", "--seq-len", "--steps", "--warmup-steps", "--threads", "--save-every",
-         "--keep", "--val-every", "--val-steps", "--sample-every", "--sample-tokens", "--seed",
-         "--max-bad-steps"},
+       {{"--n-layer",      "--n-head",        "--n-embd",  "--vocab-size",    "--context",
+         "--batch-size",   "--micro-batch",   "--seq-len", "--steps",         "--warmup-steps",
+         "--threads",      "--save-every",    "--keep",    "--val-every",     "--val-steps",
+         "--sample-every", "--sample-tokens", "--seed",    "--max-bad-steps", "--spike-window",
+         "--skip-batches"},
         {"--lr", "--min-lr", "--beta1", "--beta2", "--eps", "--weight-decay", "--grad-clip",
-         "--dropout"}}},
+         "--dropout", "--skip-loss-spike", "--skip-grad-spike"}}},
       {"generate",
        {{"--max-tokens", "--num", "--top-k", "--seed", "--threads"}, {"--temperature", "--top-p"}}},
       {"probe", {{"--batch", "--seq", "--threads"}, {}}},

@@ -191,8 +191,11 @@ TEST_CASE("gradients that stay infinite end the run with exit code 3 and leave g
   CHECK_THAT(result.err, Contains("not finite"));
   CHECK_FALSE(fs::exists(work.path() / "out" / "model"));
   const auto log = events(work.path() / "out" / "log.jsonl");
-  CHECK(std::count_if(log.begin(), log.end(),
-                      [](const Json& event) { return event.at("event") == "warning"; }) == 3);
+  CHECK(std::count_if(log.begin(), log.end(), [](const Json& event) {
+          return event.at("event") == "warning" &&
+                 event.at("message").get<std::string>().find("first seen in") != std::string::npos;
+        }) == 3);
+  CHECK_THAT(result.err, Contains("first seen in"));
 }
 
 TEST_CASE("without data it trains on the text that ships with it and ends with a sample") {

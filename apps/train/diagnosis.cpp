@@ -1,0 +1,155 @@
+#include "apps/train/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+/// The head and what else comes after all blocks.
+constexpr std::int32_t above_all = 1 << 30;
+
+/// Infinity and NaN have all bits of the exponent set, and nothing else has.
+template <class Word>
+bool has_exponent(std::span<const std::byte> bytes, Word exponent) {
+  bool found = false;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, bytes.data() + at, sizeof(Word));
+    found |= (word & exponent) == exponent;
+  }
+  return found;
+}
+
+bool all_finite(std::span<const std::byte> bytes, DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return !has_exponent(bytes, std::uint64_t{0x7FF} << 52);
+    case DType::f32:
+      return !has_exponent(bytes, std::uint32_t{0x7F800000});
+    case DType::bf16:
+      return !has_exponent(bytes, std::uint16_t{0x7F80});
+    case DType::f16:
+      return !has_exponent(bytes, std::uint16_t{0x7C00});
+    default:
+      return true;
+  }
+}
+
+/// "h.3.mlp" of h.3.mlp.c_fc.weight and h.3.mlp.c_proj.bias; of names with nothing in common, what
+/// the first belongs to.
+std::string_view common_parent(std::string_view first, std::string_view last) {
+  const auto end = std::ranges::mismatch(first, last).in1;
+  const auto common = static_cast<std::size_t>(end - first.begin());
+  const std::size_t dot = first.substr(0, common).rfind('.');
+  return first.substr(0, dot != std::string_view::npos ? dot : first.find('.'));
+}
+
+/// Of a parameter whose name begins with "h.3.": 4; 0 for embeddings.
+std::int32_t layer_of(std::string_view name) {
+  if (name.starts_with("ln_f")) return above_all;
+  std::int32_t layer = -1;
+  if (name.starts_with("h.")) std::from_chars(name.data() + 2, name.data() + name.size(), layer);
+  return layer + 1;
+}
+
+}  // namespace
+
+bool all_finite(const Tensor& tensor) {
+  constexpr std::int64_t piece = 1 << 20;
+  std::vector<std::byte> bytes;
+  for (std::int64_t first = 0; first < tensor.size(); first += piece) {
+    const std::int64_t count = std::min(piece, tensor.size() - first);
+    bytes.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype()));
+    tensor.slice(first, {count}).copy_bytes_to(bytes);
+    if (!all_finite(bytes, tensor.dtype())) return false;
+  }
+  return true;
+}
+
+Diagnosis::Diagnosis(const ParameterSpace& space) : space_(space) {
+  for (const auto& slot : space.slots())
+    names_[slot.tensor->impl()] = slot.name;
+}
+
+void Diagnosis::look_at_weights() {
+  for (const auto& slot : space_.slots())
+    look(*slot.tensor, Sighting::Phase::weights, layer_of(slot.name),
+         fmt::format("weight {}", slot.name));
+}
+
+std::string_view Diagnosis::name_of(const Edge& edge) const {
+  const auto found = edge.leaf ? names_.find(edge.leaf.impl()) : names_.end();
+  return found == names_.end() ? std::string_view() : found->second;
+}
+
+Diagnosis::Place Diagnosis::place_of(const Node& node) const {
+  std::vector<std::string_view> names;
+  for (const Edge& input : node.inputs())
+    if (const auto name = name_of(input); !name.empty()) names.push_back(name);
+  if (names.empty()) return last_;
+  const std::string_view name = common_parent(names.front(), names.back());
+  // The head shares its table with the embedding, but it computes from what an op has computed.
+  const bool computes = std::ranges::any_of(
+      node.inputs(), [](const Edge& input) { return input.producer != nullptr; });
+  const bool head = computes && layer_of(name) == 0;
+  return {std::string(name), head ? above_all : layer_of(name)};
+}
+
+void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
+  const Place place = places_[&node] = place_of(node);
+  last_ = place;
+  // Ops without parameters that follow belong to the block: "h.3" of "h.3.ln_1".
+  if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
+  // What a checkpoint has computed is looked at op by op when it is computed again.
+  if (node.name() == "checkpoint") return;
+  for (const Tensor* output : outputs)
+    look(*output, Sighting::Phase::forward, place.layer,
+         fmt::format("the output of {} in {} (forward)", node.name(), place.name));
+}
+
+void Diagnosis::handed_over(const Node& node, const Edge& to, const Tensor& gradient) {
+  const Place& place = places_[&node];
+  const std::string_view weight = name_of(to);
+  look(gradient, Sighting::Phase::backward, -place.layer,
+       weight.empty()
+           ? fmt::format("the input's gradient of {} in {} (backward)", node.name(), place.name)
+           : fmt::format("the gradient of weight {}, from {} (backward)", weight, node.name()));
+}
+
+void Diagnosis::look(const Tensor& tensor, Sighting::Phase phase, std::int32_t layer,
+                     const std::string& what) {
+  Sighting here{.phase = phase, .layer = layer, .number = looked_at_++};
+  if (here.place() >= found_.place() || all_finite(tensor)) return;
+  const std::size_t length = std::min(what.size(), sizeof(here.text) - 1);
+  std::memcpy(here.text, what.data(), length);
+  found_ = here;
+}
+
+Sighting Diagnosis::first(Communicator& ranks) const {
+  const auto all = ranks.gather_values(found_, "diagnosis");
+  const auto first = std::ranges::min_element(all, {}, &Sighting::place);
+  Sighting result = *first;
+  if (ranks.size() > 1 && result.phase != Sighting::Phase::nowhere) {
+    const std::string text = fmt::format("{} of rank {}", result.text, first - all.begin());
+    const std::size_t length = std::min(text.size(), sizeof(result.text) - 1);
+    std::memcpy(result.text, text.data(), length);
+  }
+  return result;
+}
+
+void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step) {
+  Diagnosis diagnosis(space);
+  diagnosis.look_at_weights();
+  const Sighting first = diagnosis.first(ranks);
+  if (first.phase == Sighting::Phase::nowhere) return;
+  fail(fmt::format("nothing was saved at step {}: {} is not finite; go on from an older checkpoint",
+                   step, first.text),
+       ErrorKind::numerical);
+}
+
+}  // namespace sluice
