@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <sys/mount.h>
 
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 
+#include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
 
 // The system refuses what a run asks of it: calls fail, a disk is full. What was saved before
@@ -97,31 +97,6 @@ void fail_each(FaultRuns& runs, const std::vector<Call>& calls, const std::vecto
     }
   }
 }
-
-/// A file system in memory with little space, mounted on a folder.
-class SmallDisk {
- public:
-  SmallDisk(fs::path folder, const char* size) : folder_(std::move(folder)) {
-    fs::create_directories(folder_);
-    mounted_ =
-        ::mount("tmpfs", folder_.c_str(), "tmpfs", 0, (std::string("size=") + size).c_str()) == 0;
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  ~SmallDisk() {
-    if (mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
-  }
-
-  bool mounted() const { return mounted_; }
-  void change(unsigned long flags, const char* size) const {
-    const std::string options = std::string("size=") + size;
-    REQUIRE(::mount("tmpfs", folder_.c_str(), "tmpfs", MS_REMOUNT | flags, options.c_str()) == 0);
-  }
-
- private:
-  fs::path folder_;
-  bool mounted_ = false;
-};
 
 }  // namespace
 

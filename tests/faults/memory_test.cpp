@@ -89,16 +89,16 @@ TEST_CASE("a bit that flips in one rank's weights is found before anything is sa
                                     {"--check-replicas", "5"},
                                     {"--rank-files", files}}});
     const pid_t rank = process_of_rank(1, files);
-    REQUIRE(eventually([&] { return outcome(runs.path() / "flipped").steps.size() > 3; }));
+    REQUIRE(eventually([&] { return steps_logged(runs.path() / "flipped") > 3; }));
     const Memory memory(rank);
     if (!memory.open()) {
       job.send(SIGKILL);
       return skip("the memory of another process cannot be reached here");
     }
     const int flipped = memory.flip_bit_of(pattern, random() % 64, bit);
-    const auto before = static_cast<std::int64_t>(outcome(runs.path() / "flipped").steps.size());
+    const auto before = steps_logged(runs.path() / "flipped");
     const Ended ended = job.finish(30);
-    const auto after = static_cast<std::int64_t>(outcome(runs.path() / "flipped").steps.size());
+    const auto after = steps_logged(runs.path() / "flipped");
     Problems problems;
     problems.require(flipped > 0, "the weights were not found in memory");
     problems.require(!ended.timed_out, "it was not found: the run went on");

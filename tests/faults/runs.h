@@ -33,6 +33,7 @@ std::vector<Kind> kinds();
 struct Launch {
   Flags flags = {};
   Arguments tracer = {};    ///< strace and its arguments
+  Arguments mpirun = {};    ///< more options of mpirun
   std::string before = {};  ///< what the shell does first, such as "ulimit -f 400"
 };
 
@@ -47,7 +48,8 @@ struct Ended : ProgramResult {
 struct Outcome {
   std::map<std::string, std::string> files;
   std::map<std::int64_t, std::string> steps;
-  std::string problem;  ///< of reading them
+  bool log_has_gap = false;  ///< and says so
+  std::string problem;       ///< of reading them
 };
 Outcome outcome(const std::filesystem::path& output);
 /// What of `got` is not as in `wanted`; empty where all is.
@@ -111,6 +113,8 @@ class Job {
 std::vector<std::string> temporaries(const std::filesystem::path& folder);
 /// The step in a checkpoint's name; -1 where there is no checkpoint.
 std::int64_t newest_step(const std::filesystem::path& output);
+/// How many steps the log has, of a run that may be at work.
+std::int64_t steps_logged(const std::filesystem::path& output);
 /// The log's events of one kind.
 std::vector<std::string> logged(const std::filesystem::path& output, const std::string& event);
 

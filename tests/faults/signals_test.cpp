@@ -76,7 +76,7 @@ std::string disturbed(FaultRuns& runs, const Row& row, std::uint64_t round) {
   } else if (row.moment == Moment::save) {
     until(job, [&] { return !temporaries(output / "checkpoints").empty(); });
   } else {
-    until(job, [&] { return outcome(output).steps.contains(5); });
+    until(job, [&] { return steps_logged(output) >= 5; });
   }
   for (int i = 0; i < row.times; ++i) {
     if (i > 0) std::this_thread::sleep_for(20ms);
@@ -86,7 +86,7 @@ std::string disturbed(FaultRuns& runs, const Row& row, std::uint64_t round) {
   Problems problems;
   problems.require(!ended.timed_out, "the job hung");
   problems.require(ended.left_behind.empty(), "processes were left behind");
-  const auto done = static_cast<std::int64_t>(outcome(output).steps.size());
+  const auto done = steps_logged(output);
   const std::int64_t saved = newest_step(output);
   const bool ended_by_it = ended.signal == row.signal || ended.exit_code == 128 + row.signal;
   // mpirun asks its ranks by SIGTERM and kills them after a second; its own exit code is 1 or that
