@@ -72,7 +72,7 @@ void remove_old_checkpoints(const fs::path& saved, std::int64_t keep) {
 
 NewCheckpoint::NewCheckpoint(const fs::path& folder, std::int64_t step)
     : path_(folder / step_name(step)), temporary_(temporary_of(path_)) {
-  fs::create_directories(folder);
+  create_directories_durably(folder);
   fs::remove_all(temporary_);
   fs::create_directory(temporary_);
 }

@@ -46,10 +46,16 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
 
 void export_model(const fs::path& folder, const GPT2Config& config, const Tokenizer* tokenizer,
                   StoredType type, const std::function<void(const fs::path&)>& save) {
-  fs::create_directories(folder);
+  create_directories_durably(folder);
   const fs::path temporary = folder / "model.safetensors.tmp";
-  save(temporary);
-  rename_durably(temporary, folder / "model.safetensors");
+  try {
+    save(temporary);
+    rename_durably(temporary, folder / "model.safetensors");
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
   std::int64_t end_of_text = -1;
   if (tokenizer != nullptr) {
     tokenizer->save(folder);

@@ -2,29 +2,74 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/train/progress.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
+namespace {
 
-RunLog::RunLog(const std::filesystem::path& file)
-    : path_(file), file_(std::fopen(file.c_str(), "ae"), &std::fclose) {
-  if (!file_)
-    fail(fmt::format("cannot write {}: {}", file.string(), std::strerror(errno)), ErrorKind::usage);
+namespace fs = std::filesystem;
+
+/// Bytes of the file up to the end of its last whole line. Far more than a line is not searched.
+std::uint64_t whole_lines(const fs::path& path) {
+  const File file = File::open(path);
+  const std::uint64_t size = file.size(), searched = std::min(size, std::uint64_t{1} << 20);
+  std::string end(searched, '\0');
+  file.read_at(size - searched, std::as_writable_bytes(std::span(end)));
+  const auto newline = end.rfind('\n');
+  if (newline != std::string::npos) return size - searched + newline + 1;
+  return searched < size ? size : 0;
 }
 
-void RunLog::write(std::string_view event, const nlohmann::ordered_json& fields) {
+File open_log(const fs::path& path) {
+  File file = File::append(path);
+  if (!fs::is_regular_file(path)) return file;
+  if (const std::uint64_t whole = whole_lines(path); whole < file.size()) file.truncate(whole);
+  return file;
+}
+
+std::string line_of(std::string_view event, const nlohmann::ordered_json& fields) {
   nlohmann::ordered_json line{{"event", event}};
   line.update(fields);
   // Text from a half-trained model may be cut inside a character: replaced, not refused.
-  const std::string text =
-      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() ||
-      std::fflush(file_.get()) != 0)
-    fail(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+RunLog::RunLog(const fs::path& file) : file_(open_log(file)) {}
+
+bool RunLog::append(const std::string& line) {
+  try {
+    const std::uint64_t before = file_.size();
+    try {
+      file_.write(std::as_bytes(std::span(line)));
+    } catch (const Error&) {
+      file_.truncate(before);  // half a line would spoil the next one
+      throw;
+    }
+    return true;
+  } catch (const Error& error) {
+    if (missing_++ == 0) {
+      reason_ = error.what();
+      say(fmt::format("warning      {}; the log goes on once it can be written\n", reason_));
+    }
+    return false;
+  }
+}
+
+void RunLog::write(std::string_view event, const nlohmann::ordered_json& fields) {
+  const std::string line = line_of(event, fields);
+  if (missing_ > 0) {
+    const std::string gap = line_of(
+        "warning", {{"message", fmt::format("{} lines are missing here: {}", missing_, reason_)}});
+    if (!append(gap)) return;  // which counts this line
+    missing_ = 0;
+  }
+  append(line);
 }
 
 }  // namespace sluice

@@ -138,7 +138,7 @@ void Session::require_agreement() {
 void Session::prepare_output(const std::string& resolved) {
   times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
   if (job_.rank() > 0) return;
-  fs::create_directories(output_);
+  create_directories_durably(output_);
   log_.emplace(output_ / "log.jsonl");
   for (const auto& warning : warnings_)
     log("warning", {{"message", warning}});

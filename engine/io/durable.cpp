@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +21,22 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
 
 std::filesystem::path temporary_for(const std::filesystem::path& path) {
   return path.string() + fmt::format(".tmp.{}", ::getpid());
+}
+
+/// Removes the temporaries of this path whose writers are no more. Those of other computers cannot
+/// be told from them, but nobody has two computers write one file at the same time.
+void remove_left_behind(const std::filesystem::path& path) {
+  const std::string start = path.filename().string() + ".tmp.";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_of(path), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(start)) continue;
+    pid_t writer = 0;
+    const char* const end = name.data() + name.size();
+    if (std::from_chars(name.data() + start.size(), end, writer).ptr != end || writer <= 0)
+      continue;
+    if (::kill(writer, 0) != 0 && errno == ESRCH) std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 }  // namespace
@@ -42,6 +62,16 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   if (directory_of(from) != directory_of(to)) sync_directory(directory_of(from));
 }
 
+void create_directories_durably(const std::filesystem::path& path) {
+  if (path.empty() || std::filesystem::is_directory(path)) return;
+  create_directories_durably(path.parent_path());
+  std::error_code error;
+  // Made by another process in the meantime, it is as good.
+  std::filesystem::create_directory(path, error);
+  if (error) fail(fmt::format("cannot make the folder {}: {}", path.string(), error.message()));
+  sync_directory(directory_of(path));
+}
+
 void write_file_durably(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   DurableFile file(path);
   file.write(bytes);
@@ -62,6 +92,7 @@ void DurableFile::commit() {
   temporary_.close();
   rename_durably(temporary_.path(), path_);
   committed_ = true;
+  remove_left_behind(path_);
 }
 
 }  // namespace sluice

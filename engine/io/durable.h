@@ -19,12 +19,15 @@ void sync_directory(const std::filesystem::path& path);
 /// been synced. Both must be on the same file system.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// Makes the folder and those above it that are missing; their names are durable when this returns.
+void create_directories_durably(const std::filesystem::path& path);
+
 /// After a crash at any moment `path` holds its old contents or exactly `bytes`.
 void write_file_durably(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
 /// A file that appears under its name only when it is complete. It is written beside it as
-/// "<path>.tmp.<process id>", which a crash may leave behind and which nobody should read. One
-/// writer per path and process at a time.
+/// "<path>.tmp.<process id>", which nobody should read. What a crash leaves of it, the next writer
+/// of this path removes. One writer per path and process at a time.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);

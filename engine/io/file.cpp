@@ -37,6 +37,12 @@ int open_descriptor(const std::filesystem::path& path, int flags) {
   return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode_before_umask); });
 }
 
+[[noreturn]] void fail_to_open(std::string_view action, const std::filesystem::path& path) {
+  const bool users_path =
+      errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EISDIR || errno == EROFS;
+  fail_with_errno(action, path, users_path ? ErrorKind::usage : ErrorKind::runtime);
+}
+
 struct stat status_of(int descriptor, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail_with_errno("examine", path);
@@ -64,10 +70,7 @@ File::~File() {
 File File::open(std::filesystem::path path) {
   // Without O_NONBLOCK the open itself would wait for a pipe's writer.
   const int descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK);
-  if (descriptor < 0) {
-    const bool users_path = errno == ENOENT || errno == ENOTDIR || errno == EACCES;
-    fail_with_errno("open", path, users_path ? ErrorKind::usage : ErrorKind::runtime);
-  }
+  if (descriptor < 0) fail_to_open("open", path);
   File file(descriptor, std::move(path));
   if (!S_ISREG(status_of(descriptor, file.path_).st_mode))
     fail(fmt::format("{} is not a regular file", file.path_.string()), ErrorKind::usage);
@@ -77,6 +80,12 @@ File File::open(std::filesystem::path path) {
 File File::create(std::filesystem::path path) {
   const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC);
   if (descriptor < 0) fail_with_errno("create", path);
+  return File(descriptor, std::move(path));
+}
+
+File File::append(std::filesystem::path path) {
+  const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
+  if (descriptor < 0) fail_to_open("write", path);
   return File(descriptor, std::move(path));
 }
 
@@ -116,6 +125,11 @@ void File::write(std::span<const std::byte> bytes) {
     if (put == 0) fail(fmt::format("cannot write {}: the system accepts no bytes", path_.string()));
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
+}
+
+void File::truncate(std::uint64_t bytes) {
+  if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(bytes)); }) != 0)
+    fail_with_errno("cut", path_);
 }
 
 void File::sync() {

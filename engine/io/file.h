@@ -16,6 +16,9 @@ class File {
   static File open(std::filesystem::path path);
   /// For writing from the start; an existing file is emptied.
   static File create(std::filesystem::path path);
+  /// For writing at the end, wherever that is then. What is wrong with the path is
+  /// ErrorKind::usage.
+  static File append(std::filesystem::path path);
   /// For sync() only.
   static File open_directory(std::filesystem::path path);
 
@@ -32,6 +35,8 @@ class File {
   /// Error, where a mapping would raise SIGBUS. Safe from several threads at once.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
   void write(std::span<const std::byte> bytes);
+  /// Cuts the file to this many bytes.
+  void truncate(std::uint64_t bytes);
   /// Tells the system that its copy in memory of a part (0 bytes: to the end) is of no further use.
   void drop_cache(std::uint64_t offset, std::uint64_t bytes) const;
   /// Returns once the contents are on the disk. A directory on a file system that cannot sync

@@ -1,11 +1,14 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/io/checked_math.h"
 #include "engine/io/durable.h"
@@ -95,6 +98,36 @@ TEST_CASE("a durable write that fails leaves the old contents alone", "[io][dura
                  Contains("cannot rename") && Contains(taken.string()));
     REQUIRE(entries_of(dir.path()) == 2);
   }
+}
+
+TEST_CASE("what a writer that died has left is removed by the next one", "[io][durable]") {
+  const test::TempDir directory;
+  const auto path = directory.path() / "file";
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ::waitpid(dead, nullptr, 0);
+  test::write_file(path.string() + ".tmp." + std::to_string(dead), "left");
+  // Of a process that lives, of another file, and what only looks alike.
+  const std::vector<std::string> others{"file.tmp." + std::to_string(::getppid()),
+                                        "other.tmp." + std::to_string(dead), "file.tmp.x",
+                                        "file.tmp."};
+  for (const std::string& name : others)
+    test::write_file(directory.path() / name, "stays");
+  write_file_durably(path, bytes_of("whole"));
+  CHECK(test::read_file(path) == "whole");
+  for (const std::string& name : others)
+    CHECK(std::filesystem::exists(directory.path() / name));
+  CHECK(entries_of(directory.path()) == 1 + others.size());
+}
+
+TEST_CASE("folders are made with those above them", "[io][durable]") {
+  const test::TempDir directory;
+  create_directories_durably(directory.path() / "a" / "b" / "c");
+  CHECK(std::filesystem::is_directory(directory.path() / "a" / "b" / "c"));
+  create_directories_durably(directory.path() / "a" / "b" / "c");
+  test::write_file(directory.path() / "file", "");
+  CHECK_THAT(error_message([&] { create_directories_durably(directory.path() / "file" / "d"); }),
+             Contains("cannot make the folder") && Contains("/file: File exists"));
 }
 
 TEST_CASE("a durable file appears at commit", "[io][durable]") {

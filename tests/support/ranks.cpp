@@ -4,7 +4,6 @@
 #include <charconv>
 #include <csignal>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -19,6 +18,16 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int limit_seconds = 60;
+
+/// Of a process that has ended it is empty, also where it ends at this moment, for which a stream's
+/// iterator would throw.
+std::string command_line(const fs::path& process) {
+  std::ifstream file(process / "cmdline", std::ios::binary);
+  std::string line(std::size_t{1} << 16, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(static_cast<std::size_t>(file.gcount()));
+  return line;
+}
 
 RanksResult result_of(ProgramResult ended, const std::string& mark) {
   RanksResult result{std::move(ended), {}, {}};
@@ -62,9 +71,7 @@ std::vector<pid_t> processes_with(const std::string& mark) {
     const char* const end = name.data() + name.size();
     pid_t pid = 0;
     if (std::from_chars(name.data(), end, pid).ptr != end) continue;
-    // That of a process that has ended is empty.
-    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string line(std::istreambuf_iterator<char>(file), {});
+    const std::string line = command_line(entry.path());
     if (line.find(mark) != std::string::npos && fs::path(line.c_str()).filename() == "train_gpt2")
       found.push_back(pid);
   }

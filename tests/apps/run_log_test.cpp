@@ -1,0 +1,98 @@
+#include "apps/train/run_log.h"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/base/error.h"
+#include "tests/support/temp_dir.h"
+
+namespace sluice::test {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<Json> lines_of(const std::filesystem::path& file) {
+  std::vector<Json> lines;
+  std::istringstream text(read_file(file));
+  for (std::string line; std::getline(text, line);)
+    lines.push_back(Json::parse(line));
+  return lines;
+}
+
+/// Files cannot grow beyond this while it lives: a full disk that needs no disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("half a line at the end of a log is cut off, whole ones stay") {
+  const TempDir dir;
+  const auto file = dir.path() / "log.jsonl";
+  const std::string whole = "{\"event\":\"a\"}\n{\"event\":\"b\"}\n";
+  for (const std::string& half : {std::string(), std::string("{\"eve"), std::string(9000, 'x')}) {
+    write_file(file, whole + half);
+    RunLog(file).write("c", {{"step", 1}});
+    const auto lines = lines_of(file);
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[1].at("event") == "b");
+    CHECK(lines[2].at("event") == "c");
+  }
+  write_file(file, "{\"ev");
+  RunLog(file).write("c", {{"step", 1}});
+  CHECK(lines_of(file).size() == 1);
+}
+
+TEST_CASE("a log that cannot be written goes on later and says what is missing") {
+  const TempDir dir;
+  const auto file = dir.path() / "log.jsonl";
+  RunLog log(file);
+  log.write("train", {{"step", 1}});
+  {
+    const FileSizeLimit full(40);  // in the middle of the next line
+    log.write("train", {{"step", 2}});
+    log.write("train", {{"step", 3}});
+    log.write("train", {{"step", 4}});
+  }
+  CHECK(lines_of(file).size() == 1);
+  log.write("train", {{"step", 5}});
+  const auto lines = lines_of(file);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1].at("event") == "warning");
+  CHECK_THAT(lines[1].at("message").get<std::string>(),
+             Catch::Matchers::Contains("3 lines are missing") &&
+                 Catch::Matchers::Contains("log.jsonl") &&
+                 Catch::Matchers::Contains("File too large"));
+  CHECK(lines[2].at("step") == 5);
+}
+
+TEST_CASE("a log whose path is wrong is the user's to mend") {
+  const TempDir dir;
+  try {
+    const RunLog log(dir.path());
+    FAIL("a folder was opened as a log");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+  }
+}
+
+}  // namespace sluice::test

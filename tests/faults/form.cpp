@@ -1,0 +1,40 @@
+#include "tests/faults/form.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+
+namespace sluice::test {
+
+Form& form() {
+  static Form only;
+  return only;
+}
+
+std::mt19937_64 draws(std::uint64_t round) {
+  std::seed_seq seed{form().seed, round};
+  return std::mt19937_64(seed);
+}
+
+Tally::Tally(std::string name) : name_(std::move(name)) {}
+
+Tally::~Tally() {
+  if (!form().full) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+  fmt::print("row\t{}\t{}\t{}\t{:.0f}\n", name_, rounds_, lost_, seconds.count());
+  static_cast<void>(std::fflush(stdout));
+}
+
+void Tally::round(const std::string& what, const std::string& problem) {
+  ++rounds_;
+  lost_ += problem.empty() ? 0 : 1;
+  INFO(name_ << ": " << what);
+  CHECK(problem == "");
+}
+
+void skip(const std::string& why) {
+  WARN("skipped: " << why);
+}
+
+}  // namespace sluice::test
