@@ -189,7 +189,11 @@ Ended Job::finish(int limit_seconds) {
   ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   if (fs::exists(mark_ + ".out")) ended.out = read_file(mark_ + ".out");
   ended.words = own_words(ended.err);
-  if (ended.timed_out) ended.left_behind = ranks();
+  // Ranks whose mpirun was killed notice that a moment later, and write until then.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+  do
+    ended.left_behind = ranks();
+  while (!ended.timed_out && !ended.left_behind.empty() && std::chrono::steady_clock::now() < end);
   for (const pid_t pid : ended.left_behind)
     ::kill(pid, SIGKILL);
   return ended;

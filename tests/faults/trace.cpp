@@ -59,7 +59,7 @@ bool have_strace() {
 
 bool Call::reached(const fs::path& folder) const {
   for (const auto& path : paths)
-    if (path.string().starts_with(folder.string())) return true;
+    if (path == folder || path.string().starts_with(folder.string() + "/")) return true;
   return false;
 }
 
