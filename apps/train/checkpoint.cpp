@@ -160,7 +160,7 @@ CheckpointManifest describe(std::int64_t step, const Json& run, const Checkpoint
                             {"good_updates", state.scaler.state().good_updates}};
   if (const Json spikes = state.spikes ? state.spikes->state() : Json(); !spikes.is_null())
     fields["spikes"] = spikes;
-  return {.step = step, .fields = std::move(fields)};
+  return {.step = step, .fields = std::make_shared<const Json>(std::move(fields))};
 }
 
 void save_weights(const fs::path& file, const CheckpointState& state, StoredType type) {
@@ -174,7 +174,7 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifes
                              const Json& run, const CheckpointState& into) {
   ParameterSpace& space = into.space;
   Optimizer& optimizer = into.optimizer;
-  const Json& state = manifest.fields;
+  const Json& state = *manifest.fields;
   const fs::path file = checkpoint / "state.json";
   constexpr std::int64_t most_updates = std::int64_t{1} << 62;
   try {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "engine/io/file.h"
 #include "engine/io/json_document.h"
@@ -111,7 +112,7 @@ std::int64_t whole_number(const Json& value, std::int64_t least, std::int64_t mo
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
-  Json json = manifest.fields;
+  Json json = *manifest.fields;
   json["version"] = version;
   json["step"] = manifest.step;
   for (const auto& [name, sums] : manifest.files)
@@ -142,7 +143,7 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   } catch (const Json::exception&) {
     damaged(path, "a field is missing or of the wrong type");
   }
-  manifest.fields = std::move(json);
+  manifest.fields = std::make_shared<const Json>(std::move(json));
   return manifest;
 }
 

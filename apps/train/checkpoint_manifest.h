@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/io/section_sums.h"
@@ -17,7 +18,7 @@ inline constexpr const char* checkpoint_files[] = {"weights.safetensors", "optim
 /// files can be told to be whole. It guards itself by a checksum too.
 struct CheckpointManifest {
   std::int64_t step = 0;
-  nlohmann::json fields;  ///< "updates", "run", "loss_scale", ...
+  std::shared_ptr<const nlohmann::json> fields{};  ///< "updates", "run", "loss_scale", ...
   std::map<std::string, SectionSums> files{};
 };
 

@@ -104,7 +104,7 @@ TEST_CASE("a checkpoint takes the place of one of the same step at once") {
   const auto first = save_checkpoint(dir.path(), 5, Json{{"seed", 1}}, model.state, 3);
   const auto second = save_checkpoint(dir.path(), 5, Json{{"seed", 2}}, model.state, 3);
   CHECK(first == second);
-  CHECK(read_manifest(second).fields.at("run").at("seed") == 2);
+  CHECK(read_manifest(second).fields->at("run").at("seed") == 2);
   CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
 }
 

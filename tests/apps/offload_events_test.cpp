@@ -152,8 +152,8 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
         // What it did before must leave no trace, not even what was fetched for the next step.
         after.train(1);
         after.training().optimizer->prefetch();
-        after.continue_from(load_checkpoint(saved, read_manifest(saved), identity,
-                                            after.training().checkpoint()));
+        after.continue_from(
+            load_checkpoint(saved, read_manifest(saved), identity, after.training().checkpoint()));
         CHECK(after.step_number() == 3);
         RunBits bits = after.train(3);
         CHECK(bits.steps.size() == 5);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -12,9 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the names of new folders are synced too. To be true once checkpoint.cpp does it.
-constexpr bool new_checkpoint_folders_are_synced = true;
-
 /// Reads calls in their order, knows what is durable at each moment, and collects what was relied
 /// upon too early.
 class OrderCheck {
@@ -27,14 +26,16 @@ class OrderCheck {
     require(renamed_ > 2 && removed_ > 1 && told_ > 2, "there was too little to tell");
     for (const auto& [folder, names] : unsynced_names_)
       for (const auto& name : names)
-        if (new_checkpoint_folders_are_synced || name.filename() != "checkpoints")
-          require(false, name.string() + " never got a durable name");
+        require(false, name.string() + " never got a durable name");
     return problems_.text();
   }
 
  private:
   void require(bool holds, const std::string& otherwise) { problems_.require(holds, otherwise); }
 
+  static int step_of(const fs::path& checkpoint) {
+    return std::stoi(checkpoint.filename().string().substr(5));
+  }
   static bool is_log(const fs::path& path) { return path.filename() == "log.jsonl"; }
   /// The folder of a checkpoint under its final name that this path is, or is in.
   fs::path checkpoint_of(const fs::path& path) const {
@@ -69,9 +70,12 @@ class OrderCheck {
   void see_log(const Call& call) {
     if (call.line.find("\\\"checkpoint\\\"") == std::string::npos) return;
     ++told_;
-    const auto names = unsynced_names_.find(output_ / "checkpoints");
-    require(names == unsynced_names_.end() || names->second.empty(),
-            "a checkpoint was told of before its name was durable");
+    // Of this step: another checkpoint may be on its way.
+    for (const auto& name : unsynced_names_[output_ / "checkpoints"])
+      require(
+          checkpoint_of(name).empty() ||
+              call.line.find(fmt::format("\\\"step\\\":{},", step_of(name))) == std::string::npos,
+          name.string() + " was told of before its name was durable");
   }
 
   void see_rename(const fs::path& from, const fs::path& to) {
@@ -81,6 +85,11 @@ class OrderCheck {
     for (const auto& [folder, names] : unsynced_names_)
       require(!folder.string().starts_with(from.string()),
               folder.string() + " was renamed before it was synced");
+    // Removed under another name, which a crash may leave.
+    if (checkpoint_of(from) == from) {
+      see_removal(from);
+      unnamed_.insert(to);
+    }
     unsynced_names_[from.parent_path()].erase(from);
     unsynced_names_[to.parent_path()].insert(to);
     if (checkpoint_of(to) != to) return;
@@ -90,6 +99,10 @@ class OrderCheck {
   }
 
   void see_removal(const fs::path& path) {
+    for (const auto& folder : unnamed_)
+      require(
+          path.parent_path() != folder || !unsynced_names_[folder.parent_path()].contains(folder),
+          folder.string() + " was emptied before it had lost its name for good");
     for (auto& [folder, names] : unsynced_names_)
       names.erase(path);
     const fs::path checkpoint = checkpoint_of(path);
@@ -105,6 +118,7 @@ class OrderCheck {
   std::set<fs::path> written_;                             ///< and not synced since
   std::map<fs::path, fs::path> last_written_;              ///< by folder
   std::map<fs::path, std::set<fs::path>> unsynced_names_;  ///< by folder
+  std::set<fs::path> unnamed_;                             ///< checkpoints that are to go
   int renamed_ = 0, removed_ = 0, told_ = 0;
   Problems problems_;
 };

@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/train/checkpoint.h"
+#include "apps/train/checkpoint_folder.h"
 
 namespace sluice::test {
 
@@ -20,6 +20,7 @@ namespace {
 
 const std::vector<Kind> all_kinds{
     {"1 rank", 1, {}, true},
+    {"1 rank, async", 1, {{"--async-save", "true"}}, true, true},
     {"2 ranks", 2, {{"--micro-batch", "1"}}, false},
 };
 

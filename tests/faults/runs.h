@@ -23,7 +23,8 @@ struct Kind {
   const char* name;
   int ranks;
   Flags flags;
-  bool short_form;  ///< whether the short form has it too
+  bool short_form;       ///< whether the short form has it too
+  bool threads = false;  ///< a second one writes, whose calls strace counts apart
 };
 
 /// The kinds of this form that can be run here.

@@ -22,16 +22,13 @@ enum class Whom { program, mpirun, one, all };
 constexpr const char* moments[] = {"at the start", "during a save", "at the end"};
 constexpr const char* targets[] = {"the process", "mpirun", "one rank", "all ranks"};
 
-/// Whether SIGHUP asks to stop, as the others do, or ends a run at once.
-constexpr bool hangup_asks = true;
-
 struct Row {
   int signal;
   int times;
   Moment moment;
   Whom whom;
 
-  bool asks() const { return times == 1 && (signal != SIGHUP || hangup_asks); }
+  bool asks() const { return times == 1; }
   std::string text() const {
     return fmt::format("{} {} {}, to {}", sigabbrev_np(signal), times == 1 ? "once" : "twice",
                        moments[static_cast<int>(moment)], targets[static_cast<int>(whom)]);
