@@ -43,6 +43,10 @@ bool exchange(const fs::path& one, const fs::path& other) {
 
 }  // namespace
 
+fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
+  return folder / step_name(step);
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   if (fs::is_directory(folder))
@@ -71,7 +75,7 @@ void remove_old_checkpoints(const fs::path& saved, std::int64_t keep) {
 }
 
 NewCheckpoint::NewCheckpoint(const fs::path& folder, std::int64_t step)
-    : path_(folder / step_name(step)), temporary_(temporary_of(path_)) {
+    : path_(checkpoint_path(folder, step)), temporary_(temporary_of(path_)) {
   create_directories_durably(folder);
   fs::remove_all(temporary_);
   fs::create_directory(temporary_);

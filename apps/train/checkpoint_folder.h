@@ -12,6 +12,8 @@ namespace sluice {
 // A checkpoint is a folder step-NNNNNNNN among others. Under such a name it is whole or absent: it
 // is written, and removed, as step-NNNNNNNN.tmp.<pid>.
 
+/// Where the checkpoint of a step is, or would be.
+std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
 /// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 /// Removes temporaries that a crash has left.

@@ -170,8 +170,7 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const nlohma
   CheckpointSaver saver(folder, keep);
   saver.save(step, run, state);
   saver.finish(state.ranks.control);
-  const auto results = saver.results();
-  return results.empty() ? fs::path() : results.front().path;
+  return checkpoint_path(folder, step);
 }
 
 }  // namespace sluice

@@ -63,13 +63,18 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 }
 
 void create_directories_durably(const std::filesystem::path& path) {
-  if (path.empty() || std::filesystem::is_directory(path)) return;
-  create_directories_durably(path.parent_path());
-  std::error_code error;
-  // Made by another process in the meantime, it is as good.
-  std::filesystem::create_directory(path, error);
-  if (error) fail(fmt::format("cannot make the folder {}: {}", path.string(), error.message()));
-  sync_directory(directory_of(path));
+  std::filesystem::path made;
+  for (const auto& part : path) {
+    made /= part;
+    if (std::filesystem::is_directory(made)) continue;
+    std::error_code error;
+    // Made by another process in the meantime, it is as good.
+    std::filesystem::create_directory(made, error);
+    if (error)
+      fail(fmt::format("cannot make the folder {}: {}{}", path.string(),
+                       made == path ? "" : made.string() + ": ", error.message()));
+    sync_directory(directory_of(made));
+  }
 }
 
 void write_file_durably(const std::filesystem::path& path, std::span<const std::byte> bytes) {
