@@ -33,7 +33,12 @@ fs::path temporary_of(const fs::path& checkpoint, std::string_view ending = "") 
 void remove_checkpoint(const fs::path& checkpoint) {
   const fs::path unnamed = temporary_of(checkpoint, ".old");
   rename_durably(checkpoint, unnamed);
-  fs::remove_all(unnamed);
+  std::error_code error;
+  do {
+    fs::remove_all(unnamed, error);
+  } while (error == std::errc::interrupted);
+  // What is left of it is a temporary, which goes with the next run.
+  if (error) fail(fmt::format("cannot remove {}: {}", unnamed.string(), error.message()));
 }
 
 /// Whether the two have changed places. Some file systems cannot do that at once.
