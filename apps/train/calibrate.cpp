@@ -39,7 +39,7 @@ double measure_matmul_rate(DeviceKind kind, const Precision& precision) {
   const Tensor c = Tensor::empty(device, {m, n}, dtype);
   double best = 0, spent = 0;
   device->runtime().synchronize(device->stream());
-  // Where one takes long, fewer are as good, and a small run does not wait for them.
+  // Six long ones would take a small run more time than its training does.
   for (int run_number = 0; run_number < 6 && spent < 0.05; ++run_number) {
     const auto start = std::chrono::steady_clock::now();
     run(Gemm{.out = c.view(), .a = a.view(), .b = b.view(), .tf32 = precision.tf32},

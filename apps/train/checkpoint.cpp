@@ -193,8 +193,8 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifes
     damaged(file, "a field is missing or of the wrong type");
   }
   into.ranks.optimizer.settle();
-  const SafetensorsReader weights(checkpoint / CheckpointBytes::weights_name);
-  const SafetensorsReader moments(checkpoint / CheckpointBytes::optimizer_name);
+  const SafetensorsReader weights(checkpoint / weights_file);
+  const SafetensorsReader moments(checkpoint / optimizer_file);
   require_same_layout(moments, space, optimizer);
   for (const auto& slot : space.slots())
     read_weights(weights, slot, space);

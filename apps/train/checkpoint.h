@@ -37,8 +37,6 @@ struct CheckpointState {
 
 /// The files of a checkpoint beside its manifest, and how large they are.
 struct CheckpointBytes {
-  static constexpr const char *weights_name = checkpoint_files[0],
-                              *optimizer_name = checkpoint_files[1];
   std::uint64_t weights = 0, optimizer = 0;
 };
 CheckpointBytes bytes_of(const CheckpointState& state);

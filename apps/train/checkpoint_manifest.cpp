@@ -137,7 +137,7 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
           fmt::format("{} has version {}, this program reads {}", path.string(), written, version));
     manifest.step = whole_number(json.at("step"), 0, largest, path);
     const Json& files = json.at("files");
-    for (const char* name : checkpoint_files)
+    for (const char* name : {weights_file, optimizer_file})
       manifest.files[name] = sums_of(files.at(name), path);
     if (files.size() != manifest.files.size()) damaged(path, "it lists a file that is none of its");
   } catch (const Json::exception&) {

@@ -12,7 +12,8 @@
 namespace sluice {
 
 /// The files of a checkpoint beside state.json.
-inline constexpr const char* checkpoint_files[] = {"weights.safetensors", "optimizer.safetensors"};
+inline constexpr const char *weights_file = "weights.safetensors",
+                            *optimizer_file = "optimizer.safetensors";
 
 /// state.json of a checkpoint: the step, what else the state says of itself, and by what all of its
 /// files can be told to be whole. It guards itself by a checksum too.

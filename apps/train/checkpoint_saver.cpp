@@ -70,11 +70,10 @@ std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest,
   const auto file = [&](const char* name) {
     return GuardedFile(checkpoint ? checkpoint->file(name) : folder / name, error);
   };
-  GuardedFile weights = file(CheckpointBytes::weights_name);
-  GuardedFile optimizer = file(CheckpointBytes::optimizer_name);
+  GuardedFile weights = file(weights_file);
+  GuardedFile optimizer = file(optimizer_file);
   write(weights, optimizer);
-  manifest.files = {{CheckpointBytes::weights_name, weights.sums()},
-                    {CheckpointBytes::optimizer_name, optimizer.sums()}};
+  manifest.files = {{weights_file, weights.sums()}, {optimizer_file, optimizer.sums()}};
   guarded([&] {
     checkpoint->publish(manifest);
     result.path = checkpoint->path();
@@ -140,13 +139,13 @@ void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointMa
   write_files(state, weights, optimizer);
   SaveResult result{.step = manifest.step, .waited_ms = watch.milliseconds()};
   under_way_ = std::async(std::launch::async, [=, this]() mutable {
-    result.error = make_checkpoint(folder_, manifest, keep_, result,
-                                   [&](Output& weights_file, Output& optimizer_file) {
-                                     weights_file.write(copy_.weights());
-                                     weights_file.finish();
-                                     optimizer_file.write(copy_.optimizer());
-                                     optimizer_file.finish();
-                                   });
+    result.error =
+        make_checkpoint(folder_, manifest, keep_, result, [&](Output& first, Output& second) {
+          first.write(copy_.weights());
+          first.finish();
+          second.write(copy_.optimizer());
+          second.finish();
+        });
     result.total_ms = watch.milliseconds();
     return result;
   });
@@ -159,8 +158,7 @@ std::vector<SaveResult> CheckpointSaver::results() {
   return std::exchange(ended_, {});
 }
 
-void CheckpointSaver::finish(Communicator& control) {
-  settle();
+void CheckpointSaver::require_saved(Communicator& control) const {
   const std::string error = control.share_text(last_error_, 0, "last checkpoint");
   if (!error.empty()) fail(fmt::format("the checkpoint was not saved: {}", error));
 }
@@ -169,7 +167,7 @@ fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const nlohma
                          const CheckpointState& state, std::int64_t keep) {
   CheckpointSaver saver(folder, keep);
   saver.save(step, run, state);
-  saver.finish(state.ranks.control);
+  saver.require_saved(state.ranks.control);
   return checkpoint_path(folder, step);
 }
 

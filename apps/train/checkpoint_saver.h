@@ -33,13 +33,14 @@ class CheckpointSaver {
 
   /// Whether it is saved, or on its way.
   bool save(std::int64_t step, const nlohmann::json& run, const CheckpointState& state);
+  /// Waits for what is under way.
+  void settle();
   /// Of saves that have ended, each told once; of the first rank.
   std::vector<SaveResult> results();
-  /// Waits for what is under way. Throws Error on all ranks if the last save has failed.
-  void finish(Communicator& control);
+  /// Throws Error on all ranks if the last save has failed; none may be under way.
+  void require_saved(Communicator& control) const;
 
  private:
-  void settle();
   void end(SaveResult result);
   void save_here(const CheckpointState& state, const CheckpointManifest& manifest);
   void save_copy(const CheckpointState& state, const CheckpointManifest& manifest);

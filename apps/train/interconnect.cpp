@@ -53,8 +53,4 @@ double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link) {
   return (n - 1) * link.latency + (n - 1) / n * bytes / link.bandwidth;
 }
 
-double all_reduce_seconds(double bytes, std::int64_t ranks, const Link& link) {
-  return 2 * all_gather_seconds(bytes, ranks, link);
-}
-
 }  // namespace sluice

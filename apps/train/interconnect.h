@@ -42,9 +42,8 @@ struct Shards {
 };
 Shards shards_of(const TrainOptions& options, const DeviceProfile& profile);
 
-/// An all-reduce of so many bytes in one operation: see predict_communication in scaling.h.
-double all_reduce_seconds(double bytes, std::int64_t ranks, const Link& link);
-/// An all-gather in which all ranks together have so many bytes.
+/// An all-gather in which all ranks together have so many bytes; an all-reduce takes two of them:
+/// see predict_communication in scaling.h.
 double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link);
 
 }  // namespace sluice

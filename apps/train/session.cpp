@@ -348,8 +348,9 @@ void Session::finish(const char* stopped_by) {
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by, step_));
   if (!options_.no_save) {
     save_now(step_);
-    saver_.finish(job_.control());
+    saver_.settle();
     report_saves();
+    saver_.require_saved(job_.control());
   }
   if (stopped_by == nullptr) {
     validate_now(step_);

@@ -342,6 +342,14 @@ TEST_CASE("plan prints a cluster's ways, and train_gpt2 takes the flags", "[clus
     CHECK_THAT(run_well("train_gpt2", words(on_cpu + flags + " --plan")),
                Contains("batch        8 sequences"));
   }
+  const Json divided =
+      Json::parse(run_well("plan", words(on_cpu + "--gpus 4 --sequence-parallel --json")));
+  REQUIRE_FALSE(divided.at("ways").empty());
+  for (const Json& way : divided.at("ways")) {
+    const std::string flags = way.at("flags");
+    CHECK_THAT(flags, Contains("--sequence-parallel") && !Contains("--tp 1 "));
+    CHECK_THAT(run_well("train_gpt2", words(on_cpu + flags + " --plan")), Contains("tensor  "));
+  }
   const std::string text = run_well("plan", words(on_cpu + "--gpus 8"));
   CHECK_THAT(text, Contains("looked at    8 meshes; 0 do not fit"));
   CHECK_THAT(text, Contains("chosen       --dp "));

@@ -1,5 +1,3 @@
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include "engine/io/checked_math.h"
 #include "engine/io/durable.h"
 #include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {
@@ -20,6 +19,7 @@ namespace {
 
 using Catch::Contains;
 using test::error_message;
+using test::FileSizeLimit;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -29,27 +29,6 @@ std::size_t entries_of(const std::filesystem::path& directory) {
   return static_cast<std::size_t>(
       std::distance(std::filesystem::directory_iterator(directory), {}));
 }
-
-/// The kernel writes up to this many bytes of a file, then fails with EFBIG: a full disk that needs
-/// no disk. The write that crosses the limit is a short one.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
 
 TEST_CASE("checked arithmetic is exact or empty", "[io]") {
   constexpr std::uint64_t max = UINT64_MAX;
