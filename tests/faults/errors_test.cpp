@@ -121,11 +121,11 @@ TEST_CASE("a write that takes fewer bytes than it says is found when the file is
   if (!have_strace()) return;
   FaultRuns runs(kinds().front());
   Tally tally("c: writes that lie");
-  std::vector<Call> writes = traced(runs, "traced", {"write"}, keep_two);
+  const Flags flags = keep_two + Flags{{"--steps", "4"}};
+  std::vector<Call> writes = traced(runs, "traced", {"write"}, flags);
   std::erase_if(writes, [](const Call& call) { return !step_of(call); });
   for (const Call& call : thinned(writes, 100)) {
     // One byte is reported to be written, and none is: the file is damaged without a sign.
-    const Flags flags = keep_two + Flags{{"--steps", "4"}};
     const Ended ended = runs.run("short", {.flags = flags, .tracer = injecting(call, "retval=1")});
     Problems problems;
     problems.require(ended.signal == 0 && !ended.timed_out, "it crashed or hung");

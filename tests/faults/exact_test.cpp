@@ -21,7 +21,10 @@ Flags numbers(int threads, int ranks) {
 TEST_CASE("stopped after any step, a run goes on to the same bytes") {
   // Two micro-batches a step and rank; the data's first epoch ends in the middle of step 6.
   std::vector<Kind> with{{"1 rank", 1, {}, true}};
-  if (have_mpirun()) with.push_back({"2 ranks", 2, {{"--micro-batch", "1"}}, true});
+  if (have_mpirun()) {
+    with.push_back({"2 ranks", 2, {{"--micro-batch", "1"}}, true});
+    with.push_back({"4 ranks", 4, {{"--batch-size", "8"}, {"--micro-batch", "1"}}, true});
+  }
   for (const Kind& kind : with) {
     FaultRuns runs(kind);
     Tally tally(std::string("h: stopped after each step, ") + kind.name);
