@@ -33,7 +33,8 @@ std::optional<int> step_of(const Call& call) {
 struct Expected {
   bool may_end = true;  ///< the run
   bool may_say_nothing = false;
-  std::string reason;  ///< the system's words
+  bool log_may_lack_it = false;  ///< the call was to write its last line
+  std::string reason;            ///< the system's words
 };
 
 /// What has to hold of a run in which something failed.
@@ -56,7 +57,7 @@ std::string judge(FaultRuns& runs, const std::string& output, const Ended& ended
                      "the reason is not in: " + words);
     problems.require(words.find(runs.at(output)) != std::string::npos, "no path is in: " + words);
   }
-  if (went_on && warned)
+  if (went_on && warned && !expected.log_may_lack_it)
     problems.require(!logged(runs.path() / output, "warning").empty(), "the log has no warning");
   problems.require(went_on || count_lines(ended.words) <= 1, "several lines: " + ended.words);
   // An older checkpoint that could not be removed has lost its name, is told of, and goes later.
@@ -91,6 +92,7 @@ void fail_each(FaultRuns& runs, const std::vector<Call>& calls, const std::vecto
       // opened to be looked at, or a folder made that is there, changes nothing.
       expected.may_say_nothing = error.number == EINTR || call.name == "close" ||
                                  call.name == "openat" || call.name == "mkdir";
+      expected.log_may_lack_it = call.paths.back().filename() == "log.jsonl";
       expected.reason = std::strerror(error.number);
       tally.round(text_of(call) + " " + error.name, judge(runs, "failed", ended, expected));
     }
@@ -113,7 +115,9 @@ TEST_CASE("a call that fails costs no checkpoint and is told of") {
     std::erase_if(writes, [](const Call& call) { return !call.writes(); });
     std::erase_if(others, [](const Call& call) { return call.writes(); });
     fail_each(runs, thinned(others, 11), errors, form().full && kind.ranks == 1, tally);
-    fail_each(runs, thinned(writes, 75), errors, false, tally);
+    // Ranks wake each other by writes, more or fewer each time, so that a number does not tell
+    // which of them is to a file: the full disks below are for that.
+    if (kind.ranks == 1) fail_each(runs, thinned(writes, 75), errors, false, tally);
   }
 }
 
@@ -146,19 +150,23 @@ TEST_CASE("a full disk costs no checkpoint, and the run goes on once there is sp
   for (const Kind& kind : kinds()) {
     FaultRuns runs(kind);
     Tally tally(std::string("c: full disk, ") + kind.name);
-    // One checkpoint fits, two do not; the log and the rest are small.
-    for (const char* size : {"480k", "640k", "800k"}) {
-      const std::string output = std::string("disk ") + size;
-      const SmallDisk disk(runs.path() / output, size);
+    // The smallest has space for one checkpoint, the largest for all that is ever there.
+    for (int kib = 480; kib <= 1760; kib += by_form(320, 20)) {
+      const std::string size = std::to_string(kib) + "k", output = "disk " + size;
+      const SmallDisk disk(runs.path() / output, size.c_str());
       if (!disk.mounted()) return skip("no file system can be mounted here");
       const Ended ended = runs.run(output, {.flags = keep_two});
       Problems problems;
       problems.require(!ended.timed_out && ended.seconds < all_are_done_within, "it took too long");
-      problems.require(ended.exit_code == 1, "exit code " + std::to_string(ended.exit_code));
-      problems.require(ended.words.find("No space left on device") != std::string::npos &&
-                           ended.words.find(runs.at(output)) != std::string::npos,
-                       "path or reason is not in: " + ended.words);
-      problems.require(newest_step(runs.path() / output) >= 2, "the checkpoint is gone");
+      const std::int64_t newest = newest_step(runs.path() / output);
+      const bool all_there = newest == last_step && fs::exists(runs.path() / output / "model");
+      problems.require(ended.exit_code == (all_there ? 0 : 1),
+                       "exit code " + std::to_string(ended.exit_code));
+      problems.require(
+          all_there || (ended.words.find("No space left on device") != std::string::npos &&
+                        ended.words.find(runs.at(output)) != std::string::npos),
+          "path or reason is not in: " + ended.words);
+      problems.require(newest >= 2, "the checkpoint is gone");
       for (const auto& name : temporaries(runs.path() / output))
         problems.add(name + " was left behind");
       disk.change(0, "8m");
