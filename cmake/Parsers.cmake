@@ -20,7 +20,7 @@ if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)
     string(REGEX REPLACE "/.*" "" folder ${file})
     set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} DIRECTORY ${folder}
-                                PROPERTIES COMPILE_OPTIONS "--coverage;-O0;-fprofile-update=atomic")
+                                PROPERTIES COMPILE_OPTIONS "--coverage;-Og;-fprofile-update=atomic")
   endforeach()
   target_link_options(sluice_options INTERFACE --coverage)
 endif()

@@ -53,7 +53,7 @@ struct Inputs : TempDir {
     for (const auto& [flag, value] : flags)
       if (value != "-") arguments.insert(arguments.end(), {flag, value});
     // What is accepted by mistake may run for ever.
-    return RunningProgram(program, arguments).finish(10);
+    return RunningProgram(program, arguments).finish(60);
   }
 
   void refused(const std::string& program, const Flags& changes, int code,
