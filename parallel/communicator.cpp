@@ -130,6 +130,10 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
     for (Part& part : call.parts)
       part = {.offset = 0, .count = std::min<std::int64_t>(part.count, 1)};
   }
+  if (fault == Monitor::Fault::type && size_of(dtype) > 1) {
+    dtype = dtype == DType::bf16 ? DType::f16 : DType::bf16;  // no wider
+    call.data = View(call.data.address, dtype, {count});
+  }
   const bool collective = call.kind != Collective::p2p;
   Signature signature{
       .sequence = sequence_, .count = count, .root = call.root, .kind = call.kind, .dtype = dtype};

@@ -18,8 +18,9 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::string_view, 10> kinds{"stop",   "exit", "kill",     "abort", "throw",
-                                                 "memory", "skip", "mismatch", "count", "slow"};
+constexpr std::array<std::string_view, 12> kinds{"stop",     "exit",  "kill",   "abort",
+                                                 "segfault", "throw", "memory", "skip",
+                                                 "mismatch", "count", "type",   "slow"};
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   fail(fmt::format("--inject {}: {}; give rank=R,op=N,kind=K with K one of {}", text, why,
@@ -72,6 +73,9 @@ Monitor::Fault Injection::apply(int rank_here, std::uint64_t number) const {
       break;
     case Kind::abort:
       std::abort();
+    case Kind::segfault:
+      std::raise(SIGSEGV);
+      break;
     case Kind::error:
       fail(
           fmt::format("rank {} was made to fail before its operation {} (--inject)", rank, number));
@@ -83,6 +87,8 @@ Monitor::Fault Injection::apply(int rank_here, std::uint64_t number) const {
       return Monitor::Fault::mismatch;
     case Kind::count:
       return Monitor::Fault::count;
+    case Kind::type:
+      return Monitor::Fault::type;
     case Kind::slow:
       std::this_thread::sleep_for(std::chrono::minutes(10));
       break;

@@ -15,12 +15,14 @@ struct Injection {
     stop,      ///< SIGSTOP: neither goes on nor ends
     exit,      ///< leaves with code 3, without a word
     kill,      ///< SIGKILL
-    abort,     ///< ends by a signal of its own, as a crash would
+    abort,     ///< ends by a signal of its own, as a failed assertion does
+    segfault,  ///< likewise, as a wild pointer does
     error,     ///< throws Error
     memory,    ///< throws std::bad_alloc
     skip,      ///< does not start it
     mismatch,  ///< starts another collective
     count,     ///< starts it with another count
+    type,      ///< starts it with elements of another type (of single bytes: as it is)
     slow       ///< first sleeps for ten minutes
   };
 

@@ -13,7 +13,7 @@ namespace sluice {
 class Monitor {
  public:
   /// What an injected fault makes of an operation.
-  enum class Fault : std::uint8_t { none, skip, mismatch, count };
+  enum class Fault : std::uint8_t { none, skip, mismatch, count, type };
 
   Monitor() = default;
   virtual ~Monitor() = default;
