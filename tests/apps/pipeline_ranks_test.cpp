@@ -92,7 +92,7 @@ TEST_CASE("replicas that are pipelines, with divided state", "[pipeline]") {
 }
 
 TEST_CASE("a pipeline whose ranks share a GPU exchanges more than the stages' results",
-          "[pipeline]") {
+          "[pipeline][device]") {
   if (!have_mpirun() || device_kinds().size() < 2) return;
   Pipelines runs;
   // The table, which both ends add up, is larger than what one stage hands to the next.

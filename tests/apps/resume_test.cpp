@@ -143,7 +143,7 @@ TEST_CASE("two runs give the same bytes, with 1, 2 or 3 threads") {
   }
 }
 
-TEST_CASE("what is saved beside training is what is saved at once") {
+TEST_CASE("what is saved beside training is what is saved at once", "[threads]") {
   const Runs runs;
   const Arguments flags{"--threads", "1", "--save-every", "2", "--keep", "9"};
   runs.run("waits", 9, flags);
@@ -164,7 +164,7 @@ TEST_CASE("what is saved beside training is what is saved at once") {
         last_event(runs.out("waits")).at("planned_bytes").get<std::size_t>());
 }
 
-TEST_CASE("a checkpoint that cannot be written is told of, and the run goes on") {
+TEST_CASE("a checkpoint that cannot be written is told of, and the run goes on", "[threads]") {
   const Runs runs;
   for (const Arguments& more : {Arguments(), Arguments{"--async-save"}}) {
     CAPTURE(more.size());

@@ -148,7 +148,7 @@ TEST_CASE("narrow state of uneven shards is kept as that of the whole", "[tensor
 }
 
 TEST_CASE("a rank of a GPU and its neighbours divide a model through the host's memory",
-          "[tensor]") {
+          "[tensor][device]") {
   if (!have_mpirun() || device_kinds().size() < 2) return;
   const RankRuns runs;
   const Flags five{{"--steps", "5"}, {"--precision", "fp32"}, {"--n-head", "2"}};
