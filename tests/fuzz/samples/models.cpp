@@ -128,6 +128,7 @@ Samples checkpoint_samples() {
     return "r" + json.dump();
   };
   const std::string first = "wte.weight";
+  const char* const moment = "first_moment.wte.weight";
   return {
       {"accepted", "s" + state, ""},
       {"accepted-sealed", "r" + state, ""},
@@ -177,6 +178,18 @@ Samples checkpoint_samples() {
       {"weights-infinite", "w" + infinite(weights, 4), "is not finite"},
       {"optimizer-empty", "o", "optimizer.safetensors"},
       {"optimizer-is-weights", "o" + weights, "optimizer.safetensors"},
+      {"optimizer-tensor-missing", "o" + renamed(optimizer, moment, "other"), "is missing"},
+      {"optimizer-other-type",
+       "o" + reworded(optimizer, [&](Json& header) { header[moment]["dtype"] = "I32"; }),
+       "another --state-layout"},
+      // Of a type that could be widened, but twice as many.
+      {"optimizer-other-shape",
+       "o" + reworded(optimizer,
+                      [&](Json& header) {
+                        header[moment]["dtype"] = "BF16";
+                        header[moment]["shape"] = {24};
+                      }),
+       "of another shape"},
   };
 }
 
