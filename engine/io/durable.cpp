@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,6 +24,17 @@ std::filesystem::path temporary_for(const std::filesystem::path& path) {
   return path.string() + fmt::format(".tmp.{}", ::getpid());
 }
 
+/// Whether there is a process of this number, beside one that has ended and that its parent has
+/// not asked for yet: in some containers nobody ever asks.
+bool is_at_work(pid_t process) {
+  if (::kill(process, 0) != 0 && errno == ESRCH) return false;
+  std::ifstream status(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(status, text);  // number, name in parentheses, state
+  const auto end_of_name = text.rfind(')');
+  return end_of_name == text.npos || text.substr(end_of_name, 3) != ") Z";
+}
+
 /// Removes the temporaries of this path whose writers are no more. Those of other computers cannot
 /// be told from them, but nobody has two computers write one file at the same time.
 void remove_left_behind(const std::filesystem::path& path) {
@@ -35,7 +47,7 @@ void remove_left_behind(const std::filesystem::path& path) {
     const char* const end = name.data() + name.size();
     if (std::from_chars(name.data() + start.size(), end, writer).ptr != end || writer <= 0)
       continue;
-    if (::kill(writer, 0) != 0 && errno == ESRCH) std::filesystem::remove(entry.path(), ignored);
+    if (!is_at_work(writer)) std::filesystem::remove(entry.path(), ignored);
   }
 }
 

@@ -158,9 +158,9 @@ TEST_CASE("16-bit training stays as near to the reference as 16 bits can be") {
   const Run run(*fixture, kind, dtype, fixture->hyper("batch"));
   const Json& json = fixture->json();
   // Twice what rounding the inputs of matrix products to bf16 costs. One step of a batch of 46
-  // tokens may be off by half as much again, depending on how a processor sums.
+  // tokens may be off by twice as much, depending on how a processor sums (6.0e-3 with AMX).
   const double finer = dtype == DType::f16 ? 8 : 1;
-  compare_steps(run, json.at("trajectory"), 3.6e-3 / finer, 5.4e-3 / finer, 1.8e-2 / finer);
+  compare_steps(run, json.at("trajectory"), 3.6e-3 / finer, 7.2e-3 / finer, 1.8e-2 / finer);
   const auto& space = *run.loaded.space;
   CHECK(space.has_master());
   // Twice the 5e-3 of the reference's own roundings, and half as much again because a few elements

@@ -84,7 +84,13 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
   const auto path = directory.path() / "file";
   const pid_t dead = ::fork();
   if (dead == 0) ::_exit(0);
-  ::waitpid(dead, nullptr, 0);
+  SECTION("and that its parent has asked for") {
+    ::waitpid(dead, nullptr, 0);
+  }
+  SECTION("and that its parent never asks for") {
+    siginfo_t ended;
+    ::waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT);
+  }
   test::write_file(path.string() + ".tmp." + std::to_string(dead), "left");
   // Of a process that lives, of another file, and what only looks alike.
   const std::vector<std::string> others{"file.tmp." + std::to_string(::getppid()),
@@ -97,6 +103,7 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
   for (const std::string& name : others)
     CHECK(std::filesystem::exists(directory.path() / name));
   CHECK(entries_of(directory.path()) == 1 + others.size());
+  ::waitpid(dead, nullptr, 0);
 }
 
 TEST_CASE("folders are made with those above them", "[io][durable]") {
