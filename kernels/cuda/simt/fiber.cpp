@@ -7,11 +7,11 @@
 
 #include "kernels/base/error.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-#define SLUICE_UCONTEXT 1
+#ifndef __x86_64__
 #include <ucontext.h>
 #endif
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -19,94 +19,8 @@
 #endif
 
 namespace sluice::simt {
-namespace {
 
-#ifdef SLUICE_UCONTEXT
-constexpr std::size_t stack_bytes = 256 << 10;  // sanitizers widen frames
-#else
-constexpr std::size_t stack_bytes = 64 << 10;
-#endif
-
-std::size_t page_bytes() {
-  return static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
-}
-
-}  // namespace
-
-#ifdef SLUICE_UCONTEXT
-
-struct Fiber::Context {
-  ucontext_t own{};
-  ucontext_t outside{};
-  [[maybe_unused]] void* fake_stack = nullptr;
-  [[maybe_unused]] const void* outside_bottom = nullptr;
-  [[maybe_unused]] std::size_t outside_size = 0;
-  [[maybe_unused]] void* tsan_fiber = nullptr;
-  [[maybe_unused]] void* tsan_outside = nullptr;
-  Body body = nullptr;
-};
-
-namespace {
-
-thread_local Fiber::Context* running = nullptr;
-
-/// First words on the new stack: the sanitizer learns that the switch is complete.
-void arrive() {
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(nullptr, &running->outside_bottom, &running->outside_size);
-#endif
-  running->body();
-}
-
-}  // namespace
-
-void Fiber::restart() {
-  context_->body = body_;
-  getcontext(&context_->own);
-  context_->own.uc_stack.ss_sp = memory_ + page_bytes();
-  context_->own.uc_stack.ss_size = stack_bytes;
-  context_->own.uc_link = nullptr;
-  makecontext(&context_->own, arrive, 0);
-}
-
-void Fiber::enter() {
-  running = context_;
-#ifdef __SANITIZE_ADDRESS__
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, memory_ + page_bytes(), stack_bytes);
-#endif
-#ifdef __SANITIZE_THREAD__
-  if (context_->tsan_fiber == nullptr) context_->tsan_fiber = __tsan_create_fiber(0);
-  context_->tsan_outside = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(context_->tsan_fiber, 0);
-#endif
-  swapcontext(&context_->outside, &context_->own);
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-  running = nullptr;
-}
-
-void Fiber::leave() {
-  Context* self = running;
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_start_switch_fiber(&self->fake_stack, self->outside_bottom, self->outside_size);
-#endif
-#ifdef __SANITIZE_THREAD__
-  __tsan_switch_to_fiber(self->tsan_outside, 0);
-#endif
-  swapcontext(&self->own, &self->outside);
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(self->fake_stack, &self->outside_bottom, &self->outside_size);
-#endif
-}
-
-#else
-
-struct Fiber::Context {
-  void* stack_pointer = nullptr;
-};
-
+#ifdef __x86_64__
 // Pushes what the System V ABI lets a function expect to survive a call, and changes stacks.
 // Floating-point control words are left alone: nothing here changes them.
 extern "C" void sluice_switch_stack(void** save, void* load);
@@ -134,34 +48,126 @@ sluice_switch_stack:
   ret
 .size sluice_switch_stack, .-sluice_switch_stack
 )");
+#endif
 
 namespace {
 
-thread_local void* outside = nullptr;
-thread_local void** running = nullptr;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t stack_bytes = 256 << 10;  // sanitizers widen frames
+#else
+constexpr std::size_t stack_bytes = 64 << 10;
+#endif
+
+std::size_t page_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+/// Where a stack that is not running goes on.
+#ifdef __x86_64__
+struct Place {
+  void* stack_pointer = nullptr;
+};
+
+void switch_stack(Place& from, const Place& to) {
+  sluice_switch_stack(&from.stack_pointer, to.stack_pointer);
+}
+
+void begin_at(Place& place, std::byte* stack, void (*function)()) {
+  // As if it had been called: the stack is 8 past a multiple of 16 at its first instruction.
+  auto* top = reinterpret_cast<std::uintptr_t*>(stack + stack_bytes);
+  *--top = 0;  // where a return address would be
+  *--top = reinterpret_cast<std::uintptr_t>(function);
+  for (int saved = 0; saved < 6; ++saved)
+    *--top = 0;
+  place.stack_pointer = top;
+}
+#else
+using Place = ucontext_t;
+
+void switch_stack(Place& from, const Place& to) {
+  swapcontext(&from, &to);
+}
+
+void begin_at(Place& place, std::byte* stack, void (*function)()) {
+  getcontext(&place);
+  place.uc_stack.ss_sp = stack;
+  place.uc_stack.ss_size = stack_bytes;
+  place.uc_link = nullptr;
+  makecontext(&place, function, 0);
+}
+#endif
+
+}  // namespace
+
+struct Fiber::Context {
+  Place own{}, outside{};
+  Body body = nullptr;
+  // What the sanitizers know of the two stacks.
+  [[maybe_unused]] void* fake_stack = nullptr;
+  [[maybe_unused]] const void* outside_bottom = nullptr;
+  [[maybe_unused]] std::size_t outside_size = 0;
+  [[maybe_unused]] void* tsan_fiber = nullptr;
+  [[maybe_unused]] void* tsan_outside = nullptr;
+};
+
+namespace {
+
+thread_local Fiber::Context* running = nullptr;
+
+/// Frames that were left in the middle still have their guards, which are nobody's any more.
+void forget_frames([[maybe_unused]] std::byte* stack) {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(stack, stack_bytes);
+#endif
+}
+
+/// First words on the new stack: the sanitizer learns that the switch is complete.
+void arrive() {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(nullptr, &running->outside_bottom, &running->outside_size);
+#endif
+  running->body();
+}
 
 }  // namespace
 
 void Fiber::restart() {
-  // As if the body had been called: the stack is 8 past a multiple of 16 at its first instruction.
-  auto* top = reinterpret_cast<std::uintptr_t*>(memory_ + page_bytes() + stack_bytes);
-  *--top = 0;  // where a return address would be
-  *--top = reinterpret_cast<std::uintptr_t>(body_);
-  for (int saved = 0; saved < 6; ++saved)
-    *--top = 0;
-  context_->stack_pointer = top;
+  forget_frames(memory_ + page_bytes());
+  context_->body = body_;
+  begin_at(context_->own, memory_ + page_bytes(), arrive);
 }
 
 void Fiber::enter() {
-  running = &context_->stack_pointer;
-  sluice_switch_stack(&outside, context_->stack_pointer);
+  running = context_;
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, memory_ + page_bytes(), stack_bytes);
+#endif
+#ifdef __SANITIZE_THREAD__
+  if (context_->tsan_fiber == nullptr) context_->tsan_fiber = __tsan_create_fiber(0);
+  context_->tsan_outside = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(context_->tsan_fiber, 0);
+#endif
+  switch_stack(context_->outside, context_->own);
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  running = nullptr;
 }
 
 void Fiber::leave() {
-  sluice_switch_stack(running, outside);
-}
-
+  Context* self = running;
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&self->fake_stack, self->outside_bottom, self->outside_size);
 #endif
+#ifdef __SANITIZE_THREAD__
+  __tsan_switch_to_fiber(self->tsan_outside, 0);
+#endif
+  switch_stack(self->own, self->outside);
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(self->fake_stack, &self->outside_bottom, &self->outside_size);
+#endif
+}
 
 Fiber::Fiber(Body body) : body_(body) {
   // The page below the stack stays without rights: an overflow ends there.
@@ -180,6 +186,7 @@ Fiber::~Fiber() {
   if (context_->tsan_fiber != nullptr) __tsan_destroy_fiber(context_->tsan_fiber);
 #endif
   delete context_;
+  forget_frames(memory_ + page_bytes());
   munmap(memory_, page_bytes() + stack_bytes);
 }
 

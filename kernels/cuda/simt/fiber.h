@@ -5,8 +5,7 @@
 namespace sluice::simt {
 
 /// A stack that runs a function and can be left and entered again. It stays on the OS thread that
-/// made it. Switched by hand on x86-64; by ucontext elsewhere and under sanitizers, which have to
-/// be told of every stack.
+/// made it. Switched by hand on x86-64, by ucontext elsewhere; sanitizers are told of every stack.
 class Fiber {
  public:
   using Body = void (*)();
@@ -24,7 +23,7 @@ class Fiber {
   /// Forgets what the fiber was doing: the next enter() starts the body afresh.
   void restart();
 
-  struct Context;  ///< a saved stack pointer, or what ucontext and the sanitizers need
+  struct Context;  ///< where the stacks go on, and what the sanitizers know of them
 
  private:
   Body body_;
