@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "engine/process_state.h"
 #include "parallel/communicator.h"
 #include "parallel/nccl_backend.h"
-#include "parallel/process_state.h"
 #include "parallel/staged_backend.h"
 
 namespace sluice {

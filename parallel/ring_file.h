@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/process_state.h"
+#include "engine/process_state.h"
 #include "parallel/signature.h"
 
 namespace sluice {

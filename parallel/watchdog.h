@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/process_state.h"
+#include "engine/process_state.h"
 
 namespace sluice {
 

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
-#include <csignal>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "engine/process_state.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -24,30 +22,20 @@ std::filesystem::path temporary_for(const std::filesystem::path& path) {
   return path.string() + fmt::format(".tmp.{}", ::getpid());
 }
 
-/// Whether there is a process of this number, beside one that has ended and that its parent has
-/// not asked for yet: in some containers nobody ever asks.
-bool is_at_work(pid_t process) {
-  if (::kill(process, 0) != 0 && errno == ESRCH) return false;
-  std::ifstream status(fmt::format("/proc/{}/stat", process));
-  std::string text;
-  std::getline(status, text);  // number, name in parentheses, state
-  const auto end_of_name = text.rfind(')');
-  return end_of_name == text.npos || text.substr(end_of_name, 3) != ") Z";
-}
-
 /// Removes the temporaries of this path whose writers are no more. Those of other computers cannot
 /// be told from them, but nobody has two computers write one file at the same time.
 void remove_left_behind(const std::filesystem::path& path) {
   const std::string start = path.filename().string() + ".tmp.";
+  ProcessId writer = this_process();
+  writer.started = 0;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory_of(path), ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(start)) continue;
-    pid_t writer = 0;
     const char* const end = name.data() + name.size();
-    if (std::from_chars(name.data() + start.size(), end, writer).ptr != end || writer <= 0)
+    if (std::from_chars(name.data() + start.size(), end, writer.pid).ptr != end || writer.pid <= 0)
       continue;
-    if (!is_at_work(writer)) std::filesystem::remove(entry.path(), ignored);
+    if (state_of(writer) == ProcessState::gone) std::filesystem::remove(entry.path(), ignored);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "parallel/process_state.h"
+#include "engine/process_state.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
