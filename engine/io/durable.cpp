@@ -27,14 +27,14 @@ std::filesystem::path temporary_for(const std::filesystem::path& path) {
 void remove_left_behind(const std::filesystem::path& path) {
   const std::string start = path.filename().string() + ".tmp.";
   ProcessId writer = this_process();
-  writer.started = 0;
+  writer.started = 0;  // the name tells a writer's number alone
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory_of(path), ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(start)) continue;
     const char* const end = name.data() + name.size();
-    if (std::from_chars(name.data() + start.size(), end, writer.pid).ptr != end || writer.pid <= 0)
-      continue;
+    const auto number = std::from_chars(name.data() + start.size(), end, writer.pid);
+    if (number.ec != std::errc{} || number.ptr != end || writer.pid <= 0) continue;
     if (state_of(writer) == ProcessState::gone) std::filesystem::remove(entry.path(), ignored);
   }
 }

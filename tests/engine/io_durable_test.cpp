@@ -91,7 +91,10 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
     siginfo_t ended;
     ::waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT);
   }
-  test::write_file(path.string() + ".tmp." + std::to_string(dead), "left");
+  // So many that a folder, which has no order, lists one before each name that has to stay.
+  std::string number = std::to_string(dead);
+  for (int zeros = 0; zeros < 32; ++zeros, number.insert(0, 1, '0'))
+    test::write_file(path.string() + ".tmp." + number, "left");
   // Of a process that lives, of another file, and what only looks alike.
   const std::vector<std::string> others{"file.tmp." + std::to_string(::getppid()),
                                         "other.tmp." + std::to_string(dead), "file.tmp.x",
