@@ -105,8 +105,13 @@ void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
   last_ = place;
   // Ops without parameters that follow belong to the block: "h.3" of "h.3.ln_1".
   if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
-  // What a checkpoint has computed is looked at op by op when it is computed again.
-  if (node.name() == "checkpoint") return;
+  // What a checkpoint has computed is looked at op by op when it is computed again. Until then
+  // nobody knows whose numbers are added up behind it.
+  const bool sums_checkpoint =
+      node.name() == "add" && std::ranges::any_of(node.inputs(), [](const Edge& input) {
+        return input.producer != nullptr && input.producer->name() == "checkpoint";
+      });
+  if (node.name() == "checkpoint" || sums_checkpoint) return;
   for (const Tensor* output : outputs)
     look(*output, Sighting::Phase::forward, place.layer,
          fmt::format("the output of {} in {} (forward)", node.name(), place.name));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "engine/ops/add.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
@@ -82,11 +83,13 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
     return feed_forward(attend(std::move(in), dropout, cache), dropout);
   const Shape tokens = in.tokens;
   const auto whole = [this, dropout, tokens](std::vector<Tensor> inputs) {
-    ResidualPair pair{std::move(inputs[0]), std::move(inputs[1]), tokens};
+    ResidualPair pair{std::move(inputs[0]), {}, tokens};
     pair = feed_forward(attend(std::move(pair), dropout, nullptr), dropout);
     return std::vector{pair.stream, pair.branch};
   };
-  const auto out = checkpoint({std::move(in.stream), std::move(in.branch)}, leaves(), whole);
+  // Added up it is one tensor that is kept, where the pair would be two.
+  if (in.branch) in.stream = add(in.stream, std::exchange(in.branch, {}));
+  const auto out = checkpoint({std::move(in.stream)}, leaves(), whole);
   return {out[0], out[1], tokens};
 }
 
