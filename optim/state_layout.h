@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,7 @@ constexpr std::string_view name_of(StateLayout layout) {
   return state_layout_names[static_cast<std::size_t>(layout)];
 }
 
+std::optional<StateLayout> layout_named(std::string_view name);
 /// Throws Error (usage) for an unknown name, and where `working` weights forbid the layout.
 StateLayout parse_state_layout(const std::string& name, DType working);
 

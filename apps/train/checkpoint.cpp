@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/train/recorded_choice.h"
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
@@ -154,7 +155,12 @@ void write_files(const CheckpointState& state, Output& weights, Output& optimize
 }
 
 CheckpointManifest describe(std::int64_t step, const Json& run, const CheckpointState& state) {
-  Json fields{{"updates", state.optimizer.updates()}, {"run", run}};
+  const SpaceOptions& space = state.space.options();
+  Json fields{{"updates", state.optimizer.updates()},
+              {"run", run},
+              {"memory", to_json({.micro_batch = state.micro_batch,
+                                  .layout = space.layout,
+                                  .narrow_gradients = space.narrow_gradients})}};
   if (state.scaler.enabled())
     fields["loss_scale"] = {{"scale", state.scaler.state().scale},
                             {"good_updates", state.scaler.state().good_updates}};

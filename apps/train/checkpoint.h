@@ -30,6 +30,7 @@ struct CheckpointState {
   const SpaceLayout& whole;    ///< of the model, of which the space may be a part
   const Collector& collector;  ///< how its parts come together
   SpikeGuard* spikes = nullptr;
+  std::int64_t micro_batch = 1;  ///< sequences; for the record
 
   /// All ranks make it together.
   ModelState model() const { return {space, optimizer, ranks.optimizer, whole, collector}; }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/cluster_report.h"
+#include "apps/train/continued_plan.h"
 #include "apps/train/pipeline_report.h"
 #include "apps/train/progress.h"
 #include "apps/train/scaling_report.h"
@@ -162,8 +163,10 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
 
 void print_plan(const TrainOptions& o) {
   require_ranks(o);
-  const Target target = find_target(o);
-  const Planned planned = plan_run(o, target.setup, target.profile);
+  Target target = find_target(o);
+  const auto [planned, warning] =
+      plan_continued(o, target.setup, target.profile, expected_record(o));
+  if (!warning.empty()) target.note += (target.note.empty() ? "" : "; ") + warning;
   const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
   std::optional<PipelineReport> pipeline;
   if (target.setup.pipeline)

@@ -31,6 +31,11 @@ std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, 
 
 }  // namespace
 
+void Resumption::warn(const std::string& warning) {
+  say(fmt::format("warning      {}\n", warning));
+  warnings.push_back(warning);
+}
+
 Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& job) {
   Resumption found;
   if (o.resume == "never") return found;
@@ -55,9 +60,8 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
     }
     // A damaged checkpoint must not cost the run while an older one is whole.
     if (all.size() == 1) fail(damage);
-    say(fmt::format("warning      {}\n             falling back to {}\n", damage,
-                    all[all.size() - 2].string()));
-    found.warnings.push_back(damage);
+    found.warn(damage);
+    say(fmt::format("             falling back to {}\n", all[all.size() - 2].string()));
   }
   return found;
 }

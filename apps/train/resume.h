@@ -15,7 +15,9 @@ namespace sluice {
 struct Resumption {
   std::filesystem::path checkpoint{};  ///< empty: there is none to go on from
   CheckpointManifest manifest{};
-  std::vector<std::string> warnings{};  ///< of newer ones, which are damaged
+  std::vector<std::string> warnings{};  ///< said already, but not logged: there is no log yet
+
+  void warn(const std::string& warning);
 };
 
 /// What --resume asks for: the checkpoint it names, or the newest of `output` that is whole.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "apps/train/continued_plan.h"
 #include "apps/train/progress.h"
 #include "parallel/pipeline/schedule_text.h"
 
@@ -49,12 +50,16 @@ void require_schedule(const RunSetup& setup, Job& job) {
 
 }  // namespace
 
-Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job) {
-  require_schedule(setup, job);
+Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job) {
   DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
   agree(profile, job);
   require_budgets(options, profile);
-  Plan plan = plan_run(options, setup, profile).chosen;
+  auto [planned, warning] = plan_continued(
+      options, setup, profile,
+      found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
+  if (!warning.empty()) found.warn(warning);
+  Plan& plan = planned.chosen;
+  require_schedule(setup, job);
   job.require_equal("memory plan", to_flags(plan.choice));
   if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
   // Ranks have different parts of the state or of the model, and the plan was the first rank's.

@@ -2,13 +2,15 @@
 
 #include "apps/train/job.h"
 #include "apps/train/planner.h"
+#include "apps/train/resume.h"
 #include "engine/host_memory.h"
 
 namespace sluice {
 
 /// The plan of a run on the device at hand. All ranks make the same choices, by the figures of the
-/// first and what the smallest of them has; the memory is that of this rank.
-Plan plan_here(const TrainOptions& options, const RunSetup& setup, Job& job);
+/// first and what the smallest of them has; the memory is that of this rank. What the checkpoint
+/// that was found has recorded is kept if it can be, else `found` receives a warning.
+Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job);
 
 /// Pinned memory for the state that the plan keeps on the host; none if there is none of it.
 HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan);

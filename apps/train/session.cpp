@@ -69,14 +69,14 @@ class Session {
   RunSetup setup_;
   fs::path output_;
   double peak_rate_ = 0;  ///< of matrix products, measured before the memory is taken
+  Resumption found_;      ///< what it goes on from
   Plan plan_;
   DevicePtr device_;
   HostMemory host_;  ///< none where all state stays on the device
   Training training_;
   CheckpointSaver saver_;
   BatchLoader loader_;
-  std::vector<std::string> warnings_;  ///< from before the log was there
-  std::optional<RunLog> log_;          ///< of the first rank
+  std::optional<RunLog> log_;  ///< of the first rank
   std::optional<RunTimes> times_;
   std::optional<StepPrinter> printer_;
   std::string data_fingerprint_;
@@ -102,7 +102,8 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
       setup_(std::move(setup)),
       output_(shared_output(options, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
-      plan_(plan_here(options, setup_, job)),
+      found_(find_checkpoint(options, output_, job)),
+      plan_(plan_here(options, setup_, found_, job)),
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
       host_(open_host(device_, plan_.memory)),
@@ -140,7 +141,7 @@ void Session::prepare_output(const std::string& resolved) {
   if (job_.rank() > 0) return;
   create_directories_durably(output_);
   log_.emplace(output_ / "log.jsonl");
-  for (const auto& warning : warnings_)
+  for (const auto& warning : found_.warnings)
     log("warning", {{"message", warning}});
   write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
 }
@@ -174,12 +175,11 @@ nlohmann::json Session::run_identity() const {
 }
 
 void Session::resume() {
-  const Resumption found = find_checkpoint(options_, output_, job_);
-  warnings_ = found.warnings;
-  if (found.checkpoint.empty()) return;
-  step_ = load_checkpoint(found.checkpoint, found.manifest, run_identity(), training_.checkpoint());
+  if (found_.checkpoint.empty()) return;
+  step_ =
+      load_checkpoint(found_.checkpoint, found_.manifest, run_identity(), training_.checkpoint());
   saved_step_ = step_;
-  say(fmt::format("resumed      {} (step {})\n", found.checkpoint.string(), step_));
+  say(fmt::format("resumed      {} (step {})\n", found_.checkpoint.string(), step_));
 }
 
 void Session::run() {

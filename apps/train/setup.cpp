@@ -234,6 +234,12 @@ bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_l
   return !o.sequence_parallel || rows * seq_len % o.tp == 0;
 }
 
+void resolve_memory(const TrainOptions& o, RunSetup& setup) {
+  require_tensor_parallel(o, setup.config);
+  resolve_batch(o, setup);
+  resolve_pipeline(o, setup);
+}
+
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
@@ -271,9 +277,7 @@ RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
   setup.precision = parse_precision(o.precision, gpu, capability, device_name);
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
-  require_tensor_parallel(o, setup.config);
-  resolve_batch(o, setup);
-  resolve_pipeline(o, setup);
+  resolve_memory(o, setup);
   resolve_schedule(o, setup);
   return setup;
 }

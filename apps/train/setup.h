@@ -32,6 +32,10 @@ struct RunSetup {
 
 RunSetup resolve(const TrainOptions& options);
 
+/// Decides again, for options that differ in how memory is used alone, what follows from them.
+/// Where it throws `setup` has to be given others.
+void resolve_memory(const TrainOptions& options, RunSetup& setup);
+
 /// Whether --sequence-parallel can divide the tokens of a micro-batch of so many sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
 

@@ -66,6 +66,7 @@ class Trainer {
   /// take turns.
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
+  std::int64_t micro_batch() const { return options_.micro_batch; }
   LossScaler& scaler() { return scaler_; }
   SpikeGuard& spikes() { return spikes_; }
   /// What happened when in the last step.

@@ -34,8 +34,8 @@ struct Training {
   /// under way. `when`: "at the start", "after step 100".
   void require_equal_copies(std::string_view when);
   CheckpointState checkpoint() {
-    return {space, *optimizer,      trainer.scaler(), parallel,
-            whole, ranks.collector, &trainer.spikes()};
+    return {space, *optimizer,      trainer.scaler(),  parallel,
+            whole, ranks.collector, &trainer.spikes(), trainer.micro_batch()};
   }
 
   Ranks ranks;

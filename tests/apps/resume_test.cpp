@@ -128,6 +128,19 @@ TEST_CASE("7 steps and 13 more are 20 steps, to the bit") {
   }
 }
 
+TEST_CASE("a run that goes on keeps the micro-batch that flags do not name") {
+  const Runs runs;
+  const Arguments single{"--lr-schedule", "constant", "--micro-batch", "1"};
+  runs.run("whole", 9, single);
+  runs.run("parts", 4, single);
+  const Arguments open{"--lr-schedule", "constant"};
+  CHECK_THAT(runs.run("parts", 9, open + Arguments{"--plan"}), Contains("--micro-batch 1 "));
+  runs.run("parts", 9, open);
+  CHECK(outcome(runs.out("parts")) == outcome(runs.out("whole")));
+  CHECK_THAT(runs.run("parts", 12, open + Arguments{"--micro-batch", "2", "--plan"}),
+             Contains("--micro-batch 2 "));
+}
+
 TEST_CASE("two runs give the same bytes, with 1, 2 or 3 threads") {
   const Runs runs;
   for (const std::string precision : {"fp32", "bf16"}) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/checkpoint_saver.h"
+#include "apps/train/recorded_choice.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/runtime.h"
 #include "tests/fuzz/harness.h"
@@ -94,6 +95,7 @@ std::int64_t SmallRun::save_and_load(std::int64_t step) {
 std::int64_t SmallRun::load_from(const std::filesystem::path& folder) {
   const CheckpointManifest manifest = read_manifest(folder);
   verify_files(folder, manifest);
+  recorded_choice(folder, manifest);
   return load_checkpoint(folder, manifest, *run_, state_);
 }
 

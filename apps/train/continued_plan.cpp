@@ -1,0 +1,59 @@
+#include "apps/train/continued_plan.h"
+
+#include <fmt/format.h>
+
+#include "apps/train/checkpoint_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What flags leave open as the record has it.
+TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
+  if (micro_batch && o.micro_batch == "auto") o.micro_batch = std::to_string(record.micro_batch);
+  if (o.state_layout == "auto") o.state_layout = name_of(record.layout);
+  if (o.gradients == "auto") o.gradients = record.gradients();
+  return o;
+}
+
+}  // namespace
+
+std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
+  if (o.resume == "never" || (o.resume == "auto" && o.output.empty())) return {};
+  fs::path checkpoint = o.resume;
+  if (o.resume == "auto") {
+    const auto all = list_checkpoints(fs::path(o.output) / "checkpoints");
+    if (all.empty()) return {};
+    checkpoint = all.back();
+  }
+  try {
+    return recorded_choice(checkpoint, read_manifest(checkpoint));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const DeviceProfile& profile,
+                             const std::optional<RecordedChoice>& record) {
+  if (!record) return {.planned = plan_run(o, setup, profile)};
+  std::string warning;
+  for (const bool micro_batch : {true, false}) {
+    const TrainOptions as_before = kept(o, *record, micro_batch);
+    try {
+      resolve_memory(as_before, setup);
+      return {.planned = plan_run(as_before, setup, profile), .warning = warning};
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      if (!warning.empty()) continue;
+      warning = fmt::format(
+          "the checkpoint was written with {}; with that: {}. The run goes on with other numbers "
+          "than it would have had",
+          to_flags(*record), error.what());
+    }
+  }
+  resolve_memory(o, setup);
+  return {.planned = plan_run(o, setup, profile), .warning = warning};
+}
+
+}  // namespace sluice
