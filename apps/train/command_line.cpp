@@ -134,10 +134,8 @@ void CommandLine::add(const std::string& flag, std::int64_t& value, const std::s
 }
 
 void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& value,
-                      const std::string& help, std::int64_t low) {
-  impl_->app.add_option(flag, value, help)
-      ->check(integer_range(low, std::numeric_limits<std::int64_t>::max()))
-      ->group(impl_->heading);
+                      const std::string& help, std::int64_t low, std::int64_t high) {
+  impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {

@@ -28,7 +28,7 @@ class CommandLine {
   void add(const std::string& flag, std::int64_t& value, const std::string& help,
            std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
   void add(const std::string& flag, std::optional<std::int64_t>& value, const std::string& help,
-           std::int64_t low = 0);
+           std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
   void add(const std::string& flag, std::uint64_t& value, const std::string& help);
   void add(const std::string& flag, double& value, const std::string& help, double low,
            double high);

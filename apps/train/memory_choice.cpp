@@ -10,10 +10,9 @@ std::string to_flags(const MemoryChoice& c) {
                   to_string(c.recompute), name_of(c.layout), c.narrow_gradients ? "bf16" : "fp32");
   flags += c.streams() ? fmt::format(" --resident-blocks {}", c.resident_blocks) : " --offload off";
   // Where nothing streams, what chunks are rounded up to still takes bytes.
-  const MemoryChoice usual;
-  if (c.chunk != usual.chunk) flags += fmt::format(" --stream-chunk {}", c.chunk);
-  if (c.streams() && c.staging != usual.staging)
-    flags += fmt::format(" --staging-chunks {}", c.staging);
+  if (c.streams() || c.staging.chunk != Staging().chunk)
+    flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
+  if (c.streams()) flags += fmt::format(" --staging-chunks {}", c.staging.places);
   return flags;
 }
 

@@ -9,15 +9,22 @@
 
 namespace sluice {
 
+/// What state on its way takes of the device.
+struct Staging {
+  std::int64_t chunk = std::int64_t{4} << 20;  ///< parameters that stream at a time
+  int places = 4;                              ///< chunks that may be on their way
+
+  bool operator==(const Staging&) const = default;
+};
+
 /// Everything that decides how much memory a training run takes beside its model and its batch.
 struct MemoryChoice {
   std::int64_t micro_batch = 1;        ///< sequences
   std::vector<Recompute> recompute{};  ///< of each layer
   StateLayout layout = StateLayout::fp32;
-  bool narrow_gradients = false;               ///< sums of the blocks' matrices in bf16
-  std::int64_t resident_blocks = 0;            ///< the lowest, whose state stays on the device
-  std::int64_t chunk = std::int64_t{4} << 20;  ///< parameters that stream at a time
-  int staging = 4;                             ///< chunks that may be on their way
+  bool narrow_gradients = false;     ///< sums of the blocks' matrices in bf16
+  std::int64_t resident_blocks = 0;  ///< the lowest, whose state stays on the device
+  Staging staging{};
 
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };

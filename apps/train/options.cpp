@@ -80,9 +80,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
                   {"auto", "off", "all"});
   line.add("--resident-blocks", o.resident_blocks,
            "Blocks, from the lowest, whose state stays on the GPU; default: as many as fit");
-  line.add("--stream-chunk", o.stream_chunk, "Parameters that stream at a time", 1,
+  line.add("--stream-chunk", o.stream_chunk,
+           "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
            std::int64_t{1} << 30);
-  line.add("--staging-chunks", o.staging_chunks, "Chunks that may be on their way", 1, 64);
+  line.add("--staging-chunks", o.staging_chunks,
+           "Chunks that may be on their way; default: 4, or 2 where memory is short", 1, 64);
   line.add("--plan", o.plan, "Print the memory plan and stop");
 
   line.group("Ranks (under mpirun)");

@@ -37,8 +37,7 @@ struct TrainOptions {
 
   std::string gpu_memory, host_memory;  ///< "11GiB"; empty: what the machine has
   std::string recompute = "auto", state_layout = "auto", gradients = "auto", offload = "auto";
-  std::optional<std::int64_t> resident_blocks;
-  std::int64_t stream_chunk = std::int64_t{4} << 20, staging_chunks = 4;
+  std::optional<std::int64_t> resident_blocks, stream_chunk, staging_chunks;
   bool plan = false, json = false;
 
   std::optional<std::int64_t> dp;

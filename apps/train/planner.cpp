@@ -44,6 +44,19 @@ std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::
   return lists;
 }
 
+/// The usual one first.
+std::vector<Staging> stagings(const TrainOptions& o, bool streams) {
+  constexpr Staging smaller[] = {{}, {.places = 2}, {.chunk = std::int64_t{1} << 20, .places = 2}};
+  std::vector<Staging> all;
+  for (Staging staging : smaller) {
+    staging.chunk = o.stream_chunk.value_or(staging.chunk);
+    staging.places = static_cast<int>(o.staging_chunks.value_or(staging.places));
+    if (std::ranges::find(all, staging) == all.end()) all.push_back(staging);
+    if (!streams) break;
+  }
+  return all;
+}
+
 class Planner {
  public:
   Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
@@ -77,14 +90,14 @@ class Planner {
 
   Attempt attempt() {
     for (const StateForm& form : state_forms(o_, setup_.precision.dtype))
-      if (auto best = best_of(form)) return {.plan = std::move(best)};
+      if (auto best = best_staged(form)) return {.plan = std::move(best)};
     return {.nearest = *nearest_, .excess = nearest_excess_};
   }
 
   Planned plan() {
     Planned planned;
     for (const StateForm& form : state_forms(o_, setup_.precision.dtype)) {
-      auto best = best_of(form);
+      auto best = best_staged(form);
       if (!best) continue;
       if (planned.chosen.choice.recompute.empty())
         planned.chosen = std::move(*best);
@@ -102,6 +115,10 @@ class Planner {
     std::size_t device = 0, host = 0;
   };
 
+  struct StagedForm : StateForm {
+    Staging staging{};
+  };
+
   /// State on the device and on the host with r of the blocks resident; linear in r between none
   /// and all but one, so three plans tell all.
   struct StateNeed {
@@ -114,19 +131,18 @@ class Planner {
     }
   };
 
-  MemoryChoice choice_of(const StateForm& form, std::int64_t resident) const {
+  MemoryChoice choice_of(const StagedForm& form, std::int64_t resident) const {
     MemoryChoice choice{
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = form.layout,
         .narrow_gradients = form.narrow_gradients,
         .resident_blocks = resident,
-        .chunk = o_.stream_chunk,
-        .staging = static_cast<int>(o_.staging_chunks)};
+        .staging = form.staging};
     return choice;
   }
 
   /// Of the rank with most of it, each for itself.
-  Need state_at(const StateForm& form, std::int64_t resident) const {
+  Need state_at(const StagedForm& form, std::int64_t resident) const {
     Need most;
     for (const int rank : ranks_) {
       const MemoryPlan plan =
@@ -147,7 +163,7 @@ class Planner {
     return *most;
   }
 
-  StateNeed state_need(const StateForm& form) const {
+  StateNeed state_need(const StagedForm& form) const {
     StateNeed need;
     need.all = state_at(form, layers_);
     if (!can_stream()) return need;
@@ -166,14 +182,16 @@ class Planner {
     if (!can_stream()) return layers_;
     return std::min(o_.resident_blocks.value_or(0), layers_);
   }
-  std::int64_t most_resident() const {
+  std::int64_t most_resident(const Staging& staging) const {
     if (o_.resident_blocks) return least_resident();
-    return o_.offload == "all" ? 0 : layers_;
+    if (o_.offload == "all") return 0;
+    // Where nothing streams, other stagings are none.
+    return staging == stagings(o_, can_stream()).front() ? layers_ : layers_ - 1;
   }
 
   /// Bytes of one update's passage beside what is held between updates.
   std::size_t passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
-    MemoryChoice choice = choice_of({StateLayout::fp32, false}, layers_);
+    MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
     choice.micro_batch = micro_batch;
     choice.recompute = list;
     std::size_t most = 0;
@@ -223,53 +241,58 @@ class Planner {
                         profile_);
   }
 
-  struct Estimate {
-    MemoryChoice choice;
-    StepTime time;
-  };
+  /// By the predicted seconds of a step.
+  using Estimates = std::multimap<double, MemoryChoice>;
 
   /// Every way that would fit if the device had `slack` bytes more, fastest first. Estimates add up
   /// what is counted apart, and lie between for layers of two modes.
-  std::vector<Estimate> estimates_of(const StateForm& form, const StateNeed& state,
-                                     std::size_t slack) {
-    std::vector<Estimate> estimates;
+  Estimates estimates_of(const StagedForm& form, const StateNeed& state, std::size_t slack) {
+    Estimates estimates;
     for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
       for (const auto& list : recompute_lists(o_, layers_)) {
         const std::size_t bytes = transient(micro_batch, list);
-        Estimate estimate{choice_of(form, most_resident()), {}};
-        estimate.choice.micro_batch = micro_batch;
-        estimate.choice.recompute = list;
+        MemoryChoice choice = choice_of(form, most_resident(form.staging));
+        choice.micro_batch = micro_batch;
+        choice.recompute = list;
         // The most blocks whose state fits on the device: nothing is faster.
-        for (auto& resident = estimate.choice.resident_blocks; resident >= least_resident();
-             --resident) {
+        for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
           const Need need = state.with(resident, layers_);
-          note(estimate.choice, {need.device + bytes, need.host});
+          note(choice, {need.device + bytes, need.host});
           if (excess({need.device + bytes, need.host}) > slack || !host_holds(need.host)) continue;
-          estimate.time = time_of(estimate.choice, state);
-          estimates.push_back(std::move(estimate));
+          estimates.emplace(time_of(choice, state).total(), choice);
           break;
         }
       }
     }
-    std::ranges::stable_sort(estimates, {}, [](const Estimate& e) { return e.time.total(); });
     return estimates;
   }
 
+  /// The fastest of all stagings. What small ones cost is not in the model of a step's time, so
+  /// they have to be faster by something.
+  std::optional<Plan> best_staged(const StateForm& form) {
+    constexpr double something = 0.98;
+    std::optional<Plan> best;
+    for (const Staging& staging : stagings(o_, can_stream())) {
+      if (auto plan = best_of({{form}, staging});
+          plan && (!best || plan->time.total() < something * best->time.total()))
+        best = std::move(plan);
+    }
+    return best;
+  }
+
   /// The fastest that the count of the whole says fits.
-  std::optional<Plan> best_of(const StateForm& form) {
+  std::optional<Plan> best_of(const StagedForm& form) {
     const StateNeed state = state_need(form);
-    for (const std::size_t slack : {std::size_t{0}, budgets_.device_allowed / 64}) {
-      int tries = slack == 0 ? 12 : 64;
-      for (Estimate& estimate : estimates_of(form, state, slack)) {
-        MemoryChoice& choice = estimate.choice;
-        for (; choice.resident_blocks >= least_resident() && tries > 0;
-             --choice.resident_blocks, --tries) {
-          const MemoryPlan memory = counted(choice);
-          const Need need{memory.high_water, memory.host};
-          if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
-          note(choice, need);
-        }
-      }
+    // What an estimate says is a little too much may fit.
+    Estimates left = estimates_of(form, state, budgets_.device_allowed / 64);
+    for (int tries = 96; tries > 0 && !left.empty(); --tries) {
+      MemoryChoice choice = left.extract(left.begin()).mapped();
+      const MemoryPlan memory = counted(choice);
+      const Need need{memory.high_water, memory.host};
+      if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
+      note(choice, need);
+      if (choice.resident_blocks-- > least_resident())
+        left.emplace(time_of(choice, state).total(), choice);
     }
     return {};
   }

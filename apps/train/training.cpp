@@ -24,7 +24,7 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
                            const std::vector<Parameter>& parameters, const DevicePtr& host) {
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
-                       .chunk = choice.chunk,
+                       .chunk = choice.staging.chunk,
                        .whole_tensors = o.optimizer == "adafactor"};
   options.first_on_host = first_on_host(parameters, choice);
   if (!options.first_on_host.empty()) options.host = host;
@@ -182,7 +182,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       partition(divide(parameters, options, setup, choice, ranks.mesh.dp)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             own_part(space_options(options, choice, parameters, host), options, partition, ranks)),
-      optimizer(make_optimizer(options, space, choice.staging)),
+      optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(norm_of(*this, layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, partition, *ranks.data, *ranks.peers, *ranks.control,
                {.sharded = options.zero == 1,

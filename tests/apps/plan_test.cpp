@@ -223,7 +223,7 @@ TEST_CASE("what is held between updates is part of the plan", "[plan]") {
     if (run.host == 0) continue;
     // One place takes what another does.
     MemoryChoice one = planned.choice;
-    one.staging = 1;
+    one.staging.places = 1;
     const MemoryPlan least = plan_state(planned.options, planned.setup, one, 4096);
     CHECK(of(state, MemoryUse::staging) ==
           static_cast<std::size_t>(c.staging) * of(least, MemoryUse::staging));

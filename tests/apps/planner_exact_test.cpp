@@ -53,8 +53,9 @@ TEST_CASE("a budget below what the driver takes is short by all of the differenc
           "[planner_exact]") {
   const DeviceProfile profile = machine(true);
   const std::size_t allowed = profile.context / 2;
-  const std::string told = small_shape + " --precision bf16 --micro-batch 1 --recompute block " +
-                           "--state-layout split --gradients fp32 --resident-blocks 0";
+  const std::string told =
+      small_shape + " --precision bf16 --micro-batch 1 --recompute block " +
+      "--state-layout split --gradients fp32 --resident-blocks 0 --staging-chunks 4";
   const Need need = need_of(plan(told + budget(1 << 30, 1 << 30, true), true).chosen, true);
   CHECK_THAT(error_message([&] { plan(told + budget(allowed, 1 << 30, true), true); }),
              Contains(" " + std::to_string(need.device - allowed) + " too many"));

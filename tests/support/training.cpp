@@ -96,8 +96,7 @@ MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
                        int staging) {
   choice.resident_blocks = resident_blocks;
-  choice.chunk = chunk;
-  choice.staging = staging;
+  choice.staging = {.chunk = chunk, .places = staging};
   return choice;
 }
 
