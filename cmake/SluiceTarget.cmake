@@ -24,13 +24,23 @@ elseif(SLUICE_SANITIZE)
 endif()
 
 # sluice_library(NAME SOURCES ... HEADERS ... LINKS ...)
-# A folder's static library. HEADERS are its public interface: each must compile alone (the target
-# all_verify_interface_header_sets checks it). LINKS are the folders to its left and third parties.
-set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+# A folder's static library. HEADERS are its public interface: each must compile alone. Where there
+# is a source of its name, that includes it first (the test `structure: include order` checks it);
+# the target all_verify_interface_header_sets compiles the others. LINKS are the folders to its left
+# and third parties.
 function(sluice_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;LINKS;PRIVATE_LINKS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
-                 FILES ${ARG_HEADERS})
+  set(lone ${ARG_HEADERS})
+  list(FILTER ARG_SOURCES INCLUDE REGEX "[.]cpp$")
+  list(TRANSFORM ARG_SOURCES REPLACE "[.]cpp$" ".h")
+  list(REMOVE_ITEM lone ${ARG_SOURCES})
+  set(paired ${ARG_HEADERS})
+  list(REMOVE_ITEM paired ${lone})
+  target_sources(${name} PUBLIC
+                 FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${paired}
+                 FILE_SET lone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${lone})
+  set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON
+                        INTERFACE_HEADER_SETS_TO_VERIFY lone)
   target_link_libraries(${name} PUBLIC sluice_options ${ARG_LINKS} PRIVATE ${ARG_PRIVATE_LINKS})
 endfunction()

@@ -2,7 +2,8 @@
 #
 # Folders form a line: a file includes only from its own folder or from folders to the left. Nothing
 # includes tests/ or bench/ but they themselves, which may include anything. Libraries that are
-# slow to compile, or that only one folder may know, stay out of the headers and in that folder.
+# slow to compile, or that only one folder may know, stay out of the headers and in that folder. A
+# source includes the header of its name first, which shows that it compiles alone.
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${SOURCE_DIR}")
   message(FATAL_ERROR "give -DSOURCE_DIR=<root of the tree> (got '${SOURCE_DIR}')")
@@ -77,6 +78,13 @@ foreach(folder IN LISTS LINE OUTSIDE)
     file(STRINGS "${SOURCE_DIR}/${file}" lines
          REGEX "^[ \t]*#[ \t]*include[ \t]*[\"<]")
     string(REGEX REPLACE "[][]" "" lines "${lines}")  # a lone bracket would join list elements
+    string(REGEX REPLACE "[.]cpp$" ".h" own "${file}")
+    if(place GREATER -1 AND file MATCHES "[.]cpp$" AND EXISTS "${SOURCE_DIR}/${own}")
+      list(GET lines 0 line)
+      if(NOT line STREQUAL "#include \"${own}\"")
+        report("${file}" "${line}" "${own} must be included first")
+      endif()
+    endif()
     foreach(line IN LISTS lines)
       if(line MATCHES "include[ \t]*([\"<])([^\">]+)[\">]")
         set(header "${CMAKE_MATCH_2}")
