@@ -118,6 +118,15 @@ Edge edge_to(const Tensor& tensor) {
           .device = tensor.device()};
 }
 
+void reconnect(const Tensor& tensor, const Edge& edge) {
+  check(edge.producer != nullptr && edge.shape == tensor.shape(),
+        "elements came back to another result than they had left");
+  TensorImpl& impl = *tensor.impl();
+  impl.requires_grad = true;
+  impl.producer = edge.producer;
+  impl.producer_output = edge.output;
+}
+
 bool Backward::wants(std::size_t input) const {
   return state_->current->inputs_[input].wanted();
 }

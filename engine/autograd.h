@@ -34,6 +34,9 @@ struct Edge {
 /// The edge by which a node that computed from `tensor` would be connected: to keep the graph
 /// behind it without its elements.
 Edge edge_to(const Tensor& tensor);
+/// Makes `tensor`, which has no history, the result that `edge` leads to, and to which the elements
+/// belonged before they were somewhere else.
+void reconnect(const Tensor& tensor, const Edge& edge);
 
 /// One backward step. The op's own file derives it, keeps what it needs and says so in `saved`.
 class Node {

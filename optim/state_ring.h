@@ -3,16 +3,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/streamed_bytes.h"
 #include "engine/tensor.h"
 #include "engine/timeline.h"
 
 namespace sluice {
-
-/// What one round of updates moved.
-struct StreamedBytes {
-  std::uint64_t to_device = 0;
-  std::uint64_t to_host = 0;
-};
 
 /// Brings state that rests in host memory to the device and back, item by item in a fixed order,
 /// on two streams beside the one that computes. A ring of places on the device holds the items

@@ -62,7 +62,7 @@ struct ForwardWork {
 /// Seconds of what backward computes again in a block. The MLP's width is divided, the stream of
 /// the LayerNorms is not.
 double recompute_of(Recompute mode, double layer, double pass, const Shards& shards) {
-  if (mode == Recompute::block) return layer;
+  if (recomputes_block(mode)) return layer;
   return (mode == Recompute::gelu || mode == Recompute::gelu_ln
               ? 4 * pass / static_cast<double>(shards.ranks)
               : 0) +
@@ -131,10 +131,21 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
   time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state);
+  // Inputs of blocks, each hidden by one block's passes.
+  const auto resting =
+      static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
+  const double input = rows * embedding * width, block = rows * forward.layer / rate;
+  if (resting > 0) {
+    time.bytes_each_way += static_cast<std::uint64_t>(micro_batches * resting * input);
+    time.stall = micro_batches * resting *
+                 (std::max(0.0, input / profile.to_host_rate - block) +
+                  std::max(0.0, input / profile.to_device_rate - 3 * block));
+  }
   if (work.streamed_state > 0) {
     const double streaming =
-        work.streamed_state / std::min(profile.to_device_rate, profile.to_host_rate);
-    time.stall = std::max(0.0, streaming - time.forward / micro_batches - wait.forward);
+        work.streamed_state / std::min(profile.to_device_rate, profile.to_host_rate) +
+        resting * input / profile.to_host_rate;
+    time.stall += std::max(0.0, streaming - time.forward / micro_batches - wait.forward);
   }
   return time;
 }

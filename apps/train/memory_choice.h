@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct MemoryChoice {
   std::int64_t resident_blocks = 0;  ///< the lowest, whose state stays on the device
   Staging staging{};
 
+  /// Whether inputs of blocks rest on the host between the passes.
+  bool rests_inputs() const {
+    return std::ranges::find(recompute, Recompute::block_on_host) != recompute.end();
+  }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
 

@@ -70,7 +70,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_size("--host-memory", o.host_memory,
                 "Budget for the whole process, such as 16GiB; default: what the machine has");
   line.add("--recompute", o.recompute,
-           "none, gelu, gelu+ln, block; or of the first layers, then the rest: block*12,gelu+ln");
+           "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
+           "block*12,gelu+ln");
   line.add_choice("--state-layout", o.state_layout, "How master weights and moments are stored",
                   {"auto", "fp32", "split", "bf16m", "bf16mv", "int8"});
   line.add_choice("--gradients", o.gradients, "Dtype in which matrices' gradients are summed",

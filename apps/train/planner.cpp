@@ -3,59 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <span>
 
+#include "apps/train/plan_candidates.h"
 #include "apps/train/progress.h"
 #include "apps/train/sizes.h"
 #include "apps/train/state_forms.h"
 
 namespace sluice {
 namespace {
-
-std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
-  if (o.micro_batch != "auto" || setup.pipeline) return {setup.trainer.micro_batch};
-  const std::int64_t share = share_of(o);
-  // On the CPU larger ones than this bring nothing.
-  const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
-  constexpr std::int64_t most_tokens = 1 << 16;
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t rows = most; rows >= 1; --rows)
-    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens) &&
-        divides_tokens(o, rows, setup.trainer.seq_len))
-      sizes.push_back(rows);
-  if (sizes.empty()) sizes = {setup.trainer.micro_batch};
-  return sizes;
-}
-
-/// All layers alike, and every split between neighbouring modes: the first layers do more.
-std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::int64_t layers) {
-  if (o.recompute != "auto") return {parse_recompute(o.recompute, layers)};
-  constexpr Recompute modes[] = {Recompute::none, Recompute::gelu, Recompute::gelu_ln,
-                                 Recompute::block};
-  std::vector<std::vector<Recompute>> lists{
-      std::vector(static_cast<std::size_t>(layers), Recompute::none)};
-  for (std::size_t mode = 1; mode < std::size(modes); ++mode)
-    for (std::int64_t more = 1; more <= layers; ++more) {
-      auto list = std::vector(static_cast<std::size_t>(layers), modes[mode - 1]);
-      std::fill_n(list.begin(), more, modes[mode]);
-      lists.push_back(std::move(list));
-    }
-  return lists;
-}
-
-/// The usual one first.
-std::vector<Staging> stagings(const TrainOptions& o, bool streams) {
-  constexpr Staging smaller[] = {{}, {.places = 2}, {.chunk = std::int64_t{1} << 20, .places = 2}};
-  std::vector<Staging> all;
-  for (Staging staging : smaller) {
-    staging.chunk = o.stream_chunk.value_or(staging.chunk);
-    staging.places = static_cast<int>(o.staging_chunks.value_or(staging.places));
-    if (std::ranges::find(all, staging) == all.end()) all.push_back(staging);
-    if (!streams) break;
-  }
-  return all;
-}
 
 class Planner {
  public:
@@ -86,6 +44,14 @@ class Planner {
       fail(
           fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers_),
           ErrorKind::usage);
+    if (o.recompute != "auto" && !can_rest_inputs() &&
+        std::ranges::count(parse_recompute(o.recompute, layers_), Recompute::block_on_host) > 0)
+      fail(
+          fmt::format("--recompute {}: {}", o.recompute,
+                      setup.pipeline
+                          ? "in a pipeline inputs rest in host memory by --stash input --max-stash"
+                          : "this run computes on the CPU, where all is in host memory; use block"),
+          ErrorKind::usage);
   }
 
   Attempt attempt() {
@@ -113,6 +79,8 @@ class Planner {
  private:
   struct Need {
     std::size_t device = 0, host = 0;
+
+    Need operator+(const Need& other) const { return {device + other.device, host + other.host}; }
   };
 
   struct StagedForm : StateForm {
@@ -178,6 +146,11 @@ class Planner {
            o_.offload != "off" && !adafactor();
   }
 
+  bool can_rest_inputs() const {
+    return profile_.gpu && profile_.to_device_rate > 0 && profile_.to_host_rate > 0 &&
+           !setup_.pipeline;
+  }
+
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_;
     return std::min(o_.resident_blocks.value_or(0), layers_);
@@ -189,37 +162,40 @@ class Planner {
     return staging == stagings(o_, can_stream()).front() ? layers_ : layers_ - 1;
   }
 
-  /// Bytes of one update's passage beside what is held between updates.
-  std::size_t passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
+  /// Of one update's passage beside what is held between updates.
+  Need passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
     MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
     choice.micro_batch = micro_batch;
     choice.recompute = list;
-    std::size_t most = 0;
-    for (const int rank : ranks_)
-      most =
-          std::max(most, plan_memory(o_, setup_, choice, profile_.workspace, rank).high_water -
-                             plan_state(o_, setup_, choice, profile_.workspace, rank).high_water);
+    Need most;
+    for (const int rank : ranks_) {
+      const MemoryPlan all = plan_memory(o_, setup_, choice, profile_.workspace, rank);
+      const MemoryPlan state = plan_state(o_, setup_, choice, profile_.workspace, rank);
+      most.device = std::max(most.device, all.high_water - state.high_water);
+      most.host = std::max(most.host, all.host - state.host);
+    }
     return most;
   }
 
   /// The same from memory: of a list that flags have fixed as it is; of many lists of two modes,
   /// between what either alone takes.
-  std::size_t transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
+  Need transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
     const auto known = [&](const std::vector<Recompute>& modes) {
       const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
       if (fresh) entry->second = passing(micro_batch, modes);
       return entry->second;
     };
     if (o_.recompute != "auto") return known(list);
-    double bytes = 0;
-    for (const Recompute mode :
-         {Recompute::none, Recompute::gelu, Recompute::gelu_ln, Recompute::block}) {
-      const auto count = std::ranges::count(list, mode);
-      if (count > 0)
-        bytes +=
-            static_cast<double>(known(std::vector(list.size(), mode))) * static_cast<double>(count);
+    double device = 0, host = 0;
+    for (const Recompute mode : recompute_modes) {
+      const auto share =
+          static_cast<double>(std::ranges::count(list, mode)) / static_cast<double>(list.size());
+      if (share == 0) continue;
+      const Need need = known(std::vector(list.size(), mode));
+      device += static_cast<double>(need.device) * share;
+      host += static_cast<double>(need.host) * share;
     }
-    return static_cast<std::size_t>(bytes / static_cast<double>(list.size()));
+    return {static_cast<std::size_t>(device), static_cast<std::size_t>(host)};
   }
 
   StepTime time_of(const MemoryChoice& choice, const StateNeed& state) const {
@@ -249,16 +225,16 @@ class Planner {
   Estimates estimates_of(const StagedForm& form, const StateNeed& state, std::size_t slack) {
     Estimates estimates;
     for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
-      for (const auto& list : recompute_lists(o_, layers_)) {
-        const std::size_t bytes = transient(micro_batch, list);
+      for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs())) {
+        const Need passing = transient(micro_batch, list);
         MemoryChoice choice = choice_of(form, most_resident(form.staging));
         choice.micro_batch = micro_batch;
         choice.recompute = list;
         // The most blocks whose state fits on the device: nothing is faster.
         for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-          const Need need = state.with(resident, layers_);
-          note(choice, {need.device + bytes, need.host});
-          if (excess({need.device + bytes, need.host}) > slack || !host_holds(need.host)) continue;
+          const Need need = state.with(resident, layers_) + passing;
+          note(choice, need);
+          if (excess(need) > slack || !host_holds(need.host)) continue;
           estimates.emplace(time_of(choice, state).total(), choice);
           break;
         }
@@ -273,19 +249,18 @@ class Planner {
     constexpr double something = 0.98;
     std::optional<Plan> best;
     for (const Staging& staging : stagings(o_, can_stream())) {
-      if (auto plan = best_of({{form}, staging});
-          plan && (!best || plan->time.total() < something * best->time.total()))
-        best = std::move(plan);
+      const double most = best ? something * best->time.total() : INFINITY;
+      if (auto faster = best_of({{form}, staging}, most)) best = std::move(faster);
     }
     return best;
   }
 
-  /// The fastest that the count of the whole says fits.
-  std::optional<Plan> best_of(const StagedForm& form) {
+  /// The fastest that the count of the whole says fits, of those faster than `most` seconds.
+  std::optional<Plan> best_of(const StagedForm& form, double most) {
     const StateNeed state = state_need(form);
     // What an estimate says is a little too much may fit.
     Estimates left = estimates_of(form, state, budgets_.device_allowed / 64);
-    for (int tries = 96; tries > 0 && !left.empty(); --tries) {
+    for (int tries = 96; tries > 0 && !left.empty() && left.begin()->first < most; --tries) {
       MemoryChoice choice = left.extract(left.begin()).mapped();
       const MemoryPlan memory = counted(choice);
       const Need need{memory.high_water, memory.host};
@@ -369,7 +344,7 @@ class Planner {
   std::span<const int> ranks_;  ///< whose memory counts
   std::int64_t layers_;
   Budgets budgets_;
-  std::map<std::pair<std::int64_t, std::string>, std::size_t> transients_;
+  std::map<std::pair<std::int64_t, std::string>, Need> transients_;
   std::optional<MemoryChoice> nearest_;
   std::size_t nearest_excess_ = 0;
 };

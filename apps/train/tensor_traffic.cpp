@@ -58,8 +58,8 @@ TensorTraffic tensor_traffic(const GPT2Config& config, const GPT2Part& part,
   // A stage that keeps its input alone goes forward once more; the last one only then.
   const bool twice = task.stash == Stash::input && !predicts;
   const std::int64_t recomputed =
-      std::count(choice.recompute.begin() + part.first, choice.recompute.begin() + part.last,
-                 Recompute::block);
+      std::count_if(choice.recompute.begin() + part.first, choice.recompute.begin() + part.last,
+                    &recomputes_block);
 
   const auto of = [&](std::int64_t operations, std::int64_t elements, DType dtype) {
     const std::int64_t all = operations * task.micro_batches;

@@ -47,7 +47,13 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
   });
 }
 
+void Trainer::set_block_inputs(HostStack* inputs) {
+  block_inputs_ = inputs;
+  block_inputs_->set_timeline(&timeline_);
+}
+
 Trainer::~Trainer() {
+  if (block_inputs_ != nullptr) block_inputs_->set_timeline(nullptr);
   ranks_.optimizer.set_timeline(nullptr);
   ranks_.gradients.set_timeline(nullptr);
   if (pipeline_ != nullptr) pipeline_->set_timeline(nullptr);
@@ -154,10 +160,21 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
     ranks_.optimizer.retract();
   }
   spans_ = timeline_.take();
-  result.report = report_of(spans_, ranks_.optimizer.moved());
+  result.report = report_of(spans_, moved());
   if (!finite) diagnose(micro_batches, result);
   scaler_.update(finite);
   return result;
+}
+
+/// State by the updates of the step before, and inputs of blocks.
+StreamedBytes Trainer::moved() {
+  StreamedBytes bytes = ranks_.optimizer.moved();
+  if (block_inputs_ != nullptr) {
+    const StreamedBytes inputs = block_inputs_->take_moved();
+    bytes.to_device += inputs.to_device;
+    bytes.to_host += inputs.to_host;
+  }
+  return bytes;
 }
 
 /// Unless the weights or the loss scale explain it, computes the step again while somebody looks

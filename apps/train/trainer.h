@@ -66,6 +66,9 @@ class Trainer {
   /// take turns.
   double evaluate(const TokenSource& tokens, std::int64_t batches) const;
 
+  /// Where inputs of blocks rest; its copies are part of the reports of steps.
+  void set_block_inputs(HostStack* inputs);
+
   std::int64_t micro_batch() const { return options_.micro_batch; }
   LossScaler& scaler() { return scaler_; }
   SpikeGuard& spikes() { return spikes_; }
@@ -80,6 +83,7 @@ class Trainer {
   void compute(const MicroBatches& batch);
   void compute_alone(const MicroBatches& batch);
   void compute_in_pipeline(const MicroBatches& batch);
+  StreamedBytes moved();
   void diagnose(const MicroBatches& batch, TrainStep& result);
   std::vector<double> evaluate_here(const MicroBatches& batches, std::int64_t count) const;
 
@@ -90,6 +94,7 @@ class Trainer {
   Options options_;
   Pipeline* pipeline_;
   CommunicatorGroup* tensor_;
+  HostStack* block_inputs_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive

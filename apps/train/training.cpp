@@ -192,7 +192,12 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
               {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
-  model.set_recompute(choice.recompute);
+  if (choice.rests_inputs()) {
+    check(host != nullptr && !plan, "inputs of blocks have no host memory to rest in");
+    block_inputs.emplace(device, host);
+    trainer.set_block_inputs(&*block_inputs);
+  }
+  model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
   if (!options.async_save || options.no_save || ranks.rank() > 0) return;
   copy.bytes = bytes_of_checkpoint(options, setup, choice);
   const DevicePtr& place = setup.device == DeviceKind::cuda ? host : device;

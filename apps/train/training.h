@@ -41,6 +41,8 @@ struct Training {
   Ranks ranks;
   std::shared_ptr<const PipelinePlan> plan;   ///< of the pipeline, if there is one
   std::unique_ptr<CommunicatorGroup> tensor;  ///< none: nobody divides the matrices
+  /// Of blocks whose inputs rest on the host.
+  std::optional<HostStack> block_inputs;
   GPT2 model;
   SpaceLayout whole;                  ///< the parameters of all ranks together
   std::vector<Parameter> parameters;  ///< of this rank's stages

@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/host_stack.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -18,7 +19,10 @@ using CheckpointFunction = std::function<std::vector<Tensor>(std::vector<Tensor>
 /// other. They may be used outside of it too. Gradients have the bits that they have without a
 /// checkpoint, except that three steps or more that add to one gradient, and of which none waits
 /// for another, may do so in another order.
+///
+/// With `host` inputs that are results rest there; then checkpoints must run backward in the
+/// reverse of the order in which they ran forward.
 std::vector<Tensor> checkpoint(std::vector<Tensor> inputs, const std::vector<Tensor>& leaves,
-                               CheckpointFunction function);
+                               CheckpointFunction function, HostStack* host = nullptr);
 
 }  // namespace sluice

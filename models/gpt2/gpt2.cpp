@@ -79,7 +79,7 @@ std::vector<Tensor> GPT2Block::leaves() const {
 
 ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
                                 KeyValueCache* cache) const {
-  if (recompute_ != Recompute::block || cache != nullptr)
+  if (!recomputes_block(recompute_) || cache != nullptr)
     return feed_forward(attend(std::move(in), dropout, cache), dropout);
   const Shape tokens = in.tokens;
   const auto whole = [this, dropout, tokens](std::vector<Tensor> inputs) {
@@ -89,7 +89,7 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
   };
   // Added up it is one tensor that is kept, where the pair would be two.
   if (in.branch) in.stream = add(in.stream, std::exchange(in.branch, {}));
-  const auto out = checkpoint({std::move(in.stream)}, leaves(), whole);
+  const auto out = checkpoint({std::move(in.stream)}, leaves(), whole, host_);
   return {out[0], out[1], tokens};
 }
 
@@ -181,10 +181,13 @@ std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
   return list;
 }
 
-void GPT2::set_recompute(const std::vector<Recompute>& per_layer) {
+void GPT2::set_recompute(const std::vector<Recompute>& per_layer, HostStack* host) {
   check(per_layer.size() == blocks_.size(), "recompute needs one mode for each layer");
+  check(
+      host != nullptr || std::ranges::find(per_layer, Recompute::block_on_host) == per_layer.end(),
+      "there is no host memory for what blocks keep");
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
-    blocks_[layer]->set_recompute(per_layer[layer]);
+    blocks_[layer]->set_recompute(per_layer[layer], host);
 }
 
 Shape GPT2::divided(const Shape& tokens) const {

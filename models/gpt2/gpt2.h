@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/host_stack.h"
 #include "engine/ops/linear_cross_entropy.h"
 #include "engine/rng.h"
 #include "models/gpt2/config.h"
@@ -32,7 +33,11 @@ class GPT2Block final : public Module {
   std::vector<Parameter> parameters() override;
   /// `dropout` may be inactive; `cache`, if given, makes this a step of generation.
   ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
-  void set_recompute(Recompute mode) { recompute_ = mode; }
+  /// `host` receives inputs that rest on the host.
+  void set_recompute(Recompute mode, HostStack* host) {
+    recompute_ = mode;
+    host_ = mode == Recompute::block_on_host ? host : nullptr;
+  }
 
  private:
   ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
@@ -43,6 +48,7 @@ class GPT2Block final : public Module {
   std::vector<Tensor> leaves() const;
 
   Recompute recompute_ = Recompute::none;
+  HostStack* host_ = nullptr;
   std::int64_t layer_;
   TensorShare share_;
   int heads_, first_head_;
@@ -78,7 +84,8 @@ class GPT2 final : public Module {
     before_weights_ = std::move(hook);
   }
   /// What backward passes compute again, layer by layer; nothing at first. Results do not change.
-  void set_recompute(const std::vector<Recompute>& per_layer);
+  /// With `host`, which block_on_host needs, forward and backward passes must take turns.
+  void set_recompute(const std::vector<Recompute>& per_layer, HostStack* host = nullptr);
 
   /// The head predicts by a table of its own, which may share the embedding's elements: gradients
   /// of the two are then apart.

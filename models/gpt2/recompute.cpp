@@ -12,19 +12,22 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Recompute>, 4> modes{{
+constexpr std::array<std::pair<std::string_view, Recompute>, 5> modes{{
     {"none", Recompute::none},
     {"gelu", Recompute::gelu},
     {"gelu+ln", Recompute::gelu_ln},
     {"block", Recompute::block},
+    {"block+host", Recompute::block_on_host},
 }};
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why, std::int64_t n_layer) {
-  fail(fmt::format("recompute is \"{}\": {}; it must be none, gelu, gelu+ln or block, or a list "
-                   "such as \"block*2,gelu+ln\", where each item but the last has a number of the "
-                   "model's {} layers",
-                   text, why, n_layer),
-       ErrorKind::usage);
+  fail(
+      fmt::format(
+          "recompute is \"{}\": {}; it must be none, gelu, gelu+ln, block or block+host, or a list "
+          "such as \"block*2,gelu+ln\", where each item but the last has a number of the "
+          "model's {} layers",
+          text, why, n_layer),
+      ErrorKind::usage);
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ TEST_CASE("what a run's precision, device or shape forbids is refused", "[bad_me
        "--state-layout"},
       {{"--device", "cpu", "--recompute", "block*2"}, "block*2"},
       {{"--device", "cpu", "--recompute", "foo"}, "foo"},
+      {{"--device", "cpu", "--recompute", "block+host*1,none"}, "computes on the CPU"},
       {{"--device", "cpu", "--recompute", ""}, "recompute"},
       {{"--device", "cpu", "--recompute", "block*9,none"}, "block*9"},
       {{"--device", "cpu", "--offload", "some"}, "--offload"},

@@ -114,6 +114,31 @@ TEST_CASE("with dropout and recompute, state on the host changes no bit", "[offl
   check_placements(task, choice, seed);
 }
 
+TEST_CASE("inputs of blocks that rest on the host change no bit", "[offload]") {
+  if (!have_gpu()) return;
+  const TrainingTask task{.dtype = DType::bf16, .batch_size = 4, .seq_len = 8, .dropout = 0.1};
+  const MemoryChoice choice = task.resident(StateLayout::split);
+  const RunBits expected = TrainingRun(task, choice, open_gpu(40)).train(steps);
+  MemoryChoice resting = choice;
+  std::uint64_t seed = 40;
+  for (const auto& modes : {std::vector(3, Recompute::block_on_host),
+                            {Recompute::block_on_host, Recompute::gelu, Recompute::block_on_host}})
+    for (const std::int64_t resident : {3, 1}) {
+      resting.recompute = modes;
+      CAPTURE(to_string(modes), resident);
+      TrainingRun run(task, offloaded(resting, resident, 5000, 2), open_gpu(++seed));
+      CHECK(first_difference(run.train(steps), expected) == "");
+      // All but the two put down last come back.
+      const auto inputs =
+          static_cast<std::uint64_t>(std::ranges::count(modes, Recompute::block_on_host));
+      const std::uint64_t input = std::uint64_t{8} * 64 * 2, state = std::uint64_t{12} * 64 * 64;
+      const StreamedBytes moved = run.steps().back().report.moved;
+      const std::uint64_t streamed = state * 10 * static_cast<std::uint64_t>(3 - resident);
+      CHECK(moved.to_host == 4 * (inputs - 1) * input + streamed);
+      CHECK(moved.to_device == 4 * (inputs - 2) * input + streamed);
+    }
+}
+
 TEST_CASE("all that rests on the host moves once each way a step", "[offload]") {
   if (!have_gpu()) return;
   const TrainingTask task{.dtype = DType::bf16};

@@ -32,6 +32,8 @@ const PlanRow rows[] = {
     {"--n-layer 1 --n-head 1 --n-embd 96 --vocab-size 50 --context 16 --batch-size 12 "
      "--precision bf16 --optimizer sgd",
      ""},
+    {small_shape + " --precision bf16", " --recompute block+host"},
+    {odd_shape + " --precision fp32", " --recompute block+host*3,block --offload off"},
     {small_shape + " --precision fp32", "", false},
     {odd_shape + " --precision bf16", "", false},
 };

@@ -13,7 +13,7 @@ namespace sluice::test {
 namespace {
 
 HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
-  if (given.memory || !choice.streams()) return given;
+  if (given.memory || !(choice.streams() || choice.rests_inputs())) return given;
   return make_host_memory(device, std::size_t{16} << 20);
 }
 
