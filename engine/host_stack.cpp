@@ -65,6 +65,7 @@ void HostStack::drop_given_up() {
 
 void HostStack::leave(Place& place) {
   if (place.where != Where::device) return;
+  check(host_ != nullptr, "what was put down has no host memory to rest in");
   const Tensor& data = place.data;
   if (!place.resting || place.resting.shape() != data.shape() ||
       place.resting.dtype() != data.dtype()) {

@@ -21,6 +21,7 @@ class HostStack {
   /// Stands for a tensor put down; who lets it go without taking the tensor up gives it up.
   using Ticket = std::shared_ptr<const std::size_t>;
 
+  /// `host` may be none where no more than one tensor is ever put down.
   HostStack(DevicePtr device, DevicePtr host);
   /// Waits for what is under way: its memory is free for others afterwards.
   ~HostStack();

@@ -39,6 +39,7 @@ ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const Devic
   if (!record) return {.planned = plan_run(o, setup, profile)};
   std::string warning;
   for (const bool micro_batch : {true, false}) {
+    if (!micro_batch && o.micro_batch != "auto") break;  // the same again
     const TrainOptions as_before = kept(o, *record, micro_batch);
     try {
       resolve_memory(as_before, setup);
@@ -47,8 +48,8 @@ ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const Devic
       if (error.kind() != ErrorKind::usage) throw;
       if (!warning.empty()) continue;
       warning = fmt::format(
-          "the checkpoint was written with {}; with that: {}. The run goes on with other numbers "
-          "than it would have had",
+          "the checkpoint was written with {}; with that: {}. The run is planned anew, and would "
+          "round otherwise than before",
           to_flags(*record), error.what());
     }
   }

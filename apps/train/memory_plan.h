@@ -13,7 +13,7 @@ struct MemoryPlan {
   std::size_t peak = 0;        ///< bytes in use on the device at one time
   std::size_t high_water = 0;  ///< the end of the highest block: what the device must back
   MemoryByUse by_use{};        ///< at the peak
-  std::size_t host = 0;        ///< bytes of state that rests in host memory
+  std::size_t host = 0;        ///< bytes that rest in host memory: state, inputs of blocks
 };
 
 /// Two updates, a validation and the beginning of a sample of one rank of the mesh.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/train/cluster_report.h"
@@ -99,7 +100,9 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {
     text += "host memory\n";
-    bytes_row(o.async_save ? "state, checkpoint" : "state", memory.host);
+    bytes_row(fmt::format("state{}{}", planned.chosen.choice.rests_inputs() ? ", inputs" : "",
+                          o.async_save ? ", checkpoint" : ""),
+              memory.host);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
     // A card that is not at hand may be in any host.
@@ -108,10 +111,18 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   }
   text += "\n";
   row("flags", to_flags(choice));
-  if (choice.streams())
-    row("streaming", fmt::format("state of {} of {} blocks, {} each way a step",
-                                 setup.config.n_layer - choice.resident_blocks,
-                                 setup.config.n_layer, format_bytes(time.bytes_each_way)));
+  if (choice.streams() || choice.rests_inputs())
+    row("streaming",
+        fmt::format("{}{}{} of {} blocks, {} each way a step",
+                    choice.streams()
+                        ? fmt::format("state of {}", setup.config.n_layer - choice.resident_blocks)
+                        : std::string(),
+                    choice.streams() && choice.rests_inputs() ? ", " : "",
+                    choice.rests_inputs()
+                        ? fmt::format("inputs of {}", std::ranges::count(choice.recompute,
+                                                                         Recompute::block_on_host))
+                        : std::string(),
+                    setup.config.n_layer, format_bytes(time.bytes_each_way)));
   // A plan for one rank with all of the model says nothing of how long a pipeline takes.
   if (!setup.pipeline) row("predicted", time_line(time, o, setup));
   for (const Plan& other : planned.others)

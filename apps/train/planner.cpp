@@ -46,12 +46,7 @@ class Planner {
           ErrorKind::usage);
     if (o.recompute != "auto" && !can_rest_inputs() &&
         std::ranges::count(parse_recompute(o.recompute, layers_), Recompute::block_on_host) > 0)
-      fail(
-          fmt::format("--recompute {}: {}", o.recompute,
-                      setup.pipeline
-                          ? "in a pipeline inputs rest in host memory by --stash input --max-stash"
-                          : "this run computes on the CPU, where all is in host memory; use block"),
-          ErrorKind::usage);
+      fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay()), ErrorKind::usage);
   }
 
   Attempt attempt() {
@@ -149,6 +144,14 @@ class Planner {
   bool can_rest_inputs() const {
     return profile_.gpu && profile_.to_device_rate > 0 && profile_.to_host_rate > 0 &&
            !setup_.pipeline;
+  }
+
+  const char* why_inputs_stay() const {
+    if (setup_.pipeline)
+      return "in a pipeline inputs rest in host memory by --stash input --max-stash";
+    if (!profile_.gpu)
+      return "this run computes on the CPU, where all is in host memory; use block";
+    return "how fast this GPU copies from and to host memory could not be measured; use block";
   }
 
   std::int64_t least_resident() const {
@@ -258,16 +261,24 @@ class Planner {
   /// The fastest that the count of the whole says fits, of those faster than `most` seconds.
   std::optional<Plan> best_of(const StagedForm& form, double most) {
     const StateNeed state = state_need(form);
-    // What an estimate says is a little too much may fit.
-    Estimates left = estimates_of(form, state, budgets_.device_allowed / 64);
-    for (int tries = 96; tries > 0 && !left.empty() && left.begin()->first < most; --tries) {
-      MemoryChoice choice = left.extract(left.begin()).mapped();
-      const MemoryPlan memory = counted(choice);
-      const Need need{memory.high_water, memory.host};
-      if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
-      note(choice, need);
-      if (choice.resident_blocks-- > least_resident())
-        left.emplace(time_of(choice, state).total(), choice);
+    // What an estimate says is a little too much may fit; but there may be more of that than
+    // anybody wants to count, and then what fits by the estimate has its turn.
+    struct Round {
+      std::size_t slack;
+      int tries;
+    };
+    for (auto [slack, tries] : {Round{budgets_.device_allowed / 64, 48}, Round{0, 12}}) {
+      Estimates left = estimates_of(form, state, slack);
+      for (; tries > 0 && !left.empty() && left.begin()->first < most; --tries) {
+        MemoryChoice choice = left.extract(left.begin()).mapped();
+        const MemoryPlan memory = counted(choice);
+        const Need need{memory.high_water, memory.host};
+        if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
+        note(choice, need);
+        // With fewer blocks resident the host would hold more still.
+        if (host_excess(need.host) == 0 && choice.resident_blocks-- > least_resident())
+          left.emplace(time_of(choice, state).total(), choice);
+      }
     }
     return {};
   }
@@ -315,7 +326,7 @@ class Planner {
                       profile_.gpu ? "GPU" : "host", parts, device_over, flag, spell_bytes(device));
     if (host_over > 0)
       text += fmt::format(
-          "{}{} bytes of state in host memory beside the process, {} too many; --host-memory {} "
+          "{}{} bytes of host memory beside the process, {} too many; --host-memory {} "
           "would do",
           device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
     if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
@@ -327,9 +338,12 @@ class Planner {
     TrainOptions free = o_;
     free.micro_batch = free.recompute = free.state_layout = free.gradients = free.offload = "auto";
     free.resident_blocks.reset();
+    free.stream_chunk.reset();
+    free.staging_chunks.reset();
     const bool fixed = o_.micro_batch != "auto" || o_.recompute != "auto" ||
                        o_.state_layout != "auto" || o_.gradients != "auto" ||
-                       o_.offload != "auto" || o_.resident_blocks;
+                       o_.offload != "auto" || o_.resident_blocks || o_.stream_chunk ||
+                       o_.staging_chunks;
     if (!fixed) return {};
     try {
       return to_flags(plan_run(free, setup_, profile_).chosen.choice);

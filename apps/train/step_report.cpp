@@ -23,13 +23,14 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
   }
   report.transfer = std::max(up, down);
   report.communication = std::max(0.0, last_reduction - first_reduction);
-  // The updates of streamed state run in the course of a forward pass.
-  const auto is_forward = [](const Timeline::Span& span) { return span.name == "forward"; };
-  const auto first = std::ranges::find_if(spans, is_forward);
-  for (const auto& span : spans)
-    if ((span.name == "update" || span.name == "stall") && first != spans.end() &&
-        span.start >= first->start && span.start < first->start + first->length)
-      report.forward -= span.length;
+  // Updates of streamed state run in the course of a forward pass, stalls of either pass.
+  for (const auto& pass : spans) {
+    if (pass.name != "forward" && pass.name != "backward") continue;
+    for (const auto& span : spans)
+      if ((span.name == "update" || span.name == "stall") && span.start >= pass.start &&
+          span.start < pass.start + pass.length)
+        (pass.name == "forward" ? report.forward : report.backward) -= span.length;
+  }
   return report;
 }
 

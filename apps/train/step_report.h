@@ -12,10 +12,10 @@ namespace sluice {
 /// Where the device's time went in one step, in milliseconds. Where state streams, its updates are
 /// those of the step before.
 struct StepReport {
-  double forward = 0;  ///< updates and stalls in its course taken out
-  double backward = 0;
+  double forward = 0;   ///< updates and stalls in its course taken out
+  double backward = 0;  ///< likewise
   double update = 0;
-  double stall = 0;          ///< the computing waited for state
+  double stall = 0;          ///< the computing waited for copies
   double transfer = 0;       ///< of the busier direction
   double communication = 0;  ///< reductions of gradients, from the first start to the last end
   double wait = 0;           ///< of it and of gathering weights: what was not hidden

@@ -197,6 +197,7 @@ void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
                       : fmt::format("first seen in {}{}", first.text,
                                     result.weights_finite ? "" : " before the step");
   timeline_.take();
+  if (block_inputs_ != nullptr) block_inputs_->take_moved();
 }
 
 std::vector<double> Trainer::evaluate_here(const MicroBatches& batches, std::int64_t count) const {

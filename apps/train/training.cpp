@@ -193,7 +193,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
               {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
   if (choice.rests_inputs()) {
-    check(host != nullptr && !plan, "inputs of blocks have no host memory to rest in");
+    check(!plan, "a pipeline has several micro-batches under way");
     block_inputs.emplace(device, host);
     trainer.set_block_inputs(&*block_inputs);
   }

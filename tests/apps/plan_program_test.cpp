@@ -131,6 +131,8 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
       {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --recompute block"},
       {"t.bin", "--steps 3 --offload all --precision bf16 --save-every 2", true},
       {"text.txt", "--steps 3 --resident-blocks 1 --stream-chunk 3000 --staging-chunks 2", true},
+      {"t.bin", "--steps 3 --micro-batch 1 --recompute block+host", true},
+      {"t.bin", "--steps 3 --recompute block+host*1,none --offload off", true},
   };
   int number = 0;
   for (const std::string& device : devices())

@@ -151,6 +151,36 @@ TEST_CASE("a refusal says how many bytes are too many and what would do", "[plan
   CHECK(for_host > 2);
 }
 
+TEST_CASE("where memory is short inputs rest on the host, and fewer chunks are on their way",
+          "[planner]") {
+  const std::string fixed = small_shape +
+                            " --precision bf16 --micro-batch 4 --state-layout split --gradients "
+                            "fp32 --resident-blocks 0 --host-memory 1GiB";
+  const auto needs = [&](const std::string& more) {
+    return need_of(plan(fixed + " --gpu-memory 1GiB " + more, true).chosen, true).device;
+  };
+  const auto flags_in = [&](std::size_t device) {
+    return to_flags(plan(fixed + " --gpu-memory " + std::to_string(device), true).chosen.choice);
+  };
+  const std::size_t here = needs("--recompute block --staging-chunks 4");
+  const std::size_t resting = needs("--recompute block+host --staging-chunks 4");
+  const std::size_t least = needs("--recompute block+host --staging-chunks 2");
+  REQUIRE(resting < here);
+  REQUIRE(least < resting);
+  CHECK_THAT(flags_in(here), !Contains("block+host"));
+  CHECK_THAT(flags_in(resting) + " ", Contains("block+host") || Contains("--staging-chunks 2 "));
+  CHECK_THAT(flags_in(least) + " ", Contains("block+host") && Contains("--staging-chunks 2 "));
+  CHECK_THAT(error_message([&] { flags_in(least - 1); }), Contains(" 1 too many"));
+}
+
+TEST_CASE("what fits is found behind many ways that nearly do", "[planner]") {
+  const auto found = plan(
+      "--model gpt2-xl --gpu-memory 20GiB --host-memory 64GiB --batch-size 1 --seq-len 256 "
+      "--precision bf16 --state-layout split --gradients fp32 --sample-tokens 0",
+      true);
+  CHECK(found.chosen.choice.layout == StateLayout::split);
+}
+
 TEST_CASE("flags that leave no way are refused with one that is there", "[planner]") {
   const PlanRow& row = rows[0];
   const Planned free = plan(row.flags() + budget(1 << 30, 1 << 30, true), true);

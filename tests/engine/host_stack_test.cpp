@@ -73,8 +73,10 @@ TEST_CASE("a graph that is released gives up what it has put down", "[host_stack
     const std::size_t before = s.in_use();
     const auto kept = s.put(1);
     {
-      const auto second = s.put(2), third = s.put(3), fourth = s.put(4);
+      const auto second = s.put(2), third = s.put(3), fourth = s.put(4), fifth = s.put(5);
+      s.stack.take(fifth);
       s.stack.take(fourth);
+      CHECK(bool(s.stack.at_hand(third)));  // on its way
     }
     const auto next = s.put(5);
     CHECK(s.stack.take(next).to_host() == Stack::numbers(5));
