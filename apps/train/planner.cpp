@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <span>
 
@@ -252,14 +251,17 @@ class Planner {
     constexpr double something = 0.98;
     std::optional<Plan> best;
     for (const Staging& staging : stagings(o_, can_stream())) {
-      const double most = best ? something * best->time.total() : INFINITY;
-      if (auto faster = best_of({{form}, staging}, most)) best = std::move(faster);
+      const auto beats = [&](double seconds) {
+        return !best || seconds < something * best->time.total();
+      };
+      if (auto faster = best_of({{form}, staging}, beats)) best = std::move(faster);
     }
     return best;
   }
 
-  /// The fastest that the count of the whole says fits, of those faster than `most` seconds.
-  std::optional<Plan> best_of(const StagedForm& form, double most) {
+  /// The fastest that the count of the whole says fits, of those of which beats(seconds) is true.
+  template <class Beats>
+  std::optional<Plan> best_of(const StagedForm& form, Beats&& beats) {
     const StateNeed state = state_need(form);
     // What an estimate says is a little too much may fit; but there may be more of that than
     // anybody wants to count, and then what fits by the estimate has its turn.
@@ -269,7 +271,7 @@ class Planner {
     };
     for (auto [slack, tries] : {Round{budgets_.device_allowed / 64, 48}, Round{0, 12}}) {
       Estimates left = estimates_of(form, state, slack);
-      for (; tries > 0 && !left.empty() && left.begin()->first < most; --tries) {
+      for (; tries > 0 && !left.empty() && beats(left.begin()->first); --tries) {
         MemoryChoice choice = left.extract(left.begin()).mapped();
         const MemoryPlan memory = counted(choice);
         const Need need{memory.high_water, memory.host};

@@ -80,7 +80,7 @@ foreach(folder IN LISTS LINE OUTSIDE)
     string(REGEX REPLACE "[][]" "" lines "${lines}")  # a lone bracket would join list elements
     string(REGEX REPLACE "[.]cpp$" ".h" own "${file}")
     if(place GREATER -1 AND file MATCHES "[.]cpp$" AND EXISTS "${SOURCE_DIR}/${own}")
-      list(GET lines 0 line)
+      string(REGEX REPLACE ";.*" "" line "${lines}")
       if(NOT line STREQUAL "#include \"${own}\"")
         report("${file}" "${line}" "${own} must be included first")
       endif()

@@ -50,7 +50,7 @@ function(good_tree)
        "#include \"tests/support/catch.h\"\n#include \"apps/main.h\"\n")
   file(WRITE "${TREE}/bench/gemm.cpp" "#include \"tests/support/catch.h\"\n")
   write_lines(engine/long.cpp 400)
-  write_lines(engine/long.h 150)
+  write_lines(engine/tall.h 150)
   # What lies in a build or a hidden folder is nobody's business.
   file(WRITE "${TREE}/kernels/.cache/x.cpp" "#include \"apps/a.h\"\n")
   file(WRITE "${TREE}/build/default/kernels/x.cpp" "#include \"apps/a.h\"\n")
@@ -81,6 +81,8 @@ run(include_order ACCEPT)
 run(line_budget ACCEPT)
 
 bad_include(kernels/cpu/x.cpp "\n\n#include \"engine/tensor.h\"\n" "3: kernels/ must not")
+bad_include(engine/tall.cpp "#include <vector>\n#include \"engine/tall.h\"\n"
+            "1: engine/tall.h must be included first")
 bad_include(engine/x.h "int a[2];\n  #  include \"models/m.h\" // why\n" "2: engine/ must not")
 bad_include(engine/w.cpp "#include <map>  // [\n#include \"apps/a;b.h\"\n" "2: engine/ must not")
 bad_include(optim/x.cu "#include <parallel/mesh.h>\n" "1: optim/ must not include parallel/mesh.h")
