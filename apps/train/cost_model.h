@@ -15,7 +15,7 @@ struct StepTime {
   double backward = 0;
   double recompute = 0;
   double update = 0;  ///< of state on the device
-  double stall = 0;   ///< waiting for state that streams, where nothing hides it
+  double stall = 0;   ///< waiting for state and inputs that stream, where nothing hides it
   double tensor = 0;  ///< waiting for the other ranks that divide the matrices
   std::uint64_t bytes_each_way = 0;
 
