@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/base/fused.h"
+
 namespace sluice {
 
 /// An 8-bit code for numbers of very different size (the dynamic map of Dettmers, "8-bit
@@ -52,7 +54,7 @@ struct DynamicMagnitude {
     } else {
       constexpr auto slope = static_cast<float>(10.0 * one * widest * fives / 9);
       constexpr auto offset = static_cast<float>(one * (8.0 * n / 9 - 1));
-      return lesser(x * slope + offset, least_piece<n / 2, fives * 5>(x));
+      return lesser(fused(x, slope, offset), least_piece<n / 2, fives * 5>(x));
     }
   }
 };

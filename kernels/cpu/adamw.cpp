@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/base/dynamic_map.h"
+#include "kernels/base/fused.h"
 #include "kernels/base/stochastic_rounding.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
@@ -59,14 +60,14 @@ void update(Master weights, PlainMoments<M, V> moments, const G* grad, std::int6
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const A g = static_cast<A>(grad[i]) * c.scale;
-    const A m = c.beta1 * static_cast<A>(moments.first[i]) + (A(1) - c.beta1) * g;
-    const A v = c.beta2 * static_cast<A>(moments.second[i]) + (A(1) - c.beta2) * g * g;
+    const A m = fused(c.beta1, static_cast<A>(moments.first[i]), (A(1) - c.beta1) * g);
+    const A v = fused(c.beta2, static_cast<A>(moments.second[i]), (A(1) - c.beta2) * g * g);
     std::uint32_t random = 0;
     if constexpr (moments.rounded) random = random_bits(element, static_cast<std::uint32_t>(i));
     store_moment(moments.first[i], m, random);
     store_moment(moments.second[i], v, random >> 16);
-    weights.store(
-        i, weights.load(i) * c.keep - c.rate * m / (std::sqrt(v) * c.root_correction + c.epsilon));
+    weights.store(i, fused(weights.load(i), c.keep,
+                           -c.rate * m / fused(std::sqrt(v), c.root_correction, c.epsilon)));
   }
 }
 
@@ -115,10 +116,10 @@ void update_block(Master weights, CodedMoments moments, const G* grad, std::int6
   for (std::int64_t i = 0; i < count; ++i) {
     const float g = static_cast<float>(grad[i]) * c.scale;
     const float old_root = roots[i] * old_second;
-    const float m = c.beta1 * (first[i] * old_first) + (1.0f - c.beta1) * g;
-    const float root = std::sqrt(c.beta2 * (old_root * old_root) + (1.0f - c.beta2) * g * g);
-    weights.store(i,
-                  weights.load(i) * c.keep - c.rate * m / (root * c.root_correction + c.epsilon));
+    const float m = fused(c.beta1, first[i] * old_first, (1.0f - c.beta1) * g);
+    const float root = std::sqrt(fused(c.beta2, old_root * old_root, (1.0f - c.beta2) * g * g));
+    weights.store(
+        i, fused(weights.load(i), c.keep, -c.rate * m / fused(root, c.root_correction, c.epsilon)));
     first[i] = m;
     roots[i] = root;
   }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/base/fused.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -15,8 +16,8 @@ void update(A* master, A* velocity, const A* grad, W* working, std::int64_t coun
             A scale, A keep, A rate) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
-    velocity[i] = momentum * velocity[i] + scale * grad[i];
-    const A w = master[i] * keep - rate * velocity[i];
+    velocity[i] = fused(momentum, velocity[i], scale * grad[i]);
+    const A w = fused(master[i], keep, -rate * velocity[i]);
     master[i] = w;
     if (working != nullptr) store_working(working[i], w);
   }

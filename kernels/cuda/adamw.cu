@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/base/dynamic_map.h"
+#include "kernels/base/fused.h"
 #include "kernels/base/stochastic_rounding.h"
 #include "kernels/cuda/adamw_weights.h"
 #include "kernels/cuda/launch.h"
@@ -52,10 +53,9 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     g[i] *= scale;
-    m[i] = c.beta1 * m[i] + (1.0f - c.beta1) * g[i];
-    v[i] = c.beta2 * v[i] + (1.0f - c.beta2) * g[i] * g[i];
-    // Contracted by hand, so that every form of the weights is computed alike.
-    w[i] = fmaf(w[i], c.keep, -c.rate * m[i] / (sqrtf(v[i]) * c.root_correction + c.epsilon));
+    m[i] = fused(c.beta1, m[i], (1.0f - c.beta1) * g[i]);
+    v[i] = fused(c.beta2, v[i], (1.0f - c.beta2) * g[i] * g[i]);
+    w[i] = fused(w[i], c.keep, -c.rate * m[i] / fused(sqrtf(v[i]), c.root_correction, c.epsilon));
   }
   std::uint32_t random[N] = {};
   if constexpr (std::is_same_v<M, BFloat16>) {
@@ -151,11 +151,12 @@ __global__ void __launch_bounds__(threads)
       for (int i = 0; i < N; ++i) {
         g[i] *= scale;
         const float old_root = shared.second_values[second_codes.values[i]] * old_second;
-        m[group][i] = c.beta1 * (shared.first_values[first_codes.values[i]] * old_first) +
-                      (1.0f - c.beta1) * g[i];
-        roots[group][i] = sqrtf(c.beta2 * (old_root * old_root) + (1.0f - c.beta2) * g[i] * g[i]);
-        w[i] = w[i] * c.keep -
-               c.rate * m[group][i] / (roots[group][i] * c.root_correction + c.epsilon);
+        m[group][i] = fused(c.beta1, shared.first_values[first_codes.values[i]] * old_first,
+                            (1.0f - c.beta1) * g[i]);
+        roots[group][i] =
+            sqrtf(fused(c.beta2, old_root * old_root, (1.0f - c.beta2) * g[i] * g[i]));
+        w[i] = fused(w[i], c.keep,
+                     -c.rate * m[group][i] / fused(roots[group][i], c.root_correction, c.epsilon));
         first_top = larger(first_top, magnitude_bits(m[group][i]));
         second_top = larger(second_top, magnitude_bits(roots[group][i]));
       }

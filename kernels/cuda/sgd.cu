@@ -1,5 +1,6 @@
 #include "kernels/sgd.h"
 
+#include "kernels/base/fused.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/master_weight.h"
 
@@ -22,8 +23,8 @@ __global__ void __launch_bounds__(threads)
   if (!(scale - scale == 0)) return;  // not finite: the whole update is skipped
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
-  velocity[i] = c.momentum * velocity[i] + scale * grad[i];
-  const float w = master[i] * c.keep - c.rate * velocity[i];
+  velocity[i] = fused(c.momentum, velocity[i], scale * grad[i]);
+  const float w = fused(master[i], c.keep, -c.rate * velocity[i]);
   master[i] = w;
   if (working != nullptr) working[i] = working_weight<W>(w);
 }
