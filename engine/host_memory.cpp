@@ -51,13 +51,19 @@ class PinnedRuntime final : public Runtime {
 
 }  // namespace
 
-HostMemory make_host_memory(const DevicePtr& device, std::size_t bytes) {
-  if (device->device().kind == DeviceKind::meta) return {make_meta_device(bytes), true};
-  check(bytes > 0, "host memory of no bytes was asked for");
-  auto runtime = std::make_unique<PinnedRuntime>(device);
-  const PinnedRuntime& asked = *runtime;
-  auto memory = std::make_shared<DeviceContext>(std::move(runtime), bytes);
-  return {std::move(memory), asked.pinned()};
+HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
+                            std::size_t ordinary_bytes) {
+  if (device->device().kind == DeviceKind::meta)
+    return {make_meta_device(pinned_bytes), make_meta_device(ordinary_bytes)};
+  HostMemory host;
+  if (pinned_bytes > 0) {
+    auto runtime = std::make_unique<PinnedRuntime>(device);
+    const PinnedRuntime& asked = *runtime;
+    host.pinned = std::make_shared<DeviceContext>(std::move(runtime), pinned_bytes);
+    host.unpinned = !asked.pinned();
+  }
+  if (ordinary_bytes > 0) host.ordinary = make_cpu_device(ordinary_bytes);
+  return host;
 }
 
 }  // namespace sluice

@@ -4,15 +4,17 @@
 
 namespace sluice {
 
-/// Host memory that a device copies from and to beside its computing, as a device of its own: its
-/// arena is one region of exactly `bytes`, reserved at once.
+/// Host memory beside a device, as devices of their own: the arena of each is one region of exactly
+/// so many bytes, reserved at once. None where nothing was asked for.
 struct HostMemory {
-  DevicePtr memory;
-  /// False where the system refused to pin it: copies then make the host wait.
-  bool pinned = true;
+  DevicePtr pinned{};    ///< from and to which the device copies beside its computing
+  DevicePtr ordinary{};  ///< on which only the CPU works
+  /// The system refused to pin the first: copies make the host wait.
+  bool unpinned = false;
 };
 
-/// On `meta` it only counts. Throws Error when the system does not have the memory.
-HostMemory make_host_memory(const DevicePtr& device, std::size_t bytes);
+/// On `meta` both only count. Throws Error when the system does not have the memory.
+HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
+                            std::size_t ordinary_bytes = 0);
 
 }  // namespace sluice

@@ -19,14 +19,14 @@ struct SpanLabel {
 };
 
 /// When work began and ended on the streams of a device, by events that cost the streams next to
-/// nothing. On the CPU, where work is done when a call returns, and for the network, which the host
-/// drives, the host's clock tells.
+/// nothing. On the CPU, where work is done when a call returns, and for the network and the host's
+/// own work beside a device, the host's clock tells.
 class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
   using Label = SpanLabel;
 
-  enum class Lane : std::uint8_t { compute, to_device, to_host, network };
+  enum class Lane : std::uint8_t { compute, to_device, to_host, network, host };
 
   struct Span {
     std::string_view name;  ///< a literal
@@ -57,7 +57,9 @@ class Timeline {
     Label label;
   };
   double since_start() const;
-  bool by_events(Lane lane) const { return by_events_ && lane != Lane::network; }
+  bool by_events(Lane lane) const {
+    return by_events_ && lane != Lane::network && lane != Lane::host;
+  }
   void rebase();
 
   DevicePtr device_;

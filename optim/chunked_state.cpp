@@ -5,7 +5,7 @@
 namespace sluice {
 
 ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields,
-                           const DevicePtr& device, const DevicePtr& host) {
+                           const DevicePtr& device, const HostMemory& host) {
   constexpr auto alignment = static_cast<std::int64_t>(Arena::alignment);
   for (const Chunk& chunk : chunks) {
     Entry& entry = entries_.emplace_back();
@@ -17,8 +17,8 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
       bytes = (bytes + alignment - 1) / alignment * alignment;
     }
     if (bytes == 0 || !chunk.mine) continue;
-    check(!chunk.on_host || host != nullptr, "state on the host needs host memory");
-    const DevicePtr& owner = chunk.on_host ? host : device;
+    const DevicePtr& owner = chunk.by_cpu ? host.ordinary : chunk.on_host ? host.pinned : device;
+    check(owner != nullptr, "state on the host needs host memory");
     const MemoryScope scope(*owner, MemoryUse::state);
     entry.home = Tensor::zeros(owner, {bytes}, DType::u8);
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/host_memory.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -23,7 +24,8 @@ struct Chunk {
   /// Where its random numbers begin in the run's stream: a function of the parameter, so that ranks
   /// with parts of a model draw those of one that has all of it.
   std::int64_t random_offset = 0;
-  bool on_host = false;  ///< its state rests in host memory and visits the device for the update
+  bool on_host = false;  ///< its state rests in host memory and visits the device for the update,
+  bool by_cpu = false;   ///< or is updated where it rests
   bool mine = true;      ///< false: another rank keeps its state and updates it
 };
 
@@ -40,10 +42,10 @@ class ChunkedState {
  public:
   using Fields = std::function<std::vector<StateField>(const Chunk&)>;
 
-  /// All zero. `host` is needed where a chunk is on_host. What belongs to another rank's chunk has
-  /// fields but no memory: it reads as zeros, and what is written to it is dropped.
+  /// All zero. What of `host` chunks rest in has to be there. What belongs to another rank's chunk
+  /// has fields but no memory: it reads as zeros, and what is written to it is dropped.
   ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields, const DevicePtr& device,
-               const DevicePtr& host);
+               const HostMemory& host);
 
   const std::vector<StateField>& fields(std::size_t chunk) const { return entries_[chunk].fields; }
   /// Where the chunk's bytes rest; none if it has no fields or they are another rank's.

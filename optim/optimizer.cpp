@@ -13,16 +13,10 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
             return rule_->fields(chunk, accumulator_of(space.working().dtype()));
           },
           space.device(), space.options().host) {
-  std::vector<StateRing::Item> items;
-  for (std::size_t i = 0; i < space.chunks().size(); ++i) {
-    if (!space.chunks()[i].on_host || !space.chunks()[i].mine) continue;
-    StateRing::Item item;
-    if (space.has_master()) item.push_back(space.master()->home(i));
-    if (state_.home(i)) item.push_back(state_.home(i));
-    on_host_.push_back(i);
-    items.push_back(std::move(item));
-  }
-  if (!items.empty()) ring_.emplace(space.device(), std::move(items), places);
+  for (std::size_t i = 0; i < space.chunks().size(); ++i)
+    if (space.chunks()[i].on_host && space.chunks()[i].mine) on_host_.push_back(i);
+  make_ring(places);
+  make_desk(places);
   std::int64_t scratch = 0;
   for (const Chunk& chunk : space.chunks())
     if (chunk.mine) scratch = std::max(scratch, rule_->scratch(chunk));
@@ -31,9 +25,49 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
   scratch_ = Tensor::empty(space.device(), {scratch}, DType::f64);
 }
 
+void Optimizer::make_ring(int places) {
+  std::vector<StateRing::Item> items;
+  for (const std::size_t i : on_host_) {
+    if (space_.chunks()[i].by_cpu) continue;
+    StateRing::Item& item = items.emplace_back();
+    if (space_.has_master()) item.push_back(space_.master()->home(i));
+    if (state_.home(i)) item.push_back(state_.home(i));
+  }
+  if (!items.empty()) ring_.emplace(space_.device(), std::move(items), places);
+}
+
+void Optimizer::make_desk(int places) {
+  const bool whole_master =
+      space_.has_master() && !splits_master(space_.options().layout, space_.working().dtype());
+  std::vector<UpdateDesk::Item> items;
+  for (const std::size_t i : on_host_) {
+    const Chunk& chunk = space_.chunks()[i];
+    if (!chunk.by_cpu) continue;
+    items.push_back({.gradient = space_.gradient_view(chunk),
+                     .weights = working_view(chunk),
+                     .reads_weights = !whole_master});
+  }
+  if (!items.empty())
+    desk_.emplace(space_.device(), space_.options().host.pinned, std::move(items), places);
+}
+
+View Optimizer::working_view(const Chunk& chunk) const {
+  return space_.working().slice(chunk.offset, {chunk.size}).view();
+}
+
 void Optimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
   if (ring_) ring_->set_timeline(timeline);
+  if (desk_) desk_->set_timeline(timeline);
+}
+
+StreamedBytes Optimizer::moved() const {
+  StreamedBytes bytes = ring_ ? ring_->moved() : StreamedBytes{};
+  if (desk_) {
+    bytes.to_device += desk_->moved().to_device;
+    bytes.to_host += desk_->moved().to_host;
+  }
+  return bytes;
 }
 
 void Optimizer::step(double rate, const Tensor& gradient_scale) {
@@ -46,11 +80,14 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
     for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-      if (space_.chunks()[i].mine && !space_.chunks()[i].on_host) update(i, {});
+      if (space_.chunks()[i].mine && !space_.chunks()[i].on_host) update_on_device(i, {});
   }
-  if (!ring_) return;
-  ring_->rewind();
-  ring_->prefetch();
+  if (on_host_.empty()) return;
+  if (ring_) {
+    ring_->rewind();
+    ring_->prefetch();
+  }
+  if (desk_) desk_->round(step_.gradient_scale);
   pending_ = true;
   next_ = 0;
 }
@@ -70,14 +107,21 @@ void Optimizer::update_through(std::int64_t end) {
   for (; pending_ && next_ < on_host_.size(); ++next_) {
     const std::size_t chunk = on_host_[next_];
     if (space_.chunks()[chunk].offset >= end) return;
-    const auto visiting = ring_->take();
-    {
-      const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
-      update(chunk, visiting);
-    }
-    ring_->done();
+    if (space_.chunks()[chunk].by_cpu)
+      update_on_desk(chunk);
+    else
+      update_in_ring(chunk);
   }
   pending_ = false;
+}
+
+void Optimizer::update_in_ring(std::size_t chunk) {
+  const auto visiting = ring_->take();
+  {
+    const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
+    update_on_device(chunk, visiting);
+  }
+  ring_->done();
 }
 
 void Optimizer::finish() {
@@ -86,26 +130,51 @@ void Optimizer::finish() {
 
 void Optimizer::settle() {
   finish();
+  if (desk_) desk_->settle();
   if (!ring_) return;
   ring_->forget();
   ring_->settle();
 }
 
-void Optimizer::update(std::size_t index, const std::vector<std::byte*>& visiting) {
+namespace {
+
+/// The model computes with `working`; `master` is none where that is the master.
+void set_weights(ChunkViews& views, const View& working, const View& master) {
+  if (!master) {
+    views.master = working;
+    return;
+  }
+  views.working = working;
+  (master.dtype == DType::i16 ? views.remainder : views.master) = master;
+}
+
+}  // namespace
+
+/// Where it rests, with what the desk has of it.
+void Optimizer::update_on_desk(std::size_t index) {
+  const UpdateDesk::AtHand at = desk_->take();
+  {
+    const Recorded span(timeline_, "cpu update", Timeline::Lane::host, desk_->host_stream());
+    ChunkViews views{.chunk = space_.chunks()[index], .gradient = at.gradient};
+    set_weights(views, at.weights,
+                space_.has_master() ? space_.master()->views(index).front() : View{});
+    if (state_.home(index)) views.state = state_.views(index);
+    UpdateStep step = step_;
+    step.gradient_scale = at.scale;
+    rule_->update(views, step, desk_->host_stream());
+  }
+  desk_->done();
+}
+
+void Optimizer::update_on_device(std::size_t index, const std::vector<std::byte*>& visiting) {
   const Chunk& chunk = space_.chunks()[index];
-  const View working = space_.working().slice(chunk.offset, {chunk.size}).view();
   ChunkViews views{.chunk = chunk, .gradient = space_.gradient_view(chunk)};
   std::size_t part = 0;
   const auto at_hand = [&](const ChunkedState& state) {
     return visiting.empty() ? state.views(index) : state.views(index, visiting[part++]);
   };
-  if (!space_.has_master()) {
-    views.master = working;
-  } else {
-    const View weight = at_hand(*space_.master()).front();
-    views.working = working;
-    (weight.dtype == DType::i16 ? views.remainder : views.master) = weight;
-  }
+  set_weights(views, working_view(chunk),
+              space_.has_master() ? at_hand(*space_.master()).front() : View{});
   if (state_.home(index)) views.state = at_hand(state_);
   if (scratch_) views.scratch = scratch_.view();
   rule_->update(views, step_, space_.working().stream());

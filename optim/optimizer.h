@@ -9,17 +9,19 @@
 
 #include "optim/parameter_space.h"
 #include "optim/state_ring.h"
+#include "optim/update_desk.h"
 #include "optim/update_rule.h"
 
 namespace sluice {
 
 /// Updates the weights of a ParameterSpace from its gradients by a rule, chunk by chunk. State on
-/// the device is updated in step(); state on the host passes through a ring of places on the
-/// device, by the same kernels, while the next forward pass runs: whoever reads a weight first says
-/// so by update_through() or finish(). So training with state on the host gives the same bits.
+/// the device is updated in step(), all other while the next forward pass runs: whoever reads a
+/// weight first says so by update_through() or finish(). State on the host passes through a ring of
+/// places on the device, by the same kernels; or the CPU updates it where it rests, by kernels that
+/// give the same bits. So training with state on the host gives the same bits.
 class Optimizer {
  public:
-  /// `places`: chunks that may be on their way at one time.
+  /// `places`: chunks that may be on their way at one time, on the device and on the CPU's desk.
   Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, int places = 4);
 
   std::string_view name() const { return rule_->name(); }
@@ -40,8 +42,10 @@ class Optimizer {
   void set_timeline(Timeline* timeline);
 
   bool streams() const { return ring_.has_value(); }
+  /// Whether the CPU updates some of it.
+  bool shares_cpu() const { return desk_.has_value(); }
   /// Bytes moved by the round that was finished last.
-  StreamedBytes moved() const { return ring_ ? ring_->moved() : StreamedBytes{}; }
+  StreamedBytes moved() const;
 
   /// Updates done so far; set when resuming.
   std::int64_t updates() const { return updates_; }
@@ -58,7 +62,12 @@ class Optimizer {
   void settle();
 
  private:
-  void update(std::size_t chunk, const std::vector<std::byte*>& visiting);
+  View working_view(const Chunk& chunk) const;
+  void make_ring(int places);
+  void make_desk(int places);
+  void update_on_device(std::size_t chunk, const std::vector<std::byte*>& visiting);
+  void update_in_ring(std::size_t chunk);
+  void update_on_desk(std::size_t chunk);
   /// Whether the chunks of a slot hold nothing else.
   bool alone(const ParameterSpace::Slot& slot) const {
     return slot.bulk || space_.options().whole_tensors;
@@ -72,6 +81,7 @@ class Optimizer {
   ChunkedState state_;
   std::vector<std::size_t> on_host_;  ///< chunks, in order
   std::optional<StateRing> ring_;
+  std::optional<UpdateDesk> desk_;
   UpdateStep step_;
   Tensor scale_;
   Tensor scratch_;        ///< of the rule, for one chunk after another

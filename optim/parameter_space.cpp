@@ -84,7 +84,8 @@ void ParameterSpace::cut_into_chunks() {
                            .decay = slot.decay,
                            .bulk = true,
                            .random_offset = random_offset(slot) + first,
-                           .on_host = slot.on_host});
+                           .on_host = slot.on_host,
+                           .by_cpu = slot.by_cpu});
       continue;
     }
     const bool joins =

@@ -23,9 +23,11 @@ struct SpaceOptions {
   bool narrow_gradients = false;
   /// The most elements of one chunk of a large matrix.
   std::int64_t chunk = std::int64_t{4} << 20;
-  /// Large matrices from this parameter on keep their state in `host`'s memory; empty: none does.
+  /// Large matrices from this parameter on keep their state in `host`; empty: none does.
   std::string first_on_host{};
-  DevicePtr host{};
+  /// From this one on, of those, the CPU updates it there; empty: none.
+  std::string first_by_cpu{};
+  HostMemory host{};
   /// Every tensor is a chunk of its own, never cut, and its state stays on the device: for update
   /// rules that need to see all of a matrix.
   bool whole_tensors = false;
@@ -34,7 +36,7 @@ struct SpaceOptions {
   /// write_weights, or when somebody else writes the working weights.
   std::optional<std::vector<SpaceRange>> mine{};
 
-  LayoutOptions layout_options() const { return {narrow_gradients, first_on_host}; }
+  LayoutOptions layout_options() const { return {narrow_gradients, first_on_host, first_by_cpu}; }
 };
 
 /// All parameters of a model, laid out one after another: the working weights that the model

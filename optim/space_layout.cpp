@@ -16,12 +16,14 @@ std::int64_t block_of(const SpaceLayout::Slot& slot) {
 }  // namespace
 
 SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
-  bool on_host = false;
+  bool on_host = false, by_cpu = false;
   bool in_small_stretch = false, in_divided = false;
   int section = 0;
   for (const Parameter& parameter : all) {
     on_host =
         on_host || (!options.first_on_host.empty() && parameter.name == options.first_on_host);
+    by_cpu = by_cpu || (!options.first_by_cpu.empty() && parameter.name == options.first_by_cpu);
+    check(on_host || !by_cpu, "the CPU updates state that rests in host memory");
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
     // By the whole of it, so that ranks that have shards of any size store it alike.
@@ -38,6 +40,7 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .decay = matrix,
                                                .bulk = bulk,
                                                .on_host = bulk && on_host,
+                                               .by_cpu = bulk && by_cpu,
                                                .gradient_offset = gradient_size,
                                                .initial = parameter.initial,
                                                .tensor = parameter.tensor,
@@ -60,6 +63,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
   }
   check(on_host || options.first_on_host.empty(),
         "no parameter has the name from which on state was to rest in host memory");
+  check(by_cpu || options.first_by_cpu.empty(),
+        "no parameter has the name from which on the CPU was to update state");
 }
 
 }  // namespace sluice

@@ -21,6 +21,8 @@ struct LayoutOptions {
   bool narrow_gradients = false;
   /// Large matrices from this parameter on keep their state on the host; empty: none does.
   std::string first_on_host{};
+  /// From this one on, of those, the CPU updates it there; empty: none.
+  std::string first_by_cpu{};
 };
 
 /// Where every parameter and its gradient lie: pure arithmetic, before any memory is taken.
@@ -39,7 +41,7 @@ struct SpaceLayout {
     std::int64_t size;
     bool decay;  ///< weight decay applies: tensors of two or more dimensions
     bool bulk;   ///< a large matrix that is not an embedding
-    bool on_host;
+    bool on_host, by_cpu;
     std::int64_t gradient_offset;
     Initial initial;
     Tensor* tensor;

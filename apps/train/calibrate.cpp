@@ -6,6 +6,7 @@
 
 #include "engine/rng.h"
 #include "engine/tensor.h"
+#include "kernels/adamw.h"
 #include "kernels/base/run.h"
 #include "kernels/gemm.h"
 
@@ -26,7 +27,28 @@ Tensor random_matrix(const DevicePtr& device, std::int64_t rows, std::int64_t co
   return matrix;
 }
 
+using Clock = std::chrono::steady_clock;
+
 }  // namespace
+
+double measure_update_rate() {
+  constexpr std::int64_t count = std::int64_t{8} << 20;  // more than caches hold
+  const DevicePtr cpu = make_cpu_device(static_cast<std::size_t>(4 * count * 4) + 4096);
+  const auto zeros = [&] { return Tensor::zeros(cpu, {count}, DType::f32); };
+  const Tensor weights = zeros(), gradient = zeros(), first = zeros(), second = zeros();
+  double best = 0;
+  for (int run_number = 0; run_number < 4; ++run_number) {
+    const auto start = Clock::now();
+    run(AdamW{.master = weights.view(),
+              .first_moment = first.view(),
+              .second_moment = second.view(),
+              .grad = gradient.view()},
+        cpu->stream());
+    const std::chrono::duration<double> seconds = Clock::now() - start;
+    best = std::max(best, 7.0 * 4.0 * static_cast<double>(count) / seconds.count());
+  }
+  return best;
+}
 
 double measure_matmul_rate(DeviceKind kind, const Precision& precision) {
   const DevicePtr device = make_device(kind, precision, std::size_t{512} << 20);
@@ -41,11 +63,11 @@ double measure_matmul_rate(DeviceKind kind, const Precision& precision) {
   device->runtime().synchronize(device->stream());
   // Six long ones would take a small run more time than its training does.
   for (int run_number = 0; run_number < 6 && spent < 0.05; ++run_number) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     run(Gemm{.out = c.view(), .a = a.view(), .b = b.view(), .tf32 = precision.tf32},
         device->stream());
     device->runtime().synchronize(device->stream());
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> seconds = Clock::now() - start;
     best = std::max(best, 2.0 * static_cast<double>(m * n * k) / seconds.count());
     if (run_number > 0) spent += seconds.count();  // the first warms up
   }

@@ -69,6 +69,33 @@ double recompute_of(Recompute mode, double layer, double pass, const Shards& sha
          (mode == Recompute::gelu_ln ? 2 * pass : 0);
 }
 
+/// The blocks whose state the CPU updates: bytes over the link, and seconds, if its rate is known.
+struct CpuShare {
+  CpuShare(const ShardSize& size, const MemoryChoice& choice, const StepWork& work,
+           const DeviceProfile& profile)
+      : blocks(static_cast<double>(choice.cpu_blocks)) {
+    if (choice.cpu_blocks == 0) return;
+    const double parameters = blocks * static_cast<double>(size.block);
+    const auto width = static_cast<double>(size_of(work.dtype));
+    const double gradient = choice.narrow_gradients ? 2 : 4;
+    // A weight that is a half of the master is read, a copy of it only written.
+    const bool reads = size_of(work.dtype) > 2 || splits_master(choice.layout, work.dtype);
+    down = parameters * (gradient + (reads ? width : 0));
+    up = parameters * width;
+    if (profile.host_rate > 0) seconds = (2 * work.cpu_state + down + up) / profile.host_rate;
+  }
+
+  /// How long the forward pass waits for them, of so many layers and seconds a layer: for the first
+  /// where the CPU is the faster of the two, else for the last.
+  double late(double layers, double layer) const {
+    if (blocks == 0) return 0;
+    return std::max(seconds / blocks - (layers - blocks) * layer, seconds - (layers - 1) * layer);
+  }
+
+  double blocks;
+  double down = 0, up = 0, seconds = 0;
+};
+
 struct TensorWait {
   double forward = 0, backward = 0;
 };
@@ -130,22 +157,24 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
 
   const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
-  time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state);
+  const CpuShare cpu(ShardSize(config, work.shards.ranks), choice, work, profile);
   // Inputs of blocks, each hidden by one block's passes.
   const auto resting =
       static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
   const double input = rows * embedding * width, block = rows * forward.layer / rate;
-  if (resting > 0) {
-    time.bytes_each_way += static_cast<std::uint64_t>(micro_batches * resting * input);
+  const double inputs = micro_batches * resting * input;
+  time.bytes_each_way =
+      static_cast<std::uint64_t>(work.streamed_state + inputs + std::max(cpu.down, cpu.up));
+  if (resting > 0)
     time.stall = micro_batches * resting *
                  (std::max(0.0, input / profile.to_host_rate - block) +
                   std::max(0.0, input / profile.to_device_rate - 3 * block));
-  }
-  if (work.streamed_state > 0) {
-    const double streaming =
-        work.streamed_state / std::min(profile.to_device_rate, profile.to_host_rate) +
-        resting * input / profile.to_host_rate;
-    time.stall += std::max(0.0, streaming - time.forward / micro_batches - wait.forward);
+  if (work.streamed_state + work.cpu_state > 0) {
+    const double streaming = std::max((work.streamed_state + cpu.up) / profile.to_device_rate,
+                                      (work.streamed_state + cpu.down) / profile.to_host_rate) +
+                             resting * input / profile.to_host_rate;
+    const double late = streaming - time.forward / micro_batches - wait.forward;
+    time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});
   }
   return time;
 }

@@ -15,9 +15,9 @@ struct StepTime {
   double backward = 0;
   double recompute = 0;
   double update = 0;  ///< of state on the device
-  double stall = 0;   ///< waiting for state and inputs that stream, where nothing hides it
+  double stall = 0;   ///< waiting for copies and for the CPU's updates, where nothing hides them
   double tensor = 0;  ///< waiting for the other ranks that divide the matrices
-  std::uint64_t bytes_each_way = 0;
+  std::uint64_t bytes_each_way = 0;  ///< of the busier direction
 
   double total() const { return forward + backward + recompute + update + stall + tensor; }
 };
@@ -27,13 +27,15 @@ struct StepWork {
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;
   double resident_state = 0;  ///< bytes
-  double streamed_state = 0;  ///< bytes that rest on the host
+  double streamed_state = 0;  ///< bytes that rest on the host and visit the device
+  double cpu_state = 0;       ///< bytes that the CPU updates there
   Shards shards{};
 };
 
 /// Predicts a step: matrix products at the profile's rate, less for batches that do not fill the
 /// device; passes over memory at its rate; streamed state hides under one micro-batch's forward
-/// pass, since clipping by the norm of all gradients lets no update start earlier.
+/// pass, since clipping by the norm of all gradients lets no update start earlier, and what the CPU
+/// updates under as much of it as comes before those blocks.
 ///
 /// Of ranks that divide the matrices (Shoeybi et al., 2019) it is the first one, which has most
 /// heads: the products are shares, and a product of so many times fewer columns fills the device

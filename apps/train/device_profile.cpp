@@ -41,6 +41,7 @@ struct Known {
   std::size_t memory;
   double teraflops, memory_rate, link_rate;  ///< 16-bit; GB/s; GB/s of one direction alone
   double peer_rate, peer_latency;            ///< GB/s to another of its node; microseconds
+  double host_rate;                          ///< GB/s of the memory of a host that suits it
 };
 // Assumed for 16-bit training, below the peaks; none was measured by this project. Peer rates are
 // the data sheets' of one direction: NVLink 3 (600 GB/s both ways together) and 4 (900). GeForce
@@ -48,12 +49,12 @@ struct Known {
 // half of its rate. Latencies are those that NCCL's tuning has for a step of a ring over NVLink and
 // over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
 constexpr Known known[] = {
-    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12, 8, 5.7},
-    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25, 16, 5.7},
-    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25, 16, 5.7},
-    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25, 300, 3.4},
-    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55, 450, 3.4},
-    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55, 450, 3.4},
+    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12, 8, 5.7, 35},
+    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25, 16, 5.7, 40},
+    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25, 16, 5.7, 55},
+    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25, 300, 3.4, 120},
+    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55, 450, 3.4, 200},
+    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55, 450, 3.4, 200},
 };
 
 /// Nobody knows what host the card will be in: --host-memory says.
@@ -181,6 +182,7 @@ DeviceProfile known_profile(const std::string& name) {
           .memory_rate = found->memory_rate * giga * memory_share,
           .to_device_rate = found->link_rate * giga * duplex,
           .to_host_rate = found->link_rate * giga * duplex,
+          .host_rate = found->host_rate * giga,
           .link_bandwidth = found->peer_rate * giga * peer_share,
           .link_latency = found->peer_latency * 1e-6};
 }
@@ -191,6 +193,7 @@ DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
   (wide ? profile.wide_flops : profile.narrow_flops) = rate;
+  if (profile.gpu) profile.host_rate = measure_update_rate();
   assume_link(profile);
   return profile;
 }
@@ -200,7 +203,7 @@ DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision) {
   if (profile.context > 0) {  // a real GPU
     profile = measure_profile(kind, precision);
     for (double* rate : {&profile.wide_flops, &profile.narrow_flops, &profile.memory_rate,
-                         &profile.to_device_rate, &profile.to_host_rate})
+                         &profile.to_device_rate, &profile.to_host_rate, &profile.host_rate})
       *rate = one_figure(*rate);
     assume_link(profile);
     return profile;
@@ -209,6 +212,7 @@ DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision) {
   profile.narrow_flops = 4e11;
   profile.memory_rate = 2e10;
   profile.to_device_rate = profile.to_host_rate = 1e10;
+  if (profile.gpu) profile.host_rate = 1e10;
   assume_link(profile);
   return profile;
 }
@@ -228,6 +232,7 @@ void save_profile(const fs::path& file, const DeviceProfile& p) {
                   {"memory_rate", p.memory_rate},
                   {"to_device_rate", p.to_device_rate},
                   {"to_host_rate", p.to_host_rate},
+                  {"host_rate", p.host_rate},
                   {"link_bandwidth", p.link_bandwidth},
                   {"link_latency", p.link_latency}};
   const std::string text = json.dump(2) + "\n";
@@ -250,13 +255,14 @@ DeviceProfile load_profile(const fs::path& file) {
                     .narrow_flops = json.at("narrow_flops").get<double>(),
                     .memory_rate = json.at("memory_rate").get<double>(),
                     .to_device_rate = json.at("to_device_rate").get<double>(),
-                    .to_host_rate = json.at("to_host_rate").get<double>()};
-    // Probes of older versions do not have these two.
+                    .to_host_rate = json.at("to_host_rate").get<double>(),
+                    .host_rate = json.value("host_rate", 0.0)};
+    // Nor do probes of older versions have these two.
     assume_link(p);
     p.link_bandwidth = json.value("link_bandwidth", p.link_bandwidth);
     p.link_latency = json.value("link_latency", p.link_latency);
     for (const double rate : {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate,
-                              p.to_host_rate, p.link_bandwidth, p.link_latency})
+                              p.to_host_rate, p.host_rate, p.link_bandwidth, p.link_latency})
       if (!(rate >= 0) || !std::isfinite(rate))
         fail(fmt::format("{}: a rate is {}; rates are not negative", file.string(), rate),
              ErrorKind::usage);

@@ -25,6 +25,7 @@ struct DeviceProfile {
   double memory_rate = 0;       ///< bytes per second, device memory
   double to_device_rate = 0;    ///< bytes per second, while copies go both ways
   double to_host_rate = 0;
+  double host_rate = 0;  ///< bytes per second that the CPU's updates read and write; 0: unknown
   double link_bandwidth = 0;  ///< bytes per second that a rank sends another of its node
   double link_latency = 0;    ///< seconds of such a message
 };

@@ -12,7 +12,8 @@ std::string to_flags(const MemoryChoice& c) {
   // Where nothing streams, what chunks are rounded up to still takes bytes.
   if (c.streams() || c.staging.chunk != Staging().chunk)
     flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
-  if (c.streams()) flags += fmt::format(" --staging-chunks {}", c.staging.places);
+  if (c.streams())
+    flags += fmt::format(" --staging-chunks {} --cpu-blocks {}", c.staging.places, c.cpu_blocks);
   return flags;
 }
 

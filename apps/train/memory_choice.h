@@ -25,6 +25,7 @@ struct MemoryChoice {
   StateLayout layout = StateLayout::fp32;
   bool narrow_gradients = false;     ///< sums of the blocks' matrices in bf16
   std::int64_t resident_blocks = 0;  ///< the lowest, whose state stays on the device
+  std::int64_t cpu_blocks = 0;       ///< the highest, whose state the CPU updates in host memory
   Staging staging{};
 
   /// Whether inputs of blocks rest on the host between the passes.

@@ -11,7 +11,7 @@ struct MetaRun {
   MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
           std::size_t workspace_bytes, int rank)
       : device(make_meta_device(0, workspace_bytes)),
-        host(make_host_memory(device, 0).memory),
+        host(make_host_memory(device, 0)),
         training(options, setup, choice, device, host, planned_ranks(planned_mesh(options), rank)) {
   }
 
@@ -19,10 +19,12 @@ struct MetaRun {
     return {.peak = device->arena().peak(),
             .high_water = device->arena().high_water(),
             .by_use = device->arena().peak_by_use(),
-            .host = host->arena().high_water()};
+            .host = host.pinned->arena().high_water() + host.ordinary->arena().high_water(),
+            .pinned = host.pinned->arena().high_water()};
   }
 
-  DevicePtr device, host;
+  DevicePtr device;
+  HostMemory host;
   Training training;
 };
 

@@ -14,6 +14,7 @@ struct MemoryPlan {
   std::size_t high_water = 0;  ///< the end of the highest block: what the device must back
   MemoryByUse by_use{};        ///< at the peak
   std::size_t host = 0;        ///< bytes that rest in host memory: state, inputs of blocks
+  std::size_t pinned = 0;      ///< of them: what the device copies from and to
 };
 
 /// Two updates, a validation and the beginning of a sample of one rank of the mesh.

@@ -81,6 +81,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
                   {"auto", "off", "all"});
   line.add("--resident-blocks", o.resident_blocks,
            "Blocks, from the lowest, whose state stays on the GPU; default: as many as fit");
+  line.add("--cpu-blocks", o.cpu_blocks,
+           "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
+           "as save time");
   line.add("--stream-chunk", o.stream_chunk,
            "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
            std::int64_t{1} << 30);

@@ -1,6 +1,7 @@
 #include "apps/train/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -68,11 +69,25 @@ std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& 
       o.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
 }
 
+/// Whose state and inputs leave the device, and whose gradients do for the CPU's updates.
+std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std::int64_t layers) {
+  const std::int64_t visiting = layers - choice.resident_blocks - choice.cpu_blocks;
+  std::vector<std::string> parts;
+  if (visiting > 0) parts.push_back(fmt::format("state of {}", visiting));
+  if (choice.cpu_blocks > 0)
+    parts.push_back(fmt::format("gradients of {} (updated by the CPU)", choice.cpu_blocks));
+  if (choice.rests_inputs())
+    parts.push_back(fmt::format("inputs of {}",
+                                std::ranges::count(choice.recompute, Recompute::block_on_host)));
+  return fmt::format("{} each way a step: {} of {} blocks", format_bytes(time.bytes_each_way),
+                     fmt::join(parts, ", "), layers);
+}
+
 }  // namespace
 
 std::string plan_table(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
                        const Planned& planned) {
-  const auto& [choice, memory, time] = planned.chosen;
+  const auto& [choice, memory, time, host_left] = planned.chosen;
   const Budgets budgets = budgets_of(o, profile);
   const char* const device = profile.gpu ? "GPU" : "host";
   std::string text;
@@ -103,6 +118,7 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
     bytes_row(fmt::format("state{}{}", planned.chosen.choice.rests_inputs() ? ", inputs" : "",
                           o.async_save ? ", checkpoint" : ""),
               memory.host);
+    if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
     // A card that is not at hand may be in any host.
@@ -112,17 +128,7 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   text += "\n";
   row("flags", to_flags(choice));
   if (choice.streams() || choice.rests_inputs())
-    row("streaming",
-        fmt::format("{}{}{} of {} blocks, {} each way a step",
-                    choice.streams()
-                        ? fmt::format("state of {}", setup.config.n_layer - choice.resident_blocks)
-                        : std::string(),
-                    choice.streams() && choice.rests_inputs() ? ", " : "",
-                    choice.rests_inputs()
-                        ? fmt::format("inputs of {}", std::ranges::count(choice.recompute,
-                                                                         Recompute::block_on_host))
-                        : std::string(),
-                    setup.config.n_layer, format_bytes(time.bytes_each_way)));
+    row("streaming", streaming_line(choice, time, setup.config.n_layer));
   // A plan for one rank with all of the model says nothing of how long a pipeline takes.
   if (!setup.pipeline) row("predicted", time_line(time, o, setup));
   for (const Plan& other : planned.others)
@@ -144,6 +150,7 @@ Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
               {"device_bytes", plan.memory.high_water},
               {"device_peak_by_use", uses},
               {"host_bytes", plan.memory.host},
+              {"pinned_bytes", plan.memory.pinned},
               {"predicted_seconds",
                {{"total", plan.time.total()},
                 {"forward", plan.time.forward},

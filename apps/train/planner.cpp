@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 
+#include "apps/train/memory_wishes.h"
 #include "apps/train/plan_candidates.h"
 #include "apps/train/progress.h"
 #include "apps/train/sizes.h"
@@ -24,28 +25,7 @@ class Planner {
         ranks_(ranks),
         layers_(setup.config.n_layer),
         budgets_(budgets_of(o, profile)) {
-    if (adafactor() && (o.offload == "all" || o.resident_blocks.value_or(layers_) < layers_))
-      fail(fmt::format("{}: with --optimizer adafactor no state can be in host memory; its state "
-                       "is small and stays on the GPU",
-                       o.offload == "all" ? "--offload all" : "--resident-blocks"),
-           ErrorKind::usage);
-    if (!profile.gpu && (o.offload == "all" || o.resident_blocks))
-      fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
-                       o.offload == "all" ? "--offload all" : "--resident-blocks"),
-           ErrorKind::usage);
-    const std::int64_t resident = o.resident_blocks.value_or(o.offload == "all" ? 0 : layers_);
-    if ((o.offload == "all" && resident > 0) || (o.offload == "off" && resident < layers_))
-      fail(fmt::format(
-               "--resident-blocks {} says what --offload {} says otherwise; give one of them",
-               *o.resident_blocks, o.offload),
-           ErrorKind::usage);
-    if (o.resident_blocks.value_or(0) > layers_)
-      fail(
-          fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers_),
-          ErrorKind::usage);
-    if (o.recompute != "auto" && !can_rest_inputs() &&
-        std::ranges::count(parse_recompute(o.recompute, layers_), Recompute::block_on_host) > 0)
-      fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay()), ErrorKind::usage);
+    require_memory_wishes(o, setup, profile);
   }
 
   Attempt attempt() {
@@ -82,33 +62,41 @@ class Planner {
   };
 
   /// State on the device and on the host with r of the blocks resident; linear in r between none
-  /// and all but one, so three plans tell all.
+  /// and all but one, so three plans tell all. Two more tell what the CPU's desk takes of the host,
+  /// and what the ring takes of the device as long as anything streams.
   struct StateNeed {
     Need none, one, all;
+    std::size_t desk = 0, ring = 0;
 
-    Need with(std::int64_t resident, std::int64_t layers) const {
+    Need with(std::int64_t resident, std::int64_t cpu, std::int64_t layers) const {
       if (resident >= layers) return all;
       const auto r = static_cast<std::size_t>(resident);
-      return {none.device + r * (one.device - none.device), none.host - r * (none.host - one.host)};
+      Need need{none.device + r * (one.device - none.device),
+                none.host - r * (none.host - one.host)};
+      if (cpu > 0) need.host += desk;
+      if (cpu == layers - resident) need.device -= ring;
+      return need;
     }
   };
 
-  MemoryChoice choice_of(const StagedForm& form, std::int64_t resident) const {
+  MemoryChoice choice_of(const StagedForm& form, std::int64_t resident,
+                         std::int64_t cpu = 0) const {
     MemoryChoice choice{
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = form.layout,
         .narrow_gradients = form.narrow_gradients,
         .resident_blocks = resident,
+        .cpu_blocks = cpu,
         .staging = form.staging};
     return choice;
   }
 
   /// Of the rank with most of it, each for itself.
-  Need state_at(const StagedForm& form, std::int64_t resident) const {
+  Need state_at(const StagedForm& form, std::int64_t resident, std::int64_t cpu = 0) const {
     Need most;
     for (const int rank : ranks_) {
       const MemoryPlan plan =
-          plan_state(o_, setup_, choice_of(form, resident), profile_.workspace, rank);
+          plan_state(o_, setup_, choice_of(form, resident, cpu), profile_.workspace, rank);
       most.device = std::max(most.device, plan.high_water);
       most.host = std::max(most.host, plan.host);
     }
@@ -131,26 +119,17 @@ class Planner {
     if (!can_stream()) return need;
     need.none = state_at(form, 0);
     need.one = layers_ > 1 ? state_at(form, 1) : need.all;
+    if (!shares_cpu()) return need;
+    const Need shared = state_at(form, 0, layers_);
+    need.desk = shared.host - need.none.host;
+    need.ring = need.none.device - shared.device;
     return need;
   }
 
-  bool adafactor() const { return o_.optimizer == "adafactor"; }
-  bool can_stream() const {
-    return profile_.gpu && profile_.to_device_rate > 0 && profile_.to_host_rate > 0 &&
-           o_.offload != "off" && !adafactor();
-  }
+  bool can_stream() const { return sluice::can_stream(o_, profile_); }
 
-  bool can_rest_inputs() const {
-    return profile_.gpu && profile_.to_device_rate > 0 && profile_.to_host_rate > 0 &&
-           !setup_.pipeline;
-  }
-
-  const char* why_inputs_stay() const {
-    if (setup_.pipeline)
-      return "in a pipeline inputs rest in host memory by --stash input --max-stash";
-    if (!profile_.gpu)
-      return "this run computes on the CPU, where all is in host memory; use block";
-    return "how fast this GPU copies from and to host memory could not be measured; use block";
+  bool shares_cpu() const {
+    return can_stream() && o_.cpu_blocks.value_or(can_share_cpu(o_, profile_) ? 1 : 0) > 0;
   }
 
   std::int64_t least_resident() const {
@@ -161,7 +140,8 @@ class Planner {
     if (o_.resident_blocks) return least_resident();
     if (o_.offload == "all") return 0;
     // Where nothing streams, other stagings are none.
-    return staging == stagings(o_, can_stream()).front() ? layers_ : layers_ - 1;
+    const std::int64_t most = layers_ - o_.cpu_blocks.value_or(0);
+    return staging == stagings(o_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
 
   /// Of one update's passage beside what is held between updates.
@@ -201,7 +181,12 @@ class Planner {
   }
 
   StepTime time_of(const MemoryChoice& choice, const StateNeed& state) const {
-    const Need need = state.with(choice.resident_blocks, layers_);
+    const Need need = state.with(choice.resident_blocks, 0, layers_);
+    // What is there besides is a copy of a checkpoint.
+    const auto away = static_cast<double>(need.host - state.all.host);
+    const std::int64_t blocks_away = std::max<std::int64_t>(1, layers_ - choice.resident_blocks);
+    const double by_cpu =
+        away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
     const double width = static_cast<double>(size_of(setup_.precision.dtype));
     const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
     // What the device holds for good is weights, gradients, state and the places of the ring.
@@ -213,10 +198,30 @@ class Planner {
                          .seq_len = setup_.trainer.seq_len,
                          .dtype = setup_.precision.dtype,
                          .resident_state = resident,
-                         // What is there besides is a copy of a checkpoint.
-                         .streamed_state = static_cast<double>(need.host - state.all.host),
+                         .streamed_state = away - by_cpu,
+                         .cpu_state = by_cpu,
                          .shards = shards_of(o_, profile_)},
                         profile_);
+  }
+
+  /// Of the blocks whose state is on the host, how many the CPU updates. More of them shorten the
+  /// wait for copies and lengthen that for the CPU; a little is not worth the trouble.
+  std::int64_t best_share(MemoryChoice choice, const StateNeed& state) const {
+    if (o_.cpu_blocks || !shares_cpu()) return o_.cpu_blocks.value_or(0);
+    const auto seconds = [&](std::int64_t blocks) {
+      choice.cpu_blocks = blocks;
+      return time_of(choice, state).total();
+    };
+    std::int64_t least = 0, most = layers_ - choice.resident_blocks;
+    while (least < most) {
+      const std::int64_t middle = (least + most) / 2;
+      if (seconds(middle) <= seconds(middle + 1))
+        most = middle;
+      else
+        least = middle + 1;
+    }
+    constexpr double a_little = 0.99;
+    return seconds(least) < a_little * seconds(0) ? least : 0;
   }
 
   /// By the predicted seconds of a step.
@@ -227,16 +232,24 @@ class Planner {
   Estimates estimates_of(const StagedForm& form, const StateNeed& state, std::size_t slack) {
     Estimates estimates;
     for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
-      for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs())) {
+      for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs(setup_, profile_))) {
         const Need passing = transient(micro_batch, list);
         MemoryChoice choice = choice_of(form, most_resident(form.staging));
         choice.micro_batch = micro_batch;
         choice.recompute = list;
         // The most blocks whose state fits on the device: nothing is faster.
         for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-          const Need need = state.with(resident, layers_) + passing;
-          note(choice, need);
-          if (excess(need) > slack || !host_holds(need.host)) continue;
+          const auto fits = [&](std::int64_t cpu) {
+            const Need need = state.with(resident, cpu, layers_) + passing;
+            choice.cpu_blocks = cpu;
+            note(choice, need);
+            return excess(need) <= slack && host_holds(need.host);
+          };
+          // Without a ring on the device, or without a desk on the host, least is needed.
+          const std::int64_t away = layers_ - resident;
+          const bool all_fit = !o_.cpu_blocks && shares_cpu() && fits(away);
+          if (!fits(o_.cpu_blocks.value_or(0)) && !all_fit) continue;
+          if (!fits(best_share(choice, state)) && !(all_fit && fits(away))) continue;
           estimates.emplace(time_of(choice, state).total(), choice);
           break;
         }
@@ -275,7 +288,9 @@ class Planner {
         MemoryChoice choice = left.extract(left.begin()).mapped();
         const MemoryPlan memory = counted(choice);
         const Need need{memory.high_water, memory.host};
-        if (excess(need) == 0) return Plan{choice, memory, time_of(choice, state)};
+        if (excess(need) == 0)
+          return Plan{choice, memory, time_of(choice, state),
+                      budgets_.host_allowed - budgets_.host_reserve - need.host};
         note(choice, need);
         // With fewer blocks resident the host would hold more still.
         if (host_excess(need.host) == 0 && choice.resident_blocks-- > least_resident())
@@ -340,12 +355,13 @@ class Planner {
     TrainOptions free = o_;
     free.micro_batch = free.recompute = free.state_layout = free.gradients = free.offload = "auto";
     free.resident_blocks.reset();
+    free.cpu_blocks.reset();
     free.stream_chunk.reset();
     free.staging_chunks.reset();
     const bool fixed = o_.micro_batch != "auto" || o_.recompute != "auto" ||
                        o_.state_layout != "auto" || o_.gradients != "auto" ||
-                       o_.offload != "auto" || o_.resident_blocks || o_.stream_chunk ||
-                       o_.staging_chunks;
+                       o_.offload != "auto" || o_.resident_blocks || o_.cpu_blocks ||
+                       o_.stream_chunk || o_.staging_chunks;
     if (!fixed) return {};
     try {
       return to_flags(plan_run(free, setup_, profile_).chosen.choice);

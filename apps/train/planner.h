@@ -17,6 +17,7 @@ struct Plan {
   MemoryChoice choice;
   MemoryPlan memory;
   StepTime time;
+  std::size_t host_left = 0;  ///< bytes of the host's budget that it leaves
 };
 
 struct Planned {

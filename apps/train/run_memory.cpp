@@ -21,11 +21,12 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.memory /= profile.gpu ? static_cast<std::size_t>(job.sharers_of_gpu()) : ranks;
   struct Figures {
     std::size_t memory, host_memory;
-    double wide, narrow, rate, to_device, to_host;
+    double wide, narrow, rate, to_device, to_host, host;
   };
   const auto all = job.control().gather_values(
       Figures{profile.memory, profile.host_memory, profile.wide_flops, profile.narrow_flops,
-              profile.memory_rate, profile.to_device_rate, profile.to_host_rate},
+              profile.memory_rate, profile.to_device_rate, profile.to_host_rate,
+              profile.host_rate / static_cast<double>(ranks)},
       "profiles");
   profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
   profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;
@@ -34,6 +35,7 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.memory_rate = all[0].rate;
   profile.to_device_rate = all[0].to_device;
   profile.to_host_rate = all[0].to_host;
+  profile.host_rate = all[0].host;
 }
 
 /// A rank that does something else than its neighbours expect would make all of them wait.
@@ -79,18 +81,15 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
              "more than allowed; give it more, a smaller --micro-batch or --recompute",
              most - all.begin(), *most),
          ErrorKind::usage);
+  if (profile.gpu) plan.host_left = budgets.host_allowed - budgets.host_reserve - plan.memory.host;
   return plan;
 }
 
-HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan) {
-  if (plan.host == 0) return {};
-  HostMemory host = make_host_memory(device, plan.host);
-  if (!host.pinned)
-    say(fmt::format(
-        "warning      the system refused to pin {} of host memory; copies of state will make the "
-        "host wait\n",
-        format_bytes(plan.host)));
-  return host;
+std::size_t host_peak(const HostMemory& host) {
+  std::size_t bytes = 0;
+  for (const DevicePtr& memory : {host.pinned, host.ordinary})
+    if (memory != nullptr) bytes += memory->arena().peak();
+  return bytes;
 }
 
 std::size_t resident_peak() {

@@ -12,8 +12,8 @@ namespace sluice {
 /// that was found has recorded is kept if it can be, else `found` receives a warning.
 Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job);
 
-/// Pinned memory for the state that the plan keeps on the host; none if there is none of it.
-HostMemory open_host(const DevicePtr& device, const MemoryPlan& plan);
+/// Bytes in use at one time.
+std::size_t host_peak(const HostMemory& host);
 
 /// What the operating system counts for this process, at its peak.
 std::size_t resident_peak();

@@ -16,6 +16,7 @@
 #include "apps/train/diagnosis.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/open_host.h"
 #include "apps/train/output_folder.h"
 #include "apps/train/plan_report.h"
 #include "apps/train/progress.h"
@@ -106,9 +107,9 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
       plan_(plan_here(options, setup_, found_, job)),
       // Exactly what was counted: there is no more to be had, and nothing is asked for later.
       device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
-      host_(open_host(device_, plan_.memory)),
+      host_(open_host(options, setup_, job.control(), device_, plan_)),
       training_(
-          options, setup_, plan_.choice, device_, host_.memory,
+          options, setup_, plan_.choice, device_, host_,
           job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       saver_(output_ / "checkpoints", options.keep, training_.copy),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
@@ -358,20 +359,19 @@ void Session::finish(const char* stopped_by) {
   }
   training_.parallel.optimizer.settle();
   if (stopped_by == nullptr && !options_.no_save) export_now();
-  log("end",
-      {{"step", step_},
-       {"loss", last_loss_},
-       {"val_loss", last_val_},
-       {"skipped_updates", bad_steps_.skipped()},
-       {"skipped_spikes", bad_steps_.spikes()},
-       {"pipeline", times_->finish()},
-       {"planned_bytes", plan_.memory.peak},
-       {"engine_peak_bytes", device_->arena().peak()},
-       {"engine_host_peak_bytes", host_.memory ? host_.memory->arena().peak() : std::size_t{0}},
-       {"resident_peak_bytes", resident_peak()},
-       {"driver_used_bytes",
-        setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
-       {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
+  log("end", {{"step", step_},
+              {"loss", last_loss_},
+              {"val_loss", last_val_},
+              {"skipped_updates", bad_steps_.skipped()},
+              {"skipped_spikes", bad_steps_.spikes()},
+              {"pipeline", times_->finish()},
+              {"planned_bytes", plan_.memory.peak},
+              {"engine_peak_bytes", device_->arena().peak()},
+              {"engine_host_peak_bytes", host_peak(host_)},
+              {"resident_peak_bytes", resident_peak()},
+              {"driver_used_bytes",
+               setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
+              {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
   say(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));

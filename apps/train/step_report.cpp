@@ -20,6 +20,7 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
     if (name == "backward") report.backward += length;
     if (name == "stall") report.stall += length;
     if (name == "update") report.update += length;
+    if (name == "cpu update") report.cpu_update += length;
   }
   report.transfer = std::max(up, down);
   report.communication = std::max(0.0, last_reduction - first_reduction);
@@ -38,6 +39,7 @@ nlohmann::ordered_json fields_of(const StepReport& report) {
   return {{"forward_ms", report.forward},
           {"backward_ms", report.backward},
           {"update_ms", report.update},
+          {"cpu_update_ms", report.cpu_update},
           {"stall_ms", report.stall},
           {"communication_ms", report.communication},
           {"communication_wait_ms", report.wait},

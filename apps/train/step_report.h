@@ -15,7 +15,8 @@ struct StepReport {
   double forward = 0;   ///< updates and stalls in its course taken out
   double backward = 0;  ///< likewise
   double update = 0;
-  double stall = 0;          ///< the computing waited for copies
+  double cpu_update = 0;     ///< of the CPU's share, beside the device
+  double stall = 0;          ///< the computing waited for copies or for the CPU
   double transfer = 0;       ///< of the busier direction
   double communication = 0;  ///< reductions of gradients, from the first start to the last end
   double wait = 0;           ///< of it and of gathering weights: what was not hidden

@@ -22,7 +22,8 @@ void TraceFile::name(int rank, const std::string& name) {
       R"({{"name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}}}},)"
       "\n",
       rank, name);
-  constexpr std::string_view lanes[] = {"compute", "host to device", "device to host", "network"};
+  constexpr std::string_view lanes[] = {"compute", "host to device", "device to host", "network",
+                                        "host"};
   for (std::size_t lane = 0; lane < std::size(lanes); ++lane)
     text +=
         fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}},)"

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 
-#include "engine/host_memory.h"
 #include "parallel/replicas.h"
 
 namespace sluice {
 namespace {
 
-/// The large matrices of blocks that do not stay on the device begin here; empty: all stay.
-std::string first_on_host(const std::vector<Parameter>& parameters, const MemoryChoice& choice) {
-  for (auto layer = choice.resident_blocks;
-       layer < static_cast<std::int64_t>(choice.recompute.size()); ++layer) {
+/// Where the large matrices of the blocks from `first` on begin; empty: there are none.
+std::string matrices_from(const std::vector<Parameter>& parameters, std::int64_t first,
+                          std::int64_t layers) {
+  for (auto layer = first; layer < layers; ++layer) {
     const std::string name = fmt::format("h.{}.attn.c_attn.weight", layer);
     if (std::ranges::find(parameters, name, &Parameter::name) != parameters.end()) return name;
   }
@@ -21,13 +20,15 @@ std::string first_on_host(const std::vector<Parameter>& parameters, const Memory
 }
 
 SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
-                           const std::vector<Parameter>& parameters, const DevicePtr& host) {
+                           const std::vector<Parameter>& parameters, const HostMemory& host) {
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
                        .whole_tensors = o.optimizer == "adafactor"};
-  options.first_on_host = first_on_host(parameters, choice);
-  if (!options.first_on_host.empty()) options.host = host;
+  const auto layers = static_cast<std::int64_t>(choice.recompute.size());
+  options.first_on_host = matrices_from(parameters, choice.resident_blocks, layers);
+  options.first_by_cpu = matrices_from(parameters, layers - choice.cpu_blocks, layers);
+  options.host = host;
   return options;
 }
 
@@ -147,7 +148,7 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   whole.schedule = setup.schedule;
   whole.trainer = setup.trainer;
   const DevicePtr device = make_meta_device(0, 0);
-  Training training(alone, whole, choice, device, make_host_memory(device, 0).memory);
+  Training training(alone, whole, choice, device, make_host_memory(device, 0));
   return bytes_of(training.checkpoint());
 }
 
@@ -169,7 +170,7 @@ std::unique_ptr<CommunicatorGroup> group_of(const Ranks& ranks, bool scratch) {
 }  // namespace
 
 Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-                   const DevicePtr& device, const DevicePtr& host, Ranks among)
+                   const DevicePtr& device, const HostMemory& host, Ranks among)
     : ranks(std::move(among)),
       plan(setup.pipeline),
       tensor(group_of(ranks, setup.device == DeviceKind::cpu)),
@@ -194,20 +195,20 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
               {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
   if (choice.rests_inputs()) {
     check(!plan, "a pipeline has several micro-batches under way");
-    block_inputs.emplace(device, host);
+    block_inputs.emplace(device, host.pinned);
     trainer.set_block_inputs(&*block_inputs);
   }
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
   if (!options.async_save || options.no_save || ranks.rank() > 0) return;
   copy.bytes = bytes_of_checkpoint(options, setup, choice);
-  const DevicePtr& place = setup.device == DeviceKind::cuda ? host : device;
+  const DevicePtr& place = setup.device == DeviceKind::cuda ? host.pinned : device;
   const MemoryScope scope(*place, MemoryUse::checkpoint);
   copy.memory = Tensor::empty(
       place, {static_cast<std::int64_t>(copy.bytes.weights + copy.bytes.optimizer)}, DType::u8);
 }
 
 Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                                  const MemoryChoice& choice, const DevicePtr& host) {
+                                  const MemoryChoice& choice, const HostMemory& host) {
   if (!plan) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
@@ -215,7 +216,8 @@ Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& s
   // Between GPUs the table goes through buffers that are made for what stages hand on.
   if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   pipeline.emplace(model, space, *plan, ranks,
-                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)), host);
+                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)),
+                   host.pinned);
   return &*pipeline;
 }
 

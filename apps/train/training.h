@@ -9,6 +9,7 @@
 #include "apps/train/ranks.h"
 #include "apps/train/setup.h"
 #include "apps/train/trainer.h"
+#include "engine/host_memory.h"
 #include "parallel/communicator_group.h"
 
 namespace sluice {
@@ -23,10 +24,9 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
 /// What computes and holds memory in a training run, in the order in which memory is taken: the
 /// same code on the device of a run and, for its plan, on `meta`.
 struct Training {
-  /// `host` is where state rests that the choice does not keep on the device; may be none if the
-  /// choice keeps all of it there.
+  /// `host` is where rests what the choice does not keep on the device.
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-           const DevicePtr& device, const DevicePtr& host, Ranks among = single_rank());
+           const DevicePtr& device, const HostMemory& host, Ranks among = single_rank());
 
   /// Continues `prompt`; all ranks call it together.
   std::vector<std::int32_t> sample(std::span<const std::int32_t> prompt, const Generation& options);
@@ -58,7 +58,7 @@ struct Training {
 
  private:
   Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                          const MemoryChoice& choice, const DevicePtr& host);
+                          const MemoryChoice& choice, const HostMemory& host);
 };
 
 }  // namespace sluice

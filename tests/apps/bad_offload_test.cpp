@@ -33,7 +33,7 @@ struct Folder : TempDir {
 TEST_CASE("a run on the CPU that is told to offload is refused by the flag", "[bad_offload]") {
   const Folder in;
   for (const char* program : {"train_gpt2", "plan"})
-    for (const std::string wish : {"--offload all", "--resident-blocks 1"}) {
+    for (const std::string wish : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"}) {
       INFO(program << " " << wish);
       const ProgramResult result = run_program(program, in.flags(wish));
       CHECK(result.exit_code == 2);
@@ -48,6 +48,22 @@ TEST_CASE("more resident blocks than the model has are refused", "[bad_offload]"
                            "--resident-blocks", "13"});
   CHECK(result.exit_code == 2);
   CHECK_THAT(result.err, Contains("--resident-blocks"));
+}
+
+TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offload]") {
+  const auto refused = [](const std::string& wishes) {
+    std::istringstream text("--model gpt2 --device-profile 3090 --host-memory 16GiB " + wishes);
+    const ProgramResult result =
+        run_program("plan", {std::istream_iterator<std::string>(text), {}});
+    CHECK(result.exit_code == 2);
+    CHECK(count_lines(result.err) == 1);
+    CHECK_THAT(result.err, Contains("--cpu-blocks"));
+    return result.err;
+  };
+  CHECK_THAT(refused("--cpu-blocks 13"), Contains("12"));
+  CHECK_THAT(refused("--cpu-blocks 5 --resident-blocks 8"), Contains("of 12 blocks 4"));
+  refused("--cpu-blocks 1 --offload off");
+  refused("--cpu-blocks 1 --optimizer adafactor");
 }
 
 TEST_CASE("an empty budget is no size", "[bad_offload]") {

@@ -30,10 +30,14 @@ constexpr std::int64_t steps = 20;
 struct Placement {
   std::int64_t resident_blocks, chunk;
   int staging;
+  std::int64_t cpu_blocks = 0;
 };
 /// Whole matrices, several chunks a matrix (with a shorter last one), and more places than chunks.
 const Placement placements[] = {
     {0, std::int64_t{4} << 20, 4}, {1, 5000, 1}, {0, 3000, 2}, {2, 1600, 3}, {0, 9000, 64}};
+/// The CPU updates some blocks, all that are on the host, all that there are.
+const Placement shared_placements[] = {
+    {0, 5000, 2, 1}, {1, 1600, 1, 2}, {0, std::int64_t{4} << 20, 4, 3}, {1, 3000, 64, 1}};
 
 /// A bound that some of the steps exceed and others do not: other precisions' norms are much like
 /// those of fp32 on the CPU.
@@ -58,7 +62,8 @@ std::pair<int, int> count_clipped(const TrainingRun& run, double bound) {
 }
 
 /// Trains with all state on the device, then with every placement and another seed for each.
-void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64_t& seed) {
+void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64_t& seed,
+                      bool shared = false) {
   CAPTURE(name_of(task.dtype), name_of(choice.layout), choice.narrow_gradients, choice.micro_batch,
           task.optimizer);
   task.grad_clip = dividing_norm(task);
@@ -67,12 +72,19 @@ void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64
   const auto [clipped, whole] = count_clipped(reference, task.grad_clip);
   CHECK(clipped >= 4);
   CHECK(whole >= 4);
-  for (const Placement& placement : {placements[seed % 5], placements[(seed + 2) % 5]}) {
-    CAPTURE(seed, placement.resident_blocks, placement.chunk, placement.staging);
-    TrainingRun run(
-        task, offloaded(choice, placement.resident_blocks, placement.chunk, placement.staging),
-        open_gpu(++seed));
-    CHECK(run.training().optimizer->streams());
+  const auto at = [&](std::uint64_t i) {
+    return shared ? shared_placements[i % 4] : placements[i % 5];
+  };
+  for (const Placement& placement : {at(seed), at(seed + (shared ? 1 : 2))}) {
+    CAPTURE(seed, placement.resident_blocks, placement.chunk, placement.staging,
+            placement.cpu_blocks);
+    TrainingRun run(task,
+                    offloaded(choice, placement.resident_blocks, placement.chunk, placement.staging,
+                              placement.cpu_blocks),
+                    open_gpu(++seed));
+    CHECK(run.training().optimizer->streams() ==
+          (placement.resident_blocks + placement.cpu_blocks < 3));
+    CHECK(run.training().optimizer->shares_cpu() == (placement.cpu_blocks > 0));
     CHECK(first_difference(run.train(steps), expected) == "");
     CHECK(run.training().optimizer->moved().to_device > 0);
   }
@@ -96,13 +108,25 @@ TEST_CASE("state on the host changes no bit of a training", "[offload]") {
   CHECK(seed >= 10);
 }
 
+TEST_CASE("the CPU's share of the updates changes no bit of a training", "[offload]") {
+  if (!have_gpu()) return;
+  std::uint64_t seed = 60;
+  for (const auto& [dtype, layout, narrow] : forms) {
+    const TrainingTask task{.dtype = dtype, .seq_len = 8};
+    MemoryChoice choice = task.resident(layout);
+    choice.narrow_gradients = narrow;
+    check_placements(task, choice, seed, true);
+  }
+}
+
 TEST_CASE("state of SGD on the host changes no bit either", "[offload]") {
   if (!have_gpu()) return;
   std::uint64_t seed = 20;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const TrainingTask task{.dtype = dtype, .seq_len = 8, .rate = 0.1, .optimizer = "sgd"};
-    check_placements(task, task.resident(), seed);
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool shared : {false, true}) {
+      const TrainingTask task{.dtype = dtype, .seq_len = 8, .rate = 0.1, .optimizer = "sgd"};
+      check_placements(task, task.resident(), seed, shared);
+    }
 }
 
 TEST_CASE("with dropout and recompute, state on the host changes no bit", "[offload]") {
@@ -151,10 +175,33 @@ TEST_CASE("all that rests on the host moves once each way a step", "[offload]") 
       const auto block = std::uint64_t{12} * 64 * 64;
       const std::uint64_t bytes = block * static_cast<std::uint64_t>(3 - resident) *
                                   (layout == StateLayout::split ? 10 : 12);
-      CHECK(run.host().memory->arena().in_use() == bytes);
+      CHECK(run.host().pinned->arena().in_use() == bytes);
       CHECK(run.training().optimizer->moved().to_device == bytes);
       CHECK(run.training().optimizer->moved().to_host == bytes);
     }
+}
+
+TEST_CASE("what the CPU updates stays where it rests", "[offload]") {
+  if (!have_gpu()) return;
+  const std::uint64_t block = std::uint64_t{12} * 64 * 64;
+  struct Way {
+    StateLayout layout;
+    bool narrow;
+    std::uint64_t state, down;  ///< bytes a parameter; weights that are halves come along
+  };
+  for (const auto& [layout, narrow, state, down] : {Way{StateLayout::fp32, false, 12, 4},
+                                                    {StateLayout::split, false, 10, 6},
+                                                    {StateLayout::split, true, 10, 4}}) {
+    CAPTURE(name_of(layout), narrow);
+    const TrainingTask task{.dtype = DType::bf16};
+    MemoryChoice choice = offloaded(task.resident(layout), 0, 1 << 20, 3, 1);
+    choice.narrow_gradients = narrow;
+    TrainingRun run(task, choice, open_gpu(4));
+    run.train(3);
+    CHECK(run.host().ordinary->arena().in_use() == block * state);
+    CHECK(run.training().optimizer->moved().to_host == block * (2 * state + down));
+    CHECK(run.training().optimizer->moved().to_device == block * (2 * state + 2));
+  }
 }
 
 }  // namespace sluice::test

@@ -260,7 +260,7 @@ TEST_CASE("what replicas of a stage exchange fits into what was counted", "[rank
         const Mesh mesh{.dp = 2, .pp = static_cast<int>(pp)};
         const std::size_t most = largest_exchanges(task.options(), setup, choice, mesh).data;
         for (int stage = 0; stage < pp; ++stage) {
-          const Training training(task.options(), setup, choice, make_meta_device(), nullptr,
+          const Training training(task.options(), setup, choice, make_meta_device(), HostMemory{},
                                   planned_ranks(mesh, stage));
           for (const auto& one : training.partition.buckets()) {
             ++seen;

@@ -53,6 +53,7 @@ struct PlanCase {
   double dropout = 0;
   const char* optimizer = "adamw";
   std::int64_t seq_len = 0;  ///< 0: the context, or one less
+  std::int64_t cpu = 0;      ///< blocks that the CPU updates
 };
 
 constexpr auto f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
@@ -107,6 +108,11 @@ const PlanCase cases[] = {
     {even(4), bf16, split, 8, 4, "block+host*3,block", 1, 3000, 2, 100, 20, 0.2},
     {odd(4), f32, whole, 6, 3, "block+host*2,gelu", 0, usual, 4, 40, 8},
     {tiny(4), f16, whole, 2, 2, "block*1,block+host*2,none", all, usual, 4, 0, 25},
+    // The CPU updates some blocks, all that are on the host, or all that there are.
+    {even(4), bf16, split, 4, 1, "gelu", 1, 3000, 2, 40, 0, 0, "adamw", 0, 2},
+    {even(3), bf16, whole, 2, 1, "block+host", 1, usual, 4, 0, 12, 0, "adamw", 0, 2},
+    {odd(4), f32, whole, 6, 3, "none", 0, 2000, 3, 0, 0, 0.1, "adamw", 0, 4},
+    {odd(3), f16, StateLayout::int8, 2, 2, "block", 0, 777, 1, 30, 5, 0, "adamw", 0, 1},
 };
 
 /// A case as options, setup and choice.
@@ -133,10 +139,11 @@ struct Planned {
     choice = offloaded(task.resident(c.layout, c.micro_batch),
                        std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
     choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
+    choice.cpu_blocks = c.cpu;
   }
 
   /// Updates, each followed by what the program does between two: a validation, a sample.
-  void run(const DevicePtr& device, const DevicePtr& host) const {
+  void run(const DevicePtr& device, const HostMemory& host) const {
     Training training(options, setup, choice, device, host);
     training.space.initialize(1);
     // A leak in the third would show on the CPU, which is faster than the emulated GPU.
@@ -159,7 +166,7 @@ DevicePtr open(DeviceKind kind, std::size_t bytes) {
 void check_case(const PlanCase& c, DeviceKind kind) {
   CAPTURE(static_cast<int>(kind), c.config.n_embd, c.config.n_layer, name_of(c.dtype),
           name_of(c.layout), c.batch, c.micro_batch, c.recompute, c.resident, c.chunk, c.staging,
-          c.validation, c.sample, c.optimizer);
+          c.validation, c.sample, c.optimizer, c.cpu);
   const Planned planned(c, kind);
   const std::size_t workspace = open(kind, 20 << 20)->runtime().workspace_bytes();
   const MemoryPlan plan = plan_memory(planned.options, planned.setup, planned.choice, workspace);
@@ -173,23 +180,30 @@ void check_case(const PlanCase& c, DeviceKind kind) {
 
   // Exactly what was planned is enough...
   const DevicePtr device = open(kind, plan.high_water);
-  const HostMemory host = plan.host > 0 ? make_host_memory(device, plan.host) : HostMemory{};
-  planned.run(device, host.memory);
+  CHECK((plan.host > plan.pinned) == (c.cpu > 0 && bulk));
+  const std::size_t ordinary = plan.host - plan.pinned;
+  const HostMemory host = make_host_memory(device, plan.pinned, ordinary);
+  planned.run(device, host);
   CHECK(device->arena().peak() == plan.peak);
   CHECK(device->arena().high_water() == plan.high_water);
   CHECK(device->arena().peak_by_use() == plan.by_use);
-  if (plan.host > 0) CHECK(host.memory->arena().high_water() == plan.host);
+  if (plan.pinned > 0) CHECK(host.pinned->arena().high_water() == plan.pinned);
+  if (ordinary > 0) CHECK(host.ordinary->arena().high_water() == ordinary);
 
   // ...and less is not.
   const DevicePtr small = open(kind, plan.high_water - Arena::alignment);
-  const HostMemory same = plan.host > 0 ? make_host_memory(small, plan.host) : HostMemory{};
-  CHECK(error_message([&] { planned.run(small, same.memory); }).find("out of memory") !=
+  const HostMemory same = make_host_memory(small, plan.pinned, ordinary);
+  CHECK(error_message([&] { planned.run(small, same); }).find("out of memory") !=
         std::string::npos);
-  if (plan.host == 0) return;
-  const DevicePtr again = open(kind, plan.high_water);
-  const HostMemory less = make_host_memory(again, plan.host - Arena::alignment);
-  CHECK(error_message([&] { planned.run(again, less.memory); }).find("out of memory") !=
-        std::string::npos);
+  for (const bool of_pinned : {true, false}) {
+    if ((of_pinned ? plan.pinned : ordinary) <= Arena::alignment) continue;
+    const DevicePtr again = open(kind, plan.high_water);
+    const HostMemory less =
+        make_host_memory(again, plan.pinned - (of_pinned ? Arena::alignment : 0),
+                         ordinary - (of_pinned ? 0 : Arena::alignment));
+    CHECK(error_message([&] { planned.run(again, less); }).find("out of memory") !=
+          std::string::npos);
+  }
 }
 
 }  // namespace
@@ -233,7 +247,9 @@ TEST_CASE("what is held between updates is part of the plan", "[plan]") {
     const MemoryPlan least = plan_state(planned.options, planned.setup, one, 4096);
     CHECK(of(state, MemoryUse::staging) ==
           static_cast<std::size_t>(c.staging) * of(least, MemoryUse::staging));
-    CHECK(least.host == state.host);
+    // The CPU's desk has places too, in the memory that is pinned.
+    CHECK((least.host == state.host) == (c.staging == 1 || state.host == state.pinned));
+    CHECK(state.host - least.host == state.pinned - least.pinned);
   }
 }
 

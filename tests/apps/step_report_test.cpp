@@ -18,11 +18,13 @@ TEST_CASE("what interrupts a pass is no part of it", "[report]") {
       {"stall", Lane::compute, 12, 4},     {"forward", Lane::compute, 30, 10},
       {"stall", Lane::compute, 39, 0.5},   {"update", Lane::compute, 50, 8},
       {"fetch", Lane::to_device, 0, 11},   {"drain", Lane::to_host, 3, 5},
-      {"take up", Lane::to_device, 15, 2}, {"put down", Lane::to_host, 5, 1}};
+      {"take up", Lane::to_device, 15, 2}, {"put down", Lane::to_host, 5, 1},
+      {"cpu update", Lane::host, 4, 3},    {"cpu update", Lane::host, 32, 4}};
   const StepReport report = report_of(spans, {.to_device = 7, .to_host = 9});
   CHECK(report.forward == 20 - 1 - 2 - 0.5);
   CHECK(report.backward == 20 - 4);
   CHECK(report.update == 2 + 8);
+  CHECK(report.cpu_update == 3 + 4);
   CHECK(report.stall == 5.5);
   CHECK(report.transfer == 13);
   CHECK(report.overlap() == Approx(1 - 5.5 / 13));

@@ -19,7 +19,7 @@ constexpr std::size_t block = 1280;  ///< of the arena: count * 4 bytes, rounded
 struct Stack {
   explicit Stack(DeviceKind kind)
       : device(open_device(kind)),
-        host(make_host_memory(device, std::size_t{1} << 16).memory),
+        host(make_host_memory(device, std::size_t{1} << 16).pinned),
         stack(device, host) {}
 
   HostStack::Ticket put(int number) {

@@ -49,7 +49,7 @@ void for_all(Action&& action) {
 struct Setup {
   Setup(DeviceKind kind, DType dtype, const GPT2Config& config, float dropout, const Modes& modes)
       : device(open_device(kind)),
-        host(device, make_host_memory(device, std::size_t{1} << 20).memory),
+        host(device, make_host_memory(device, std::size_t{1} << 20).pinned),
         made(random_model(config, device, dtype, 7)),
         probability(dropout) {
     made.model->set_recompute(modes, &host);

@@ -245,7 +245,7 @@ TEST_CASE("a space of whole tensors has a chunk for every one of them", "[adafac
   CHECK_THROWS_AS(make_adafactor(cut, {}), Error);
   CHECK_THROWS_AS(
       ParameterSpace(Model::declare(tensors), device, DType::f32, ParameterSpace::Use::training,
-                     {.first_on_host = "odd", .host = device, .whole_tensors = true}),
+                     {.first_on_host = "odd", .host = {.pinned = device}, .whole_tensors = true}),
       Error);
 }
 

@@ -17,7 +17,7 @@ TEST_CASE("what is under way when a ring goes lands nowhere else", "[state_ring_
     CAPTURE(seed);
     const DevicePtr device = open_gpu(seed, 32 << 20);
     const HostMemory host = make_host_memory(device, 1 << 20);
-    Tensor home = Tensor::zeros(host.memory, {1024}, DType::f32);
+    Tensor home = Tensor::zeros(host.pinned, {1024}, DType::f32);
     {
       StateRing ring(device, {{home}}, 1);
       const View visiting(ring.take().front(), DType::f32, {1024});
@@ -26,7 +26,7 @@ TEST_CASE("what is under way when a ring goes lands nowhere else", "[state_ring_
     }
     home = {};
     // The same memory again, in use on both sides.
-    const Tensor next = Tensor::zeros(host.memory, {1024}, DType::f32);
+    const Tensor next = Tensor::zeros(host.pinned, {1024}, DType::f32);
     const Tensor mine = Tensor::empty(device, {1024}, DType::f32);
     run(Fill{.out = mine.view(), .value = 3}, device->stream());
     CHECK(mine.to_host() == std::vector<double>(1024, 3.0));

@@ -30,7 +30,7 @@ struct RingOf {
   RingOf(const DevicePtr& on, const Sizes& sizes, int places)
       : device(on),
         host(make_host_memory(on, 1 << 20)),
-        items(make_items(sizes, host.memory)),
+        items(make_items(sizes, host.pinned)),
         ones(Tensor::empty(on, {2048}, DType::f32)),
         ring(on, items, places) {
     run(Fill{.out = ones.view(), .value = 1}, on->stream());
@@ -200,7 +200,7 @@ TEST_CASE("a ring takes its places from the device and nothing more", "[state_ri
   const HostMemory host = make_host_memory(device, 1 << 20);
   for (int places = 1; places <= 5; ++places) {
     const std::size_t before = device->arena().in_use();
-    StateRing ring(device, RingOf::make_items(seven, host.memory), places);
+    StateRing ring(device, RingOf::make_items(seven, host.pinned), places);
     const auto largest = static_cast<std::size_t>((2048 + 64) * 4);
     CHECK(device->arena().in_use() - before ==
           static_cast<std::size_t>(places) * ((largest + 255) / 256 * 256));

@@ -28,7 +28,8 @@ inline DeviceProfile machine(bool gpu) {
           .narrow_flops = 4e11,
           .memory_rate = 1e11,
           .to_device_rate = 1e9,
-          .to_host_rate = 1e9};
+          .to_host_rate = 1e9,
+          .host_rate = gpu ? 5e9 : 0};
 }
 
 /// Options as train_gpt2 reads them; of a flag given twice the last counts.

@@ -13,8 +13,9 @@ namespace sluice::test {
 namespace {
 
 HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
-  if (given.memory || !(choice.streams() || choice.rests_inputs())) return given;
-  return make_host_memory(device, std::size_t{16} << 20);
+  if (given.pinned || !(choice.streams() || choice.rests_inputs())) return given;
+  constexpr std::size_t plenty = std::size_t{16} << 20;
+  return make_host_memory(device, plenty, choice.cpu_blocks > 0 ? plenty : 0);
 }
 
 std::vector<std::byte> bytes_of(const Tensor& tensor) {
@@ -94,8 +95,9 @@ MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch
 }
 
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
-                       int staging) {
+                       int staging, std::int64_t cpu_blocks) {
   choice.resident_blocks = resident_blocks;
+  choice.cpu_blocks = cpu_blocks;
   choice.staging = {.chunk = chunk, .places = staging};
   return choice;
 }
@@ -138,8 +140,8 @@ TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
     : task_(task),
       device_(device),
       host_(host_for(choice, device, std::move(memory))),
-      training_(task.options(), task.setup(device->device().kind, choice), choice, device,
-                host_.memory, ranks) {
+      training_(task.options(), task.setup(device->device().kind, choice), choice, device, host_,
+                ranks) {
   training_.space.initialize(11);
 }
 

@@ -1,0 +1,90 @@
+#include "apps/train/memory_wishes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+bool adafactor(const TrainOptions& o) {
+  return o.optimizer == "adafactor";
+}
+
+bool copies_fast(const DeviceProfile& profile) {
+  return profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0;
+}
+
+/// The flag that keeps state off the GPU; null: none does.
+const char* away_flag(const TrainOptions& o, std::int64_t layers) {
+  if (o.offload == "all") return "--offload all";
+  if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
+  return o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks" : nullptr;
+}
+
+/// How many blocks flags leave to rest on the host at most.
+void require_blocks(const TrainOptions& o, std::int64_t layers) {
+  const std::int64_t resident = o.resident_blocks.value_or(o.offload == "all" ? 0 : layers);
+  if ((o.offload == "all" && resident > 0) || (o.offload == "off" && resident < layers))
+    fail(fmt::format("--resident-blocks {} says what --offload {} says otherwise; give one of them",
+                     *o.resident_blocks, o.offload),
+         ErrorKind::usage);
+  if (o.resident_blocks.value_or(0) > layers)
+    fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers),
+         ErrorKind::usage);
+  const std::int64_t cpu = o.cpu_blocks.value_or(0);
+  if (cpu > 0 && o.offload == "off")
+    fail(fmt::format("--cpu-blocks {}: with --offload off no state rests in host memory", cpu),
+         ErrorKind::usage);
+  const std::int64_t away = layers - o.resident_blocks.value_or(0);
+  if (cpu > away)
+    fail(fmt::format("--cpu-blocks {}: of {} blocks {} rest in host memory{}", cpu, layers, away,
+                     o.resident_blocks
+                         ? fmt::format(" with --resident-blocks {}", *o.resident_blocks)
+                         : " at most"),
+         ErrorKind::usage);
+}
+
+const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile) {
+  if (setup.pipeline)
+    return "in a pipeline inputs rest in host memory by --stash input --max-stash";
+  if (!profile.gpu) return "this run computes on the CPU, where all is in host memory; use block";
+  return "how fast this GPU copies from and to host memory could not be measured; use block";
+}
+
+}  // namespace
+
+bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
+  return copies_fast(profile) && o.offload != "off" && !adafactor(o);
+}
+
+bool can_share_cpu(const TrainOptions& o, const DeviceProfile& profile) {
+  return can_stream(o, profile) && profile.host_rate > 0;
+}
+
+bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
+  return copies_fast(profile) && !setup.pipeline;
+}
+
+void require_memory_wishes(const TrainOptions& o, const RunSetup& setup,
+                           const DeviceProfile& profile) {
+  const std::int64_t layers = setup.config.n_layer;
+  if (const char* flag = away_flag(o, layers); flag != nullptr && adafactor(o))
+    fail(fmt::format("{}: with --optimizer adafactor no state can be in host memory; its state is "
+                     "small and stays on the GPU",
+                     flag),
+         ErrorKind::usage);
+  if (!profile.gpu && (o.offload == "all" || o.resident_blocks || o.cpu_blocks.value_or(0) > 0))
+    fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
+                     o.offload == "all"  ? "--offload all"
+                     : o.resident_blocks ? "--resident-blocks"
+                                         : "--cpu-blocks"),
+         ErrorKind::usage);
+  require_blocks(o, layers);
+  if (o.recompute != "auto" && !can_rest_inputs(setup, profile) &&
+      std::ranges::count(parse_recompute(o.recompute, layers), Recompute::block_on_host) > 0)
+    fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay(setup, profile)),
+         ErrorKind::usage);
+}
+
+}  // namespace sluice

@@ -1,0 +1,127 @@
+#include "optim/update_desk.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+std::size_t bytes_of(const View& view) {
+  return static_cast<std::size_t>(view.size()) * size_of(view.dtype);
+}
+std::size_t padded(const View& view) {
+  return (bytes_of(view) + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
+}
+
+/// The same array at another place.
+View moved_to(std::byte* address, View view) {
+  view.address = address;
+  return view;
+}
+
+}  // namespace
+
+UpdateDesk::UpdateDesk(const DevicePtr& device, const DevicePtr& host, std::vector<Item> items,
+                       int places)
+    : device_(device), items_(std::move(items)) {
+  check(places > 0 && !items_.empty(), "a desk needs a place and something to do");
+  Runtime& runtime = device->runtime();
+  to_device_ = runtime.make_stream();
+  to_host_ = runtime.make_stream();
+  ready_ = runtime.make_event();
+  std::size_t largest = 0;
+  for (const Item& item : items_)
+    largest = std::max(largest, padded(item.gradient) + padded(item.weights));
+  const MemoryScope scope(*host, MemoryUse::staging);
+  scale_memory_ = Tensor::zeros(host, {1}, DType::f64);  // large enough for all
+  for (int i = 0; i < places; ++i)
+    places_.push_back(
+        {.memory = Tensor::empty(host, {static_cast<std::int64_t>(largest)}, DType::u8),
+         .arrived = runtime.make_event(),
+         .delivered = runtime.make_event()});
+}
+
+UpdateDesk::~UpdateDesk() {
+  try {
+    settle();
+  } catch (const Error&) {  // a device that failed has been reported by whoever noticed first
+    return;
+  }
+}
+
+UpdateDesk::AtHand UpdateDesk::views_of(const Item& item, const Place& place) const {
+  std::byte* const start = place.memory.view().address;
+  return {.gradient = moved_to(start, item.gradient),
+          .weights = moved_to(start + padded(item.gradient), item.weights),
+          .scale = scale_};
+}
+
+/// The host memory of a plan is no memory.
+void UpdateDesk::copy_to_host(const View& to, const View& from) {
+  if (device_->device().kind != DeviceKind::meta)
+    device_->runtime().copy_to_host(to.address, from.address, bytes_of(from), to_host_);
+}
+
+void UpdateDesk::round(const View& scale) {
+  Runtime& runtime = device_->runtime();
+  fetched_ = taken_ = 0;
+  moved_ = {};
+  runtime.record(ready_, device_->stream());
+  runtime.wait(to_host_, ready_);
+  scale_ = scale ? moved_to(scale_memory_.view().address, scale) : View{};
+  if (scale) copy_to_host(scale_, scale);
+  while (fetched_ < std::min(items_.size(), places_.size()))
+    fetch();
+}
+
+void UpdateDesk::fetch() {
+  Runtime& runtime = device_->runtime();
+  const Item& item = items_[fetched_];
+  Place& place = place_of(fetched_);
+  const AtHand at = views_of(item, place);
+  // Its weights may still be on their way to the device.
+  runtime.wait(to_host_, place.delivered);
+  const Recorded span(timeline_, "gradients", Timeline::Lane::to_host, to_host_);
+  copy_to_host(at.gradient, item.gradient);
+  moved_.to_host += bytes_of(item.gradient);
+  if (item.reads_weights) {
+    copy_to_host(at.weights, item.weights);
+    moved_.to_host += bytes_of(item.weights);
+  }
+  runtime.record(place.arrived, to_host_);
+  ++fetched_;
+}
+
+UpdateDesk::AtHand UpdateDesk::take() {
+  check(taken_ < items_.size(), "a round of updates has no more items");
+  if (timeline_ != nullptr)
+    stall_ = timeline_->begin("stall", Timeline::Lane::compute, device_->stream());
+  Place& place = place_of(taken_);
+  device_->runtime().synchronize(place.arrived);
+  return views_of(items_[taken_], place);
+}
+
+void UpdateDesk::done() {
+  Runtime& runtime = device_->runtime();
+  const Item& item = items_[taken_];
+  Place& place = place_of(taken_);
+  {
+    const Recorded span(timeline_, "weights", Timeline::Lane::to_device, to_device_);
+    runtime.copy_from_host(item.weights.address, views_of(item, place).weights.address,
+                           bytes_of(item.weights), to_device_);
+  }
+  moved_.to_device += bytes_of(item.weights);
+  runtime.record(place.delivered, to_device_);
+  runtime.wait(device_->stream(), place.delivered);
+  if (timeline_ != nullptr) timeline_->end(stall_);
+  if (++taken_ == items_.size()) last_moved_ = std::exchange(moved_, {});
+  if (fetched_ < items_.size()) fetch();
+}
+
+void UpdateDesk::settle() {
+  device_->runtime().synchronize(to_device_);
+  device_->runtime().synchronize(to_host_);
+}
+
+}  // namespace sluice

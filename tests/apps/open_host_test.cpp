@@ -1,0 +1,77 @@
+#include "apps/train/open_host.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/gpu.h"
+#include "tests/support/training.h"
+#include "tests/support/unpinned_runtime.h"
+
+// Where the system pins little, state that cannot visit the GPU is updated by the CPU: less and
+// less of it visits, until what has to be pinned is. The training is the same to the bit.
+
+namespace sluice::test {
+namespace {
+
+constexpr std::int64_t steps = 5;
+
+struct Opened {
+  std::int64_t cpu_blocks;
+  bool unpinned;
+  RunBits bits;
+};
+
+/// Opens the host memory of a run whose system pins less than `limit` bytes at a time, with so many
+/// bytes of its host's budget left, and trains in it.
+Opened open_and_train(std::size_t limit, std::size_t host_left,
+                      std::optional<std::int64_t> wish = {}) {
+  const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
+  const auto device = std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(1, limit),
+                                                      std::size_t{64} << 20);
+  const RunSetup setup = task.setup(DeviceKind::cuda);
+  TrainOptions options = task.options();
+  options.cpu_blocks = wish;
+  const std::size_t workspace = device->runtime().workspace_bytes();
+  Plan plan;
+  plan.choice = offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0));
+  plan.memory = plan_memory(options, setup, plan.choice, workspace);
+  plan.host_left = host_left;
+  const HostMemory host = open_host(options, setup, *single_rank().control, device, plan);
+  // What is told of the memory is still true.
+  CHECK(plan.memory.host == plan_memory(options, setup, plan.choice, workspace).host);
+  TrainingRun run(task, plan.choice, device, host);
+  return {plan.choice.cpu_blocks, host.unpinned, run.train(steps)};
+}
+
+}  // namespace
+
+TEST_CASE("of what the system does not pin the CPU updates as much as it must", "[offload]") {
+  if (!have_gpu()) return;
+  const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
+  const RunBits expected =
+      TrainingRun(task, task.resident(StateLayout::split), open_gpu(1)).train(steps);
+  // Three blocks of 49152 parameters in 10 bytes; a desk of two places of 3000 parameters, in 6.
+  constexpr std::size_t block = 491520, desk = 36864, plenty = std::size_t{1} << 20;
+  struct Row {
+    std::size_t limit, left;
+    std::optional<std::int64_t> wish;
+    std::int64_t cpu_blocks;
+    bool unpinned;
+  };
+  for (const auto& [limit, left, wish, cpu_blocks, unpinned] :
+       {Row{4 * block, plenty, {}, 0, false},
+        {2 * block, plenty, {}, 2, false},
+        {block / 2, plenty, {}, 3, false},
+        {desk / 2, plenty, {}, 3, true},
+        // There is no room for the desk; the user wants it so.
+        {2 * block, desk / 2, {}, 0, true},
+        {2 * block, plenty, 0, 0, true},
+        {3 * block, plenty, 1, 1, false}}) {
+    CAPTURE(limit, left, wish.value_or(-1));
+    const Opened opened = open_and_train(limit, left, wish);
+    CHECK(opened.cpu_blocks == cpu_blocks);
+    CHECK(opened.unpinned == unpinned);
+    CHECK(first_difference(opened.bits, expected) == "");
+  }
+}
+
+}  // namespace sluice::test
