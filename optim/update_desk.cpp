@@ -1,6 +1,7 @@
 #include "optim/update_desk.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/error.h"
 
@@ -102,16 +103,23 @@ UpdateDesk::AtHand UpdateDesk::take() {
   return views_of(items_[taken_], place);
 }
 
+/// Only once an item has arrived is the scale there.
+bool UpdateDesk::changes() const {
+  if (!scale_ || device_->device().kind == DeviceKind::meta) return true;
+  return std::isfinite(scale_.dtype == DType::f64 ? *scale_.data<double>()
+                                                  : static_cast<double>(*scale_.data<float>()));
+}
+
 void UpdateDesk::done() {
   Runtime& runtime = device_->runtime();
   const Item& item = items_[taken_];
   Place& place = place_of(taken_);
-  {
+  if (changes()) {
     const Recorded span(timeline_, "weights", Timeline::Lane::to_device, to_device_);
     runtime.copy_from_host(item.weights.address, views_of(item, place).weights.address,
                            bytes_of(item.weights), to_device_);
+    moved_.to_device += bytes_of(item.weights);
   }
-  moved_.to_device += bytes_of(item.weights);
   runtime.record(place.delivered, to_device_);
   runtime.wait(device_->stream(), place.delivered);
   if (timeline_ != nullptr) timeline_->end(stall_);

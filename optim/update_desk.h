@@ -43,8 +43,8 @@ class UpdateDesk {
   void round(const View& scale);
   /// Waits for the next item.
   AtHand take();
-  /// The item taken last has been updated. Starts its weights' way back: what the compute stream is
-  /// given from now on finds them there.
+  /// The item taken last has been updated. Starts its weights' way back, unless the scale is not
+  /// finite and nothing has changed: what the compute stream is given from now on finds them there.
   void done();
   /// Where the CPU's work belongs.
   Stream host_stream() const { return scale_memory_.stream(); }
@@ -62,6 +62,7 @@ class UpdateDesk {
   AtHand views_of(const Item& item, const Place& place) const;
   void fetch();
   void copy_to_host(const View& to, const View& from);
+  bool changes() const;
   Place& place_of(std::size_t item) { return places_[item % places_.size()]; }
 
   DevicePtr device_;

@@ -230,7 +230,7 @@ class ClusterPlanner {
 
 ClusterFit fit_way(const ClusterTask& task, ClusterWay way) {
   TrainOptions o = options_of(task, way, few_micro_batches(way));
-  o.cpu_blocks = o.cpu_blocks.value_or(0);  // of many GPUs in a host each has few cores
+  o.cpu_blocks = 0;  // of many GPUs in a host each has few cores
   const RunSetup setup = setup_of(task, o);
   const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(way.mesh, o));
   if (!attempt.plan) {

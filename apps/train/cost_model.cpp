@@ -69,20 +69,22 @@ double recompute_of(Recompute mode, double layer, double pass, const Shards& sha
          (mode == Recompute::gelu_ln ? 2 * pass : 0);
 }
 
-/// The blocks whose state the CPU updates: bytes over the link, and seconds, if its rate is known.
+/// The blocks whose state the CPU updates: bytes over the link, and seconds.
 struct CpuShare {
   CpuShare(const ShardSize& size, const MemoryChoice& choice, const StepWork& work,
            const DeviceProfile& profile)
       : blocks(static_cast<double>(choice.cpu_blocks)) {
     if (choice.cpu_blocks == 0) return;
-    const double parameters = blocks * static_cast<double>(size.block);
+    const double parameters = work.share * blocks * static_cast<double>(size.block);
     const auto width = static_cast<double>(size_of(work.dtype));
     const double gradient = choice.narrow_gradients ? 2 : 4;
     // A weight that is a half of the master is read, a copy of it only written.
     const bool reads = size_of(work.dtype) > 2 || splits_master(choice.layout, work.dtype);
     down = parameters * (gradient + (reads ? width : 0));
     up = parameters * width;
-    if (profile.host_rate > 0) seconds = (2 * work.cpu_state + down + up) / profile.host_rate;
+    // Where nobody has measured it: what the slowest of hosts does.
+    constexpr double slow = 2e10;
+    seconds = (2 * work.cpu_state + down + up) / (profile.host_rate > 0 ? profile.host_rate : slow);
   }
 
   /// How long the forward pass waits for them, of so many layers and seconds a layer: for the first

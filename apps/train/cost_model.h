@@ -29,6 +29,7 @@ struct StepWork {
   double resident_state = 0;  ///< bytes
   double streamed_state = 0;  ///< bytes that rest on the host and visit the device
   double cpu_state = 0;       ///< bytes that the CPU updates there
+  double share = 1;           ///< of all updates, where ranks divide them (ZeRO-1)
   Shards shards{};
 };
 

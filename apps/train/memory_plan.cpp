@@ -1,11 +1,18 @@
 #include "apps/train/memory_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "apps/train/progress.h"
 #include "engine/host_memory.h"
 
 namespace sluice {
 namespace {
+
+std::size_t state_in(const DeviceContext& memory) {
+  return memory.arena().peak_by_use()[static_cast<std::size_t>(MemoryUse::state)];
+}
 
 struct MetaRun {
   MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
@@ -20,7 +27,9 @@ struct MetaRun {
             .high_water = device->arena().high_water(),
             .by_use = device->arena().peak_by_use(),
             .host = host.pinned->arena().high_water() + host.ordinary->arena().high_water(),
-            .pinned = host.pinned->arena().high_water()};
+            .pinned = host.pinned->arena().high_water(),
+            .visiting_state = state_in(*host.pinned),
+            .cpu_state = state_in(*host.ordinary)};
   }
 
   DevicePtr device;
@@ -40,6 +49,15 @@ void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
 }
 
 }  // namespace
+
+std::string to_text(const MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < memory_uses; ++use)
+    if (bytes[use] > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<MemoryUse>(use)),
+                          format_bytes(bytes[use]));
+  return text;
+}
 
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
   if (!setup.tokenizer) return {0};

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "apps/train/training.h"
@@ -15,7 +16,12 @@ struct MemoryPlan {
   MemoryByUse by_use{};        ///< at the peak
   std::size_t host = 0;        ///< bytes that rest in host memory: state, inputs of blocks
   std::size_t pinned = 0;      ///< of them: what the device copies from and to
+  /// Of them: optimizer state that visits the device, and that the CPU updates.
+  std::size_t visiting_state = 0, cpu_state = 0;
 };
+
+/// "weights 2.90 GiB, gradients 5.80 GiB": what there is of each use.
+std::string to_text(const MemoryByUse& bytes);
 
 /// Two updates, a validation and the beginning of a sample of one rank of the mesh.
 /// `workspace_bytes` is what the device's kernels ask for.

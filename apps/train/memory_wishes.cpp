@@ -58,8 +58,8 @@ bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
   return copies_fast(profile) && o.offload != "off" && !adafactor(o);
 }
 
-bool can_share_cpu(const TrainOptions& o, const DeviceProfile& profile) {
-  return can_stream(o, profile) && profile.host_rate > 0;
+bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
+  return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
@@ -80,6 +80,13 @@ void require_memory_wishes(const TrainOptions& o, const RunSetup& setup,
                      : o.resident_blocks ? "--resident-blocks"
                                          : "--cpu-blocks"),
          ErrorKind::usage);
+  if (const char* flag = away_flag(o, layers);
+      flag != nullptr && !copies_fast(profile) && profile.gpu)
+    fail(
+        fmt::format("{}: how fast this GPU copies from and to host memory is not known; measure it "
+                    "with plan --save-probe",
+                    flag),
+        ErrorKind::usage);
   require_blocks(o, layers);
   if (o.recompute != "auto" && !can_rest_inputs(setup, profile) &&
       std::ranges::count(parse_recompute(o.recompute, layers), Recompute::block_on_host) > 0)

@@ -10,8 +10,10 @@ namespace sluice {
 
 /// Optimizer state rests in host memory.
 bool can_stream(const TrainOptions& options, const DeviceProfile& profile);
-/// And the CPU updates some of it there, of its own accord.
-bool can_share_cpu(const TrainOptions& options, const DeviceProfile& profile);
+/// And the CPU updates some of it there without being told to: not in a pipeline, where all blocks
+/// that it would take are the last stage's, which has the shortest way to hide them.
+bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
+                   const DeviceProfile& profile);
 /// Inputs of blocks rest there between the passes.
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);
 

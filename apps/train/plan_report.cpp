@@ -219,6 +219,9 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
       o.pipeline != "interleaved" && o.pipeline != "layer-split")
     fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks", o.pipeline),
          ErrorKind::usage);
+  if (o.cpu_blocks.value_or(0) > 0)
+    fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
+         ErrorKind::usage);
   // The machine and the model, without any division.
   TrainOptions alone = o;
   const TrainOptions usual;

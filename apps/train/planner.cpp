@@ -11,6 +11,7 @@
 #include "apps/train/progress.h"
 #include "apps/train/sizes.h"
 #include "apps/train/state_forms.h"
+#include "apps/train/state_need.h"
 
 namespace sluice {
 namespace {
@@ -51,32 +52,8 @@ class Planner {
   }
 
  private:
-  struct Need {
-    std::size_t device = 0, host = 0;
-
-    Need operator+(const Need& other) const { return {device + other.device, host + other.host}; }
-  };
-
   struct StagedForm : StateForm {
     Staging staging{};
-  };
-
-  /// State on the device and on the host with r of the blocks resident; linear in r between none
-  /// and all but one, so three plans tell all. Two more tell what the CPU's desk takes of the host,
-  /// and what the ring takes of the device as long as anything streams.
-  struct StateNeed {
-    Need none, one, all;
-    std::size_t desk = 0, ring = 0;
-
-    Need with(std::int64_t resident, std::int64_t cpu, std::int64_t layers) const {
-      if (resident >= layers) return all;
-      const auto r = static_cast<std::size_t>(resident);
-      Need need{none.device + r * (one.device - none.device),
-                none.host - r * (none.host - one.host)};
-      if (cpu > 0) need.host += desk;
-      if (cpu == layers - resident) need.device -= ring;
-      return need;
-    }
   };
 
   MemoryChoice choice_of(const StagedForm& form, std::int64_t resident,
@@ -129,7 +106,7 @@ class Planner {
   bool can_stream() const { return sluice::can_stream(o_, profile_); }
 
   bool shares_cpu() const {
-    return can_stream() && o_.cpu_blocks.value_or(can_share_cpu(o_, profile_) ? 1 : 0) > 0;
+    return can_stream() && o_.cpu_blocks.value_or(can_share_cpu(o_, setup_, profile_) ? 1 : 0) > 0;
   }
 
   std::int64_t least_resident() const {
@@ -200,6 +177,7 @@ class Planner {
                          .resident_state = resident,
                          .streamed_state = away - by_cpu,
                          .cpu_state = by_cpu,
+                         .share = o_.zero == 1 ? 1.0 / static_cast<double>(o_.dp.value_or(1)) : 1,
                          .shards = shards_of(o_, profile_)},
                         profile_);
   }
@@ -237,25 +215,54 @@ class Planner {
         MemoryChoice choice = choice_of(form, most_resident(form.staging));
         choice.micro_batch = micro_batch;
         choice.recompute = list;
-        // The most blocks whose state fits on the device: nothing is faster.
-        for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-          const auto fits = [&](std::int64_t cpu) {
-            const Need need = state.with(resident, cpu, layers_) + passing;
-            choice.cpu_blocks = cpu;
-            note(choice, need);
-            return excess(need) <= slack && host_holds(need.host);
-          };
-          // Without a ring on the device, or without a desk on the host, least is needed.
-          const std::int64_t away = layers_ - resident;
-          const bool all_fit = !o_.cpu_blocks && shares_cpu() && fits(away);
-          if (!fits(o_.cpu_blocks.value_or(0)) && !all_fit) continue;
-          if (!fits(best_share(choice, state)) && !(all_fit && fits(away))) continue;
-          estimates.emplace(time_of(choice, state).total(), choice);
-          break;
-        }
+        add_fitting(estimates, choice, passing, state, slack);
       }
     }
     return estimates;
+  }
+
+  /// With the most blocks whose state fits on the device, since nothing is faster; and, where that
+  /// needs the CPU to update all others, with fewer as well.
+  void add_fitting(Estimates& estimates, MemoryChoice choice, const Need& passing,
+                   const StateNeed& state, std::size_t slack) {
+    bool forced = false;
+    for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
+      const auto fits = [&](std::int64_t cpu) {
+        const Need need = state.with(resident, cpu, layers_) + passing;
+        choice.cpu_blocks = cpu;
+        note(choice, need);
+        return excess(need) <= slack && host_holds(need.host);
+      };
+      const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
+      const bool without_desk = fits(least);
+      const bool without_ring = !o_.cpu_blocks && shares_cpu() && fits(away);
+      if (!without_desk && !without_ring) continue;
+      const bool best = fits(best_share(choice, state));
+      if (!best) choice.cpu_blocks = without_desk ? least : away;
+      if (best || without_desk || !forced)
+        estimates.emplace(time_of(choice, state).total(), choice);
+      if (best || without_desk) return;
+      forced = true;
+    }
+  }
+
+  /// What takes less than a choice that was found to take too much.
+  std::optional<MemoryChoice> lesser(MemoryChoice choice, const Need& need,
+                                     const StateNeed& state) const {
+    const bool free = !o_.cpu_blocks && shares_cpu();
+    const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
+    if (!host_holds(need.host)) {  // with fewer blocks resident the host would hold more still
+      if (!free || choice.cpu_blocks == 0) return {};
+      choice.cpu_blocks = 0;
+    } else if (choice.resident_blocks > least_resident()) {
+      --choice.resident_blocks;
+      if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
+    } else if (free && ring && host_holds(need.host + state.desk)) {
+      choice.cpu_blocks = layers_ - choice.resident_blocks;
+    } else {
+      return {};
+    }
+    return choice;
   }
 
   /// The fastest of all stagings. What small ones cost is not in the model of a step's time, so
@@ -292,9 +299,8 @@ class Planner {
           return Plan{choice, memory, time_of(choice, state),
                       budgets_.host_allowed - budgets_.host_reserve - need.host};
         note(choice, need);
-        // With fewer blocks resident the host would hold more still.
-        if (host_excess(need.host) == 0 && choice.resident_blocks-- > least_resident())
-          left.emplace(time_of(choice, state).total(), choice);
+        if (const auto less = lesser(choice, need, state))
+          left.emplace(time_of(*less, state).total(), *less);
       }
     }
     return {};
@@ -324,12 +330,6 @@ class Planner {
   [[noreturn]] void refuse() {
     const MemoryChoice& choice = *nearest_;
     const MemoryPlan memory = counted(choice);
-    std::string parts;
-    for (std::size_t use = 0; use < memory_uses; ++use)
-      if (memory.by_use[use] > 0)
-        parts +=
-            fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<MemoryUse>(use)),
-                        format_bytes(memory.by_use[use]));
     const std::size_t device = memory.high_water + budgets_.device_reserve;
     const std::size_t host = memory.host + budgets_.host_reserve;
     const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
@@ -338,9 +338,9 @@ class Planner {
     const std::size_t device_over = device_excess(memory.high_water);
     const std::size_t host_over = host_excess(memory.host);
     if (device_over > 0)
-      text +=
-          fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do", memory.high_water,
-                      profile_.gpu ? "GPU" : "host", parts, device_over, flag, spell_bytes(device));
+      text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
+                          memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
+                          device_over, flag, spell_bytes(device));
     if (host_over > 0)
       text += fmt::format(
           "{}{} bytes of host memory beside the process, {} too many; --host-memory {} "

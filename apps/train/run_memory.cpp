@@ -25,8 +25,7 @@ void agree(DeviceProfile& profile, Job& job) {
   };
   const auto all = job.control().gather_values(
       Figures{profile.memory, profile.host_memory, profile.wide_flops, profile.narrow_flops,
-              profile.memory_rate, profile.to_device_rate, profile.to_host_rate,
-              profile.host_rate / static_cast<double>(ranks)},
+              profile.memory_rate, profile.to_device_rate, profile.to_host_rate, profile.host_rate},
       "profiles");
   profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
   profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;

@@ -91,6 +91,8 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
   StepWork work = task.work;
   work.batch = batch;
   work.streamed_state /= sharing;
+  work.cpu_state /= sharing;
+  work.share = 1 / sharing;
 
   RanksTime time;
   time.compute = predict_step(task.config, choice, work, task.profile);

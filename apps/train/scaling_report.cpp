@@ -137,10 +137,11 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                .dtype = working,
                .resident_state =
                    std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight),
-               .streamed_state = static_cast<double>(held.host),
+               .streamed_state = static_cast<double>(held.visiting_state),
+               .cpu_state = static_cast<double>(held.cpu_state),
                .shards = shards_of(o, profile)},
-      .state =
-          static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] + held.host),
+      .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
+                                   held.visiting_state + held.cpu_state),
       .profile = profile,
       .interconnect = interconnect_of(o, profile),
       .traffic = traffic_of(GPT2(setup.config, {.size = static_cast<int>(o.tp)}).parameters(),

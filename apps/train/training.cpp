@@ -201,7 +201,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
   if (!options.async_save || options.no_save || ranks.rank() > 0) return;
   copy.bytes = bytes_of_checkpoint(options, setup, choice);
-  const DevicePtr& place = setup.device == DeviceKind::cuda ? host.pinned : device;
+  const DevicePtr& place = setup.device == DeviceKind::cuda ? host.ordinary : device;
   const MemoryScope scope(*place, MemoryUse::checkpoint);
   copy.memory = Tensor::empty(
       place, {static_cast<std::int64_t>(copy.bytes.weights + copy.bytes.optimizer)}, DType::u8);

@@ -28,7 +28,7 @@ struct Coefficients {
         beta2(static_cast<A>(op.beta2)),
         scale(gradient_scale),
         epsilon(static_cast<A>(op.epsilon)),
-        keep(static_cast<A>(1 - op.rate * op.weight_decay)),
+        keep(static_cast<A>(fused(-op.rate, op.weight_decay, 1.0))),
         rate(static_cast<A>(op.rate / op.correction1)),
         root_correction(static_cast<A>(1 / std::sqrt(op.correction2))) {}
 };

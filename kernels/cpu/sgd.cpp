@@ -34,7 +34,7 @@ void launch_cpu(const Sgd& op) {
     const A momentum = static_cast<A>(op.momentum);
     const A scale = op.gradient_scale ? *op.gradient_scale.data<A>() : A(1);
     if (!std::isfinite(scale)) return;
-    const A keep = static_cast<A>(1 - op.rate * op.weight_decay);
+    const A keep = static_cast<A>(fused(-op.rate, op.weight_decay, 1.0));
     const A rate = static_cast<A>(op.rate);
     parallel_ranges(op.master.size(), std::int64_t{1} << 16,
                     [=](std::int64_t begin, std::int64_t end) {

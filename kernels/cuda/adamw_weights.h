@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/adamw.h"
+#include "kernels/base/fused.h"
 #include "kernels/base/split_master.h"
 #include "kernels/cuda/master_weight.h"
 #include "kernels/cuda/pack.h"
@@ -19,7 +20,7 @@ struct AdamWCoefficients {
       : beta1(static_cast<float>(op.beta1)),
         beta2(static_cast<float>(op.beta2)),
         epsilon(static_cast<float>(op.epsilon)),
-        keep(static_cast<float>(1 - op.rate * op.weight_decay)),
+        keep(static_cast<float>(fused(-op.rate, op.weight_decay, 1.0))),
         rate(static_cast<float>(op.rate / op.correction1)),
         root_correction(static_cast<float>(1 / std::sqrt(op.correction2))) {}
 };

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(threads)
 void launch_cuda(const Sgd& op, Stream stream) {
   const std::int64_t count = op.master.size();
   const Coefficients c{.momentum = static_cast<float>(op.momentum),
-                       .keep = static_cast<float>(1 - op.rate * op.weight_decay),
+                       .keep = static_cast<float>(fused(-op.rate, op.weight_decay, 1.0)),
                        .rate = static_cast<float>(op.rate)};
   dispatch_working(op.master.dtype, op.working, [&]<class W>() {
     launch(update<W>, {pieces(count, threads)}, {threads}, 0, stream, op.master.data<float>(),

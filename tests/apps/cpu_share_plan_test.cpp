@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "tests/support/error_message.h"
 #include "tests/support/planning.h"
@@ -9,17 +10,22 @@ namespace sluice::test {
 namespace {
 
 const std::string shape = small_shape +
-                          " --precision bf16 --micro-batch 4 --recompute none --offload all"
+                          " --precision bf16 --micro-batch 4 --recompute none"
                           " --state-layout split --gradients fp32";
 
-Plan plan_with(double host_rate, const std::string& wishes = "") {
-  const TrainOptions options = parsed(shape + budget(1 << 30, 1 << 30, true) + wishes);
+Plan plan_anywhere(double host_rate, const std::string& wishes) {
+  const TrainOptions options = parsed(shape + wishes);
   DeviceProfile profile = machine(true);
   profile.host_rate = host_rate;
   // Slow enough that copies are waited for.
   profile.to_device_rate = profile.to_host_rate = 2e8;
   return plan_run(options, resolve_shape(options, true, profile.capability, profile.name), profile)
       .chosen;
+}
+
+/// All state rests on the host, and there is room for everything.
+Plan plan_with(double host_rate, const std::string& wishes = "") {
+  return plan_anywhere(host_rate, " --offload all" + budget(1 << 30, 1 << 30, true) + wishes);
 }
 
 }  // namespace
@@ -51,6 +57,40 @@ TEST_CASE("what a slow CPU's updates take is what they read and write", "[planne
   const double slow = plan_with(1e6, " --cpu-blocks 4").time.total();
   const double half = plan_with(2e6, " --cpu-blocks 4").time.total();
   CHECK(slow - half == Approx(bytes / 2e6).epsilon(0.02));
+}
+
+TEST_CASE("a plan without a share of the CPU's is not missed for one with it", "[planner]") {
+  const std::string none = " --cpu-blocks 0";
+  const auto fitting = [](double rate, const std::string& wishes) -> std::optional<Plan> {
+    try {
+      return plan_anywhere(rate, wishes);
+    } catch (const Error&) {
+      return {};
+    }
+  };
+  const Need most = need_of(*fitting(0, none + budget(1 << 30, 1 << 30, true)), true);
+  int compared = 0, shared = 0, only_shared = 0;
+  for (const double rate : {1e6, 2e9, 1e12})
+    for (int percent = 100; percent > 40; --percent) {
+      const std::size_t device = most.device * static_cast<std::size_t>(percent) / 100;
+      CAPTURE(rate, percent);
+      const auto roomy = fitting(rate, budget(device, 1 << 30, true));
+      const auto alone = fitting(rate, none + budget(device, 1 << 30, true));
+      if (!alone) {
+        only_shared += roomy ? 1 : 0;
+        continue;
+      }
+      ++compared;
+      REQUIRE(roomy);
+      CHECK(roomy->time.total() <= alone->time.total() / 0.98);
+      if (rate <= 1e6) CHECK(roomy->choice.cpu_blocks == 0);
+      shared += roomy->choice.cpu_blocks > 0 ? 1 : 0;
+      // No byte of the host is left for a desk.
+      CHECK(fitting(rate, budget(device, need_of(*alone, true).host, true)));
+    }
+  CHECK(compared > 50);
+  CHECK(shared > 20);
+  CHECK(only_shared > 0);
 }
 
 TEST_CASE("a share of the CPU's is counted, and found again by its flags", "[planner]") {

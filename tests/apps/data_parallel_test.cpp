@@ -124,9 +124,10 @@ TEST_CASE("ranks that share a GPU train as one process does, bit for bit", "[ran
           "");
     task.zero = 1;
     task.bucket_size = "64KiB";
-    const MemoryChoice streaming = offloaded(choice, 1, 9000, 2);
-    CHECK(first_difference(expected, train_on_ranks(ranks, task, streaming, 3, DeviceKind::cuda)) ==
-          "");
+    for (const std::int64_t cpu : {0, 1})
+      CHECK(
+          first_difference(expected, train_on_ranks(ranks, task, offloaded(choice, 1, 9000, 2, cpu),
+                                                    3, DeviceKind::cuda)) == "");
     // And as on the CPU, up to the kernels' rounding.
     const RunBits cpu = train_on_ranks(ranks, task, choice, 3);
     for (std::size_t step = 0; step < 3; ++step)
@@ -172,11 +173,11 @@ TEST_CASE("every state layout is sharded without changing a bit", "[ranks][threa
         const RunBits whole = train_on_ranks(ranks, task, choice, 6);
         task.zero = 1;
         CHECK(first_difference(whole, train_on_ranks(ranks, task, choice, 6)) == "");
-        // State that streams, of some of the blocks and of all.
-        for (const std::int64_t resident : {0, 1})
+        // State that streams, of some of the blocks and of all, or is updated by the CPU.
+        for (const auto& [resident, cpu] : {std::pair(0, 0), {1, 0}, {0, 1}, {1, 1}})
           CHECK(first_difference(
-                    whole, train_on_ranks(ranks, task, offloaded(choice, resident, 5000, 3), 6)) ==
-                "");
+                    whole, train_on_ranks(ranks, task, offloaded(choice, resident, 5000, 3, cpu),
+                                          6)) == "");
       }
 }
 

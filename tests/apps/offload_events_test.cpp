@@ -20,8 +20,10 @@ namespace {
 
 constexpr std::uint64_t seeds = 4;
 
-MemoryChoice streaming(const TrainingTask& task, StateLayout layout) {
-  return offloaded(task.resident(layout), 1, 3000, 2);
+/// Of three blocks the state of two is on the host; of one of them, or of both, the CPU updates it
+/// there.
+MemoryChoice streaming(const TrainingTask& task, StateLayout layout, std::uint64_t seed = 0) {
+  return offloaded(task.resident(layout), 1, 3000, 2, static_cast<std::int64_t>(seed % 3));
 }
 
 /// What a run holds, without what its steps have returned.
@@ -65,7 +67,7 @@ TEST_CASE("a gradient that is not finite changes nothing, and training goes on",
     const RunBits expected = train(task.resident(layout), 1);
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       CAPTURE(name_of(dtype), seed);
-      CHECK(first_difference(train(streaming(task, layout), seed), expected) == "");
+      CHECK(first_difference(train(streaming(task, layout, seed), seed), expected) == "");
     }
   }
 }
@@ -87,7 +89,7 @@ TEST_CASE("an overflow while the last update is still under way loses neither", 
   const RunBits expected = train(task.resident(), 1);
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
-    CHECK(first_difference(train(streaming(task, StateLayout::fp32), seed), expected) == "");
+    CHECK(first_difference(train(streaming(task, StateLayout::fp32, seed), seed), expected) == "");
   }
 }
 
@@ -115,7 +117,8 @@ TEST_CASE("validation and samples see every update, also those still under way",
     const RunBits expected = train(task.resident(), 1);
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       CAPTURE(name_of(dtype), seed);
-      CHECK(first_difference(train(streaming(task, StateLayout::fp32), seed), expected) == "");
+      CHECK(first_difference(train(streaming(task, StateLayout::fp32, seed), seed), expected) ==
+            "");
     }
   }
 }
@@ -127,9 +130,13 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
     };
     const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
     const MemoryChoice choices[] = {
-        task.resident(StateLayout::fp32), task.resident(StateLayout::split),
-        streaming(task, StateLayout::fp32), streaming(task, StateLayout::split),
-        offloaded(task.resident(StateLayout::split), 0, std::int64_t{4} << 20, 4)};
+        task.resident(StateLayout::fp32),
+        task.resident(StateLayout::split),
+        streaming(task, StateLayout::fp32),
+        streaming(task, StateLayout::split),
+        offloaded(task.resident(StateLayout::split), 0, std::int64_t{4} << 20, 4),
+        streaming(task, StateLayout::fp32, 1),
+        streaming(task, StateLayout::split, 2)};
     TrainingRun whole(task, choices[0], device(1));
     const RunBits expected = whole.train(6);
     const nlohmann::json identity{{"seed", 5}};
@@ -147,7 +154,7 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
       const auto saved = save();
       for (const MemoryChoice& second : choices) {
         CAPTURE(static_cast<int>(kind), seed, name_of(first.layout), first.streams(),
-                name_of(second.layout), second.streams());
+                name_of(second.layout), second.streams(), first.cpu_blocks, second.cpu_blocks);
         TrainingRun after(task, second, device(seed));
         // What it did before must leave no trace, not even what was fetched for the next step.
         after.train(1);
@@ -176,7 +183,7 @@ TEST_CASE("state in memory that the system does not pin gives the same bits", "[
     CAPTURE(seed);
     const auto device = std::make_shared<DeviceContext>(
         std::make_unique<UnpinnedRuntime>(seed, pinned_limit), std::size_t{64} << 20);
-    TrainingRun run(task, streaming(task, StateLayout::split), device);
+    TrainingRun run(task, streaming(task, StateLayout::split, seed), device);
     CHECK(run.host().unpinned);
     CHECK(first_difference(run.train(5), expected) == "");
   }

@@ -65,7 +65,8 @@ TEST_CASE("of what the system does not pin the CPU updates as much as it must", 
         // There is no room for the desk; the user wants it so.
         {2 * block, desk / 2, {}, 0, true},
         {2 * block, plenty, 0, 0, true},
-        {3 * block, plenty, 1, 1, false}}) {
+        {3 * block, plenty, 1, 1, false},
+        {2 * block, plenty, 1, 1, true}}) {
     CAPTURE(limit, left, wish.value_or(-1));
     const Opened opened = open_and_train(limit, left, wish);
     CHECK(opened.cpu_blocks == cpu_blocks);

@@ -200,7 +200,8 @@ TEST_CASE("state that streams, in a pipeline", "[ranks][pipeline][threads]") {
           CAPTURE(name_of(layout), zero, resident, stages);
           task.zero = zero;
           task.virtual_stages = stages;
-          const MemoryChoice streaming = offloaded(choice, resident, 3000, 2);
+          const MemoryChoice streaming =
+              offloaded(choice, resident, 3000, 2, resident == 2 ? 3 : 0);
           CHECK(first_difference(expected, train_pipelined(task, streaming, 6)) == "");
         }
   }

@@ -155,7 +155,7 @@ TEST_CASE("where memory is short inputs rest on the host, and fewer chunks are o
           "[planner]") {
   const std::string fixed = small_shape +
                             " --precision bf16 --micro-batch 4 --state-layout split --gradients "
-                            "fp32 --resident-blocks 0 --host-memory 1GiB";
+                            "fp32 --resident-blocks 0 --cpu-blocks 0 --host-memory 1GiB";
   const auto needs = [&](const std::string& more) {
     return need_of(plan(fixed + " --gpu-memory 1GiB " + more, true).chosen, true).device;
   };
