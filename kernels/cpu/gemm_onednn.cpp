@@ -111,13 +111,14 @@ std::byte* scratch_of_this_thread(std::size_t bytes) {
 }
 
 /// The tile of the fixed grid, from measurements (docs/performance.md): a vocabulary-sized operand
-/// should be read as few times as possible, long sums like wide tiles, and a product of few tiles
-/// is cut finer so that several threads have work.
-std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n, std::int64_t k) {
+/// should be read as few times as possible, long sums over a transposed right operand like wide
+/// tiles, and a product of few tiles is cut finer so that several threads have work.
+std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n, std::int64_t k,
+                                                bool transpose_b) {
   constexpr std::int64_t vocabulary_sized = 8192;
   constexpr std::int64_t long_sum = 2048;
   if (n > vocabulary_sized || k > vocabulary_sized) return {256, 384};
-  if (k >= long_sum) return {128, 768};
+  if (k >= long_sum && transpose_b) return {128, 768};
   std::int64_t tile_m = 256;
   // Columns of equal width, in whole SIMD registers: 512 is two tiles of 256, not 384 and 128.
   const std::int64_t columns = (n + 383) / 384;
@@ -156,7 +157,7 @@ bool run_grid(const Gemm& op) {
   const std::int64_t m = op.out.dim(0);
   const std::int64_t n = op.out.dim(1);
   const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
-  const auto [tile_m, tile_n] = tile_size(m, n, k);
+  const auto [tile_m, tile_n] = tile_size(m, n, k, op.transpose_b);
   const std::int64_t grid_m = (m + tile_m - 1) / tile_m;
   const std::int64_t grid_n = (n + tile_n - 1) / tile_n;
   // Whole tiles, and the narrower ones of the last row and column.
