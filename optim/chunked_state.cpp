@@ -21,6 +21,7 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
     check(owner != nullptr, "state on the host needs host memory");
     const MemoryScope scope(*owner, MemoryUse::state);
     entry.home = Tensor::zeros(owner, {bytes}, DType::u8);
+    if (chunk.speculative) entry.spare = Tensor::zeros(owner, {bytes}, DType::u8);
   }
 }
 

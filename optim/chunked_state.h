@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/host_memory.h"
@@ -26,7 +27,10 @@ struct Chunk {
   std::int64_t random_offset = 0;
   bool on_host = false;  ///< its state rests in host memory and visits the device for the update,
   bool by_cpu = false;   ///< or is updated where it rests
-  bool mine = true;      ///< false: another rank keeps its state and updates it
+  /// Visits it before anybody knows whether that update stands: what comes of it has a place of
+  /// its own to rest.
+  bool speculative = false;
+  bool mine = true;  ///< false: another rank keeps its state and updates it
 };
 
 /// One array that training carries for a chunk.
@@ -50,6 +54,12 @@ class ChunkedState {
   const std::vector<StateField>& fields(std::size_t chunk) const { return entries_[chunk].fields; }
   /// Where the chunk's bytes rest; none if it has no fields or they are another rank's.
   const Tensor& home(std::size_t chunk) const { return entries_[chunk].home; }
+  /// Where a speculative chunk's bytes rest after its update; elsewhere the home.
+  const Tensor& next_home(std::size_t chunk) const {
+    return entries_[chunk].spare ? entries_[chunk].spare : entries_[chunk].home;
+  }
+  /// A speculative chunk's update stands.
+  void move_home(std::size_t chunk) { std::swap(entries_[chunk].home, entries_[chunk].spare); }
   /// The fields of a chunk whose bytes have been brought to `start`.
   std::vector<View> views(std::size_t chunk, std::byte* start) const;
   std::vector<View> views(std::size_t chunk) const;
@@ -65,7 +75,7 @@ class ChunkedState {
   struct Entry {
     std::vector<StateField> fields;
     std::vector<std::int64_t> offsets;  ///< bytes
-    Tensor home;
+    Tensor home, spare;
   };
   Tensor piece(std::size_t chunk, std::size_t field, std::int64_t first, std::size_t bytes) const;
 

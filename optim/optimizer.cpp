@@ -1,6 +1,12 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <ranges>
+#include <utility>
+
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
 
 namespace sluice {
 
@@ -27,13 +33,40 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
 
 void Optimizer::make_ring(int places) {
   std::vector<StateRing::Item> items;
-  for (const std::size_t i : on_host_) {
-    if (space_.chunks()[i].by_cpu) continue;
-    StateRing::Item& item = items.emplace_back();
-    if (space_.has_master()) item.push_back(space_.master()->home(i));
-    if (state_.home(i)) item.push_back(state_.home(i));
+  std::vector<StateRing::Speculation> speculations;
+  for (const std::size_t i : on_host_ | std::views::reverse)
+    if (space_.chunks()[i].speculative) {
+      speculative_.push_back(i);
+      items.push_back(homes(i));
+      speculations.push_back(speculation(i));
+    }
+  for (const std::size_t i : on_host_)
+    if (!space_.chunks()[i].by_cpu && !space_.chunks()[i].speculative) items.push_back(homes(i));
+  if (!speculative_.empty()) {
+    const MemoryScope scope(*space_.device(), MemoryUse::state);
+    speculative_scale_ =
+        Tensor::zeros(space_.device(), {1}, accumulator_of(space_.working().dtype()));
   }
-  if (!items.empty()) ring_.emplace(space_.device(), std::move(items), places);
+  if (!items.empty())
+    ring_.emplace(space_.device(), std::move(items), places, std::move(speculations));
+}
+
+StateRing::Item Optimizer::homes(std::size_t chunk) const {
+  StateRing::Item item;
+  if (space_.has_master()) item.push_back(space_.master()->home(chunk));
+  if (state_.home(chunk)) item.push_back(state_.home(chunk));
+  return item;
+}
+
+StateRing::Speculation Optimizer::speculation(std::size_t chunk) const {
+  const View weights = working_view(space_.chunks()[chunk]);
+  const DevicePtr& host = space_.options().host.pinned;
+  const MemoryScope scope(*host, MemoryUse::state);
+  StateRing::Speculation kept{.weights = weights,
+                              .saved = Tensor::zeros(host, {weights.size()}, weights.dtype)};
+  if (space_.has_master()) kept.next.push_back(space_.master()->next_home(chunk));
+  if (state_.home(chunk)) kept.next.push_back(state_.next_home(chunk));
+  return kept;
 }
 
 void Optimizer::make_desk(int places) {
@@ -72,6 +105,7 @@ StreamedBytes Optimizer::moved() const {
 
 void Optimizer::step(double rate, const Tensor& gradient_scale) {
   finish();
+  check(!speculating_ || rate == step_.rate, "a step was speculated on with another rate");
   ++updates_;
   scale_ = gradient_scale;
   step_ = {.count = updates_,
@@ -83,18 +117,24 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
       if (space_.chunks()[i].mine && !space_.chunks()[i].on_host) update_on_device(i, {});
   }
   if (on_host_.empty()) return;
-  if (ring_) {
-    ring_->rewind();
-    ring_->prefetch();
-  }
-  if (desk_) desk_->round(step_.gradient_scale);
   pending_ = true;
   next_ = 0;
+  if (speculating_) {
+    judge(gradient_scale);
+  } else if (ring_) {
+    ring_->rewind();
+    ring_->prefetch();
+    for (const std::size_t chunk : speculative_)
+      update_in_ring(chunk);
+    keep();
+  }
+  if (desk_ && pending_) desk_->round(step_.gradient_scale);
 }
 
 void Optimizer::retract() {
   --updates_;
-  pending_ = false;
+  pending_ = again_ = false;
+  if (!speculative_.empty()) ring_->abandon();
 }
 
 void Optimizer::prefetch() {
@@ -103,16 +143,73 @@ void Optimizer::prefetch() {
   ring_->prefetch();
 }
 
+void Optimizer::speculate(double rate, double gradient_scale) {
+  if (speculative_.empty()) return;
+  finish();
+  prefetch();
+  const double factor = speculative_scale_.dtype() == DType::f64
+                            ? gradient_scale
+                            : static_cast<double>(static_cast<float>(gradient_scale));
+  if (factor != speculative_factor_)
+    run(Fill{.out = speculative_scale_.view(), .value = factor}, speculative_scale_.stream());
+  speculative_factor_ = factor;
+  step_ = {.count = updates_ + 1, .rate = rate, .gradient_scale = speculative_scale_.view()};
+  speculating_ = true;
+  next_speculative_ = 0;
+}
+
+void Optimizer::speculate_down_to(std::int64_t begin) {
+  for (; speculating_ && next_speculative_ < speculative_.size(); ++next_speculative_) {
+    const std::size_t chunk = speculative_[next_speculative_];
+    if (space_.chunks()[chunk].offset < begin) return;
+    update_in_ring(chunk);
+  }
+}
+
+void Optimizer::abandon() {
+  if (std::exchange(speculating_, false)) ring_->abandon();
+}
+
+/// Waits for what the gradients are multiplied by.
+void Optimizer::judge(const Tensor& gradient_scale) {
+  step_.gradient_scale = speculative_scale_.view();
+  speculate_down_to(0);
+  speculating_ = false;
+  step_.gradient_scale = gradient_scale ? gradient_scale.view() : View{};
+  const double factor = gradient_scale ? gradient_scale.item() : 1;
+  if (factor == speculative_factor_) return keep();
+  ++refuted_;
+  if (std::isfinite(factor)) {
+    ring_->take_back();
+    again_ = true;
+  } else {  // nothing else changes either
+    ring_->abandon();
+    pending_ = false;
+  }
+}
+
+/// Speculative chunks are what the ring has made of them.
+void Optimizer::keep() {
+  if (speculative_.empty()) return;
+  ring_->keep();
+  for (const std::size_t chunk : speculative_) {
+    if (space_.has_master()) space_.master()->move_home(chunk);
+    state_.move_home(chunk);
+  }
+}
+
 void Optimizer::update_through(std::int64_t end) {
   for (; pending_ && next_ < on_host_.size(); ++next_) {
-    const std::size_t chunk = on_host_[next_];
-    if (space_.chunks()[chunk].offset >= end) return;
-    if (space_.chunks()[chunk].by_cpu)
-      update_on_desk(chunk);
-    else
-      update_in_ring(chunk);
+    const std::size_t index = on_host_[next_];
+    const Chunk& chunk = space_.chunks()[index];
+    if (chunk.offset >= end) return;
+    if (chunk.by_cpu)
+      update_on_desk(index);
+    else if (!chunk.speculative || again_)
+      update_in_ring(index);
   }
   pending_ = false;
+  if (std::exchange(again_, false)) keep();
 }
 
 void Optimizer::update_in_ring(std::size_t chunk) {

@@ -19,6 +19,8 @@ namespace sluice {
 /// weight first says so by update_through() or finish(). State on the host passes through a ring of
 /// places on the device, by the same kernels; or the CPU updates it where it rests, by kernels that
 /// give the same bits. So training with state on the host gives the same bits.
+/// Speculative chunks may be updated before the step, under the backward pass that completes other
+/// gradients, as if nothing were clipped; what the step then refutes is taken back and done again.
 class Optimizer {
  public:
   /// `places`: chunks that may be on their way at one time, on the device and on the CPU's desk.
@@ -34,6 +36,12 @@ class Optimizer {
   void retract();
   /// Starts to bring the first chunks of the coming step to the device.
   void prefetch();
+  /// The next step will most likely be given these, the scale in all bits.
+  void speculate(double rate, double gradient_scale);
+  /// The gradients of speculative chunks from element `begin` on are final: updates them.
+  void speculate_down_to(std::int64_t begin);
+  /// No step follows what was speculated.
+  void abandon();
   /// Before the weights of elements below `end` are read: their updates are launched.
   void update_through(std::int64_t end);
   void finish();
@@ -44,6 +52,8 @@ class Optimizer {
   bool streams() const { return ring_.has_value(); }
   /// Whether the CPU updates some of it.
   bool shares_cpu() const { return desk_.has_value(); }
+  /// How many steps have refuted what was speculated.
+  std::int64_t refuted() const { return refuted_; }
   /// Bytes moved by the round that was finished last.
   StreamedBytes moved() const;
 
@@ -64,6 +74,10 @@ class Optimizer {
  private:
   View working_view(const Chunk& chunk) const;
   void make_ring(int places);
+  StateRing::Item homes(std::size_t chunk) const;
+  StateRing::Speculation speculation(std::size_t chunk) const;
+  void judge(const Tensor& gradient_scale);
+  void keep();
   void make_desk(int places);
   void update_on_device(std::size_t chunk, const std::vector<std::byte*>& visiting);
   void update_in_ring(std::size_t chunk);
@@ -79,14 +93,21 @@ class Optimizer {
   ParameterSpace& space_;
   std::unique_ptr<UpdateRule> rule_;
   ChunkedState state_;
-  std::vector<std::size_t> on_host_;  ///< chunks, in order
+  std::vector<std::size_t> on_host_;      ///< chunks, in order
+  std::vector<std::size_t> speculative_;  ///< of them, backwards
   std::optional<StateRing> ring_;
   std::optional<UpdateDesk> desk_;
   UpdateStep step_;
   Tensor scale_;
-  Tensor scratch_;        ///< of the rule, for one chunk after another
-  bool pending_ = false;  ///< chunks on the host have not all been updated
-  std::size_t next_ = 0;  ///< of on_host_
+  Tensor scratch_;            ///< of the rule, for one chunk after another
+  bool pending_ = false;      ///< chunks on the host have not all been updated
+  std::size_t next_ = 0;      ///< of on_host_
+  Tensor speculative_scale_;  ///< one element
+  double speculative_factor_ = 0;
+  bool speculating_ = false;  ///< since the last step
+  std::size_t next_speculative_ = 0;
+  bool again_ = false;  ///< speculative chunks are among what is pending
+  std::int64_t refuted_ = 0;
   std::int64_t updates_ = 0;
   Timeline* timeline_ = nullptr;
 };

@@ -85,7 +85,8 @@ void ParameterSpace::cut_into_chunks() {
                            .bulk = true,
                            .random_offset = random_offset(slot) + first,
                            .on_host = slot.on_host,
-                           .by_cpu = slot.by_cpu});
+                           .by_cpu = slot.by_cpu,
+                           .speculative = slot.speculative});
       continue;
     }
     const bool joins =

@@ -27,6 +27,8 @@ struct SpaceOptions {
   std::string first_on_host{};
   /// From this one on, of those, the CPU updates it there; empty: none.
   std::string first_by_cpu{};
+  /// From this one on, of those that visit the device, updates are speculative; empty: none are.
+  std::string first_speculative{};
   HostMemory host{};
   /// Every tensor is a chunk of its own, never cut, and its state stays on the device: for update
   /// rules that need to see all of a matrix.
@@ -36,7 +38,9 @@ struct SpaceOptions {
   /// write_weights, or when somebody else writes the working weights.
   std::optional<std::vector<SpaceRange>> mine{};
 
-  LayoutOptions layout_options() const { return {narrow_gradients, first_on_host, first_by_cpu}; }
+  LayoutOptions layout_options() const {
+    return {narrow_gradients, first_on_host, first_by_cpu, first_speculative};
+  }
 };
 
 /// All parameters of a model, laid out one after another: the working weights that the model
@@ -70,6 +74,7 @@ class ParameterSpace {
   bool has_master() const { return master_ != nullptr; }
   /// The master weights as state of the chunks; null where the working weights are the master.
   const ChunkedState* master() const { return master_.get(); }
+  ChunkedState* master() { return master_.get(); }
   View gradient_view(const Chunk& chunk) const;
   /// The gradients of all slots in f32 (f64), and those that are summed in bf16, if any.
   const Tensor& gradients(bool narrow) const { return narrow ? narrow_gradient_ : wide_gradient_; }

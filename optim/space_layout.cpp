@@ -16,7 +16,7 @@ std::int64_t block_of(const SpaceLayout::Slot& slot) {
 }  // namespace
 
 SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
-  bool on_host = false, by_cpu = false;
+  bool on_host = false, by_cpu = false, speculative = false;
   bool in_small_stretch = false, in_divided = false;
   int section = 0;
   for (const Parameter& parameter : all) {
@@ -24,6 +24,9 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
         on_host || (!options.first_on_host.empty() && parameter.name == options.first_on_host);
     by_cpu = by_cpu || (!options.first_by_cpu.empty() && parameter.name == options.first_by_cpu);
     check(on_host || !by_cpu, "the CPU updates state that rests in host memory");
+    speculative = speculative || (!options.first_speculative.empty() &&
+                                  parameter.name == options.first_speculative);
+    check(on_host || !speculative, "only what visits the device is updated speculatively");
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
     // By the whole of it, so that ranks that have shards of any size store it alike.
@@ -41,6 +44,7 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .bulk = bulk,
                                                .on_host = bulk && on_host,
                                                .by_cpu = bulk && by_cpu,
+                                               .speculative = bulk && speculative && !by_cpu,
                                                .gradient_offset = gradient_size,
                                                .initial = parameter.initial,
                                                .tensor = parameter.tensor,
@@ -65,6 +69,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
         "no parameter has the name from which on state was to rest in host memory");
   check(by_cpu || options.first_by_cpu.empty(),
         "no parameter has the name from which on the CPU was to update state");
+  check(speculative || options.first_speculative.empty(),
+        "no parameter has the name from which on updates were to be speculative");
 }
 
 }  // namespace sluice

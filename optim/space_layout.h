@@ -23,6 +23,8 @@ struct LayoutOptions {
   std::string first_on_host{};
   /// From this one on, of those, the CPU updates it there; empty: none.
   std::string first_by_cpu{};
+  /// From this one on, of those that visit the device, updates are speculative; empty: none are.
+  std::string first_speculative{};
 };
 
 /// Where every parameter and its gradient lie: pure arithmetic, before any memory is taken.
@@ -41,7 +43,7 @@ struct SpaceLayout {
     std::int64_t size;
     bool decay;  ///< weight decay applies: tensors of two or more dimensions
     bool bulk;   ///< a large matrix that is not an embedding
-    bool on_host, by_cpu;
+    bool on_host, by_cpu, speculative;
     std::int64_t gradient_offset;
     Initial initial;
     Tensor* tensor;

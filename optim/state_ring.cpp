@@ -1,6 +1,7 @@
 #include "optim/state_ring.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/base/error.h"
 
@@ -18,9 +19,15 @@ std::size_t bytes_of(const StateRing::Item& item) {
 
 }  // namespace
 
-StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int places)
-    : device_(device), items_(std::move(items)), last_turn_(items_.size(), never) {
+StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int places,
+                     std::vector<Speculation> speculative)
+    : device_(device),
+      items_(std::move(items)),
+      speculative_(std::move(speculative)),
+      order_(items_.size()),
+      last_turn_(items_.size(), never) {
   check(places > 0, "a ring needs at least one place");
+  std::iota(order_.begin(), order_.end(), std::size_t{0});
   Runtime& runtime = device->runtime();
   to_device_ = runtime.make_stream();
   to_host_ = runtime.make_stream();
@@ -33,7 +40,8 @@ StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int place
         {.memory = Tensor::empty(device, {static_cast<std::int64_t>(largest)}, DType::u8),
          .arrived = runtime.make_event(),
          .updated = runtime.make_event(),
-         .drained = runtime.make_event()});
+         .drained = runtime.make_event(),
+         .saved = runtime.make_event()});
     // The place may be memory that earlier work in the compute stream still uses.
     runtime.record(places_.back().drained, device->stream());
   }
@@ -50,24 +58,48 @@ StateRing::~StateRing() {
 void StateRing::fetch() {
   Runtime& runtime = device_->runtime();
   const std::size_t turn = turn_ + fetched_ - taken_;
+  const std::size_t item = order_[fetched_];
   Place& place = place_of(turn);
   runtime.wait(to_device_, place.drained);
   // In short rounds an item may still be on its way home from another place.
-  if (last_turn_[fetched_] != never)
-    runtime.wait(to_device_, place_of(last_turn_[fetched_]).drained);
+  if (last_turn_[item] != never) runtime.wait(to_device_, place_of(last_turn_[item]).drained);
+  if (speculative(fetched_)) save_weights(item);
   const Recorded span(timeline_, "fetch", Timeline::Lane::to_device, to_device_);
   std::byte* at = place.memory.view().address;
-  for (const Tensor& part : items_[fetched_]) {
+  for (const Tensor& part : items_[item]) {
     runtime.copy_from_host(at, part.view().address, part.bytes(), to_device_);
     moved_.to_device += part.bytes();
     at += part.bytes();
   }
+  if (fetched_ >= items_.size()) restore_weights(item);
   runtime.record(place.arrived, to_device_);
+  if (speculative(fetched_)) runtime.record(place.saved, to_host_);
   ++fetched_;
 }
 
+/// Whoever wrote them last waited for it, or was an update whose item has gone home on that stream.
+void StateRing::save_weights(std::size_t item) {
+  const auto& [next, weights, saved] = speculative_[item];
+  const Recorded span(timeline_, "save", Timeline::Lane::to_host, to_host_);
+  copy_to_host(saved, weights.address);
+}
+
+void StateRing::restore_weights(std::size_t item) {
+  const auto& [next, weights, saved] = speculative_[item];
+  device_->runtime().copy_from_host(weights.address, saved.view().address, saved.bytes(),
+                                    to_device_);
+  moved_.to_device += saved.bytes();
+}
+
+void StateRing::copy_to_host(const Tensor& to, const std::byte* from) {
+  // The host memory of a plan is no memory either.
+  if (device_->device().kind != DeviceKind::meta)
+    device_->runtime().copy_to_host(to.view().address, from, to.bytes(), to_host_);
+  moved_.to_host += to.bytes();
+}
+
 void StateRing::prefetch() {
-  while (fetched_ < items_.size() && fetched_ - taken_ < places_.size())
+  while (fetched_ < order_.size() && fetched_ - taken_ < places_.size())
     fetch();
 }
 
@@ -77,10 +109,11 @@ std::vector<std::byte*> StateRing::take() {
   {
     const Recorded span(timeline_, "stall", Timeline::Lane::compute, device_->stream());
     device_->runtime().wait(device_->stream(), place.arrived);
+    if (speculative(taken_)) device_->runtime().wait(device_->stream(), place.saved);
   }
   std::vector<std::byte*> parts;
   std::byte* at = place.memory.view().address;
-  for (const Tensor& part : items_[taken_]) {
+  for (const Tensor& part : items_[order_[taken_]]) {
     parts.push_back(at);
     at += part.bytes();
   }
@@ -89,30 +122,57 @@ std::vector<std::byte*> StateRing::take() {
 
 void StateRing::done() {
   Runtime& runtime = device_->runtime();
+  const std::size_t item = order_[taken_];
   Place& place = place_of(turn_);
   runtime.record(place.updated, device_->stream());
   runtime.wait(to_host_, place.updated);
-  const Recorded span(timeline_, "drain", Timeline::Lane::to_host, to_host_);
-  const std::byte* at = place.memory.view().address;
-  for (const Tensor& part : items_[taken_]) {
-    // The host memory of a plan is no memory either.
-    if (device_->device().kind != DeviceKind::meta)
-      runtime.copy_to_host(part.view().address, at, part.bytes(), to_host_);
-    moved_.to_host += part.bytes();
-    at += part.bytes();
+  {
+    const Recorded span(timeline_, "drain", Timeline::Lane::to_host, to_host_);
+    const std::byte* at = place.memory.view().address;
+    for (const Tensor& part : item < speculative_.size() ? speculative_[item].next : items_[item]) {
+      copy_to_host(part, at);
+      at += part.bytes();
+    }
   }
   runtime.record(place.drained, to_host_);
-  last_turn_[taken_] = turn_;
+  last_turn_[item] = turn_;
   ++taken_;
   ++turn_;
-  if (finished()) last_moved_ = std::exchange(moved_, {});
+  if (finished()) last_moved_ = moved_;
   prefetch();
 }
 
 void StateRing::rewind() {
   check(taken_ == 0 || finished(), "a round of updates was begun before the last one was done");
   if (taken_ == 0) return;
+  begin();
+}
+
+void StateRing::begin() {
   fetched_ = taken_ = 0;
+  order_.resize(items_.size());
+  moved_ = {};
+}
+
+void StateRing::keep() {
+  for (std::size_t item = 0; item < speculative_.size(); ++item)
+    items_[item].swap(speculative_[item].next);
+}
+
+void StateRing::take_back() {
+  check(taken_ >= speculative_.size(), "what has not been updated cannot be taken back");
+  for (std::size_t item = speculative_.size(); item > 0; --item)
+    order_.push_back(item - 1);
+  prefetch();
+}
+
+void StateRing::abandon() {
+  check(taken_ <= speculative_.size(), "a round was given up after updates that cannot be undone");
+  settle();
+  for (std::size_t item = 0; item < taken_; ++item)
+    restore_weights(item);
+  device_->runtime().synchronize(to_device_);
+  begin();
 }
 
 void StateRing::forget() {

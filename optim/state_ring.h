@@ -15,13 +15,23 @@ namespace sluice {
 ///   arrived   to-device -> compute   the copy is there
 ///   updated   compute -> to-host     the update has been given all its work
 ///   drained   to-host -> to-device   the bytes rest on the host again and the place is free
+/// The updates of the first items may be speculative: a round can take them back.
+///   saved     to-host -> compute     the weights that such an update will change rest on the host
 class StateRing {
  public:
   /// An item is one or more host tensors, whose bytes lie one after another in a place.
   using Item = std::vector<Tensor>;
 
-  /// Takes `places` times the largest item from the device.
-  StateRing(const DevicePtr& device, std::vector<Item> items, int places);
+  /// What is kept so that the update of an item can be taken back, bit by bit.
+  struct Speculation {
+    Item next{};   ///< where its bytes rest after the update
+    View weights;  ///< on the device: what the update changes beside the item
+    Tensor saved;  ///< on the host: what they were
+  };
+
+  /// Takes `places` times the largest item from the device. `speculative`: of the first items.
+  StateRing(const DevicePtr& device, std::vector<Item> items, int places,
+            std::vector<Speculation> speculative = {});
   /// Waits for what is under way: its memory is free for others afterwards.
   ~StateRing();
   StateRing(const StateRing&) = delete;
@@ -38,9 +48,17 @@ class StateRing {
   std::vector<std::byte*> take();
   /// The item taken last has been given its update; starts its way back.
   void done();
-  bool finished() const { return taken_ == items_.size(); }
+  bool finished() const { return taken_ == order_.size(); }
   /// Begins the next round. Items prefetched stay prefetched.
   void rewind();
+  /// The speculative items are what their updates have made them.
+  void keep();
+  /// They are what they were: they come once more at the end of this round, the last one first, and
+  /// the weights are as they were when they have come.
+  void take_back();
+  /// Gives a round up in which no other items have been taken: items and weights are what they
+  /// were. Waits for that.
+  void abandon();
   /// Forgets what was fetched, since the host's copy is about to be written to.
   void forget();
   /// Waits until everything rests on the host.
@@ -52,18 +70,27 @@ class StateRing {
  private:
   struct Place {
     Tensor memory;
-    Event arrived, updated, drained;
+    Event arrived, updated, drained, saved;
   };
   void fetch();
+  void save_weights(std::size_t item);
+  void restore_weights(std::size_t item);
+  void copy_to_host(const Tensor& to, const std::byte* from);
+  void begin();
+  bool speculative(std::size_t turn) const {
+    return turn < speculative_.size();  // the others come after them, and again after all
+  }
   Place& place_of(std::size_t turn) { return places_[turn % places_.size()]; }
 
   DevicePtr device_;
   Stream to_device_, to_host_;
   std::vector<Item> items_;
+  std::vector<Speculation> speculative_;  ///< of the first items
+  std::vector<std::size_t> order_;        ///< items of this round; beyond their number: again
   std::vector<Place> places_;
   std::vector<std::size_t> last_turn_;   ///< of each item; its place's `drained` covers it
   std::size_t turn_ = 0;                 ///< of the item to be taken next, over all rounds
-  std::size_t fetched_ = 0, taken_ = 0;  ///< items of this round
+  std::size_t fetched_ = 0, taken_ = 0;  ///< of order_
   StreamedBytes moved_, last_moved_;
   Timeline* timeline_ = nullptr;
 };

@@ -98,6 +98,32 @@ struct CpuShare {
   double down = 0, up = 0, seconds = 0;
 };
 
+/// The blocks whose updates begin under the backward pass.
+struct Speculation {
+  Speculation(const ShardSize& size, const MemoryChoice& choice, const StepWork& work)
+      : blocks(static_cast<double>(choice.speculative_blocks)), below(blocks) {
+    if (choice.speculative_blocks == 0) return;
+    below += static_cast<double>(choice.cpu_blocks);
+    state = work.streamed_state * blocks / static_cast<double>(choice.visiting_blocks());
+    saved = work.share * blocks * static_cast<double>(size.block) *
+            static_cast<double>(size_of(work.dtype));
+  }
+
+  /// How much longer their copies take than a backward pass of so many seconds, beside others that
+  /// take `beside`: they can begin once the first gradients are there, the last with the last ones.
+  double late(double backward, double layers, double beside, const DeviceProfile& profile) const {
+    if (blocks == 0) return 0;
+    const double copies =
+        std::max(state / profile.to_device_rate, (state + saved) / profile.to_host_rate) + beside;
+    const double layer = backward / layers;
+    return std::max({0.0, copies - (layers - (below - blocks) - 1) * layer,
+                     copies / blocks - (layers - below) * layer});
+  }
+
+  double blocks, below;         ///< the topmost of the others has so many above it
+  double state = 0, saved = 0;  ///< bytes
+};
+
 struct TensorWait {
   double forward = 0, backward = 0;
 };
@@ -165,17 +191,22 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
       static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
   const double input = rows * embedding * width, block = rows * forward.layer / rate;
   const double inputs = micro_batches * resting * input;
-  time.bytes_each_way =
-      static_cast<std::uint64_t>(work.streamed_state + inputs + std::max(cpu.down, cpu.up));
+  const Speculation early(ShardSize(config, work.shards.ranks), choice, work);
+  time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state + inputs +
+                                                   std::max(cpu.down + early.saved, cpu.up));
   if (resting > 0)
     time.stall = micro_batches * resting *
                  (std::max(0.0, input / profile.to_host_rate - block) +
                   std::max(0.0, input / profile.to_device_rate - 3 * block));
   if (work.streamed_state + work.cpu_state > 0) {
-    const double streaming = std::max((work.streamed_state + cpu.up) / profile.to_device_rate,
-                                      (work.streamed_state + cpu.down) / profile.to_host_rate) +
+    const double rest = work.streamed_state - early.state;
+    const double streaming = std::max((rest + cpu.up) / profile.to_device_rate,
+                                      (rest + cpu.down) / profile.to_host_rate) +
                              resting * input / profile.to_host_rate;
-    const double late = streaming - time.forward / micro_batches - wait.forward;
+    const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
+    const double late = streaming - time.forward / micro_batches - wait.forward +
+                        early.late(backward, static_cast<double>(config.n_layer),
+                                   resting * input / profile.to_device_rate, profile);
     time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});
   }
   return time;

@@ -35,8 +35,9 @@ struct StepWork {
 
 /// Predicts a step: matrix products at the profile's rate, less for batches that do not fill the
 /// device; passes over memory at its rate; streamed state hides under one micro-batch's forward
-/// pass, since clipping by the norm of all gradients lets no update start earlier, and what the CPU
-/// updates under as much of it as comes before those blocks.
+/// pass, since clipping by the norm of all gradients lets no update start earlier, but for what is
+/// speculative and hides under the last backward pass (no step is taken back); and what the CPU
+/// updates under as much of the forward pass as comes before those blocks.
 ///
 /// Of ranks that divide the matrices (Shoeybi et al., 2019) it is the first one, which has most
 /// heads: the products are shares, and a product of so many times fewer columns fills the device

@@ -14,6 +14,8 @@ std::string to_flags(const MemoryChoice& c) {
     flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
   if (c.streams())
     flags += fmt::format(" --staging-chunks {} --cpu-blocks {}", c.staging.places, c.cpu_blocks);
+  if (c.speculative_blocks > 0)
+    flags += fmt::format(" --speculative-blocks {}", c.speculative_blocks);
   return flags;
 }
 

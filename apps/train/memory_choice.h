@@ -26,11 +26,16 @@ struct MemoryChoice {
   bool narrow_gradients = false;     ///< sums of the blocks' matrices in bf16
   std::int64_t resident_blocks = 0;  ///< the lowest, whose state stays on the device
   std::int64_t cpu_blocks = 0;       ///< the highest, whose state the CPU updates in host memory
+  /// The highest of those between, whose state visits the device: updated under the backward pass.
+  std::int64_t speculative_blocks = 0;
   Staging staging{};
 
   /// Whether inputs of blocks rest on the host between the passes.
   bool rests_inputs() const {
     return std::ranges::find(recompute, Recompute::block_on_host) != recompute.end();
+  }
+  std::int64_t visiting_blocks() const {
+    return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks;
   }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };

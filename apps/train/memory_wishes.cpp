@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace sluice {
 namespace {
@@ -15,11 +16,30 @@ bool copies_fast(const DeviceProfile& profile) {
   return profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0;
 }
 
+bool speculates(const TrainOptions& o) {
+  return speculative_blocks(o).value_or(1) > 0;
+}
+
 /// The flag that keeps state off the GPU; null: none does.
 const char* away_flag(const TrainOptions& o, std::int64_t layers) {
   if (o.offload == "all") return "--offload all";
   if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
-  return o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks" : nullptr;
+  if (o.cpu_blocks.value_or(0) > 0) return "--cpu-blocks";
+  return speculates(o) ? "--speculative-blocks" : nullptr;
+}
+
+/// How many blocks' updates may begin under the backward pass.
+void require_speculation(const TrainOptions& o) {
+  if (!speculates(o)) return;
+  const auto refuse = [&](const std::string& why) {
+    fail(fmt::format("--speculative-blocks {}: {}", o.speculative_blocks, why), ErrorKind::usage);
+  };
+  if (o.offload == "off") refuse("with --offload off no state visits the GPU");
+  const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
+  if (ranks > 1 || o.pipelined())
+    refuse(
+        "where several ranks work on a model, gradients are complete after the backward pass "
+        "alone; leave it out");
 }
 
 /// How many blocks flags leave to rest on the host at most.
@@ -66,6 +86,33 @@ bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
   return copies_fast(profile) && !setup.pipeline;
 }
 
+std::optional<std::int64_t> speculative_blocks(const TrainOptions& o) {
+  const std::string& text = o.speculative_blocks;
+  if (text == "auto") return {};
+  std::int64_t blocks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
+  if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
+    fail(fmt::format("--speculative-blocks '{}': neither a number of blocks nor auto", text),
+         ErrorKind::usage);
+  return blocks;
+}
+
+bool fixes_memory(const TrainOptions& o) {
+  return o.micro_batch != "auto" || o.recompute != "auto" || o.state_layout != "auto" ||
+         o.gradients != "auto" || o.offload != "auto" || o.resident_blocks || o.cpu_blocks ||
+         o.stream_chunk || o.staging_chunks || o.speculative_blocks != "0";
+}
+
+TrainOptions without_memory_flags(TrainOptions o) {
+  o.micro_batch = o.recompute = o.state_layout = o.gradients = o.offload = "auto";
+  o.speculative_blocks = "0";
+  o.resident_blocks.reset();
+  o.cpu_blocks.reset();
+  o.stream_chunk.reset();
+  o.staging_chunks.reset();
+  return o;
+}
+
 void require_memory_wishes(const TrainOptions& o, const RunSetup& setup,
                            const DeviceProfile& profile) {
   const std::int64_t layers = setup.config.n_layer;
@@ -74,11 +121,13 @@ void require_memory_wishes(const TrainOptions& o, const RunSetup& setup,
                      "small and stays on the GPU",
                      flag),
          ErrorKind::usage);
-  if (!profile.gpu && (o.offload == "all" || o.resident_blocks || o.cpu_blocks.value_or(0) > 0))
+  if (!profile.gpu &&
+      (o.offload == "all" || o.resident_blocks || o.cpu_blocks.value_or(0) > 0 || speculates(o)))
     fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
-                     o.offload == "all"  ? "--offload all"
-                     : o.resident_blocks ? "--resident-blocks"
-                                         : "--cpu-blocks"),
+                     o.offload == "all"             ? "--offload all"
+                     : o.resident_blocks            ? "--resident-blocks"
+                     : o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks"
+                                                    : "--speculative-blocks"),
          ErrorKind::usage);
   if (const char* flag = away_flag(o, layers);
       flag != nullptr && !copies_fast(profile) && profile.gpu)
@@ -88,6 +137,7 @@ void require_memory_wishes(const TrainOptions& o, const RunSetup& setup,
                     flag),
         ErrorKind::usage);
   require_blocks(o, layers);
+  require_speculation(o);
   if (o.recompute != "auto" && !can_rest_inputs(setup, profile) &&
       std::ranges::count(parse_recompute(o.recompute, layers), Recompute::block_on_host) > 0)
     fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay(setup, profile)),

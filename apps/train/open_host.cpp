@@ -38,11 +38,16 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
   const std::int64_t away = setup.config.n_layer - plan.choice.resident_blocks;
+  const bool speculated = plan.choice.speculative_blocks > 0;
   std::int64_t visiting = options.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
-  while (refused && visiting > 0) {
-    visiting /= 2;
+  while (refused && (visiting > 0 || plan.choice.speculative_blocks > 0)) {
     Plan other = plan;
-    other.choice.cpu_blocks = away - visiting;
+    // First without a second copy of state that visits the GPU, then with less of it.
+    if (plan.choice.speculative_blocks == 0) {
+      visiting /= 2;
+      other.choice.cpu_blocks = away - visiting;
+    }
+    other.choice.speculative_blocks = 0;
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
                                ranks.rank());
     // Gradients and weights need places there to come and go.
@@ -53,6 +58,8 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     plan = std::move(other);
   }
   std::string text = warning;
+  if (speculated && plan.choice.speculative_blocks == 0)
+    text += "; no update begins under the backward pass";
   if (!options.cpu_blocks && plan.choice.cpu_blocks > 0)
     text += fmt::format("; the CPU updates the state of {} of {} blocks where it rests",
                         plan.choice.cpu_blocks, away);

@@ -84,6 +84,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--cpu-blocks", o.cpu_blocks,
            "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
            "as save time");
+  line.add(
+      "--speculative-blocks", o.speculative_blocks,
+      "Blocks, from the highest whose state visits the GPU, updated under the backward pass "
+      "already and once more in steps that clip; auto: as many as save time. For a second copy "
+      "of their state in host memory");
   line.add("--stream-chunk", o.stream_chunk,
            "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
            std::int64_t{1} << 30);

@@ -37,6 +37,7 @@ struct TrainOptions {
 
   std::string gpu_memory, host_memory;  ///< "11GiB"; empty: what the machine has
   std::string recompute = "auto", state_layout = "auto", gradients = "auto", offload = "auto";
+  std::string speculative_blocks = "0";  ///< or "auto"
   std::optional<std::int64_t> resident_blocks, cpu_blocks, stream_chunk, staging_chunks;
   bool plan = false, json = false;
 

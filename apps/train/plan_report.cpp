@@ -71,9 +71,14 @@ std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& 
 
 /// Whose state and inputs leave the device, and whose gradients do for the CPU's updates.
 std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std::int64_t layers) {
-  const std::int64_t visiting = layers - choice.resident_blocks - choice.cpu_blocks;
+  const std::int64_t visiting = choice.visiting_blocks();
   std::vector<std::string> parts;
-  if (visiting > 0) parts.push_back(fmt::format("state of {}", visiting));
+  if (visiting > 0)
+    parts.push_back(fmt::format(
+        "state of {}{}", visiting,
+        choice.speculative_blocks > 0
+            ? fmt::format(" ({} updated under the backward pass)", choice.speculative_blocks)
+            : std::string()));
   if (choice.cpu_blocks > 0)
     parts.push_back(fmt::format("gradients of {} (updated by the CPU)", choice.cpu_blocks));
   if (choice.rests_inputs())
@@ -222,6 +227,8 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (o.cpu_blocks.value_or(0) > 0)
     fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
          ErrorKind::usage);
+  if (o.speculative_blocks != "0")
+    fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
   // The machine and the model, without any division.
   TrainOptions alone = o;
   const TrainOptions usual;

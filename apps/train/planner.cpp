@@ -12,6 +12,7 @@
 #include "apps/train/sizes.h"
 #include "apps/train/state_forms.h"
 #include "apps/train/state_need.h"
+#include "apps/train/state_shares.h"
 
 namespace sluice {
 namespace {
@@ -25,7 +26,8 @@ class Planner {
         profile_(profile),
         ranks_(ranks),
         layers_(setup.config.n_layer),
-        budgets_(budgets_of(o, profile)) {
+        budgets_(budgets_of(o, profile)),
+        shares_(o, setup, profile, budgets_) {
     require_memory_wishes(o, setup, profile);
   }
 
@@ -56,24 +58,26 @@ class Planner {
     Staging staging{};
   };
 
-  MemoryChoice choice_of(const StagedForm& form, std::int64_t resident,
-                         std::int64_t cpu = 0) const {
+  MemoryChoice choice_of(const StagedForm& form, std::int64_t resident, std::int64_t cpu = 0,
+                         std::int64_t speculative = 0) const {
     MemoryChoice choice{
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = form.layout,
         .narrow_gradients = form.narrow_gradients,
         .resident_blocks = resident,
         .cpu_blocks = cpu,
+        .speculative_blocks = speculative,
         .staging = form.staging};
     return choice;
   }
 
   /// Of the rank with most of it, each for itself.
-  Need state_at(const StagedForm& form, std::int64_t resident, std::int64_t cpu = 0) const {
+  Need state_at(const StagedForm& form, std::int64_t resident, std::int64_t cpu = 0,
+                std::int64_t speculative = 0) const {
+    const MemoryChoice choice = choice_of(form, resident, cpu, speculative);
     Need most;
     for (const int rank : ranks_) {
-      const MemoryPlan plan =
-          plan_state(o_, setup_, choice_of(form, resident, cpu), profile_.workspace, rank);
+      const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, rank);
       most.device = std::max(most.device, plan.high_water);
       most.host = std::max(most.host, plan.host);
     }
@@ -96,7 +100,10 @@ class Planner {
     if (!can_stream()) return need;
     need.none = state_at(form, 0);
     need.one = layers_ > 1 ? state_at(form, 1) : need.all;
-    if (!shares_cpu()) return need;
+    if (shares_.speculates())
+      need.second =
+          (state_at(form, 0, 0, layers_).host - need.none.host) / static_cast<std::size_t>(layers_);
+    if (!shares_.uses_cpu()) return need;
     const Need shared = state_at(form, 0, layers_);
     need.desk = shared.host - need.none.host;
     need.ring = need.none.device - shared.device;
@@ -104,10 +111,6 @@ class Planner {
   }
 
   bool can_stream() const { return sluice::can_stream(o_, profile_); }
-
-  bool shares_cpu() const {
-    return can_stream() && o_.cpu_blocks.value_or(can_share_cpu(o_, setup_, profile_) ? 1 : 0) > 0;
-  }
 
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_;
@@ -157,51 +160,6 @@ class Planner {
     return {static_cast<std::size_t>(device), static_cast<std::size_t>(host)};
   }
 
-  StepTime time_of(const MemoryChoice& choice, const StateNeed& state) const {
-    const Need need = state.with(choice.resident_blocks, 0, layers_);
-    // What is there besides is a copy of a checkpoint.
-    const auto away = static_cast<double>(need.host - state.all.host);
-    const std::int64_t blocks_away = std::max<std::int64_t>(1, layers_ - choice.resident_blocks);
-    const double by_cpu =
-        away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
-    const double width = static_cast<double>(size_of(setup_.precision.dtype));
-    const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
-    // What the device holds for good is weights, gradients, state and the places of the ring.
-    const double gradients = parameters * (choice.narrow_gradients ? 2 : 4);
-    const double resident =
-        std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
-    return predict_step(setup_.config, choice,
-                        {.batch = share_of(o_),
-                         .seq_len = setup_.trainer.seq_len,
-                         .dtype = setup_.precision.dtype,
-                         .resident_state = resident,
-                         .streamed_state = away - by_cpu,
-                         .cpu_state = by_cpu,
-                         .share = o_.zero == 1 ? 1.0 / static_cast<double>(o_.dp.value_or(1)) : 1,
-                         .shards = shards_of(o_, profile_)},
-                        profile_);
-  }
-
-  /// Of the blocks whose state is on the host, how many the CPU updates. More of them shorten the
-  /// wait for copies and lengthen that for the CPU; a little is not worth the trouble.
-  std::int64_t best_share(MemoryChoice choice, const StateNeed& state) const {
-    if (o_.cpu_blocks || !shares_cpu()) return o_.cpu_blocks.value_or(0);
-    const auto seconds = [&](std::int64_t blocks) {
-      choice.cpu_blocks = blocks;
-      return time_of(choice, state).total();
-    };
-    std::int64_t least = 0, most = layers_ - choice.resident_blocks;
-    while (least < most) {
-      const std::int64_t middle = (least + most) / 2;
-      if (seconds(middle) <= seconds(middle + 1))
-        most = middle;
-      else
-        least = middle + 1;
-    }
-    constexpr double a_little = 0.99;
-    return seconds(least) < a_little * seconds(0) ? least : 0;
-  }
-
   /// By the predicted seconds of a step.
   using Estimates = std::multimap<double, MemoryChoice>;
 
@@ -228,19 +186,20 @@ class Planner {
     bool forced = false;
     for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
       const auto fits = [&](std::int64_t cpu) {
-        const Need need = state.with(resident, cpu, layers_) + passing;
         choice.cpu_blocks = cpu;
+        choice.speculative_blocks = shares_.speculative_blocks(choice, passing, state);
+        const Need need = state.with(resident, cpu, choice.speculative_blocks, layers_) + passing;
         note(choice, need);
         return excess(need) <= slack && host_holds(need.host);
       };
       const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
       const bool without_desk = fits(least);
-      const bool without_ring = !o_.cpu_blocks && shares_cpu() && fits(away);
+      const bool without_ring = !o_.cpu_blocks && shares_.uses_cpu() && fits(away);
       if (!without_desk && !without_ring) continue;
-      const bool best = fits(best_share(choice, state));
-      if (!best) choice.cpu_blocks = without_desk ? least : away;
+      const bool best = fits(shares_.cpu_blocks(choice, passing, state));
+      if (!best) fits(without_desk ? least : away);
       if (best || without_desk || !forced)
-        estimates.emplace(time_of(choice, state).total(), choice);
+        estimates.emplace(shares_.time_of(choice, state).total(), choice);
       if (best || without_desk) return;
       forced = true;
     }
@@ -249,11 +208,15 @@ class Planner {
   /// What takes less than a choice that was found to take too much.
   std::optional<MemoryChoice> lesser(MemoryChoice choice, const Need& need,
                                      const StateNeed& state) const {
-    const bool free = !o_.cpu_blocks && shares_cpu();
+    const bool free = !o_.cpu_blocks && shares_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // with fewer blocks resident the host would hold more still
-      if (!free || choice.cpu_blocks == 0) return {};
-      choice.cpu_blocks = 0;
+      if (shares_.may_stop_speculating(choice))
+        choice.speculative_blocks = 0;
+      else if (free && choice.cpu_blocks > 0)
+        choice.cpu_blocks = 0;
+      else
+        return {};
     } else if (choice.resident_blocks > least_resident()) {
       --choice.resident_blocks;
       if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
@@ -262,6 +225,7 @@ class Planner {
     } else {
       return {};
     }
+    choice.speculative_blocks = std::min(choice.speculative_blocks, choice.visiting_blocks());
     return choice;
   }
 
@@ -296,11 +260,11 @@ class Planner {
         const MemoryPlan memory = counted(choice);
         const Need need{memory.high_water, memory.host};
         if (excess(need) == 0)
-          return Plan{choice, memory, time_of(choice, state),
+          return Plan{choice, memory, shares_.time_of(choice, state),
                       budgets_.host_allowed - budgets_.host_reserve - need.host};
         note(choice, need);
         if (const auto less = lesser(choice, need, state))
-          left.emplace(time_of(*less, state).total(), *less);
+          left.emplace(shares_.time_of(*less, state).total(), *less);
       }
     }
     return {};
@@ -352,19 +316,9 @@ class Planner {
 
   /// What fits once the planner may choose all that flags have fixed.
   std::optional<std::string> without_flags() const {
-    TrainOptions free = o_;
-    free.micro_batch = free.recompute = free.state_layout = free.gradients = free.offload = "auto";
-    free.resident_blocks.reset();
-    free.cpu_blocks.reset();
-    free.stream_chunk.reset();
-    free.staging_chunks.reset();
-    const bool fixed = o_.micro_batch != "auto" || o_.recompute != "auto" ||
-                       o_.state_layout != "auto" || o_.gradients != "auto" ||
-                       o_.offload != "auto" || o_.resident_blocks || o_.cpu_blocks ||
-                       o_.stream_chunk || o_.staging_chunks;
-    if (!fixed) return {};
+    if (!fixes_memory(o_)) return {};
     try {
-      return to_flags(plan_run(free, setup_, profile_).chosen.choice);
+      return to_flags(plan_run(without_memory_flags(o_), setup_, profile_).chosen.choice);
     } catch (const Error&) {
       return {};
     }
@@ -376,6 +330,7 @@ class Planner {
   std::span<const int> ranks_;  ///< whose memory counts
   std::int64_t layers_;
   Budgets budgets_;
+  StateShares shares_;
   std::map<std::pair<std::int64_t, std::string>, Need> transients_;
   std::optional<MemoryChoice> nearest_;
   std::size_t nearest_excess_ = 0;

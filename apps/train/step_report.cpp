@@ -36,16 +36,18 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
 }
 
 nlohmann::ordered_json fields_of(const StepReport& report) {
-  return {{"forward_ms", report.forward},
-          {"backward_ms", report.backward},
-          {"update_ms", report.update},
-          {"cpu_update_ms", report.cpu_update},
-          {"stall_ms", report.stall},
-          {"communication_ms", report.communication},
-          {"communication_wait_ms", report.wait},
-          {"bytes_to_device", report.moved.to_device},
-          {"bytes_to_host", report.moved.to_host},
-          {"overlap", report.overlap()}};
+  nlohmann::ordered_json fields{{"forward_ms", report.forward},
+                                {"backward_ms", report.backward},
+                                {"update_ms", report.update},
+                                {"cpu_update_ms", report.cpu_update},
+                                {"stall_ms", report.stall},
+                                {"communication_ms", report.communication},
+                                {"communication_wait_ms", report.wait},
+                                {"bytes_to_device", report.moved.to_device},
+                                {"bytes_to_host", report.moved.to_host},
+                                {"overlap", report.overlap()}};
+  if (report.taken_back) fields["taken_back"] = *report.taken_back;
+  return fields;
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <vector>
 
 #include "engine/timeline.h"
@@ -21,6 +22,8 @@ struct StepReport {
   double communication = 0;  ///< reductions of gradients, from the first start to the last end
   double wait = 0;           ///< of it and of gathering weights: what was not hidden
   StreamedBytes moved{};
+  /// Updates had begun under the backward pass, and had to be done again; none: none had begun.
+  std::optional<bool> taken_back{};
 
   /// The share of the transfers that was hidden behind computing.
   double overlap() const { return transfer > 0 ? std::max(0.0, 1 - stall / transfer) : 1; }

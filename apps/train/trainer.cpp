@@ -71,16 +71,16 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
 }
 
 /// The gradients of all ranks.
-void Trainer::compute(const MicroBatches& batch) {
+void Trainer::compute(const MicroBatches& batch, std::optional<double> rate) {
   space_.forget_gradients();
   if (pipeline_ != nullptr)
     compute_in_pipeline(batch);
   else
-    compute_alone(batch);
+    compute_alone(batch, rate);
   ranks_.gradients.finish();
 }
 
-void Trainer::compute_alone(const MicroBatches& batch) {
+void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rate) {
   const auto piece = static_cast<std::size_t>(batch.rows * batch.seq_len);
   const auto upload = [&](std::size_t first) {
     if (first < batch.tokens.size())
@@ -98,6 +98,7 @@ void Trainer::compute_alone(const MicroBatches& batch) {
     if (first + piece >= batch.tokens.size()) {
       ranks_.optimizer.prefetch();
       ranks_.gradients.expect();
+      if (speculation_ != nullptr && rate) speculation_->begin(*rate, 1 / scaler_.scale());
     }
     {
       const Recorded span(&timeline_, "backward", Timeline::Lane::compute, tokens.stream());
@@ -133,7 +134,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
                   .probability = static_cast<float>(options_.dropout)}};
-  compute(micro_batches);
+  const std::int64_t refuted = speculation_ != nullptr ? speculation_->refuted() : 0;
+  compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
   // The update is launched before anybody waits for the norm: where the norm is not finite, the
   // kernels change nothing. Only a guard against spikes has to know the numbers first.
@@ -155,12 +157,16 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
     if (result.applied) {
       ranks_.optimizer.step(result.rate, factor);
       spikes_.keep(result.loss, result.gradient_norm);
+    } else if (speculation_ != nullptr) {
+      speculation_->abandon();
     }
   } else if (!finite) {
     ranks_.optimizer.retract();
   }
   spans_ = timeline_.take();
   result.report = report_of(spans_, moved());
+  if (speculation_ != nullptr)
+    result.report.taken_back = !result.applied || speculation_->refuted() > refuted;
   if (!finite) diagnose(micro_batches, result);
   scaler_.update(finite);
   return result;

@@ -12,6 +12,7 @@
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "optim/speculative_updates.h"
 #include "parallel/communicator_group.h"
 #include "parallel/data_parallel.h"
 
@@ -68,6 +69,8 @@ class Trainer {
 
   /// Where inputs of blocks rest; its copies are part of the reports of steps.
   void set_block_inputs(HostStack* inputs);
+  /// Updates that begin under the backward pass. With one replica and no pipeline alone.
+  void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
 
   std::int64_t micro_batch() const { return options_.micro_batch; }
   LossScaler& scaler() { return scaler_; }
@@ -80,8 +83,9 @@ class Trainer {
  private:
   Tensor forward(const Tensor& tokens, const Tensor& targets,
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
-  void compute(const MicroBatches& batch);
-  void compute_alone(const MicroBatches& batch);
+  /// `rate`: of the update that is going to follow; none: none is.
+  void compute(const MicroBatches& batch, std::optional<double> rate = {});
+  void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
   StreamedBytes moved();
   void diagnose(const MicroBatches& batch, TrainStep& result);
@@ -95,6 +99,7 @@ class Trainer {
   Pipeline* pipeline_;
   CommunicatorGroup* tensor_;
   HostStack* block_inputs_ = nullptr;
+  SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive

@@ -28,6 +28,9 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
   const auto layers = static_cast<std::int64_t>(choice.recompute.size());
   options.first_on_host = matrices_from(parameters, choice.resident_blocks, layers);
   options.first_by_cpu = matrices_from(parameters, layers - choice.cpu_blocks, layers);
+  if (choice.speculative_blocks > 0)
+    options.first_speculative =
+        matrices_from(parameters, layers - choice.cpu_blocks - choice.speculative_blocks, layers);
   options.host = host;
   return options;
 }
@@ -199,6 +202,11 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
     trainer.set_block_inputs(&*block_inputs);
   }
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
+  if (choice.speculative_blocks > 0) {
+    check(ranks.control->size() == 1, "gradients of several ranks are final after backward alone");
+    speculation.emplace(space, *optimizer);
+    trainer.set_speculation(&*speculation);
+  }
   if (!options.async_save || options.no_save || ranks.rank() > 0) return;
   copy.bytes = bytes_of_checkpoint(options, setup, choice);
   const DevicePtr& place = setup.device == DeviceKind::cuda ? host.ordinary : device;

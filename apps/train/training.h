@@ -49,6 +49,7 @@ struct Training {
   Partition partition;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
+  std::optional<SpeculativeUpdates> speculation;
   std::optional<ModelNorm> norm;
   DataParallel parallel;
   std::optional<Pipeline> pipeline;

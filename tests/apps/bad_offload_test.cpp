@@ -33,7 +33,8 @@ struct Folder : TempDir {
 TEST_CASE("a run on the CPU that is told to offload is refused by the flag", "[bad_offload]") {
   const Folder in;
   for (const char* program : {"train_gpt2", "plan"})
-    for (const std::string wish : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"}) {
+    for (const std::string wish : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1",
+                                   "--speculative-blocks 1", "--speculative-blocks auto"}) {
       INFO(program << " " << wish);
       const ProgramResult result = run_program(program, in.flags(wish));
       CHECK(result.exit_code == 2);
@@ -64,6 +65,25 @@ TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offlo
   CHECK_THAT(refused("--cpu-blocks 5 --resident-blocks 8"), Contains("of 12 blocks 4"));
   refused("--cpu-blocks 1 --offload off");
   refused("--cpu-blocks 1 --optimizer adafactor");
+}
+
+TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {
+  const auto refused = [](const std::string& wishes) {
+    std::istringstream text("--model gpt2 --device-profile 3090 --host-memory 16GiB " + wishes);
+    const ProgramResult result =
+        run_program("plan", {std::istream_iterator<std::string>(text), {}});
+    CHECK(result.exit_code == 2);
+    CHECK(count_lines(result.err) == 1);
+    CHECK_THAT(result.err, Contains("--speculative-blocks"));
+    return result.err;
+  };
+  for (const std::string text : {"-1", "two", "2x", "1.5", "99999999999999999999"})
+    CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));
+  refused("--speculative-blocks 1 --offload off");
+  refused("--speculative-blocks auto --optimizer adafactor");
+  for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2", "--pipeline 1f1b"})
+    refused("--speculative-blocks auto " + ranks);
+  refused("--speculative-blocks 2 --gpus 4");
 }
 
 TEST_CASE("an empty budget is no size", "[bad_offload]") {

@@ -216,7 +216,7 @@ TEST_CASE("state on the host is left as it is by a step that is computed twice",
     TrainingTask task = small_task(dtype);
     const MemoryChoice choice =
         offloaded(task.resident(dtype == DType::bf16 ? StateLayout::split : StateLayout::fp32), 1,
-                  3000, 2, 1);
+                  3000, 2, 1, 1);
     for (const Overflow& overflow : overflows) {
       if (std::string(overflow.place).find("layernorm") == std::string::npos &&
           std::string(overflow.place).find("weight") == std::string::npos)

@@ -18,12 +18,13 @@
 namespace sluice::test {
 namespace {
 
-constexpr std::uint64_t seeds = 4;
+constexpr std::uint64_t seeds = 5;
 
 /// Of three blocks the state of two is on the host; of one of them, or of both, the CPU updates it
-/// there.
+/// there; every other time all others are updated under the backward pass.
 MemoryChoice streaming(const TrainingTask& task, StateLayout layout, std::uint64_t seed = 0) {
-  return offloaded(task.resident(layout), 1, 3000, 2, static_cast<std::int64_t>(seed % 3));
+  const auto by_cpu = static_cast<std::int64_t>(seed % 3);
+  return offloaded(task.resident(layout), 1, 3000, 2, by_cpu, seed % 4 < 2 ? 2 - by_cpu : 0);
 }
 
 /// What a run holds, without what its steps have returned.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <span>
 
 #include "tests/support/gpu.h"
 #include "tests/support/training.h"
@@ -30,7 +31,7 @@ constexpr std::int64_t steps = 20;
 struct Placement {
   std::int64_t resident_blocks, chunk;
   int staging;
-  std::int64_t cpu_blocks = 0;
+  std::int64_t cpu_blocks = 0, speculative_blocks = 0;
 };
 /// Whole matrices, several chunks a matrix (with a shorter last one), and more places than chunks.
 const Placement placements[] = {
@@ -38,6 +39,12 @@ const Placement placements[] = {
 /// The CPU updates some blocks, all that are on the host, all that there are.
 const Placement shared_placements[] = {
     {0, 5000, 2, 1}, {1, 1600, 1, 2}, {0, std::int64_t{4} << 20, 4, 3}, {1, 3000, 64, 1}};
+/// Updates begin under the backward pass: of some blocks, of all, of those below the CPU's.
+const Placement speculative_placements[] = {{0, 5000, 2, 0, 1},
+                                            {0, 1600, 1, 0, 3},
+                                            {1, std::int64_t{4} << 20, 4, 0, 2},
+                                            {0, 3000, 3, 1, 1},
+                                            {0, 3000, 64, 0, 2}};
 
 /// A bound that some of the steps exceed and others do not: other precisions' norms are much like
 /// those of fp32 on the CPU.
@@ -63,7 +70,7 @@ std::pair<int, int> count_clipped(const TrainingRun& run, double bound) {
 
 /// Trains with all state on the device, then with every placement and another seed for each.
 void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64_t& seed,
-                      bool shared = false) {
+                      std::span<const Placement> among = placements, std::size_t step = 2) {
   CAPTURE(name_of(task.dtype), name_of(choice.layout), choice.narrow_gradients, choice.micro_batch,
           task.optimizer);
   task.grad_clip = dividing_norm(task);
@@ -72,21 +79,20 @@ void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64
   const auto [clipped, whole] = count_clipped(reference, task.grad_clip);
   CHECK(clipped >= 4);
   CHECK(whole >= 4);
-  const auto at = [&](std::uint64_t i) {
-    return shared ? shared_placements[i % 4] : placements[i % 5];
-  };
-  for (const Placement& placement : {at(seed), at(seed + (shared ? 1 : 2))}) {
+  const auto at = [&](std::uint64_t i) { return among[i % among.size()]; };
+  for (const Placement& placement : {at(seed), at(seed + step)}) {
     CAPTURE(seed, placement.resident_blocks, placement.chunk, placement.staging,
-            placement.cpu_blocks);
+            placement.cpu_blocks, placement.speculative_blocks);
     TrainingRun run(task,
                     offloaded(choice, placement.resident_blocks, placement.chunk, placement.staging,
-                              placement.cpu_blocks),
+                              placement.cpu_blocks, placement.speculative_blocks),
                     open_gpu(++seed));
     CHECK(run.training().optimizer->streams() ==
           (placement.resident_blocks + placement.cpu_blocks < 3));
     CHECK(run.training().optimizer->shares_cpu() == (placement.cpu_blocks > 0));
     CHECK(first_difference(run.train(steps), expected) == "");
     CHECK(run.training().optimizer->moved().to_device > 0);
+    CHECK(run.training().optimizer->refuted() == (placement.speculative_blocks > 0 ? clipped : 0));
   }
 }
 
@@ -115,7 +121,19 @@ TEST_CASE("the CPU's share of the updates changes no bit of a training", "[offlo
     const TrainingTask task{.dtype = dtype, .seq_len = 8};
     MemoryChoice choice = task.resident(layout);
     choice.narrow_gradients = narrow;
-    check_placements(task, choice, seed, true);
+    check_placements(task, choice, seed, shared_placements, 1);
+  }
+}
+
+TEST_CASE("updates that begin under the backward pass change no bit of a training", "[offload]") {
+  if (!have_gpu()) return;
+  std::uint64_t seed = 90;
+  for (const auto& [dtype, layout, narrow] : forms) {
+    const TrainingTask task{
+        .dtype = dtype, .batch_size = dtype == DType::bf16 ? 2 : 1, .seq_len = 8};
+    MemoryChoice choice = task.resident(layout);
+    choice.narrow_gradients = narrow;
+    check_placements(task, choice, seed, speculative_placements, 2);
   }
 }
 
@@ -125,7 +143,8 @@ TEST_CASE("state of SGD on the host changes no bit either", "[offload]") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool shared : {false, true}) {
       const TrainingTask task{.dtype = dtype, .seq_len = 8, .rate = 0.1, .optimizer = "sgd"};
-      check_placements(task, task.resident(), seed, shared);
+      check_placements(task, task.resident(), seed,
+                       shared ? std::span<const Placement>(shared_placements) : placements, 1);
     }
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t steps = 5;
 
 struct Opened {
-  std::int64_t cpu_blocks;
+  std::int64_t cpu_blocks, speculative_blocks;
   bool unpinned;
   RunBits bits;
 };
@@ -23,7 +23,7 @@ struct Opened {
 /// Opens the host memory of a run whose system pins less than `limit` bytes at a time, with so many
 /// bytes of its host's budget left, and trains in it.
 Opened open_and_train(std::size_t limit, std::size_t host_left,
-                      std::optional<std::int64_t> wish = {}) {
+                      std::optional<std::int64_t> wish = {}, std::int64_t speculative = 0) {
   const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
   const auto device = std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(1, limit),
                                                       std::size_t{64} << 20);
@@ -32,14 +32,15 @@ Opened open_and_train(std::size_t limit, std::size_t host_left,
   options.cpu_blocks = wish;
   const std::size_t workspace = device->runtime().workspace_bytes();
   Plan plan;
-  plan.choice = offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0));
+  plan.choice =
+      offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0), speculative);
   plan.memory = plan_memory(options, setup, plan.choice, workspace);
   plan.host_left = host_left;
   const HostMemory host = open_host(options, setup, *single_rank().control, device, plan);
   // What is told of the memory is still true.
   CHECK(plan.memory.host == plan_memory(options, setup, plan.choice, workspace).host);
   TrainingRun run(task, plan.choice, device, host);
-  return {plan.choice.cpu_blocks, host.unpinned, run.train(steps)};
+  return {plan.choice.cpu_blocks, plan.choice.speculative_blocks, host.unpinned, run.train(steps)};
 }
 
 }  // namespace
@@ -71,6 +72,34 @@ TEST_CASE("of what the system does not pin the CPU updates as much as it must", 
     const Opened opened = open_and_train(limit, left, wish);
     CHECK(opened.cpu_blocks == cpu_blocks);
     CHECK(opened.unpinned == unpinned);
+    CHECK(first_difference(opened.bits, expected) == "");
+  }
+}
+
+TEST_CASE("of what the system does not pin no second copy is kept", "[offload]") {
+  if (!have_gpu()) return;
+  const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
+  const RunBits expected =
+      TrainingRun(task, task.resident(StateLayout::split), open_gpu(1)).train(steps);
+  // Of each of two blocks, ten bytes a parameter once more, and the weights.
+  constexpr std::size_t block = 491520, second = block / 10 * 12, desk = 36864;
+  constexpr std::size_t plenty = std::size_t{1} << 20;
+  struct Row {
+    std::size_t limit;
+    std::optional<std::int64_t> wish;
+    std::int64_t cpu_blocks, speculative_blocks;
+  };
+  for (const auto& [limit, wish, cpu_blocks, speculative_blocks] :
+       {Row{4 * block + 2 * second, {}, 0, 2},
+        {3 * block + second, {}, 0, 0},
+        {2 * block, {}, 2, 0},
+        {3 * block + second, 0, 0, 0},
+        {2 * block + 2 * second + desk, 1, 1, 2}}) {
+    CAPTURE(limit, wish.value_or(-1));
+    const Opened opened = open_and_train(limit, plenty, wish, 2);
+    CHECK(opened.cpu_blocks == cpu_blocks);
+    CHECK(opened.speculative_blocks == speculative_blocks);
+    CHECK_FALSE(opened.unpinned);
     CHECK(first_difference(opened.bits, expected) == "");
   }
 }

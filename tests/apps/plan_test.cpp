@@ -52,8 +52,9 @@ struct PlanCase {
   std::int64_t sample;      ///< tokens
   double dropout = 0;
   const char* optimizer = "adamw";
-  std::int64_t seq_len = 0;  ///< 0: the context, or one less
-  std::int64_t cpu = 0;      ///< blocks that the CPU updates
+  std::int64_t seq_len = 0;      ///< 0: the context, or one less
+  std::int64_t cpu = 0;          ///< blocks that the CPU updates
+  std::int64_t speculative = 0;  ///< blocks that are updated under the backward pass
 };
 
 constexpr auto f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
@@ -113,6 +114,11 @@ const PlanCase cases[] = {
     {even(3), bf16, whole, 2, 1, "block+host", 1, usual, 4, 0, 12, 0, "adamw", 0, 2},
     {odd(4), f32, whole, 6, 3, "none", 0, 2000, 3, 0, 0, 0.1, "adamw", 0, 4},
     {odd(3), f16, StateLayout::int8, 2, 2, "block", 0, 777, 1, 30, 5, 0, "adamw", 0, 1},
+    // Updates begin under the backward pass: some, all, those below the CPU's.
+    {even(4), bf16, split, 4, 1, "gelu", 1, 3000, 2, 40, 0, 0, "adamw", 0, 0, 2},
+    {even(3), f32, whole, 2, 2, "block", 0, usual, 4, 0, 12, 0, "adamw", 0, 0, 3},
+    {odd(4), bf16, StateLayout::bf16m, 6, 3, "none", 0, 2000, 3, 0, 0, 0.1, "adamw", 0, 1, 1},
+    {odd(3), f16, whole, 2, 1, "block+host", 1, 777, 1, 30, 5, 0, "adamw", 0, 0, 1},
 };
 
 /// A case as options, setup and choice.
@@ -140,6 +146,7 @@ struct Planned {
                        std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
     choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
     choice.cpu_blocks = c.cpu;
+    choice.speculative_blocks = c.speculative;
   }
 
   /// Updates, each followed by what the program does between two: a validation, a sample.
@@ -166,7 +173,7 @@ DevicePtr open(DeviceKind kind, std::size_t bytes) {
 void check_case(const PlanCase& c, DeviceKind kind) {
   CAPTURE(static_cast<int>(kind), c.config.n_embd, c.config.n_layer, name_of(c.dtype),
           name_of(c.layout), c.batch, c.micro_batch, c.recompute, c.resident, c.chunk, c.staging,
-          c.validation, c.sample, c.optimizer, c.cpu);
+          c.validation, c.sample, c.optimizer, c.cpu, c.speculative);
   const Planned planned(c, kind);
   const std::size_t workspace = open(kind, 20 << 20)->runtime().workspace_bytes();
   const MemoryPlan plan = plan_memory(planned.options, planned.setup, planned.choice, workspace);

@@ -196,7 +196,9 @@ TEST_CASE("a spike changes nothing of state that rests on the host", "[guards]")
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const TrainingTask task = small_task(dtype);
     const StateLayout layout = dtype == DType::bf16 ? StateLayout::split : StateLayout::fp32;
-    skip_spike(task, offloaded(task.resident(layout), 1, 3000, 2, 1), DeviceKind::cuda);
+    for (const std::int64_t speculative : {0, 1})
+      skip_spike(task, offloaded(task.resident(layout), 1, 3000, 2, 1, speculative),
+                 DeviceKind::cuda);
   }
 }
 

@@ -95,9 +95,10 @@ MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch
 }
 
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
-                       int staging, std::int64_t cpu_blocks) {
+                       int staging, std::int64_t cpu_blocks, std::int64_t speculative_blocks) {
   choice.resident_blocks = resident_blocks;
   choice.cpu_blocks = cpu_blocks;
+  choice.speculative_blocks = speculative_blocks;
   choice.staging = {.chunk = chunk, .places = staging};
   return choice;
 }

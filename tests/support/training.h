@@ -42,7 +42,8 @@ struct TrainingTask {
 
 /// The same with the state of all but the lowest blocks on the host.
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
-                       int staging, std::int64_t cpu_blocks = 0);
+                       int staging, std::int64_t cpu_blocks = 0,
+                       std::int64_t speculative_blocks = 0);
 
 /// What one of several ranks gets of a batch of so many rows.
 Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows);

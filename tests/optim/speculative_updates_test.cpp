@@ -1,0 +1,154 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <optional>
+
+#include "engine/autograd.h"
+#include "optim/optimizer.h"
+#include "tests/support/devices.h"
+#include "tests/support/gpu.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
+
+// Updates that begin before a step's gradients are all there, against those of an optimizer that
+// waits and has all of its state on the device.
+
+namespace sluice {
+namespace {
+
+using test::random_values;
+
+struct Matrices {
+  std::vector<Tensor> tensors{4};
+  std::vector<Parameter> parameters;
+  ParameterSpace space;
+  std::unique_ptr<Optimizer> optimizer;
+  Tensor scale;
+
+  /// `from`: the first matrix whose updates are speculative; empty: all state is on the device.
+  Matrices(const DevicePtr& device, DType working, const std::string& from)
+      : parameters{{"a", {64, 80}, Initial::normal(0.5), &tensors[0]},
+                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1]},
+                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2]},
+                   {"d", {66, 65}, Initial::normal(0.5), &tensors[3]}},
+        space(parameters, device, working, ParameterSpace::Use::training,
+              {.layout = working == DType::bf16 ? StateLayout::split : StateLayout::fp32,
+               .chunk = 2000,
+               .first_on_host = from.empty() ? "" : "b",
+               .first_speculative = from,
+               .host = make_host_memory(device, 1 << 20, 1 << 20)}),
+        optimizer(make_adamw(space, {}, 2)) {
+    space.initialize(3);
+  }
+
+  DType dtype() const { return accumulator_of(space.working().dtype()); }
+
+  /// Gradients from the last matrix to the first, of which the optimizer is told where somebody has
+  /// guessed the scale.
+  void backward(std::uint64_t seed, std::optional<double> guess) {
+    optimizer->finish();
+    space.forget_gradients();
+    if (guess) optimizer->speculate(1e-2, *guess);
+    for (std::size_t i = tensors.size(); i > 0; --i) {
+      const auto& slot = space.slots()[i - 1];
+      const auto target = leaf_gradient_target(*slot.tensor, dtype());
+      const Tensor gradient = Tensor::from_host(space.device(), slot.shape, dtype(),
+                                                random_values(slot.size, 10 * seed + i));
+      std::vector<std::byte> bytes(gradient.bytes());
+      gradient.copy_bytes_to(bytes);
+      target.tensor.copy_bytes_from(bytes);
+      // The last one is left to the step.
+      if (guess && i > 2) optimizer->speculate_down_to(slot.offset);
+    }
+  }
+  void step(double factor) {
+    scale = Tensor::from_host(space.device(), {1}, dtype(), std::vector{factor});
+    optimizer->step(1e-2, scale);
+    if (!std::isfinite(factor)) optimizer->retract();
+  }
+
+  std::vector<std::vector<std::byte>> all() {
+    std::vector<std::vector<std::byte>> bytes;
+    const auto add = [&](const Tensor& tensor) {
+      tensor.copy_bytes_to(bytes.emplace_back(tensor.bytes()));
+    };
+    optimizer->settle();
+    add(space.working());
+    add(test::flat_weights(space));
+    for (std::size_t field = 0; field < 2; ++field)
+      add(test::flat_state(space, *optimizer, field));
+    return bytes;
+  }
+};
+
+struct Step {
+  double factor;
+  std::optional<double> guess{};
+};
+
+/// Right and wrong guesses, factors that are not finite, and steps of which nobody was told.
+const std::vector<Step> steps{{1, 1},      {0.5, 1}, {0.25, 0.25}, {1, 1}, {double(NAN), 1},
+                              {1, 1},      {0.5, 1}, {0.5, 1},     {1},    {double(NAN)},
+                              {0.5, 0.25}, {1, 1},   {0.25},       {1, 1}, {INFINITY, 1},
+                              {0.125, 1}};
+
+void check_steps(const DevicePtr& reference, const DevicePtr& device, DType working,
+                 const std::string& from) {
+  Matrices here(reference, working, ""), ahead(device, working, from);
+  std::int64_t refuted = 0;
+  std::uint64_t seed = 0;
+  for (const auto& [factor, guess] : steps) {
+    CAPTURE(seed, factor, guess.value_or(-1));
+    here.backward(++seed, {});
+    here.step(factor);
+    ahead.backward(seed, guess);
+    ahead.step(factor);
+    refuted += guess && *guess != factor;
+    CHECK(ahead.optimizer->refuted() == refuted);
+    // Sometimes the next step finds the updates of this one under way.
+    if (seed % 3 == 0) CHECK((here.all() == ahead.all()));
+  }
+  CHECK((here.all() == ahead.all()));
+  CHECK(here.optimizer->updates() == ahead.optimizer->updates());
+}
+
+}  // namespace
+
+TEST_CASE("updates that begin before a step change no bit, right or wrong", "[speculation]") {
+  for (const DeviceKind kind : test::device_kinds())
+    for (const DType working : {DType::f32, DType::bf16, DType::f16})
+      for (const std::string from : {"b", "c", "d"})
+        for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+          CAPTURE(static_cast<int>(kind), name_of(working), from, seed);
+          const auto device = [&](std::uint64_t at) {
+            return kind == DeviceKind::cuda ? test::open_gpu(at) : make_cpu_device(64 << 20);
+          };
+          check_steps(device(9), device(seed), working, from);
+        }
+}
+
+TEST_CASE("what was speculated on and never stepped leaves no trace", "[speculation]") {
+  for (const DeviceKind kind : test::device_kinds())
+    for (const DType working : {DType::f32, DType::bf16})
+      for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+        CAPTURE(static_cast<int>(kind), name_of(working), seed);
+        Matrices it(kind == DeviceKind::cuda ? test::open_gpu(seed) : make_cpu_device(64 << 20),
+                    working, "b");
+        it.backward(1, 1);
+        it.step(1);
+        const auto before = it.all();
+        it.backward(2, 1);
+        it.optimizer->speculate_down_to(0);
+        it.optimizer->abandon();
+        std::vector<std::byte> weights(it.space.working().bytes());
+        it.space.working().copy_bytes_to(weights);
+        CHECK((weights == before.front()));
+        CHECK((it.all() == before));
+        it.backward(3, 1);
+        it.space.working().copy_bytes_to(weights);
+        CHECK((weights != before.front()));  // they are being changed already
+        it.step(double(NAN));
+        CHECK((it.all() == before));
+      }
+}
+
+}  // namespace sluice
