@@ -145,6 +145,7 @@ void Optimizer::prefetch() {
 
 void Optimizer::speculate(double rate, double gradient_scale) {
   if (speculative_.empty()) return;
+  check(!speculating_, "what was speculated on has neither been stepped nor abandoned");
   finish();
   prefetch();
   const double factor = speculative_scale_.dtype() == DType::f64
@@ -167,7 +168,9 @@ void Optimizer::speculate_down_to(std::int64_t begin) {
 }
 
 void Optimizer::abandon() {
-  if (std::exchange(speculating_, false)) ring_->abandon();
+  if (!std::exchange(speculating_, false)) return;
+  ring_->abandon();
+  ++taken_back_;
 }
 
 /// Waits for what the gradients are multiplied by.
@@ -178,7 +181,7 @@ void Optimizer::judge(const Tensor& gradient_scale) {
   step_.gradient_scale = gradient_scale ? gradient_scale.view() : View{};
   const double factor = gradient_scale ? gradient_scale.item() : 1;
   if (factor == speculative_factor_) return keep();
-  ++refuted_;
+  ++taken_back_;
   if (std::isfinite(factor)) {
     ring_->take_back();
     again_ = true;

@@ -52,9 +52,9 @@ class Optimizer {
   bool streams() const { return ring_.has_value(); }
   /// Whether the CPU updates some of it.
   bool shares_cpu() const { return desk_.has_value(); }
-  /// How many steps have refuted what was speculated.
-  std::int64_t refuted() const { return refuted_; }
-  /// Bytes moved by the round that was finished last.
+  /// How often what was speculated on has been undone.
+  std::int64_t taken_back() const { return taken_back_; }
+  /// Bytes moved by the round of updates that ended last.
   StreamedBytes moved() const;
 
   /// Updates done so far; set when resuming.
@@ -107,7 +107,7 @@ class Optimizer {
   bool speculating_ = false;  ///< since the last step
   std::size_t next_speculative_ = 0;
   bool again_ = false;  ///< speculative chunks are among what is pending
-  std::int64_t refuted_ = 0;
+  std::int64_t taken_back_ = 0;
   std::int64_t updates_ = 0;
   Timeline* timeline_ = nullptr;
 };

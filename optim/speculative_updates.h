@@ -23,8 +23,7 @@ class SpeculativeUpdates {
   void begin(double rate, double gradient_scale);
   /// No step follows: weights and state are as they were.
   void abandon() { optimizer_.abandon(); }
-  /// Steps that were taken back.
-  std::int64_t refuted() const { return optimizer_.refuted(); }
+  std::int64_t taken_back() const { return optimizer_.taken_back(); }
 
  private:
   void complete(std::size_t slot);

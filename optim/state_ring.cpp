@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -138,7 +139,8 @@ void StateRing::done() {
   last_turn_[item] = turn_;
   ++taken_;
   ++turn_;
-  if (finished()) last_moved_ = moved_;
+  // After the speculative items alone more may come.
+  if (finished() && taken_ > speculative_.size()) last_moved_ = moved_;
   prefetch();
 }
 
@@ -151,7 +153,7 @@ void StateRing::rewind() {
 void StateRing::begin() {
   fetched_ = taken_ = 0;
   order_.resize(items_.size());
-  moved_ = {};
+  last_moved_ = std::exchange(moved_, {});
 }
 
 void StateRing::keep() {
@@ -168,6 +170,7 @@ void StateRing::take_back() {
 
 void StateRing::abandon() {
   check(taken_ <= speculative_.size(), "a round was given up after updates that cannot be undone");
+  if (taken_ == 0) return;
   settle();
   for (std::size_t item = 0; item < taken_; ++item)
     restore_weights(item);

@@ -56,15 +56,15 @@ class StateRing {
   /// They are what they were: they come once more at the end of this round, the last one first, and
   /// the weights are as they were when they have come.
   void take_back();
-  /// Gives a round up in which no other items have been taken: items and weights are what they
-  /// were. Waits for that.
+  /// Gives a round up in which none but speculative items have been taken: they and the weights are
+  /// what they were. Waits for that.
   void abandon();
   /// Forgets what was fetched, since the host's copy is about to be written to.
   void forget();
   /// Waits until everything rests on the host.
   void settle();
 
-  /// By the round that was finished last.
+  /// By the round that ended last.
   const StreamedBytes& moved() const { return last_moved_; }
 
  private:

@@ -185,13 +185,14 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
 
   const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
-  const CpuShare cpu(ShardSize(config, work.shards.ranks), choice, work, profile);
+  const ShardSize size(config, work.shards.ranks);
+  const CpuShare cpu(size, choice, work, profile);
   // Inputs of blocks, each hidden by one block's passes.
   const auto resting =
       static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
   const double input = rows * embedding * width, block = rows * forward.layer / rate;
   const double inputs = micro_batches * resting * input;
-  const Speculation early(ShardSize(config, work.shards.ranks), choice, work);
+  const Speculation early(size, choice, work);
   time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state + inputs +
                                                    std::max(cpu.down + early.saved, cpu.up));
   if (resting > 0)
@@ -204,9 +205,10 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
                                       (rest + cpu.down) / profile.to_host_rate) +
                              resting * input / profile.to_host_rate;
     const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
-    const double late = streaming - time.forward / micro_batches - wait.forward +
-                        early.late(backward, static_cast<double>(config.n_layer),
-                                   resting * input / profile.to_device_rate, profile);
+    const double late = streaming - time.forward / micro_batches - wait.forward;
+    // An update waits for its copies in the course of the pass: nothing after it hides that.
+    time.stall += early.late(backward, static_cast<double>(config.n_layer),
+                             resting * input / profile.to_device_rate, profile);
     time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});
   }
   return time;

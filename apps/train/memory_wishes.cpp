@@ -20,7 +20,7 @@ bool speculates(const TrainOptions& o) {
   return speculative_blocks(o).value_or(1) > 0;
 }
 
-/// The flag that keeps state off the GPU; null: none does.
+/// The flag that wants state off the GPU; null: none does.
 const char* away_flag(const TrainOptions& o, std::int64_t layers) {
   if (o.offload == "all") return "--offload all";
   if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
@@ -36,9 +36,9 @@ void require_speculation(const TrainOptions& o) {
   };
   if (o.offload == "off") refuse("with --offload off no state visits the GPU");
   const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
-  if (ranks > 1 || o.pipelined())
+  if (ranks > 1 || o.pipelined() || o.scaling)
     refuse(
-        "where several ranks work on a model, gradients are complete after the backward pass "
+        "among several ranks and in a pipeline gradients are complete after the backward pass "
         "alone; leave it out");
 }
 

@@ -86,8 +86,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "as save time");
   line.add(
       "--speculative-blocks", o.speculative_blocks,
-      "Blocks, from the highest whose state visits the GPU, updated under the backward pass "
-      "already and once more in steps that clip; auto: as many as save time. For a second copy "
+      "Blocks at most, from the highest whose state visits the GPU, updated under the backward "
+      "pass already, and again in steps that clip; auto: as many as save time. Takes a second copy "
       "of their state in host memory");
   line.add("--stream-chunk", o.stream_chunk,
            "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,

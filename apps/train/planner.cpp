@@ -100,9 +100,11 @@ class Planner {
     if (!can_stream()) return need;
     need.none = state_at(form, 0);
     need.one = layers_ > 1 ? state_at(form, 1) : need.all;
-    if (shares_.speculates())
-      need.second =
-          (state_at(form, 0, 0, layers_).host - need.none.host) / static_cast<std::size_t>(layers_);
+    if (shares_.speculates()) {
+      const Need all = state_at(form, 0, 0, layers_);
+      need.guess = all.device - need.none.device;
+      need.second = (all.host - need.none.host) / static_cast<std::size_t>(layers_);
+    }
     if (!shares_.uses_cpu()) return need;
     const Need shared = state_at(form, 0, layers_);
     need.desk = shared.host - need.none.host;
@@ -185,16 +187,24 @@ class Planner {
                    const StateNeed& state, std::size_t slack) {
     bool forced = false;
     for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-      const auto fits = [&](std::int64_t cpu) {
-        choice.cpu_blocks = cpu;
-        choice.speculative_blocks = shares_.speculative_blocks(choice, passing, state);
-        const Need need = state.with(resident, cpu, choice.speculative_blocks, layers_) + passing;
+      const auto holds = [&] {
+        const Need need =
+            state.with(resident, choice.cpu_blocks, choice.speculative_blocks, layers_) + passing;
         note(choice, need);
         return excess(need) <= slack && host_holds(need.host);
       };
+      const auto fits = [&](std::int64_t cpu) {
+        choice.cpu_blocks = cpu;
+        choice.speculative_blocks = 0;
+        choice.speculative_blocks = shares_.still_speculative(choice);
+        if (!holds()) return false;
+        choice.speculative_blocks = shares_.speculative_blocks(choice, passing, state);
+        if (!holds()) choice.speculative_blocks = 0;
+        return true;
+      };
       const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
       const bool without_desk = fits(least);
-      const bool without_ring = !o_.cpu_blocks && shares_.uses_cpu() && fits(away);
+      const bool without_ring = shares_.may_do_without_ring() && fits(away);
       if (!without_desk && !without_ring) continue;
       const bool best = fits(shares_.cpu_blocks(choice, passing, state));
       if (!best) fits(without_desk ? least : away);
@@ -220,12 +230,14 @@ class Planner {
     } else if (choice.resident_blocks > least_resident()) {
       --choice.resident_blocks;
       if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
-    } else if (free && ring && host_holds(need.host + state.desk)) {
+    } else if (shares_.may_do_without_ring() && ring && host_holds(need.host + state.desk)) {
       choice.cpu_blocks = layers_ - choice.resident_blocks;
+    } else if (shares_.may_stop_speculating(choice)) {
+      choice.speculative_blocks = 0;
     } else {
       return {};
     }
-    choice.speculative_blocks = std::min(choice.speculative_blocks, choice.visiting_blocks());
+    choice.speculative_blocks = shares_.still_speculative(choice);
     return choice;
   }
 

@@ -125,7 +125,9 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
   TrainOptions alone = o;
   alone.dp = 1;
   alone.zero = 0;
-  const MemoryPlan held = plan_state(alone, setup, chosen.choice, profile.workspace);
+  MemoryChoice once = chosen.choice;  // without second copies of any state
+  once.speculative_blocks = 0;
+  const MemoryPlan held = plan_state(alone, setup, once, profile.workspace);
   // What the planner counts as passing through an update, so that one rank's time is the plan's.
   const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
   const double gradient_and_weight = parameters * ((chosen.choice.narrow_gradients ? 2 : 4) +

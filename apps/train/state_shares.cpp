@@ -72,7 +72,8 @@ std::int64_t StateShares::cpu_blocks(MemoryChoice choice, const Need& passing,
     choice.speculative_blocks = most_speculative(choice, passing, state);
     return time_of(choice, state).total();
   };
-  return fewest(layers_ - choice.resident_blocks, seconds);
+  const std::int64_t away = layers_ - choice.resident_blocks;
+  return fewest(away - std::min(speculative_.value_or(0), away), seconds);
 }
 
 /// As far as the flag and the host's memory allow.

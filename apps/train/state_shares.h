@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -25,9 +26,18 @@ class StateShares {
   /// the trouble.
   std::int64_t cpu_blocks(MemoryChoice choice, const Need& passing, const StateNeed& state) const;
 
+  /// The CPU may take all that the device has no room for: nothing was said of either share.
+  bool may_do_without_ring() const {
+    return !o_.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
+  }
+
   bool speculates() const { return speculative_ != 0; }
   bool may_stop_speculating(const MemoryChoice& choice) const {
     return !speculative_ && choice.speculative_blocks > 0;
+  }
+  /// Of a choice that has been changed: no more than visit the device, and what the flag says.
+  std::int64_t still_speculative(const MemoryChoice& choice) const {
+    return std::min(speculative_.value_or(choice.speculative_blocks), choice.visiting_blocks());
   }
   /// What the flag says; auto: what saves most, and no more, since they take memory of the host.
   std::int64_t speculative_blocks(MemoryChoice choice, const Need& passing,

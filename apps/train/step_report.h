@@ -22,7 +22,7 @@ struct StepReport {
   double communication = 0;  ///< reductions of gradients, from the first start to the last end
   double wait = 0;           ///< of it and of gathering weights: what was not hidden
   StreamedBytes moved{};
-  /// Updates had begun under the backward pass, and had to be done again; none: none had begun.
+  /// What had begun under the backward pass was undone; none: updates do not begin there.
   std::optional<bool> taken_back{};
 
   /// The share of the transfers that was hidden behind computing.

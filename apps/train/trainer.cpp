@@ -134,11 +134,12 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
                   .probability = static_cast<float>(options_.dropout)}};
-  const std::int64_t refuted = speculation_ != nullptr ? speculation_->refuted() : 0;
+  const std::int64_t taken_back = speculation_ != nullptr ? speculation_->taken_back() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
   // The update is launched before anybody waits for the norm: where the norm is not finite, the
-  // kernels change nothing. Only a guard against spikes has to know the numbers first.
+  // kernels change nothing. A guard against spikes has to know the numbers first, and speculation
+  // what it would have been given.
   if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
   result.gradient_norm = space_.gradient_norm();
   // Those of all micro-batches of all ranks, in the order of the batch; zeros of ranks that do not
@@ -165,8 +166,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   }
   spans_ = timeline_.take();
   result.report = report_of(spans_, moved());
-  if (speculation_ != nullptr)
-    result.report.taken_back = !result.applied || speculation_->refuted() > refuted;
+  if (speculation_ != nullptr) result.report.taken_back = speculation_->taken_back() > taken_back;
   if (!finite) diagnose(micro_batches, result);
   scaler_.update(finite);
   return result;

@@ -81,7 +81,7 @@ TEST_CASE("updates begin under the backward pass where that can be, and so many"
     CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));
   refused("--speculative-blocks 1 --offload off");
   refused("--speculative-blocks auto --optimizer adafactor");
-  for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2", "--pipeline 1f1b"})
+  for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2", "--pipeline 1f1b", "--scaling"})
     refused("--speculative-blocks auto " + ranks);
   refused("--speculative-blocks 2 --gpus 4");
 }

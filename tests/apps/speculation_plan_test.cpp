@@ -81,6 +81,38 @@ TEST_CASE("what begins early takes only memory that is left", "[planner]") {
   CHECK(plan_with(rate, " --speculative-blocks auto", least).choice.speculative_blocks == 0);
 }
 
+TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]") {
+  const auto at = [](const std::string& wishes, std::size_t device) {
+    return plan_with(rate, " --resident-blocks 1 --cpu-blocks 0 --offload auto" + wishes +
+                               " --gpu-memory " + std::to_string(device));
+  };
+  const std::size_t least = need_of(at(blocks(0), 1 << 30), true).device;
+  CHECK(at(" --speculative-blocks auto", 1 << 30).choice.speculative_blocks > 0);
+  for (const std::size_t device : {least, least + 64, least + 4096})
+    CHECK(need_of(at(" --speculative-blocks auto", device), true).device <= device);
+}
+
+TEST_CASE("early updates that must be are in the plan, or it is refused", "[planner]") {
+  const std::size_t least = need_of(plan_with(rate, blocks(0)), true).host;
+  const auto with_cpu = [](const std::string& wishes, std::size_t host) {
+    const TrainOptions options = parsed(shape + budget(1 << 30, host, true) + wishes);
+    DeviceProfile profile = machine(true);
+    profile.host_rate = 1e12;
+    profile.to_device_rate = profile.to_host_rate = rate / 10;
+    return plan_run(options, resolve_shape(options, true, profile.capability, profile.name),
+                    profile)
+        .chosen;
+  };
+  CHECK(with_cpu(blocks(0), 1 << 30).choice.cpu_blocks == 4);
+  for (int i = 1; i <= 4; ++i) {
+    const Plan some = with_cpu(blocks(i), 1 << 30);
+    CHECK(some.choice.speculative_blocks == i);
+    CHECK(some.choice.cpu_blocks <= 4 - i);
+    CHECK_THAT(error_message([&] { with_cpu(blocks(i), least); }),
+               Catch::Contains("--speculative-blocks " + std::to_string(i)));
+  }
+}
+
 TEST_CASE("a plan with early updates is counted, and found again by its flags", "[planner]") {
   for (const std::string wishes : {" --speculative-blocks auto", " --speculative-blocks 3",
                                    " --cpu-blocks 2 --speculative-blocks 1"}) {
