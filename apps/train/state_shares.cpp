@@ -69,7 +69,7 @@ std::int64_t StateShares::cpu_blocks(MemoryChoice choice, const Need& passing,
   if (o_.cpu_blocks || !uses_cpu()) return o_.cpu_blocks.value_or(0);
   const auto seconds = [&](std::int64_t blocks) {
     choice.cpu_blocks = blocks;
-    choice.speculative_blocks = most_speculative(choice, passing, state);
+    choice.speculative_blocks = speculative_blocks(choice, passing, state);
     return time_of(choice, state).total();
   };
   const std::int64_t away = layers_ - choice.resident_blocks;

@@ -81,6 +81,27 @@ TEST_CASE("what begins early takes only memory that is left", "[planner]") {
   CHECK(plan_with(rate, " --speculative-blocks auto", least).choice.speculative_blocks == 0);
 }
 
+TEST_CASE("no plan takes longer for early updates that may be", "[planner]") {
+  int early = 0;
+  for (const double copies : {1e9, 2e9, rate, 5e9})
+    for (const double host_rate : {0.0, 1e9, 5e9, 2e10, 1e12}) {
+      const auto plan_for = [&](const std::string& wishes) {
+        const TrainOptions options = parsed(shape + budget(1 << 30, 1 << 30, true) + wishes);
+        DeviceProfile profile = machine(true);
+        profile.host_rate = host_rate;
+        profile.to_device_rate = profile.to_host_rate = copies;
+        return plan_run(options, resolve_shape(options, true, profile.capability, profile.name),
+                        profile)
+            .chosen;
+      };
+      CAPTURE(copies, host_rate);
+      const Plan may = plan_for(" --speculative-blocks auto");
+      CHECK(may.time.total() <= plan_for(blocks(0)).time.total() / 0.99);
+      early += may.choice.speculative_blocks > 0 ? 1 : 0;
+    }
+  CHECK(early > 2);
+}
+
 TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]") {
   const auto at = [](const std::string& wishes, std::size_t device) {
     return plan_with(rate, " --resident-blocks 1 --cpu-blocks 0 --offload auto" + wishes +
