@@ -1,6 +1,7 @@
 #include "apps/train/step_report.h"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 // What a step's spans come to.
 
@@ -30,6 +31,20 @@ TEST_CASE("what interrupts a pass is no part of it", "[report]") {
   CHECK(report.overlap() == Approx(1 - 5.5 / 13));
   CHECK(report.moved.to_device == 7);
   CHECK(report.moved.to_host == 9);
+}
+
+TEST_CASE("an update under the backward pass is no part of it, and its undoing is told",
+          "[report]") {
+  StepReport report = report_of({{"backward", Lane::compute, 0, 20},
+                                 {"stall", Lane::compute, 5, 1},
+                                 {"update", Lane::compute, 6, 3}},
+                                {});
+  CHECK(report.backward == 20 - 1 - 3);
+  CHECK_FALSE(fields_of(report).contains("taken_back"));
+  for (const bool undone : {false, true}) {
+    report.taken_back = undone;
+    CHECK(fields_of(report).at("taken_back") == undone);
+  }
 }
 
 }  // namespace sluice::test

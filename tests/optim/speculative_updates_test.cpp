@@ -2,7 +2,6 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/autograd.h"
 #include "optim/optimizer.h"
 #include "tests/support/devices.h"
 #include "tests/support/gpu.h"
@@ -14,8 +13,6 @@
 
 namespace sluice {
 namespace {
-
-using test::random_values;
 
 struct Matrices {
   std::vector<Tensor> tensors{4};
@@ -40,8 +37,6 @@ struct Matrices {
     space.initialize(3);
   }
 
-  DType dtype() const { return accumulator_of(space.working().dtype()); }
-
   /// Gradients from the last matrix to the first, of which the optimizer is told where somebody has
   /// guessed the scale.
   void backward(std::uint64_t seed, std::optional<double> guess) {
@@ -50,34 +45,19 @@ struct Matrices {
     if (guess) optimizer->speculate(1e-2, *guess);
     for (std::size_t i = tensors.size(); i > 0; --i) {
       const auto& slot = space.slots()[i - 1];
-      const auto target = leaf_gradient_target(*slot.tensor, dtype());
-      const Tensor gradient = Tensor::from_host(space.device(), slot.shape, dtype(),
-                                                random_values(slot.size, 10 * seed + i));
-      std::vector<std::byte> bytes(gradient.bytes());
-      gradient.copy_bytes_to(bytes);
-      target.tensor.copy_bytes_from(bytes);
+      test::set_gradient(space, slot, test::random_values(slot.size, 10 * seed + i));
       // The last one is left to the step.
       if (guess && i > 2) optimizer->speculate_down_to(slot.offset);
     }
   }
   void step(double factor) {
-    scale = Tensor::from_host(space.device(), {1}, dtype(), std::vector{factor});
+    scale = Tensor::from_host(space.device(), {1}, accumulator_of(space.working().dtype()),
+                              std::vector{factor});
     optimizer->step(1e-2, scale);
     if (!std::isfinite(factor)) optimizer->retract();
   }
 
-  std::vector<std::vector<std::byte>> all() {
-    std::vector<std::vector<std::byte>> bytes;
-    const auto add = [&](const Tensor& tensor) {
-      tensor.copy_bytes_to(bytes.emplace_back(tensor.bytes()));
-    };
-    optimizer->settle();
-    add(space.working());
-    add(test::flat_weights(space));
-    for (std::size_t field = 0; field < 2; ++field)
-      add(test::flat_state(space, *optimizer, field));
-    return bytes;
-  }
+  auto all() { return test::everything(space, *optimizer); }
 };
 
 struct Step {

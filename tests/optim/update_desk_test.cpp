@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "engine/autograd.h"
 #include "optim/optimizer.h"
 #include "tests/support/devices.h"
 #include "tests/support/gpu.h"
@@ -38,30 +37,13 @@ struct Matrices {
   void step(std::uint64_t seed, double scale) {
     space.forget_gradients();
     const DType dtype = accumulator_of(space.working().dtype());
-    for (const auto& slot : space.slots()) {
-      const auto target = leaf_gradient_target(*slot.tensor, dtype);
-      const Tensor gradient =
-          Tensor::from_host(space.device(), slot.shape, dtype, random_values(slot.size, seed++));
-      std::vector<std::byte> bytes(gradient.bytes());
-      gradient.copy_bytes_to(bytes);
-      target.tensor.copy_bytes_from(bytes);
-    }
+    for (const auto& slot : space.slots())
+      test::set_gradient(space, slot, random_values(slot.size, seed++));
     scale_ = Tensor::from_host(space.device(), {1}, dtype, std::vector{scale});
     optimizer->step(1e-2, scale_);
     optimizer->finish();
   }
-  std::vector<std::vector<std::byte>> all() {
-    std::vector<std::vector<std::byte>> bytes;
-    const auto add = [&](const Tensor& tensor) {
-      tensor.copy_bytes_to(bytes.emplace_back(tensor.bytes()));
-    };
-    optimizer->settle();
-    add(space.working());
-    add(test::flat_weights(space));
-    for (std::size_t field = 0; field < optimizer->fields(space.slots()[0]).size(); ++field)
-      add(test::flat_state(space, *optimizer, field));
-    return bytes;
-  }
+  auto all() { return test::everything(space, *optimizer); }
 
  private:
   Tensor scale_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/autograd.h"
 #include "optim/optimizer.h"
 
 // What a ParameterSpace and an Optimizer hold, wherever and however it is stored, as one flat
@@ -44,6 +45,29 @@ inline Tensor flat_state(const ParameterSpace& space, Optimizer& optimizer, std:
   return flat_copy(space, dtype, [&](const auto& slot, std::span<std::byte> out) {
     optimizer.read_state(slot, field, 0, out);
   });
+}
+
+/// What the model computes with, the weights and every field of the state, once all is at rest.
+inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& space,
+                                                      Optimizer& optimizer) {
+  optimizer.settle();
+  std::vector<Tensor> tensors{space.working(), flat_weights(space)};
+  for (std::size_t field = 0; field < optimizer.fields(space.slots().front()).size(); ++field)
+    tensors.push_back(flat_state(space, optimizer, field));
+  std::vector<std::vector<std::byte>> bytes;
+  for (const Tensor& tensor : tensors)
+    tensor.copy_bytes_to(bytes.emplace_back(tensor.bytes()));
+  return bytes;
+}
+
+/// Puts a gradient where a backward pass would.
+inline void set_gradient(const ParameterSpace& space, const ParameterSpace::Slot& slot,
+                         const std::vector<double>& values) {
+  const DType dtype = accumulator_of(space.working().dtype());
+  const Tensor gradient = Tensor::from_host(space.device(), slot.shape, dtype, values);
+  std::vector<std::byte> bytes(gradient.bytes());
+  gradient.copy_bytes_to(bytes);
+  leaf_gradient_target(*slot.tensor, dtype).tensor.copy_bytes_from(bytes);
 }
 
 /// The gradients, which lie in one buffer unless they are summed in 16 bits.
