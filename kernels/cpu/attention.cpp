@@ -28,16 +28,20 @@ struct OnlineSoftmax {
   /// Replaces scores[row, 0..keys) by exp(score - maximum), the rest of the row by 0, and returns
   /// the factor by which earlier results of this row shrink.
   A absorb(A* scores, std::int64_t row, std::int64_t keys) {
+    // Whole registers: the compiler's loop for what is left over would take one at a time.
+    const std::int64_t computed = padded_width(keys);
+    std::fill(scores + keys, scores + computed, -std::numeric_limits<A>::infinity());
     A top = maximum[row];
-    for (std::int64_t j = 0; j < keys; ++j)
-      top = std::max(top, scores[j]);
+#pragma omp simd reduction(max : top)
+    for (std::int64_t j = 0; j < computed; ++j)
+      top = scores[j] > top ? scores[j] : top;
     A total = 0;
 #pragma omp simd reduction(+ : total)
-    for (std::int64_t j = 0; j < keys; ++j) {
+    for (std::int64_t j = 0; j < computed; ++j) {
       scores[j] = fast_exp(scores[j] - top);
       total += scores[j];
     }
-    std::fill(scores + keys, scores + attention_tile, A{0});
+    std::fill(scores + computed, scores + attention_tile, A{0});
     const A shrink = fast_exp(maximum[row] - top);
     maximum[row] = top;
     sum[row] = sum[row] * shrink + total;
@@ -73,12 +77,14 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
     const std::int64_t keys = std::min(attention_tile, positions - key);
     load_transposed(key_transposed, k + key * stride, stride, keys, width);
     load_rows(value, ld, v + key * stride, stride, keys, width, attention_tile);
+    const bool diagonal = key == first;
     std::fill(scores, scores + attention_tile * attention_tile, A{0});
     tile_multiply(scores, attention_tile, query, {ld, 1}, key_transposed, attention_tile,
-                  attention_tile, attention_tile, width);
+                  attention_tile, attention_tile, width,
+                  diagonal ? Triangle::lower_product : Triangle::none);
     for (std::int64_t i = 0; i < rows; ++i) {
       A* row = scores + i * attention_tile;
-      const std::int64_t visible = key == first ? i + 1 : attention_tile;
+      const std::int64_t visible = diagonal ? i + 1 : attention_tile;
       const A shrink = softmax.absorb(row, i, visible);
       for (std::int64_t d = 0; d < ld; ++d)
         sum[i * ld + d] *= shrink;
@@ -89,7 +95,7 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
       }
     }
     tile_multiply(sum, ld, scores, {attention_tile, 1}, value, ld, attention_tile, ld,
-                  attention_tile);
+                  attention_tile, diagonal ? Triangle::lower_left : Triangle::none);
   }
   T* out = op.out.data<T>() + (b * positions + first) * channels + h * width;
   A* lse = op.log_sum_exp.data<A>() + (b * op.heads + h) * positions + first;

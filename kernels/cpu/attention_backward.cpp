@@ -94,18 +94,22 @@ class HeadBackward {
   void accumulate(std::int64_t query, std::int64_t key) {
     constexpr std::int64_t n = attention_tile;
     const std::int64_t rows = std::min(n, positions_ - query);
+    const bool diagonal = query == key;
+    const auto on_diagonal = [=](Triangle triangle) {
+      return diagonal ? triangle : Triangle::none;
+    };
     std::fill(probabilities_, probabilities_ + n * n, A{0});
     std::fill(grad_scores_, grad_scores_ + n * n, A{0});
     tile_multiply(probabilities_, n, query_ + query * ld_, {ld_, 1}, key_transposed_, n, n, n,
-                  width_);
+                  width_, on_diagonal(Triangle::lower_product));
     tile_multiply(grad_scores_, n, grad_out_ + query * ld_, {ld_, 1}, value_transposed_, n, n, n,
-                  width_);
+                  width_, on_diagonal(Triangle::lower_product));
     const A* lse = op_.log_sum_exp.data<A>() + (sample_ * op_.heads + head_) * positions_ + query;
     A factors[n];
     for (std::int64_t i = 0; i < n; ++i) {
       A* p = probabilities_ + i * n;
       A* ds = grad_scores_ + i * n;
-      const std::int64_t visible = i >= rows ? 0 : (query == key ? i + 1 : n);
+      const std::int64_t visible = i >= rows ? 0 : (diagonal ? i + 1 : n);
       const A log_sum = i < rows ? lse[i] : A{0};
       const A delta = delta_[query + i];
       if (op_.mask.active() && i < rows)
@@ -113,8 +117,10 @@ class HeadBackward {
                     key);
       else
         std::fill(factors, factors + n, A{1});
+      // Whole registers: the compiler's loop for what is left over would take one at a time.
+      const std::int64_t computed = padded_width(visible);
 #pragma omp simd
-      for (std::int64_t j = 0; j < visible; ++j) {
+      for (std::int64_t j = 0; j < computed; ++j) {
         const A probability = fast_exp(p[j] - log_sum);
         ds[j] = probability * (ds[j] * factors[j] - delta);
         p[j] = probability * factors[j];
@@ -122,10 +128,12 @@ class HeadBackward {
       std::fill(p + visible, p + n, A{0});
       std::fill(ds + visible, ds + n, A{0});
     }
-    tile_multiply(grad_value_, ld_, probabilities_, {1, n}, grad_out_ + query * ld_, ld_, n, ld_,
-                  n);
-    tile_multiply(grad_key_, ld_, grad_scores_, {1, n}, query_ + query * ld_, ld_, n, ld_, n);
-    tile_multiply(grad_query_ + query * ld_, ld_, grad_scores_, {n, 1}, key_, ld_, n, ld_, n);
+    tile_multiply(grad_value_, ld_, probabilities_, {1, n}, grad_out_ + query * ld_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::upper_left));
+    tile_multiply(grad_key_, ld_, grad_scores_, {1, n}, query_ + query * ld_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::upper_left));
+    tile_multiply(grad_query_ + query * ld_, ld_, grad_scores_, {n, 1}, key_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::lower_left));
   }
 
   /// `part` is 0 for q, 1 for k, 2 for v. The query tile already carries the score's scale, so

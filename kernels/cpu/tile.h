@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace sluice::cpu {
@@ -18,42 +19,61 @@ struct TileStrides {
   std::int64_t column;
 };
 
-/// Four rows by `registers` SIMD registers of the product, held in registers over the whole sum.
+/// Which elements of a product of causal attention's diagonal tile matter: there row i of the
+/// scores knows only the columns up to i.
+enum class Triangle {
+  none,           ///< all
+  lower_product,  ///< of the product those with column <= row; others may be left as they are
+  lower_left,     ///< of the left operand those with k <= row; the others are 0
+  upper_left,     ///< of the left operand those with k >= row; the others are 0
+};
+
+/// Rows whose sums are held in registers together: with two registers a row, sixteen sums hide the
+/// latency of a multiply-add.
+constexpr std::int64_t strip_rows = 8;
+
+/// A strip of rows by `registers` SIMD registers of the product, summed over k in [begin, end).
 template <int registers, class A>
 void tile_multiply_strip(A* c, std::int64_t ldc, const A* a, TileStrides strides, const A* b,
-                         std::int64_t ldb, std::int64_t depth) {
+                         std::int64_t ldb, std::int64_t begin, std::int64_t end) {
   using Vector = typename Simd<A>::type;
   constexpr int width = Simd<A>::width;
-  Vector sum[4][registers];
-  for (int i = 0; i < 4; ++i)
+  Vector sum[strip_rows][registers];
+  for (int i = 0; i < strip_rows; ++i)
     for (int j = 0; j < registers; ++j)
       sum[i][j] = *reinterpret_cast<const Vector*>(c + i * ldc + j * width);
-  for (std::int64_t k = 0; k < depth; ++k) {
-    for (int j = 0; j < registers; ++j) {
-      const Vector right = *reinterpret_cast<const Vector*>(b + k * ldb + j * width);
-      for (int i = 0; i < 4; ++i)
-        sum[i][j] += a[i * strides.row + k * strides.column] * right;
-    }
+  for (std::int64_t k = begin; k < end; ++k) {
+    Vector right[registers];
+    for (int j = 0; j < registers; ++j)
+      right[j] = *reinterpret_cast<const Vector*>(b + k * ldb + j * width);
+    for (int i = 0; i < strip_rows; ++i)
+      for (int j = 0; j < registers; ++j)
+        sum[i][j] += a[i * strides.row + k * strides.column] * right[j];
   }
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < strip_rows; ++i)
     for (int j = 0; j < registers; ++j)
       *reinterpret_cast<Vector*>(c + i * ldc + j * width) = sum[i][j];
 }
 
 /// c += a b for the small tiles of attention, all in cache. c: [rows, columns], b: [depth,
-/// columns], row-major; rows a multiple of 4, columns a multiple of Simd<A>::width.
+/// columns], row-major; rows a multiple of `strip_rows`, columns of Simd<A>::width.
 template <class A>
 void tile_multiply(A* c, std::int64_t ldc, const A* a, TileStrides strides, const A* b,
-                   std::int64_t ldb, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+                   std::int64_t ldb, std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                   Triangle triangle = Triangle::none) {
   constexpr int width = Simd<A>::width;
-  for (std::int64_t i = 0; i < rows; i += 4) {
+  for (std::int64_t i = 0; i < rows; i += strip_rows) {
     const A* left = a + i * strides.row;
     A* out = c + i * ldc;
+    const std::int64_t past = i + strip_rows;
+    const std::int64_t until =
+        triangle == Triangle::lower_product ? std::min(columns, past) : columns;
+    const std::int64_t begin = triangle == Triangle::upper_left ? i : 0;
+    const std::int64_t end = triangle == Triangle::lower_left ? std::min(depth, past) : depth;
     std::int64_t j = 0;
-    for (; j + 4 * width <= columns; j += 4 * width)
-      tile_multiply_strip<4>(out + j, ldc, left, strides, b + j, ldb, depth);
-    for (; j < columns; j += width)
-      tile_multiply_strip<1>(out + j, ldc, left, strides, b + j, ldb, depth);
+    for (; j + width < until; j += 2 * width)
+      tile_multiply_strip<2>(out + j, ldc, left, strides, b + j, ldb, begin, end);
+    if (j < until) tile_multiply_strip<1>(out + j, ldc, left, strides, b + j, ldb, begin, end);
   }
 }
 
