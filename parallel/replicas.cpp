@@ -2,25 +2,26 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "engine/io/section_sums.h"
 
 namespace sluice {
 namespace {
 
 std::uint32_t checksum(const Tensor& tensor) {
   constexpr std::int64_t piece = std::int64_t{1} << 20;
-  uLong sum = crc32_z(0, nullptr, 0);
+  std::uint32_t sum = 0;
   std::vector<std::byte> bytes;
   for (std::int64_t first = 0; first < tensor.size(); first += piece) {
     const Tensor part = tensor.slice(first, {std::min(piece, tensor.size() - first)});
     bytes.resize(part.bytes());
     part.copy_bytes_to(bytes);
-    sum = crc32_z(sum, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+    sum = crc32_of(bytes, sum);
   }
-  return static_cast<std::uint32_t>(sum);
+  return sum;
 }
 
 /// Of the slots for which counts(slot) holds, the same ones on all ranks.

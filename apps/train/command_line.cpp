@@ -93,9 +93,10 @@ struct CommandLine::Impl {
   }
 
   [[noreturn]] void unknown(const std::string& what, const std::string& name) const {
-    const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    const std::string flag = name.substr(0, name.find('='));
+    const std::string bare = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
     const std::string guess = nearest(kebab("--" + bare).substr(2));
-    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, printable(name),
+    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, printable(flag),
                      guess.empty() ? "" : fmt::format(" (did you mean --{}?)", guess)),
          ErrorKind::usage);
   }

@@ -1,12 +1,12 @@
 #include "apps/train/dataset.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "engine/io/file.h"
+#include "engine/io/section_sums.h"
 #include "engine/io/token_file.h"
 #include "kernels/base/error.h"
 
@@ -66,13 +66,12 @@ std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids)
 std::string fingerprint(const TokenSource& tokens) {
   constexpr std::int64_t stretch = 1 << 16;
   std::vector<std::int32_t> ids;
-  uLong sum = crc32(0, nullptr, 0);
+  std::uint32_t sum = 0;
   for (const std::int64_t at : {std::int64_t{0}, tokens.size() / 2, tokens.size() - stretch}) {
     const std::int64_t start = std::clamp<std::int64_t>(at, 0, tokens.size());
     ids.resize(static_cast<std::size_t>(std::min(stretch, tokens.size() - start)));
     tokens.read(start, ids);
-    sum = crc32(sum, reinterpret_cast<const Bytef*>(ids.data()),
-                static_cast<uInt>(ids.size() * sizeof(std::int32_t)));
+    sum = crc32_of(std::as_bytes(std::span(ids)), sum);
   }
   return fmt::format("{}-{:08x}", tokens.size(), sum);
 }

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <zlib.h>
 
 #include <algorithm>
 
 #include "apps/train/continued_plan.h"
 #include "apps/train/progress.h"
+#include "engine/io/section_sums.h"
 #include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
@@ -42,11 +42,9 @@ void require_schedule(const RunSetup& setup, Job& job) {
   if (!setup.pipeline) return;
   const Schedule& schedule = setup.pipeline->schedule;
   const std::string text = to_csv(schedule);
-  job.require_equal(
-      "pipeline schedule (--pipeline)",
-      fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
-                  schedule.micro_batches,
-                  crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size())));
+  job.require_equal("pipeline schedule (--pipeline)",
+                    fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
+                                schedule.micro_batches, crc32_of(std::as_bytes(std::span(text)))));
 }
 
 }  // namespace

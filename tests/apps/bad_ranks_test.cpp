@@ -46,7 +46,9 @@ TEST_CASE("flags that all ranks get wrong are refused once") {
   const Row rows[] = {
       {4, {{"--inject", "nonsense"}}, {"--inject nonsense", "rank=R,op=N,kind=K"}},
       {2, {{"--inject", "rank=1,op=2,kind=fire"}}, {"there is no kind 'fire'"}},
-      {4, {{"--bucketsize", "1MiB"}}, {"unknown flag '--bucketsize=1MiB'", "--bucket-size?"}},
+      {4,
+       {{"--bucketsize", "1MiB"}},
+       {"unknown flag '--bucketsize' (did you mean --bucket-size?)"}},
       {2, {{"--zero", "2"}}, {"--zero"}},
       {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
       {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
