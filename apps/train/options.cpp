@@ -117,7 +117,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       {"graph", "input"});
   line.add_size("--max-stash", o.max_stash,
                 "With --stash input: a rank's inputs beyond this rest in host memory");
-  line.add("--zero", o.zero, "1: each of them keeps a part of the optimizer state (ZeRO-1)", 0, 1);
+  line.add("--zero", o.zero, "1: each replica keeps a part of the optimizer state (ZeRO-1)", 0, 1);
   line.add_size("--bucket-size", o.bucket_size,
                 "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB");
   line.add_choice("--communication", o.communication,
@@ -131,9 +131,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "Seconds after which an operation that some rank does not join ends the job", 1, 1e6);
   line.add("--rank-files", o.rank_files,
            "Folder for what each rank was doing; default: a temporary one");
-  line.add("--inject", o.inject,
-           "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|throw|memory|skip|"
-           "mismatch|count|slow");
+  line.add(
+      "--inject", o.inject,
+      "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|abort|segfault|throw|"
+      "memory|skip|mismatch|count|type|slow");
 
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");
@@ -145,7 +146,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--keep", o.keep, "Checkpoints kept", 1);
   line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
-  line.add("--val-steps", o.val_steps, "Micro-batches per validation, of each rank", 1);
+  line.add("--val-steps", o.val_steps, "Micro-batches per validation, of each replica", 1);
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
   line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
   line.add("--prompt", o.prompt, "Text that samples continue");
@@ -162,7 +163,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--skip-batches", o.skip_batches,
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);
-  line.add("--deterministic", o.deterministic, "Equal bits for equal seeds; always so on the CPU");
+  line.add("--deterministic", o.deterministic,
+           "Equal bits for equal seeds: always so, there is no faster way to choose");
   line.allow_config_file();
 }
 

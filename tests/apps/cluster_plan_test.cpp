@@ -78,11 +78,6 @@ std::size_t counted(const ClusterTask& task, const ClusterWay& way) {
   return most;
 }
 
-Arguments words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 const std::string on_cpu =
     "--device cpu --n-layer 4 --n-head 4 --n-embd 32 --vocab-size 64 --context 16 --batch-size 8 ";
 

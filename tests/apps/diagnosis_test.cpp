@@ -267,28 +267,11 @@ TEST_CASE("a run whose weights are not finite saves nothing and ends with exit c
                                       Contains("weight h.1.ln_2.bias is not finite"));
   // Through the program: the first update takes the weights out of what fp32 can hold.
   const TempDir dir;
-  const ProgramResult result = run_program("train_gpt2", {"--n-layer",
-                                                          "1",
-                                                          "--n-head",
-                                                          "2",
-                                                          "--n-embd",
-                                                          "16",
-                                                          "--context",
-                                                          "16",
-                                                          "--batch-size",
-                                                          "2",
-                                                          "--steps",
-                                                          "9",
-                                                          "--lr",
-                                                          "1e39",
-                                                          "--warmup-steps",
-                                                          "0",
-                                                          "--save-every",
-                                                          "1",
-                                                          "--sample-tokens",
-                                                          "0",
-                                                          "--output",
-                                                          (dir.path() / "out").string()});
+  const ProgramResult result = run_program(
+      "train_gpt2",
+      words("--n-layer 1 --n-head 2 --n-embd 16 --context 16 --batch-size 2 --steps 9 --lr 1e39 "
+            "--warmup-steps 0 --save-every 1 --sample-tokens 0 --output " +
+            (dir.path() / "out").string()));
   CHECK(result.exit_code == 3);
   CHECK(count_lines(result.err) == 1);
   CHECK_THAT(result.err, Contains("nothing was saved at step 1: weight wte.weight is not finite"));

@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 
 #include "parallel/pipeline/schedule_text.h"
 #include "tests/support/fixture.h"
@@ -15,11 +14,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
-
-Arguments words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
 
 const std::string shape =
     "--device cpu --n-layer 4 --n-head 2 --n-embd 32 --vocab-size 64 --context 16 "

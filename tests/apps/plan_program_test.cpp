@@ -20,11 +20,6 @@ Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-Arguments words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 constexpr std::int64_t gib = std::int64_t{1} << 30;
 
 void check_json(const Json& json, std::int64_t device_budget) {

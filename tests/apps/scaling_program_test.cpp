@@ -21,11 +21,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-Arguments words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 const std::string h100 = "--model gpt2 --device-profile h100 --batch-size 64";
 
 Json json_of(const std::string& flags) {

@@ -357,32 +357,11 @@ TEST_CASE("a resumed run leaves out the batches that it is told to, and keeps to
 TEST_CASE("a program skips a spike, says so and counts it") {
   const TempDir dir;
   write_tokens(dir.path() / "t.bin", 900, 64);
-  const Arguments flags{"--n-layer",
-                        "1",
-                        "--n-head",
-                        "2",
-                        "--n-embd",
-                        "16",
-                        "--context",
-                        "16",
-                        "--vocab-size",
-                        "64",
-                        "--batch-size",
-                        "2",
-                        "--data",
-                        (dir.path() / "t.bin").string(),
-                        "--output",
-                        (dir.path() / "out").string(),
-                        "--steps",
-                        "8",
-                        "--skip-loss-spike",
-                        "0.001",
-                        "--skip-grad-spike",
-                        "0.001",
-                        "--spike-window",
-                        "2",
-                        "--max-bad-steps",
-                        "100"};
+  const Arguments flags = words(
+      "--n-layer 1 --n-head 2 --n-embd 16 --context 16 --vocab-size 64 --batch-size 2 --steps 8 "
+      "--skip-loss-spike 0.001 --skip-grad-spike 0.001 --spike-window 2 --max-bad-steps 100 "
+      "--data " +
+      (dir.path() / "t.bin").string() + " --output " + (dir.path() / "out").string());
   const std::string out = run_well("train_gpt2", flags);
   CHECK_THAT(out, Contains("standard deviations above") && Contains("skipped      "));
   std::int64_t skipped = 0;

@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "apps/train/tensor_report.h"
 #include "tests/support/fixture.h"
@@ -15,11 +14,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
-
-Arguments words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
 
 const std::string shape =
     "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 64 --vocab-size 96 --context 16 "

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -119,6 +121,11 @@ ProgramResult RunningProgram::finish(int limit_seconds) {
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   result.err = read_to_end(err_);
   return result;
+}
+
+Arguments words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 ProgramResult run_program(const std::string& name, const Arguments& arguments,

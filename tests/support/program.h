@@ -20,6 +20,9 @@ struct ProgramResult {
 
 using Arguments = std::vector<std::string>;
 
+/// The text cut at its spaces.
+Arguments words(const std::string& text);
+
 /// A program that has been started. It can go on until its standard output fills a small pipe,
 /// which nobody empties before finish(): a program that prints while it works is so held at a known
 /// place without any timing.
