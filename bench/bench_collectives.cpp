@@ -14,6 +14,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/progress.h"
+#include "apps/train/version.h"
 #include "bench/kernels/report.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/communicator.h"
@@ -282,7 +283,7 @@ nlohmann::ordered_json Bench::to_json() const {
                     {"bus_gb_per_s", row.bus_rate()}});
     if (options_.checked) rows.back()["wrong"] = row.wrong;
   }
-  return {{"commit", SLUICE_COMMIT},   {"transport", c_.backend()},   {"ranks", c_.size()},
+  return {{"commit", commit()},        {"transport", c_.backend()},   {"ranks", c_.size()},
           {"threads", cpu::threads()}, {"checked", options_.checked}, {"rows", rows}};
 }
 

@@ -12,6 +12,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/machine.h"
+#include "apps/train/version.h"
 #include "bench/kernels/calibration.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
@@ -190,7 +191,7 @@ int run(const Options& o) {
   std::ofstream file(o.json, std::ios::trunc);
   file << nlohmann::ordered_json{{"program", "sluice"},
                                  {"version", "0.1.0"},
-                                 {"commit", SLUICE_COMMIT},
+                                 {"commit", commit()},
                                  {"device", info.name},
                                  {"driver", info.driver},
                                  {"model", name_of(o)},

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/train/progress.h"
+#include "apps/train/version.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
@@ -109,7 +110,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
   impl_->app.allow_extras(true);  // reported here, with the nearest name
   impl_->app.option_defaults()->always_capture_default();
   impl_->app.set_help_flag("--help,-h", "Print this and exit");
-  impl_->app.set_version_flag("--version", name + " (Sluice) " SLUICE_VERSION,
+  impl_->app.set_version_flag("--version", name + " (Sluice) " + version(),
                               "Print the version and exit");
 }
 

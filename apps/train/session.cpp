@@ -28,6 +28,7 @@
 #include "apps/train/split_times.h"
 #include "apps/train/start_table.h"
 #include "apps/train/stop_signal.h"
+#include "apps/train/version.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/weights.h"
@@ -130,7 +131,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
 }
 
 void Session::require_agreement() {
-  job_.require_equal("program", SLUICE_VERSION);
+  job_.require_equal("program", version());
   job_.require_equal("validation data", setup_.data.val ? fingerprint(*setup_.data.val) : "none");
   const nlohmann::json identity = run_identity();
   for (const auto& [key, value] : identity.items())
@@ -191,7 +192,7 @@ void Session::run() {
                      .device_name = device_->runtime().info().name,
                      .output = output_});
   log("start", {{"version", 1},
-                {"program", "Sluice " SLUICE_VERSION},
+                {"program", std::string("Sluice ") + version()},
                 {"step", step_},
                 {"skipped_batches", training_.trainer.spikes().skipped_batches()},
                 {"steps", options_.steps},

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apps/train/version.h"
 #include "kernels/base/error.h"
 
 namespace sluice::bench {
@@ -135,7 +136,7 @@ Json to_json(const Machine& machine, Calibration& calibration, const std::vector
   return {
       {"program", "sluice"},      {"device", machine.device},
       {"driver", machine.driver}, {"threads", machine.threads},
-      {"commit", SLUICE_COMMIT},  {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
+      {"commit", commit()},       {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
       {"calibration", measured},  {"rows", list}};
 }
 
