@@ -12,7 +12,7 @@ namespace sluice::cpu {
 /// Queries and keys are taken in square tiles of this many positions.
 constexpr std::int64_t attention_tile = 64;
 
-/// The head width in scratch, padded so that a row is whole SIMD registers.
+/// The width of a head in scratch, or so many elements of a row, padded to whole SIMD registers.
 constexpr std::int64_t padded_width(std::int64_t width) {
   return (width + 15) / 16 * 16;
 }

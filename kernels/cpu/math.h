@@ -31,12 +31,14 @@ inline void store(T& to, Accumulator<T> value) {
     to = static_cast<T>(value);
 }
 
+/// Between these the exp of an fp32 number is a normal one.
+inline constexpr float lowest_exponent = -87.33654f;
+inline constexpr float highest_exponent = 88.72283f;
+
 /// exp for loops that the compiler vectorises: no branches, no calls. fp32 within 1.5 ulp between
 /// the ends of the normal range, past which it keeps the value at that end; NaN for NaN. Reduction
 /// by ln 2 in two parts and a polynomial of degree 6 (minimax coefficients of the Cephes library's
 /// expf).
-inline constexpr float lowest_exponent = -87.33654f;
-inline constexpr float highest_exponent = 88.72283f;
 inline float saturating_exp(float x) {
   // A NaN fails both comparisons, and makes NaN of the polynomial.
   const float raised = x < lowest_exponent ? lowest_exponent : x;

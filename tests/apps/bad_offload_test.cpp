@@ -20,18 +20,17 @@ struct Folder : TempDir {
 
   std::string out() const { return (path() / "out").string(); }
   Arguments flags(const std::string& more) const {
-    std::istringstream text(
+    return words(
         "--device cpu --n-layer 2 --n-head 2 --n-embd 64 --vocab-size 64 "
         "--context 512 --seq-len 4 --batch-size 1 --steps 2 --data " +
         (path() / "t.bin").string() + " --output " + out() + " " + more);
-    return {std::istream_iterator<std::string>(text), {}};
   }
 };
 
 /// What a plan says that is refused by a flag of these wishes.
 std::string refused(const std::string& wishes) {
-  std::istringstream text("--model gpt2 --device-profile 3090 --host-memory 16GiB " + wishes);
-  const ProgramResult result = run_program("plan", {std::istream_iterator<std::string>(text), {}});
+  const ProgramResult result = run_program(
+      "plan", words("--model gpt2 --device-profile 3090 --host-memory 16GiB " + wishes));
   CHECK(result.exit_code == 2);
   CHECK(count_lines(result.err) == 1);
   CHECK_THAT(result.err, Contains(wishes.substr(0, wishes.find(' '))));
