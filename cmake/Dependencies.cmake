@@ -35,25 +35,18 @@ target_include_directories(sluice_pcre2 SYSTEM INTERFACE ${PCRE2_INCLUDE})
 target_link_libraries(sluice_pcre2 INTERFACE ${PCRE2_LIBRARY})
 sluice_report(PCRE2 yes "")
 
-if(SLUICE_OPENMP)
-  find_package(OpenMP QUIET COMPONENTS CXX)
-endif()
-if(TARGET OpenMP::OpenMP_CXX)
-  sluice_report(OpenMP yes "${OpenMP_CXX_VERSION}")
-else()
-  sluice_report(OpenMP no "CPU kernels run on one thread")
-endif()
-
 # Not by find_package: Debian's dnnl package description insists on OpenCL, which its CPU library
-# does not need.
+# does not need. Its threads are OpenMP's, which has to be asked for one thread a product: the
+# kernels have threads of their own.
 if(SLUICE_ONEDNN)
+  find_package(OpenMP QUIET COMPONENTS CXX)
   find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp)
   find_library(DNNL_LIBRARY dnnl)
 endif()
-if(DNNL_INCLUDE AND DNNL_LIBRARY)
+if(DNNL_INCLUDE AND DNNL_LIBRARY AND TARGET OpenMP::OpenMP_CXX)
   add_library(sluice_onednn INTERFACE)
   target_include_directories(sluice_onednn SYSTEM INTERFACE ${DNNL_INCLUDE})
-  target_link_libraries(sluice_onednn INTERFACE ${DNNL_LIBRARY})
+  target_link_libraries(sluice_onednn INTERFACE ${DNNL_LIBRARY} OpenMP::OpenMP_CXX)
   sluice_report(oneDNN yes "${DNNL_LIBRARY}")
 else()
   sluice_report(oneDNN no "CPU matrix products use plain loops (slow): libdnnl-dev")

@@ -1,5 +1,7 @@
 #include "kernels/cpu/gemm_onednn.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
@@ -81,26 +83,26 @@ TilePrimitive make_primitive(const TileShape& s) {
   return p;
 }
 
+/// oneDNN plans and computes with OpenMP's threads, as many as the calling thread may start. A tile
+/// is the work of one.
+void use_one_thread() {
+  thread_local const bool done = (omp_set_num_threads(1), true);
+  static_cast<void>(done);
+}
+
 /// A memo of primitives: creating one costs as much as a small product. One per thread that
 /// issues products, so that it needs no lock. nullopt: this processor cannot do it.
 const std::optional<TilePrimitive>& primitive_for(const TileShape& shape) {
   thread_local std::unordered_map<TileShape, std::optional<TilePrimitive>, TileShapeHash> memo;
   const auto found = memo.find(shape);
   if (found != memo.end()) return found->second;
-#ifdef _OPENMP
-  // oneDNN plans a primitive for the threads it sees now; a tile is always computed by one.
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-#endif
+  use_one_thread();
   std::optional<TilePrimitive> made;
   try {
     made = make_primitive(shape);
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented) throw;
   }
-#ifdef _OPENMP
-  omp_set_num_threads(threads);
-#endif
   return memo.emplace(shape, std::move(made)).first->second;
 }
 
@@ -138,6 +140,7 @@ void run_tile(const Gemm& op, const TilePrimitive& p, std::int64_t row, std::int
   const View a = op.transpose_a ? block(op.a, 0, row) : block(op.a, row, 0);
   const View b = op.transpose_b ? block(op.b, column, 0) : block(op.b, 0, column);
   const View c = block(op.out, row, column);
+  use_one_thread();
   dnnl::stream stream(engine());
   std::unordered_map<int, Memory> arguments{
       {DNNL_ARG_SRC, Memory(p.a, engine(), a.address)},
@@ -186,12 +189,7 @@ bool run_grid(const Gemm& op) {
     const std::int64_t j = task / grid_m;
     run_tile(op, *primitives[i == grid_m - 1][j == grid_n - 1], i * tile_m, j * tile_n);
   };
-#ifdef _OPENMP
-  // Always inside a parallel region, a single tile too: there oneDNN keeps to one thread.
-#pragma omp parallel for schedule(dynamic, 1)
-#endif
-  for (std::int64_t task = 0; task < grid_m * grid_n; ++task)
-    tile(task);
+  parallel_for(grid_m * grid_n, tile);
   return true;
 }
 

@@ -1,39 +1,26 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <type_traits>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "kernels/cpu/thread_pool.h"
 
 namespace sluice::cpu {
 
-/// Threads that kernels use from now on; 0: all cores. For `main`.
-inline void set_threads(int threads) {
-#ifdef _OPENMP
-  omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
-#else
-  static_cast<void>(threads);
-#endif
-}
-inline int threads() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
-
-/// Calls body(i) for i in [0, count), spread over the OpenMP threads. Iterations must be
-/// independent of each other and of which thread runs them: that keeps results equal for any
-/// number of threads. Nothing else in the project names a thread library for kernels.
+/// Calls body(i) for i in [0, count), spread over the threads. Iterations must be independent of
+/// each other and of which thread runs them: that keeps results equal for any number of threads.
+/// The body must not throw.
 template <class Body>
 void parallel_for(std::int64_t count, Body&& body) {
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic, 1) if (count > 1)
-#endif
-  for (std::int64_t i = 0; i < count; ++i)
-    body(i);
+  if (count <= 1 || threads() == 1) {
+    for (std::int64_t i = 0; i < count; ++i)
+      body(i);
+    return;
+  }
+  using Bare = std::remove_reference_t<Body>;
+  const Task task = [](void* context, std::int64_t i) { (*static_cast<Bare*>(context))(i); };
+  run_on_threads(count, task, const_cast<std::remove_const_t<Bare>*>(std::addressof(body)));
 }
 
 /// Cuts [0, size) into pieces of `grain` and calls body(begin, end) for each.

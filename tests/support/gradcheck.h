@@ -1,9 +1,5 @@
 #pragma once
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -11,6 +7,7 @@
 #include <vector>
 
 #include "engine/tensor.h"
+#include "kernels/cpu/thread_pool.h"
 
 // What numeric tests share: data, arrays for kernels, thread counts, and the proof of gradients by
 // finite differences.
@@ -66,25 +63,8 @@ inline View view_of(std::vector<std::int32_t>& ids, std::initializer_list<std::i
   return {reinterpret_cast<std::byte*>(ids.data()), DType::i32, shape};
 }
 
-/// While it lives, kernels called here run on `count` threads; without OpenMP, on one.
-class ThreadCount {
- public:
-#ifdef _OPENMP
-  explicit ThreadCount(int count) : before_(omp_get_max_threads()) {
-    omp_set_num_threads(count);
-  }
-  ~ThreadCount() {
-    omp_set_num_threads(before_);
-  }
-#else
-  explicit ThreadCount(int) {}
-#endif
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  [[maybe_unused]] int before_ = 1;
-};
+/// While it lives, kernels called here run on that many threads.
+using ThreadCount = cpu::ThreadLimit;
 
 /// Whether `action` returns the same with 1, 2, 3, 4 and once more 2 threads.
 template <class Action>

@@ -69,8 +69,6 @@ RunningProgram::RunningProgram(const std::string& name, const Arguments& argumen
     ::dup2(in, STDIN_FILENO);
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
-    // On a busy machine threads that spin at barriers cost a hundred times the work itself.
-    ::setenv("OMP_WAIT_POLICY", "passive", 1);
     if (directory.empty() || ::chdir(directory.c_str()) == 0) ::execv(argv[0], argv.data());
     ::_exit(127);
   }
