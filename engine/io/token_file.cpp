@@ -115,11 +115,16 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   }
 }
 
-void TokenFileWriter::finish() {
+void TokenFileWriter::complete() {
   if (size_ == 0)
     fail(fmt::format("{} was not written: there are no tokens", file_.path().string()),
          ErrorKind::usage);
-  flush();
+  if (!buffer_.empty()) flush();
+  file_.complete();
+}
+
+void TokenFileWriter::finish() {
+  complete();
   file_.commit();
 }
 

@@ -57,18 +57,26 @@ std::string from_json(const json& entry) {
 
 }  // namespace
 
-CharTokenizer CharTokenizer::from_text(std::string_view text) {
-  if (text.empty())
-    fail("a character vocabulary cannot be made from an empty text", ErrorKind::usage);
+void CharTokenizer::Vocabulary::add(std::string_view text) {
   std::unordered_set<std::string_view> distinct;
   for (std::size_t at = 0; at < text.size();) {
     const auto symbol = first_symbol(text.substr(at));
     distinct.insert(symbol);
     at += symbol.size();
   }
-  std::vector<std::string> symbols(distinct.begin(), distinct.end());
-  std::sort(symbols.begin(), symbols.end());
-  return CharTokenizer(std::move(symbols));
+  symbols_.insert(distinct.begin(), distinct.end());
+}
+
+CharTokenizer::CharTokenizer(const Vocabulary& vocabulary)
+    : symbols_(vocabulary.symbols_.begin(), vocabulary.symbols_.end()) {
+  if (symbols_.empty())
+    fail("a character vocabulary cannot be made from an empty text", ErrorKind::usage);
+}
+
+CharTokenizer CharTokenizer::from_text(std::string_view text) {
+  Vocabulary vocabulary;
+  vocabulary.add(text);
+  return CharTokenizer(vocabulary);
 }
 
 CharTokenizer CharTokenizer::load(const std::filesystem::path& file) {
