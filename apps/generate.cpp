@@ -7,6 +7,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/dataset.h"
+#include "apps/train/encode_text.h"
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
 #include "kernels/cpu/parallel_for.h"
@@ -20,7 +21,7 @@ struct Options {
   std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
-  bool no_cache = false;
+  bool special = false, no_cache = false;
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -32,6 +33,7 @@ void declare(CommandLine& line, Options& o) {
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
+  line.add("--special", o.special, "<|endoftext|> in the prompt is the token of that name");
   line.add("--max-tokens", o.max_tokens, "New tokens at most");
   line.add("--stop", o.stop, "End when this text appears");
   line.add("--num", o.num, "Continuations", 1);
@@ -133,7 +135,8 @@ int run(const Options& o) {
   const auto tokenizer = load_tokenizer(o.tokenizer_dir.empty() ? o.model : o.tokenizer_dir);
   const auto end_of_text = tokenizer->end_of_text();
   const std::string prompt = read_prompt(o.prompt);
-  auto ids = tokenizer->encode(prompt);
+  require_special(*tokenizer, o.special);
+  auto ids = encode(*tokenizer, prompt, o.special);
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");

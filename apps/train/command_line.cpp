@@ -124,6 +124,12 @@ void CommandLine::add(const std::string& flag, std::string& value, const std::st
   impl_->app.add_option(flag, value, help)->group(impl_->heading);
 }
 
+void CommandLine::add(const std::string& flag, std::vector<std::string>& values,
+                      const std::string& help) {
+  // Its default, no value at all, could not be read back from a file.
+  impl_->app.add_option(flag, values, help)->group(impl_->heading)->default_str("");
+}
+
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
   auto* const option = impl_->app.add_flag(flag, value, help)->group(impl_->heading);
   // Without its default in words, the resolved configuration would say false.

@@ -24,6 +24,8 @@ class CommandLine {
 
   // `flag` is the long kebab-case name with its dashes; the value given beforehand is the default.
   void add(const std::string& flag, std::string& value, const std::string& help);
+  /// One value or several, with the flag given once or again. A file has ["a", "b"].
+  void add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   void add(const std::string& flag, bool& value, const std::string& help);
   void add(const std::string& flag, std::int64_t& value, const std::string& help,
            std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/train/encode_text.h"
 #include "apps/train/progress.h"
 #include "engine/host_memory.h"
 
@@ -62,7 +63,7 @@ std::string to_text(const MemoryByUse& bytes) {
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
   if (!setup.tokenizer) return {0};
   const Tokenizer& tokenizer = *setup.tokenizer;
-  if (!o.prompt.empty()) return tokenizer.encode(o.prompt);
+  if (!o.prompt.empty()) return encode(tokenizer, o.prompt, o.text.special);
   if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
   return {tokenizer.encode("\n").front()};
 }

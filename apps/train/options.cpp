@@ -23,13 +23,17 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--context", o.context, "Longest sequence; crops that of a loaded model", 1);
 
   line.group("Data");
-  line.add("--data", o.data, "Text file, .bin of uint16 ids, llm.c .bin, or prepare_data's folder");
-  line.add("--val-data", o.val_data, "The same, for validation; default: the last tenth of a text");
+  line.add(
+      "--data", o.data,
+      "Text files, .jsonl, .gz of them, folders, patterns, - for standard input; .bin of token "
+      "ids or prepare_data's folder");
+  line.add("--val-data", o.val_data, "The same, for validation; default: a tenth of the text");
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
                   {"auto", "bytes", "chars", "gpt2"});
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder with vocab.json + merges.txt or the like");
   line.add_choice("--data-order", o.data_order, "Order of the training sequences",
                   {"shuffled", "sequential"});
+  declare_text_options(line, o.text);
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/train/command_line.h"
+#include "apps/train/text_options.h"
 #include "models/gpt2/config.h"
 #include "parallel/mesh.h"
 
@@ -17,7 +19,8 @@ struct TrainOptions {
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
   std::optional<std::int64_t> vocab_size, context;
 
-  std::string data, val_data;
+  std::vector<std::string> data, val_data;
+  TextOptions text;
   std::string tokenizer = "auto", tokenizer_dir;
   std::string data_order = "shuffled";
 

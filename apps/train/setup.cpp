@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
+#include "apps/train/encode_text.h"
 #include "apps/train/model_folder.h"
 #include "models/gpt2/shard.h"
 #include "models/text/bpe_files.h"
@@ -17,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The text that ships with the program: its own documentation and sources.
-fs::path shipped_text() {
+std::string shipped_text() {
   fs::path text =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sluice/corpus.txt";
   if (!fs::exists(text))
     fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
                      text.string()),
          ErrorKind::usage);
-  return text;
+  return text.string();
 }
 
 void resolve_model(const TrainOptions& o, RunSetup& setup) {
@@ -55,7 +57,8 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
 
 /// Where the tokenizer comes from, in order: --tokenizer-dir, the model's folder, the folder of
 /// prepared data, the kind asked for.
-std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup) {
+std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup,
+                                             const DataInput& data) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
     if (o.tokenizer != "auto" && tokenizer->kind() != o.tokenizer)
       fail(fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}", from.string(),
@@ -67,18 +70,17 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
     return require_kind(load_tokenizer(o.tokenizer_dir), o.tokenizer_dir);
   if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder))
     return require_kind(load_tokenizer(setup.model_folder), setup.model_folder);
-  if (fs::is_directory(setup.data_path) && has_tokenizer(setup.data_path))
-    return require_kind(load_tokenizer(setup.data_path), setup.data_path);
+  if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
+    return require_kind(load_tokenizer(folder), folder);
   if (o.tokenizer == "gpt2" || (o.tokenizer == "auto" && preset(o.model)))
-    if (!is_token_data(setup.data_path))
+    if (data.text)
       fail(
           "the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
           "encoder.json "
           "and vocab.bpe); --tokenizer bytes works without files",
           ErrorKind::usage);
-  if (is_token_data(setup.data_path)) return nullptr;
-  if (o.tokenizer == "chars")
-    return std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_text(setup.data_path)));
+  if (!data.text) return nullptr;
+  if (o.tokenizer == "chars") return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
 }
 
@@ -167,12 +169,12 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   if (setup.data.train->size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
                      "smaller --batch-size or a shorter --seq-len",
-                     setup.data_path.string(), setup.data.train->size(), o.batch_size,
-                     trainer.seq_len, needed),
+                     setup.data_name, setup.data.train->size(), o.batch_size, trainer.seq_len,
+                     needed),
          ErrorKind::usage);
   if (setup.data.val && setup.data.val->size() < trainer.seq_len + 1) {
     if (!o.val_data.empty())
-      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data,
+      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data.front(),
                        setup.data.val->size(), trainer.seq_len + 1),
            ErrorKind::usage);
     setup.data.val = nullptr;
@@ -244,15 +246,21 @@ RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
   setup.precision = parse_precision(o.precision, setup.device);
-  setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
-  if (!fs::exists(setup.data_path))
-    fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+  const auto names = o.data.empty() ? std::vector{shipped_text()} : o.data;
+  DataFiles files = find_data("--data", names);
+  DataFiles val_files;
+  if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
   resolve_model(o, setup);
-  setup.tokenizer = resolve_tokenizer(o, setup);
+  require_streams_once(files, val_files, planned_mesh(o).size());
+  setup.data_name = files.name;
+  const DataInput data(std::move(files), o.text);
+  const DataInput val(std::move(val_files), o.text);
+  setup.tokenizer = resolve_tokenizer(o, setup, data);
+  if (setup.tokenizer) require_special(*setup.tokenizer, o.text.special);
   setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
-  setup.data =
-      open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
+  setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
+                            setup.tokenizer.get(), setup.config.vocab_size);
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);

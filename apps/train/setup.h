@@ -23,7 +23,7 @@ struct RunSetup {
   std::filesystem::path model_folder;    ///< empty: random weights
   std::unique_ptr<Tokenizer> tokenizer;  ///< none: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or nobody has looked for one
-  std::filesystem::path data_path;
+  std::string data_name;                 ///< for messages
   Dataset data;
   RateSchedule schedule;
   Trainer::Options trainer;

@@ -20,13 +20,15 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   format_count(static_cast<double>(facts.parameters)),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",
-      fmt::format("{}: {} tokens{}, {}", setup.data_path.string(),
+      fmt::format("{}: {} tokens{}, {}", setup.data_name,
                   format_count(static_cast<double>(setup.data.train->size())),
                   setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
                   setup.data.val
                       ? fmt::format("{} for validation",
                                     format_count(static_cast<double>(setup.data.val->size())))
                       : std::string("none for validation")));
+  for (const std::string& note : setup.data.notes)
+    row("", note);
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
                            options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
                            options.steps,
