@@ -14,7 +14,8 @@ set(SLUICE_PARSERS
   models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
   models/text/tokenizer.cpp models/text/utf8.cpp
   apps/train/checkpoint.cpp apps/train/checkpoint_folder.cpp apps/train/checkpoint_manifest.cpp
-  apps/train/checkpoint_saver.cpp apps/train/recorded_choice.cpp apps/train/sizes.cpp)
+  apps/train/checkpoint_saver.cpp apps/train/json_lines.cpp apps/train/recorded_choice.cpp
+  apps/train/sizes.cpp apps/train/text_source.cpp)
 
 if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)
