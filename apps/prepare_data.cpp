@@ -73,7 +73,7 @@ int run(const Options& o) {
     fail("give --output FOLDER or --encode-only FILE", ErrorKind::usage);
   const std::string text = read_text(o.input);
   const auto tokenizer = make_tokenizer(o, text);
-  ProgressBar bar("encoding", static_cast<double>(text.size()), is_terminal(STDERR_FILENO));
+  ProgressBar bar("encoding", static_cast<double>(text.size()));
   if (!o.encode_only.empty()) {
     const std::size_t count = encode_to(o.encode_only, text, *tokenizer, bar);
     fmt::print("{} tokens in {}\n", count, o.encode_only);

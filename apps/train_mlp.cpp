@@ -205,6 +205,7 @@ int main(int argc, char** argv) {
   const auto body = [&] {
     world.emplace();
     sluice::set_speaking(world->rank() == 0);
+    if (world->size() > 1) sluice::forget_terminal();
     sluice::Options options;
     sluice::CommandLine line("train_mlp",
                              "Trains a small MLP to tell the arms of a spiral apart. Ranks that "

@@ -1,15 +1,18 @@
 #include "apps/train/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/train/progress.h"
+#include "apps/train/terminal.h"
 #include "apps/train/version.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
@@ -64,6 +67,20 @@ CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
   return CLI::Validator(check, "");
 }
 
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json json_of(const T& value) {
+  return value;
+}
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+Json json_of(const std::string& value) {
+  return value.empty() ? Json() : Json(value);
+}
+
 /// --n_layer is accepted for --n-layer.
 std::string kebab(std::string argument) {
   if (argument.rfind("--", 0) != 0) return argument;
@@ -75,8 +92,20 @@ std::string kebab(std::string argument) {
 }  // namespace
 
 struct CommandLine::Impl {
+  /// As it is, whether it was given, read or set beforehand.
+  struct Value {
+    std::string flag;  ///< without its dashes
+    std::function<Json()> read;
+  };
+
   CLI::App app;
   std::string heading = "Options";
+  std::vector<Value> values;
+
+  template <class T>
+  void remember(const std::string& flag, const T& value) {
+    values.push_back({flag.substr(2), [&value] { return json_of(value); }});
+  }
 
   std::string nearest(const std::string& flag) const {
     std::string best;
@@ -121,26 +150,31 @@ void CommandLine::group(const std::string& heading) {
 }
 
 void CommandLine::add(const std::string& flag, std::string& value, const std::string& help) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
+  impl_->remember(flag, value);
   auto* const option = impl_->app.add_flag(flag, value, help)->group(impl_->heading);
-  // Without its default in words, the resolved configuration would say false.
+  // For --help, which would not show it.
   if (value) option->default_str("true");
 }
 
 void CommandLine::add(const std::string& flag, std::int64_t& value, const std::string& help,
                       std::int64_t low, std::int64_t high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& value,
                       const std::string& help, std::int64_t low, std::int64_t high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)
       ->check(integer_range(0, std::numeric_limits<std::int64_t>::max()))
       ->group(impl_->heading);
@@ -148,15 +182,18 @@ void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::
 
 void CommandLine::add(const std::string& flag, double& value, const std::string& help, double low,
                       double high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::optional<double>& value,
                       const std::string& help, double low, double high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add_size(const std::string& flag, std::string& value, const std::string& help) {
+  impl_->remember(flag, value);
   const auto check = [](const std::string& input) -> std::string {
     return input.empty() ? "'' is not a size; write 11GiB, 512MiB or bytes" : "";
   };
@@ -165,6 +202,7 @@ void CommandLine::add_size(const std::string& flag, std::string& value, const st
 
 void CommandLine::add_choice(const std::string& flag, std::string& value, const std::string& help,
                              const std::vector<std::string>& choices) {
+  impl_->remember(flag, value);
   const auto check = [choices](std::string& input) -> std::string {
     if (std::ranges::find(choices, input) != choices.end()) return {};
     return fmt::format("'{}' is not one of {}", printable(input), fmt::join(choices, ", "));
@@ -219,15 +257,32 @@ bool CommandLine::parse(int argc, const char* const* argv) {
   return true;
 }
 
+Json CommandLine::values() const {
+  Json all = Json::object();
+  for (const auto& [flag, read] : impl_->values) {
+    std::string name = flag;
+    std::ranges::replace(name, '-', '_');
+    all[name] = read();
+  }
+  return all;
+}
+
 std::string CommandLine::resolved() const {
-  // An option that was not given has no value to write, and "" could not be read back.
-  std::istringstream all(impl_->app.config_to_str(true, false));
   std::string text;
-  for (std::string line; std::getline(all, line);) {
-    if (line.ends_with("=\"\"")) continue;
-    // CLI11 reads a comment even inside quotes: better no value than half of one.
-    const bool unreadable = line.find('#') != std::string::npos;
-    text += unreadable ? "# give as a flag, # cannot stand here: " + line + "\n" : line + "\n";
+  for (const auto& [flag, read] : impl_->values) {
+    const Json value = read();
+    if (value.is_null()) continue;  // "" could not be read back
+    const std::string written = value.is_string()
+                                    ? CLI::detail::convert_arg_for_ini(value.get<std::string>())
+                                    : value.dump();
+    // CLI11 reads a comment even inside quotes, and knows no escapes: better no value than half of
+    // one.
+    const bool quotes = written.find('"') != written.npos && value.is_string() &&
+                        value.get<std::string>().find('\'') != written.npos;
+    const bool readable = written.find_first_of("#\r\n") == written.npos && !quotes;
+    text += readable ? fmt::format("{}={}\n", flag, written)
+                     : fmt::format("# give as a flag, it cannot stand here: {}={}\n", flag,
+                                   value.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   return text;
 }
@@ -235,9 +290,13 @@ std::string CommandLine::resolved() const {
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report) {
   const auto report = [&](std::string message, bool usage = false) {
-    if (!may_report || may_report(message, usage))
-      fmt::print(stderr, "{}: error: {}\n", name, message);
+    if (may_report && !may_report(message, usage)) return;
+    end_live_line();
+    const std::string word = "error:";
+    fmt::print(stderr, "{}: {} {}\n", name,
+               has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word, message);
   };
+  open_standard_streams();
   try {
     return body();
   } catch (const Error& error) {

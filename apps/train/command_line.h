@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,7 +49,9 @@ class CommandLine {
   /// Whether it was: with its default value too, or in a file. After parse().
   bool given(const std::string& flag) const;
 
-  /// Every option with its value, as a file for --config.
+  /// Every option with its value, by name with _ for -; null: it has none.
+  nlohmann::ordered_json values() const;
+  /// The same as a file for --config, without those that have none.
   std::string resolved() const;
 
  private:

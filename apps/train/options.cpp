@@ -150,6 +150,12 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
   line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
   line.add("--prompt", o.prompt, "Text that samples continue");
+  line.add("--log-every", o.log_every,
+           "Print a line every this many steps; default: about 50 lines, on a terminal one line "
+           "that is drawn over. log.jsonl has every step",
+           1);
+  line.add("--quiet", o.quiet, "Print errors, warnings and how the run ended alone");
+  line.add("--verbose", o.verbose, "Print every step, and what its time went to");
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
   line.add("--max-bad-steps", o.max_bad_steps,
            "Stop (exit code 3) after this many skipped updates in a row", 1);

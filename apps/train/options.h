@@ -67,6 +67,8 @@ struct TrainOptions {
   bool no_save = false, async_save = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;
+  std::optional<std::int64_t> log_every;
+  bool quiet = false, verbose = false;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
   double skip_loss_spike = 0, skip_grad_spike = 0;

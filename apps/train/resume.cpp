@@ -32,7 +32,7 @@ std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, 
 }  // namespace
 
 void Resumption::warn(const std::string& warning) {
-  say(fmt::format("warning      {}\n", warning));
+  say_warning(warning);
   warnings.push_back(warning);
 }
 
@@ -61,7 +61,7 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
     // A damaged checkpoint must not cost the run while an older one is whole.
     if (all.size() == 1) fail(damage);
     found.warn(damage);
-    say(fmt::format("             falling back to {}\n", all[all.size() - 2].string()));
+    say_always(fmt::format("             falling back to {}\n", all[all.size() - 2].string()));
   }
   return found;
 }

@@ -1,7 +1,6 @@
 #include "apps/train/session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +12,7 @@
 #include "apps/train/calibrate.h"
 #include "apps/train/checkpoint_folder.h"
 #include "apps/train/checkpoint_saver.h"
+#include "apps/train/decided_options.h"
 #include "apps/train/diagnosis.h"
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
@@ -26,7 +26,9 @@
 #include "apps/train/run_times.h"
 #include "apps/train/setup.h"
 #include "apps/train/split_times.h"
+#include "apps/train/start_event.h"
 #include "apps/train/start_table.h"
+#include "apps/train/step_printer.h"
 #include "apps/train/stop_signal.h"
 #include "apps/train/version.h"
 #include "engine/io/durable.h"
@@ -41,14 +43,13 @@ using Json = nlohmann::ordered_json;
 
 class Session {
  public:
-  Session(const TrainOptions& options, RunSetup setup, const std::string& resolved, Job& job);
+  Session(const TrainOptions& options, RunSetup setup, Job& job);
   void run();
 
  private:
   void require_agreement();
-  void prepare_output(const std::string& resolved);
+  void prepare_output();
   void load_or_initialize();
-  nlohmann::json run_identity() const;
   void resume();
   void train_until(std::int64_t last, const StopSignal& signal);
   const char* stop_asked(const StopSignal& signal);
@@ -81,7 +82,8 @@ class Session {
   std::optional<RunLog> log_;  ///< of the first rank
   std::optional<RunTimes> times_;
   std::optional<StepPrinter> printer_;
-  std::string data_fingerprint_;
+  TrainOptions decided_;  ///< what the options came to
+  nlohmann::json identity_;
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t saved_step_ = -1;
   BadSteps bad_steps_;
@@ -98,7 +100,7 @@ std::string shared_output(const TrainOptions& options, Job& job) {
   return job.control().share_text(output_folder(options.output).string(), 0, "output");
 }
 
-Session::Session(const TrainOptions& options, RunSetup setup, const std::string& resolved, Job& job)
+Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
     : options_(options),
       job_(job),
       setup_(std::move(setup)),
@@ -115,7 +117,8 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
       saver_(output_ / "checkpoints", options.keep, training_.copy),
       loader_(*setup_.data.train, make_sampler(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
-      data_fingerprint_(fingerprint(*setup_.data.train)),
+      decided_(decided_options(options, setup_, plan_.choice, output_, job.exchange())),
+      identity_(run_identity(options, setup_)),
       bad_steps_(options.max_bad_steps) {
   require_agreement();
   // Nothing is written before everything that is given has been read and found good.
@@ -127,25 +130,25 @@ Session::Session(const TrainOptions& options, RunSetup setup, const std::string&
   training_.trainer.spikes().skip_batches(options.skip_batches);
   job.require_equal("step to start at", std::to_string(step_));
   training_.require_equal_copies("at the start");
-  prepare_output(resolved);
+  prepare_output();
 }
 
 void Session::require_agreement() {
   job_.require_equal("program", version());
   job_.require_equal("validation data", setup_.data.val ? fingerprint(*setup_.data.val) : "none");
-  const nlohmann::json identity = run_identity();
-  for (const auto& [key, value] : identity.items())
+  for (const auto& [key, value] : identity_.items())
     job_.require_equal(key, value.dump());
 }
 
-void Session::prepare_output(const std::string& resolved) {
+void Session::prepare_output() {
   times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
   if (job_.rank() > 0) return;
   create_directories_durably(output_);
   log_.emplace(output_ / "log.jsonl");
   for (const auto& warning : found_.warnings)
     log("warning", {{"message", warning}});
-  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(resolved)));
+  const std::string config = config_text(decided_);
+  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
 }
 
 void Session::load_or_initialize() {
@@ -161,56 +164,32 @@ void Session::load_or_initialize() {
     load_weights(setup_.model_folder, setup_.config, training_.space);
 }
 
-/// What must be the same for a checkpoint to be continued.
-nlohmann::json Session::run_identity() const {
-  const GPT2Config& c = setup_.config;
-  return {{"model",
-           {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
-            c.layer_norm_epsilon}},
-          {"optimizer", options_.optimizer == "adamw8bit" ? "adamw" : options_.optimizer},
-          {"precision", name_of(setup_.precision)},
-          {"data", data_fingerprint_},
-          {"data_order", options_.data_order},
-          {"batch_size", options_.batch_size},
-          {"seq_len", setup_.trainer.seq_len},
-          {"seed", options_.seed}};
-}
-
 void Session::resume() {
   if (found_.checkpoint.empty()) return;
-  step_ =
-      load_checkpoint(found_.checkpoint, found_.manifest, run_identity(), training_.checkpoint());
+  step_ = load_checkpoint(found_.checkpoint, found_.manifest, identity_, training_.checkpoint());
   saved_step_ = step_;
   say(fmt::format("resumed      {} (step {})\n", found_.checkpoint.string(), step_));
 }
 
 void Session::run() {
-  print_start_table(options_, setup_,
-                    {.parameters = training_.space.parameters(),
-                     .plan = plan_,
-                     .matmul_flops = peak_rate_,
-                     .device_name = device_->runtime().info().name,
-                     .output = output_});
-  log("start", {{"version", 1},
-                {"program", std::string("Sluice ") + version()},
-                {"step", step_},
-                {"skipped_batches", training_.trainer.spikes().skipped_batches()},
-                {"steps", options_.steps},
-                {"parameters", training_.space.parameters()},
-                {"planned_bytes", plan_.memory.peak},
-                {"planned_host_bytes", plan_.memory.host},
-                {"memory", to_flags(plan_.choice)},
-                {"matmul_flops", peak_rate_},
-                {"device", device_->runtime().info().name},
-                {"threads", cpu::threads()},
-                {"ranks", job_.size()},
-                {"zero", options_.zero},
-                {"run", run_identity()}});
+  const StartFacts facts{.step = step_,
+                         .skipped_batches = training_.trainer.spikes().skipped_batches(),
+                         .mesh = job_.mesh(),
+                         .plan = plan_,
+                         .matmul_flops = peak_rate_,
+                         .device_name = device_->runtime().info().name,
+                         .output = output_};
+  print_start_table(options_, setup_, facts);
+  log("start", start_event(decided_, setup_, facts));
   if (step_ >= options_.steps && options_.steps > 0)
     say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", step_,
                     options_.steps));
-  // mpirun gives ranks a terminal even where its own output goes to a file.
-  printer_.emplace(step_, options_.steps, job_.size() == 1 && is_terminal(STDOUT_FILENO));
+  printer_.emplace(StepPrinter::Options{
+      .first_step = step_,
+      .steps = options_.steps,
+      .terminal = stdout_redraws(),
+      .colours = stdout_has_colours(),
+      .log_every = options_.verbose && !options_.log_every ? 1 : options_.log_every});
   const StopSignal signal;
   train_until(options_.steps, signal);
   finish(stop_asked(signal));
@@ -276,13 +255,14 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                   .milliseconds = milliseconds,
                   .tokens_per_second = rate,
                   .mfu = mfu,
-                  .memory = device_->arena().peak()});
+                  .memory = device_->arena().peak(),
+                  .details = options_.verbose ? spell(result.report) : ""});
 }
 
 void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
   const std::string warning = bad_steps_.judge(step, result);
   if (warning.empty()) return;
-  printer_->print("warning      " + warning);
+  say_warning(warning);
   log("warning", {{"step", step}, {"message", warning}});
   bad_steps_.require_good(step);
 }
@@ -315,7 +295,7 @@ void Session::save_now(std::int64_t step) {
   job_.note("saving");
   check_replicas();
   require_finite_weights(training_.space, job_.control(), step);
-  if (saver_.save(step, run_identity(), training_.checkpoint())) saved_step_ = step;
+  if (saver_.save(step, identity_, training_.checkpoint())) saved_step_ = step;
   report_saves();
 }
 
@@ -323,7 +303,7 @@ void Session::save_now(std::int64_t step) {
 void Session::report_saves() {
   for (const SaveResult& save : saver_.results()) {
     if (!save.warning.empty()) {
-      printer_->print("warning      " + save.warning);
+      say_warning(save.warning);
       log("warning", {{"step", save.step}, {"message", save.warning}});
     }
     if (!save.error.empty()) continue;
@@ -346,6 +326,7 @@ void Session::export_now() {
 }
 
 void Session::finish(const char* stopped_by) {
+  printer_->finish();
   if (stopped_by != nullptr)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by, step_));
   if (!options_.no_save) {
@@ -373,13 +354,13 @@ void Session::finish(const char* stopped_by) {
               {"driver_used_bytes",
                setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
               {"stopped_by", stopped_by != nullptr ? Json(stopped_by) : Json(nullptr)}});
-  say(fmt::format(
+  say_always(fmt::format(
       "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
       std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
-  say(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
-                  bad_steps_.line(), format_bytes(plan_.memory.peak),
-                  format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
-                  times_->line()));
+  say_always(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
+                         bad_steps_.line(), format_bytes(plan_.memory.peak),
+                         format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
+                         times_->line()));
   print_what_next(output_, stopped_by != nullptr, !options_.no_save);
 }
 
@@ -391,10 +372,13 @@ void run_training(TrainOptions options, const std::string& resolved, Job& job) {
     cpu::set_threads(static_cast<int>(options.threads));
     return print_plan(options);
   }
+  if (options.quiet && options.verbose)
+    fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
+  set_quiet(options.quiet);
   job.start(options);
   job.require_equal_options(resolved);
   RunSetup setup = resolve_with_split(options, job);
-  Session(options, std::move(setup), resolved, job).run();
+  Session(options, std::move(setup), job).run();
 }
 
 }  // namespace sluice

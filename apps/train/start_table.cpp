@@ -17,7 +17,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
       fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
                   "parameters{}",
                   c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
-                  format_count(static_cast<double>(facts.parameters)),
+                  format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",
       fmt::format("{}: {} tokens{}, {}", setup.data_path.string(),
@@ -33,9 +33,11 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                            format_count(static_cast<double>(options.batch_size) *
                                         static_cast<double>(setup.trainer.seq_len) *
                                         static_cast<double>(options.steps))));
-  const std::int64_t ranks = options.dp.value_or(1);
-  if (ranks > 1)
-    row("ranks", fmt::format("{}, {} sequences of each batch on each{}", ranks, share_of(options),
+  const Mesh& mesh = facts.mesh;
+  if (mesh.size() > 1)
+    row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
+                             mesh.size(), mesh.dp, mesh.pp, mesh.tp, share_of(options),
+                             mesh.dp < mesh.size() ? " replica" : "",
                              options.zero == 1 ? ", each with a part of the optimizer state" : ""));
   const std::string device = setup.device == DeviceKind::cpu
                                  ? fmt::format("cpu, {} threads", cpu::threads())
@@ -43,23 +45,29 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device,
                              name_of(setup.precision), facts.matmul_flops / 1e9));
   const MemoryPlan& memory = facts.plan.memory;
-  row("memory", fmt::format("{} planned{}", format_bytes(memory.peak),
-                            memory.host > 0 ? fmt::format(" on the GPU, {} in host memory",
-                                                          format_bytes(memory.host))
-                                            : std::string()));
+  row("memory",
+      fmt::format("{} planned{}{}", format_bytes(memory.peak), mesh.size() > 1 ? " for rank 0" : "",
+                  memory.host > 0
+                      ? fmt::format(" on the GPU, {} in host memory", format_bytes(memory.host))
+                      : std::string()));
   row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
+  if (options.verbose) {
+    row("options", (facts.output / "config.toml").string());
+    row("log", (facts.output / "log.jsonl").string());
+  }
 }
 
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
   namespace fs = std::filesystem;
-  if (stopped) say(fmt::format("go on with   the same command and --output {}\n", output.string()));
+  if (stopped)
+    say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
   if (stopped || !saved) return;
-  say(fmt::format("model        {}\n", (output / "model").string()));
+  say_always(fmt::format("model        {}\n", (output / "model").string()));
   const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
-  say(fmt::format("next         {} --model {} --prompt \"...\"\n", fs::proximate(generate).string(),
-                  (output / "model").string()));
-  say(fmt::format("             scripts/plot_run.py {}\n", output.string()));
+  say_always(fmt::format("next         {} --model {} --prompt \"...\"\n",
+                         fs::proximate(generate).string(), (output / "model").string()));
+  say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
 }
 
 }  // namespace sluice
