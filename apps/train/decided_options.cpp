@@ -72,7 +72,7 @@ TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
   o.output = output.string();
   o.rank_files.clear();
   o.inject.clear();
-  o.plan = false;
+  o.plan = o.quiet = o.verbose = false;
   return o;
 }
 

@@ -14,8 +14,8 @@ namespace sluice {
 /// program is as it was decided. "" stands for what there is nothing to say of: the tokenizer of
 /// token data without one, --offload where --resident-blocks says it, --communication where nothing
 /// is exchanged between GPUs (`exchange` says by what otherwise). What is for one start of a run
-/// alone is left out: --rank-files, --inject and --plan; --resume with --skip-batches, unless it
-/// names a checkpoint of another run.
+/// alone is left out: --rank-files, --inject, --plan, --quiet and --verbose; --resume with
+/// --skip-batches, unless it names a checkpoint of another run.
 TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
                              const MemoryChoice& choice, const std::filesystem::path& output,
                              std::string_view exchange);
