@@ -92,6 +92,10 @@ void forget_terminal() {
   output().terminal = false;
 }
 
+bool stdout_is_terminal() {
+  return output().terminal && is_terminal(STDOUT_FILENO);
+}
+
 bool stdout_redraws() {
   return output().terminal && can_redraw(STDOUT_FILENO);
 }

@@ -30,7 +30,8 @@ void set_speaking(bool speaking);
 void set_quiet(bool quiet);
 /// Treats stdout as no terminal: mpirun gives ranks one even where its own output goes to a file.
 void forget_terminal();
-/// Whether stdout is a terminal for live lines, and one for colours.
+/// Whether stdout is a terminal, one for live lines, and one for colours.
+bool stdout_is_terminal();
 bool stdout_redraws();
 bool stdout_has_colours();
 

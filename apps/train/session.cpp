@@ -187,6 +187,7 @@ void Session::run() {
   printer_.emplace(StepPrinter::Options{
       .first_step = step_,
       .steps = options_.steps,
+      .fits = stdout_is_terminal(),
       .terminal = stdout_redraws(),
       .colours = stdout_has_colours(),
       .log_every = options_.verbose && !options_.log_every ? 1 : options_.log_every});

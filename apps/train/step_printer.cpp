@@ -99,7 +99,9 @@ void StepPrinter::step(const Line& line) {
     draw(line, left, stays || ends);
     return;
   }
-  const std::string text = fitted(fields_of(line, options_.steps, left), unlimited) + "\n";
+  const std::size_t room =
+      options_.fits ? static_cast<std::size_t>(columns_of(STDOUT_FILENO)) : unlimited;
+  const std::string text = fitted(fields_of(line, options_.steps, left), room) + "\n";
   withheld_ = stays ? "" : text;
   if (stays) say(text);
 }

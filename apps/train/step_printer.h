@@ -15,7 +15,8 @@ class StepPrinter {
   struct Options {
     std::int64_t first_step = 0;  ///< updates done before
     std::int64_t steps = 0;       ///< of the whole run
-    bool terminal = false;
+    bool fits = false;            ///< lines are cut to the width of a terminal
+    bool terminal = false;        ///< and drawn over
     bool colours = false;
     /// A line that stays every so many steps, and for the first and the last one. None: on a
     /// terminal no step has one; elsewhere as many do as make 50 of a whole run.

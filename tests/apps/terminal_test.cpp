@@ -206,6 +206,10 @@ TEST_CASE("colours are for terminals whose user wants them") {
   CHECK_THAT(drawn({"NO_COLOR=0"}), !Contains(green) && Contains("\r\x1b[K"));
   CHECK_THAT(drawn({"TERM=dumb"}), !Contains("\x1b") && Contains("step 2/4"));
   CHECK_THAT(drawn({"TERM="}), !Contains("\x1b"));
+  OnTerminal dumb("train_gpt2", work.train("dumb", 3), 60, {"TERM=dumb"});
+  const auto lines = step_lines(dumb.finish());
+  CHECK(lines.size() == 3);
+  CHECK(longest(lines) <= 60);
   OnTerminal wrong("train_gpt2", {"--stps", "4"}, 80);
   CHECK_THAT(wrong.finish(), Contains("\x1b[31merror:\x1b[0m unknown flag"));
   OnTerminal plain_wrong("train_gpt2", {"--stps", "4"}, 80, {"NO_COLOR=1"});
