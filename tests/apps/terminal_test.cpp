@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "apps/train/progress.h"
 #include "apps/train/step_printer.h"
+#include "apps/train/terminal.h"
 #include "tests/support/fixture.h"
 #include "tests/support/pseudo_terminal.h"
 #include "tests/support/shared.h"
@@ -135,7 +137,7 @@ TEST_CASE("lines of several threads stay whole", "[threads]") {
     std::vector<std::thread> threads;
     for (const char c : {'a', 'b', 'c'})
       threads.emplace_back([c] {
-        for (int i = 0; i < 300; ++i)
+        for (int i = 0; i < 10000; ++i)
           c == 'a' ? say_live(std::string(50, c), 50, std::string(60, 'k'))
                    : say(std::string(70, c) + "\n");
       });
@@ -157,7 +159,7 @@ TEST_CASE("lines of several threads stay whole", "[threads]") {
     REQUIRE((end == std::string(60, 'k') || end == std::string(70, 'b') ||
              end == std::string(70, 'c')));
   }
-  CHECK(whole == 600);
+  CHECK(whole == 20000);
   CHECK(kept_lines > 0);
 }
 
@@ -267,6 +269,22 @@ TEST_CASE("on a terminal --log-every leaves a line every so many steps") {
     if (step != std::string::npos) stay.push_back(std::stoll(line.substr(step + 8)));
   }
   CHECK(stay == std::vector<std::int64_t>{1, 10, 20, 30, 35});
+}
+
+TEST_CASE("standard streams that are closed are opened, so that no file takes their place") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(STDIN_FILENO);
+    ::close(STDOUT_FILENO);
+    open_standard_streams();
+    const int next = ::open("/dev/null", O_RDONLY);
+    ::_exit(next > STDERR_FILENO && ::write(STDOUT_FILENO, "x", 1) == 1 ? 0 : 1);
+  }
+  REQUIRE(child > 0);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("a run whose stdout is closed trains, and writes to no other file") {
