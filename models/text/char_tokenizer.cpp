@@ -8,6 +8,7 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/text/hugging_face_files.h"
 #include "models/text/text_files.h"
 #include "models/text/utf8.h"
 
@@ -123,6 +124,7 @@ void CharTokenizer::save(const std::filesystem::path& directory) const {
     characters.push_back(to_json(symbol));
   write_text_file(directory / "chars.json",
                   json{{"characters", std::move(characters)}}.dump() + "\n");
+  write_character_files(directory, symbols_);
 }
 
 }  // namespace sluice

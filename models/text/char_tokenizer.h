@@ -23,7 +23,7 @@ class CharTokenizer final : public Tokenizer {
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(symbols_.size()); }
   std::string_view kind() const override { return "chars"; }
   /// Writes chars.json: {"characters": [...]} in the order of the ids, a character as a string,
-  /// a stray byte or NUL as a number.
+  /// a stray byte or NUL as a number; and the files of write_character_files().
   void save(const std::filesystem::path& directory) const override;
 
  private:

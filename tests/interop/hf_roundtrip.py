@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
 LOGITS, LOSS, GRADIENT = 2e-5, 1e-5, 1e-5  # max abs, abs, relative l2
 DTYPES = {  # dtype, its unit roundoff, its smallest step, relative l2 that it may cost the logits
@@ -221,6 +221,41 @@ def check_made_models(checks, programs, work):
                           exact=target == "f32" or dtype == torch.bfloat16)
 
 
+def check_small_tokenizers(checks, programs, work):
+    """Of a text with line breaks, spaces in a row, accents and characters beyond 16 bits."""
+    program = programs / "prepare_data"
+    if not program.exists():
+        print("skip  tokenizers of characters and bytes: prepare_data is not in --bin-dir")
+        return
+    text = work / "small.txt"
+    text.write_bytes(TEXT.encode())
+    for kind in ("chars", "bytes"):
+        folder = work / kind
+        if not call(checks, kind, program, "--input", text, "--tokenizer", kind, "--output",
+                    folder, "--val-fraction", "0"):
+            continue
+        raw = (folder / "train.bin").read_bytes()
+        ours = [int.from_bytes(raw[i:i + 2], "little") for i in range(0, len(raw), 2)]
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder))
+            ids = tokenizer(TEXT)["input_ids"]
+            back = tokenizer.decode(ours)
+        except Exception as error:
+            checks.result(False, f"{kind}: AutoTokenizer cannot use it: "
+                          f"{str(error).splitlines()[0]}")
+            continue
+        checks.same(f"{kind}: ids of AutoTokenizer", ids, ours)
+        checks.same(f"{kind}: text of AutoTokenizer", back, TEXT)
+        checks.same(f"{kind}: size of the vocabulary", len(tokenizer),
+                    256 if kind == "bytes" else len(set(TEXT)))
+        try:
+            found = tokenizer("a\u2603")["input_ids"]
+        except Exception:  # it has no name of its own
+            found = "an error"
+        checks.same(f"{kind}: a character that the text lacks", found,
+                    "an error" if kind == "chars" else list("a\u2603".encode()))
+
+
 def check_tokenizer(checks, programs, folder, vocab_size, work):
     try:
         tokenizer = GPT2Tokenizer.from_pretrained(str(folder))
@@ -289,6 +324,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         work = (a.keep or Path(scratch)).resolve()
         check_made_models(checks, programs, work)
+        check_small_tokenizers(checks, programs, work)
         if a.trained:
             check_trained(checks, programs, a.trained, work)
     print(f"{checks.passed} passed, {checks.failed} failed")
