@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/train/progress.h"
+#include "apps/train/sample.h"
 #include "engine/host_memory.h"
 
 namespace sluice {
@@ -57,14 +58,6 @@ std::string to_text(const MemoryByUse& bytes) {
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<MemoryUse>(use)),
                           format_bytes(bytes[use]));
   return text;
-}
-
-std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
-  if (!setup.tokenizer) return {0};
-  const Tokenizer& tokenizer = *setup.tokenizer;
-  if (!o.prompt.empty()) return tokenizer.encode(o.prompt);
-  if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
-  return {tokenizer.encode("\n").front()};
 }
 
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,

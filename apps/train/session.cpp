@@ -24,6 +24,7 @@
 #include "apps/train/run_log.h"
 #include "apps/train/run_memory.h"
 #include "apps/train/run_times.h"
+#include "apps/train/sample.h"
 #include "apps/train/setup.h"
 #include "apps/train/split_times.h"
 #include "apps/train/start_table.h"
@@ -299,15 +300,16 @@ void Session::validate_now(std::int64_t step) {
 
 void Session::sample_now(std::int64_t step) {
   if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
-  const std::vector<std::int32_t> prompt = sample_prompt(options_, setup_);
-  const auto made = training_.sample(
-      prompt, {.max_tokens = options_.sample_tokens,
-               .sampling = {.temperature = 0.8,
-                            .top_k = 200,
-                            .seed = options_.seed + static_cast<std::uint64_t>(step)}});
-  const std::string text = options_.prompt + setup_.tokenizer->decode(made);
-  printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
-  log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+  try {
+    const std::string text = sample_text(options_, setup_, training_, step);
+    printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
+    log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+  } catch (const Error& error) {
+    if (job_.size() > 1) throw;  // the others would go on with something else
+    const std::string warning = fmt::format("no sample after step {}: {}", step, error.what());
+    printer_->print("warning      " + warning);
+    log("warning", {{"step", step}, {"message", warning}});
+  }
 }
 
 void Session::save_now(std::int64_t step) {
@@ -354,12 +356,10 @@ void Session::finish(const char* stopped_by) {
     report_saves();
     saver_.require_saved(job_.control());
   }
-  if (stopped_by == nullptr) {
-    validate_now(step_);
-    sample_now(step_);
-  }
+  if (stopped_by == nullptr) validate_now(step_);
   training_.parallel.optimizer.settle();
   if (stopped_by == nullptr && !options_.no_save) export_now();
+  if (stopped_by == nullptr) sample_now(step_);  // whatever becomes of it, the model is there
   log("end", {{"step", step_},
               {"loss", last_loss_},
               {"val_loss", last_val_},

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "apps/train/memory_plan.h"
+#include "apps/train/sample.h"
 #include "models/gpt2/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
