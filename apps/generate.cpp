@@ -25,7 +25,7 @@ struct Options {
 
 void declare(CommandLine& line, Options& o) {
   line.group("Model");
-  line.add("--model", o.model, "Hugging Face folder, such as train_gpt2's OUTPUT/model");
+  line.add("--model", o.model, "Hugging Face folder, train_gpt2's OUTPUT, or a checkpoint of it");
   line.require("--model");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
@@ -116,7 +116,8 @@ int run(const Options& o) {
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = parse_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
-  const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::inference);
+  const ModelSource source = find_model(o.model);
+  const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,
@@ -130,7 +131,9 @@ int run(const Options& o) {
       fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));
     return 0;
   }
-  const auto tokenizer = load_tokenizer(o.tokenizer_dir.empty() ? o.model : o.tokenizer_dir);
+  const auto tokenizer =
+      o.tokenizer_dir.empty() ? load_tokenizer(source) : load_tokenizer(o.tokenizer_dir);
+  generation.sampling.vocabulary = tokenizer->vocab_size();
   const auto end_of_text = tokenizer->end_of_text();
   const std::string prompt = read_prompt(o.prompt);
   auto ids = tokenizer->encode(prompt);

@@ -30,7 +30,16 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
                      "model.safetensors",
                      folder.string()),
          ErrorKind::usage);
-  GPT2Config config = read_config(folder / "config.json");
+  return load_model({.config = read_config(folder / "config.json"),
+                     .weights = folder,
+                     .folder = folder,
+                     .run = {}},
+                    device, dtype, use, context);
+}
+
+LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+  GPT2Config config = source.config;
   if (context) {
     if (*context > config.n_positions)
       fail(fmt::format("--context {} is longer than the model's {} positions", *context,
@@ -40,7 +49,7 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
   }
   LoadedModel loaded{std::make_unique<GPT2>(config), nullptr};
   loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
-  load_weights(folder, config, *loaded.space);
+  load_weights(source.weights, config, *loaded.space);
   return loaded;
 }
 

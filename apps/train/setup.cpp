@@ -53,6 +53,12 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
+void resolve_data_path(const TrainOptions& o, RunSetup& setup) {
+  setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
+  if (!fs::exists(setup.data_path))
+    fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+}
+
 /// Where the tokenizer comes from, in order: --tokenizer-dir, the model's folder, the folder of
 /// prepared data, the kind asked for.
 std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup) {
@@ -240,13 +246,25 @@ void resolve_memory(const TrainOptions& o, RunSetup& setup) {
   resolve_pipeline(o, setup);
 }
 
+TokenizerOfRun tokenizer_of_run(const TrainOptions& o) {
+  RunSetup setup;
+  resolve_model(o, setup);
+  // Bytes need no data. What else does not come from a folder is made from the text.
+  const bool of_folder = !o.tokenizer_dir.empty() ||
+                         (!setup.model_folder.empty() && has_tokenizer(setup.model_folder));
+  if (!of_folder && o.tokenizer == "bytes") return {std::make_unique<ByteTokenizer>(), {}};
+  if (!of_folder) resolve_data_path(o, setup);
+  auto tokenizer = resolve_tokenizer(o, setup);
+  const bool made = !of_folder && tokenizer != nullptr && tokenizer->kind() == "chars" &&
+                    !fs::is_directory(setup.data_path);
+  return {std::move(tokenizer), made ? setup.data_path : fs::path()};
+}
+
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
   setup.precision = parse_precision(o.precision, setup.device);
-  setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
-  if (!fs::exists(setup.data_path))
-    fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+  resolve_data_path(o, setup);
   resolve_model(o, setup);
   setup.tokenizer = resolve_tokenizer(o, setup);
   setup.can_sample = setup.tokenizer != nullptr;

@@ -32,6 +32,14 @@ struct RunSetup {
 
 RunSetup resolve(const TrainOptions& options);
 
+/// The tokenizer that a run with these options has.
+struct TokenizerOfRun {
+  std::unique_ptr<Tokenizer> tokenizer;  ///< none: token data of unknown origin
+  std::filesystem::path text;            ///< that it was made from; empty: it was not
+};
+/// Throws Error (usage) where something that it needs is not there.
+TokenizerOfRun tokenizer_of_run(const TrainOptions& options);
+
 /// Decides again, for options that differ in how memory is used alone, what follows from them.
 /// Where it throws `setup` has to be given others.
 void resolve_memory(const TrainOptions& options, RunSetup& setup);

@@ -29,8 +29,9 @@ bool is_plain_name(const std::string& name) {
          name.find('/') == name.npos && std::ranges::none_of(name, is_control);
 }
 
-/// The weight files of a folder: one, or the shards of an index.
+/// The weight files of a folder: one, or the shards of an index. A file is its own.
 std::vector<fs::path> weight_files(const fs::path& folder) {
+  if (fs::is_regular_file(folder)) return {folder};
   const fs::path single = folder / "model.safetensors";
   if (fs::exists(single)) return {single};
   const fs::path index = folder / "model.safetensors.index.json";
