@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
     line.group("Planning");
     line.add(
         "--device-profile", options.device_profile,
-        fmt::format("Plan for a GPU that is not at hand: {}", fmt::join(known_profiles(), ", ")));
+        fmt::format("Plan for a GPU that is not at hand: {}; as in \"NVIDIA A100 80GB\" too",
+                    fmt::join(known_profiles(), ", ")));
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
     line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
@@ -62,6 +63,7 @@ int main(int argc, char** argv) {
              "Microseconds of a message between nodes", 0, 1e6);
     line.add("--json", options.json, "Print an object instead of a table");
     if (!line.parse(argc, argv)) return 0;
+    options.asked = flags_to_repeat(line, options.gpus > 0);
     if (!save_probe.empty())
       measure_and_save(options, save_probe);
     else if (options.gpus > 0)

@@ -13,7 +13,7 @@ namespace sluice {
 
 /// The one table of a program's options: it parses the command line and a --config file (the
 /// command line wins), makes --help and --version, and writes the resolved configuration. Bad use
-/// is an Error (usage); an unknown flag or key names the nearest known one.
+/// is an Error (usage); an unknown flag or key names the one that is meant.
 class CommandLine {
  public:
   CommandLine(const std::string& name, const std::string& description);
@@ -47,6 +47,9 @@ class CommandLine {
 
   /// Whether it was: with its default value too, or in a file. After parse().
   bool given(const std::string& flag) const;
+
+  /// The flags that were given, each after a space, as a shell reads them; not those of `without`.
+  std::string repeated(const std::vector<std::string>& without) const;
 
   /// Every option with its value, as a file for --config.
   std::string resolved() const;

@@ -19,6 +19,9 @@ struct LoadedModel {
   std::unique_ptr<ParameterSpace> space;
 };
 
+/// Refuses (usage) what is no folder with a config.json, and says what is meant.
+void require_model_folder(const std::filesystem::path& folder);
+
 /// Opens a Hugging Face folder. `context` shortens the model's.
 LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});

@@ -66,7 +66,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
 
   line.group("Memory");
   line.add_size("--gpu-memory", o.gpu_memory,
-                "Budget, such as 11GiB; default: what the GPU has free");
+                "Budget, such as 11GiB or 11G; default: what the GPU has free");
   line.add_size("--host-memory", o.host_memory,
                 "Budget for the whole process, such as 16GiB; default: what the machine has");
   line.add("--recompute", o.recompute,
@@ -144,7 +144,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--async-save", o.async_save,
            "Train on while a copy of a checkpoint, in host memory, is being written");
   line.add("--keep", o.keep, "Checkpoints kept", 1);
-  line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
+  line.add(
+      "--resume", o.resume,
+      "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint");
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
   line.add("--val-steps", o.val_steps, "Micro-batches per validation, of each replica", 1);
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
@@ -166,6 +168,39 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--deterministic", o.deterministic,
            "Equal bits for equal seeds: always so, there is no faster way to choose");
   line.allow_config_file();
+}
+
+std::string flags_to_repeat(const CommandLine& line, bool cluster) {
+  std::vector<std::string> without{"--plan",
+                                   "--json",
+                                   "--device-profile",
+                                   "--probe",
+                                   "--save-probe",
+                                   "--schedule-svg",
+                                   "--schedule-csv",
+                                   "--scaling",
+                                   "--gpus",
+                                   "--top",
+                                   "--link-bandwidth",
+                                   "--link-latency",
+                                   "--ranks-per-node",
+                                   "--network-bandwidth",
+                                   "--network-latency",
+                                   "--micro-batch",
+                                   "--recompute",
+                                   "--state-layout",
+                                   "--gradients",
+                                   "--offload",
+                                   "--resident-blocks",
+                                   "--stream-chunk",
+                                   "--staging-chunks",
+                                   "--cpu-blocks",
+                                   "--speculative-blocks"};
+  if (cluster)
+    without.insert(without.end(),
+                   {"--dp", "--pp", "--tp", "--pipeline", "--virtual-stages", "--pipeline-split",
+                    "--stash", "--max-stash", "--sequence-parallel", "--zero"});
+  return line.repeated(without);
 }
 
 }  // namespace sluice

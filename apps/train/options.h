@@ -73,6 +73,9 @@ struct TrainOptions {
   std::int64_t spike_window = 128, skip_batches = 0;
   bool deterministic = true;
 
+  /// The flags that a command to train with repeats; see flags_to_repeat.
+  std::string asked;
+
   /// One process is a pipeline of one rank if it is asked to be.
   bool pipelined() const { return pp > 1 || !pipeline.empty(); }
   std::string schedule_name() const { return pipeline.empty() ? "1f1b" : pipeline; }
@@ -95,5 +98,10 @@ inline std::int64_t share_of(const TrainOptions& options) {
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
 
 void declare_options(CommandLine& line, TrainOptions& options);
+
+/// Of the flags that were given, those that a command has to repeat which trains as a plan says:
+/// not those of planning, nor those that the plan itself spells out, which with `cluster` are those
+/// of ranks too.
+std::string flags_to_repeat(const CommandLine& line, bool cluster = false);
 
 }  // namespace sluice

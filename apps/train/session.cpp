@@ -95,7 +95,7 @@ SequenceSampler make_sampler(const TrainOptions& o, const RunSetup& setup) {
 }
 
 std::string shared_output(const TrainOptions& options, Job& job) {
-  return job.control().share_text(output_folder(options.output).string(), 0, "output");
+  return job.control().share_text(output_of(options).string(), 0, "output");
 }
 
 Session::Session(const TrainOptions& options, RunSetup setup, const std::string& resolved, Job& job)

@@ -39,16 +39,17 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
     config = *known;
     config.n_positions = o.context.value_or(config.n_positions);
   } else if (fs::is_directory(o.model)) {
+    require_model_folder(o.model);
     setup.model_folder = o.model;
     config = read_config(setup.model_folder / "config.json");
     if (o.context && *o.context > config.n_positions)
-      fail(fmt::format("--context {} is longer than the model's {} positions", *o.context,
-                       config.n_positions),
+      fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
+                       *o.context, config.n_positions, config.n_positions),
            ErrorKind::usage);
     config.n_positions = o.context.value_or(config.n_positions);
   } else {
-    fail(fmt::format("--model '{}' is neither a folder nor one of {}", o.model,
-                     fmt::join(preset_names(), ", ")),
+    fail(fmt::format("--model '{}' is neither a folder nor one of {}, which have random weights",
+                     o.model, fmt::join(preset_names(), ", ")),
          ErrorKind::usage);
   }
 }
@@ -58,9 +59,11 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
 std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
     if (o.tokenizer != "auto" && tokenizer->kind() != o.tokenizer)
-      fail(fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}", from.string(),
-                       tokenizer->kind(), o.tokenizer),
-           ErrorKind::usage);
+      fail(
+          fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}; leave --tokenizer "
+                      "out to take that of the folder",
+                      from.string(), tokenizer->kind(), o.tokenizer),
+          ErrorKind::usage);
     return tokenizer;
   };
   if (!o.tokenizer_dir.empty())
@@ -72,9 +75,13 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
   if (o.tokenizer == "gpt2" || (o.tokenizer == "auto" && preset(o.model)))
     if (!is_token_data(setup.data_path))
       fail(
-          "the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
-          "encoder.json "
-          "and vocab.bpe); --tokenizer bytes works without files",
+          fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
+                      "encoder.json and vocab.bpe); --tokenizer bytes works without files{}",
+                      !o.model.empty() && fs::is_directory(o.model)
+                          ? fmt::format("; --model {0} is a shape with random weights, and the "
+                                        "folder here is --model {0}/",
+                                        o.model)
+                          : ""),
           ErrorKind::usage);
   if (is_token_data(setup.data_path)) return nullptr;
   if (o.tokenizer == "chars")
@@ -113,23 +120,24 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   trainer.batch_size = o.batch_size;
   trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
   if (trainer.seq_len > setup.config.n_positions)
-    fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
-                     setup.config.n_positions),
+    fail(fmt::format("--seq-len {} is longer than the model's context of {}; give {} at most{}",
+                     trainer.seq_len, setup.config.n_positions, setup.config.n_positions,
+                     setup.model_folder.empty() ? ", or a longer --context" : ""),
          ErrorKind::usage);
   const std::int64_t dp = o.dp.value_or(1), share = o.batch_size / dp;
   if (o.batch_size % dp != 0)
     fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}; every rank has as "
-                     "many sequences as the others",
-                     o.batch_size, dp, share, dp, share * dp),
+                     "many sequences as the others, so give a multiple of {}",
+                     o.batch_size, dp, share, dp, share * dp, dp),
          ErrorKind::usage);
   if (o.micro_batch != "auto") {
     const std::int64_t rows = parse_micro_batch(o.micro_batch);
     if (share % rows != 0)
-      fail(fmt::format("{} is not divisible by --micro-batch {}: {} * {} = {}",
-                       dp > 1
-                           ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
-                           : fmt::format("--batch-size {}", share),
-                       rows, share / rows, rows, share / rows * rows),
+      fail(fmt::format(
+               "{} is not divisible by --micro-batch {}: {} * {} = {}; give a divisor, or auto",
+               dp > 1 ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
+                      : fmt::format("--batch-size {}", share),
+               rows, share / rows, rows, share / rows * rows),
            ErrorKind::usage);
     trainer.micro_batch = rows;
   } else {
@@ -247,6 +255,9 @@ RunSetup resolve(const TrainOptions& o) {
   setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
   if (!fs::exists(setup.data_path))
     fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+  if (!o.val_data.empty() && !fs::exists(o.val_data))
+    fail(fmt::format("--val-data {}: there is no such file or folder", o.val_data),
+         ErrorKind::usage);
   resolve_model(o, setup);
   setup.tokenizer = resolve_tokenizer(o, setup);
   setup.can_sample = setup.tokenizer != nullptr;
@@ -259,6 +270,25 @@ RunSetup resolve(const TrainOptions& o) {
   resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
+}
+
+std::string unusual_rate(const TrainOptions& o, double rate) {
+  // AdamW's step is about the rate itself, Adafactor's about the rate times the weight's size,
+  // SGD's the rate times the gradient.
+  struct Usual {
+    const char* optimizer;
+    double low, high;
+  };
+  constexpr Usual usual[] = {{"adamw", 1e-6, 1e-2},
+                             {"adamw8bit", 1e-6, 1e-2},
+                             {"adafactor", 1e-5, 1e-1},
+                             {"sgd", 1e-4, 1}};
+  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
+  if (found == std::end(usual) || rate == 0 || (rate >= found->low && rate <= found->high))
+    return {};
+  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
+                     rate < found->low ? "small" : "large", o.optimizer, found->low, found->high,
+                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch) {

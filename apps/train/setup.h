@@ -39,6 +39,10 @@ void resolve_memory(const TrainOptions& options, RunSetup& setup);
 /// Whether --sequence-parallel can divide the tokens of a micro-batch of so many sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
 
+/// A sentence on a learning rate that is unusual for the optimizer, which is nevertheless taken; ""
+/// if it is not.
+std::string unusual_rate(const TrainOptions& options, double rate);
+
 /// What one stage of a pipeline hands to the next for a micro-batch of so many sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
 

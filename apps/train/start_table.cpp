@@ -49,6 +49,8 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                                             : std::string()));
   row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
+  if (const std::string odd = unusual_rate(options, setup.schedule.rate); !odd.empty())
+    row("warning", odd);
 }
 
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
