@@ -59,7 +59,10 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
       used = 0;
     }
     if (used != word.size())
-      fail(fmt::format("--tokens: '{}' is not a token id", word), ErrorKind::usage);
+      fail(fmt::format("--tokens: '{}' is not a token id; write numbers, \"1 2 3\", or give text "
+                       "as --prompt",
+                       word),
+           ErrorKind::usage);
     ids.push_back(id);
   }
   return ids;

@@ -43,8 +43,8 @@ Mesh mesh_of(const TrainOptions& o, int size) {
                      product, wanted, wanted, wanted),
          ErrorKind::usage);
   if (part > 1)
-    fail(fmt::format("{} needs {} ranks{}, but {} were started", product, wanted,
-                     o.dp ? "" : ", or a multiple of them", size),
+    fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
+                     o.dp ? "" : ", or a multiple of them", size, wanted, wanted),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
                    dp, size, size, dp),

@@ -35,7 +35,8 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   if (fs::exists(single)) return {single};
   const fs::path index = folder / "model.safetensors.index.json";
   if (!fs::exists(index))
-    fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
+    fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; put the "
+                     "weights there that belong to its config.json",
                      folder.string()),
          ErrorKind::usage);
   const nlohmann::json json = read_json_file(index, std::uint64_t{1} << 26);
