@@ -32,10 +32,9 @@ int main(int argc, char** argv) {
                      "step would take, here or on another machine. It takes train_gpt2's options.");
     declare_options(line, options);
     line.group("Planning");
-    line.add(
-        "--device-profile", options.device_profile,
-        fmt::format("Plan for a GPU that is not at hand: {}; as in \"NVIDIA A100 80GB\" too",
-                    fmt::join(known_profiles(), ", ")));
+    line.add("--device-profile", options.device_profile,
+             fmt::format("Plan for a GPU that is not at hand: {}; as in \"NVIDIA A100 80GB\" too",
+                         fmt::join(known_profiles(), ", ")));
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
     line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");

@@ -228,9 +228,9 @@ void print_plan(const TrainOptions& o) {
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
-  say(plan_table(o, target.setup, target.profile, planned) +
+  say(plan_table(o, target.setup, target.profile, planned) + whole_run_text(run) +
       (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
-      (tensor ? tensor_text(*tensor) : std::string()) + whole_run_text(run));
+      (tensor ? tensor_text(*tensor) : std::string()));
 }
 
 void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
