@@ -5,6 +5,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/run_program.h"
 #include "models/gpt2/weights.h"
 
 namespace sluice {

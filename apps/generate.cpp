@@ -7,8 +7,10 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/dataset.h"
+#include "apps/train/encode_text.h"
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/run_program.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
 
@@ -20,18 +22,19 @@ struct Options {
   std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
-  bool no_cache = false;
+  bool special = false, no_cache = false;
 };
 
 void declare(CommandLine& line, Options& o) {
   line.group("Model");
-  line.add("--model", o.model, "Hugging Face folder, such as train_gpt2's OUTPUT/model");
+  line.add("--model", o.model, "Hugging Face folder, train_gpt2's OUTPUT, or a checkpoint of it");
   line.require("--model");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
+  line.add("--special", o.special, "<|endoftext|> in the prompt is the token of that name");
   line.add("--max-tokens", o.max_tokens, "New tokens at most");
   line.add("--stop", o.stop, "End when this text appears");
   line.add("--num", o.num, "Continuations", 1);
@@ -59,7 +62,10 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
       used = 0;
     }
     if (used != word.size())
-      fail(fmt::format("--tokens: '{}' is not a token id", word), ErrorKind::usage);
+      fail(fmt::format("--tokens: '{}' is not a token id; write numbers, \"1 2 3\", or give text "
+                       "as --prompt",
+                       word),
+           ErrorKind::usage);
     ids.push_back(id);
   }
   return ids;
@@ -116,7 +122,8 @@ int run(const Options& o) {
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = parse_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
-  const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::inference);
+  const ModelSource source = find_model(o.model);
+  const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,
@@ -130,10 +137,13 @@ int run(const Options& o) {
       fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));
     return 0;
   }
-  const auto tokenizer = load_tokenizer(o.tokenizer_dir.empty() ? o.model : o.tokenizer_dir);
+  const auto tokenizer =
+      o.tokenizer_dir.empty() ? load_tokenizer(source) : load_tokenizer(o.tokenizer_dir);
+  generation.sampling.vocabulary = tokenizer->vocab_size();
   const auto end_of_text = tokenizer->end_of_text();
   const std::string prompt = read_prompt(o.prompt);
-  auto ids = tokenizer->encode(prompt);
+  require_special(*tokenizer, o.special);
+  auto ids = encode(*tokenizer, prompt, o.special);
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");

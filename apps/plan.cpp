@@ -5,6 +5,7 @@
 #include "apps/train/options.h"
 #include "apps/train/plan_report.h"
 #include "apps/train/progress.h"
+#include "apps/train/run_program.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace {
@@ -32,9 +33,9 @@ int main(int argc, char** argv) {
                      "step would take, here or on another machine. It takes train_gpt2's options.");
     declare_options(line, options);
     line.group("Planning");
-    line.add(
-        "--device-profile", options.device_profile,
-        fmt::format("Plan for a GPU that is not at hand: {}", fmt::join(known_profiles(), ", ")));
+    line.add("--device-profile", options.device_profile,
+             fmt::format("Plan for a GPU that is not at hand: {}; as in \"NVIDIA A100 80GB\" too",
+                         fmt::join(known_profiles(), ", ")));
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
     line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
@@ -62,6 +63,7 @@ int main(int argc, char** argv) {
              "Microseconds of a message between nodes", 0, 1e6);
     line.add("--json", options.json, "Print an object instead of a table");
     if (!line.parse(argc, argv)) return 0;
+    options.asked = flags_to_repeat(line, options.gpus > 0);
     if (!save_probe.empty())
       measure_and_save(options, save_probe);
     else if (options.gpus > 0)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/train/command_line.h"
+#include "apps/train/run_program.h"
 #include "kernels/base/error.h"
 #include "parallel/ring_file.h"
 

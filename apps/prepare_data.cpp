@@ -1,27 +1,34 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "apps/train/command_line.h"
-#include "apps/train/dataset.h"
+#include "apps/train/data_files.h"
+#include "apps/train/encode_text.h"
+#include "apps/train/prepared_folder.h"
 #include "apps/train/progress.h"
-#include "engine/io/token_file.h"
+#include "apps/train/run_program.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
-#include "models/text/char_tokenizer.h"
 
 namespace sluice {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Options {
-  std::string input, output, encode_only, tokenizer = "bytes", tokenizer_dir;
+  std::vector<std::string> input;
+  std::string output, encode_only, tokenizer = "bytes", tokenizer_dir;
+  TextOptions text;
   double val_fraction = 0.1;
+  std::optional<std::int64_t> shard_tokens;
 };
 
 void declare(CommandLine& line, Options& o) {
-  line.add("--input", o.input, "Text file");
+  line.add("--input", o.input,
+           "Text files, .jsonl, .gz of them, folders, patterns, - for standard input");
   line.require("--input");
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
                   {"bytes", "chars", "gpt2"});
@@ -29,13 +36,16 @@ void declare(CommandLine& line, Options& o) {
            "Folder with vocab.json + merges.txt or encoder.json + vocab.bpe, for gpt2");
   line.add("--output", o.output, "Folder for train.bin, val.bin and the tokenizer's files");
   line.add("--encode-only", o.encode_only, "Write one headerless uint16 file instead");
-  line.add("--val-fraction", o.val_fraction, "Part of the text for val.bin, from its end", 0, 0.9);
+  line.add("--val-fraction", o.val_fraction,
+           "Part of the text for val.bin: whole documents, or the end of few", 0, 0.9);
+  line.add("--shard-tokens", o.shard_tokens,
+           "Write train_000001.bin and so on, with so many tokens each", 1);
+  declare_text_options(line, o.text);
 }
 
-std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const std::string& text) {
+std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const TextSource& source) {
   if (o.tokenizer == "bytes") return std::make_unique<ByteTokenizer>();
-  if (o.tokenizer == "chars")
-    return std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
+  if (o.tokenizer == "chars") return std::make_unique<CharTokenizer>(characters_of(source));
   if (o.tokenizer_dir.empty())
     fail(
         "--tokenizer gpt2 needs --tokenizer-dir with vocab.json and merges.txt (or encoder.json "
@@ -44,61 +54,84 @@ std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const std::string& t
   return load_tokenizer(o.tokenizer_dir);
 }
 
-/// Where a piece may end without changing the tokens: after a lone newline between two visible
-/// characters. GPT-2 makes it a piece of its own; a longer run of white space is split by what
-/// follows it.
-std::size_t piece_end(std::string_view text, std::size_t wanted) {
-  const auto visible = [](char c) { return c > ' ' && c < 127; };
-  for (std::size_t at = std::max<std::size_t>(wanted, 2); at < text.size(); ++at)
-    if (visible(text[at - 2]) && text[at - 1] == '\n' && visible(text[at])) return at;
-  return text.size();
+DataFiles find_texts(const Options& o) {
+  DataFiles files = find_data("--input", o.input);
+  if (files.texts.empty())
+    fail(fmt::format("--input: {} is a file of tokens, not text",
+                     (files.tokens.empty() ? files.val_tokens : files.tokens).front().string()),
+         ErrorKind::usage);
+  for (const TextFile& file : files.texts) {
+    std::error_code none;
+    if (!o.encode_only.empty() && fs::equivalent(file.path, o.encode_only, none))
+      fail(fmt::format("--encode-only {} is a file of --input, and would overwrite it",
+                       o.encode_only),
+           ErrorKind::usage);
+  }
+  return files;
 }
 
-std::size_t encode_to(const std::filesystem::path& path, std::string_view text,
-                      const Tokenizer& tokenizer, ProgressBar& bar) {
-  constexpr std::size_t piece = 1 << 20;
-  TokenFileWriter writer(path);
-  while (!text.empty()) {
-    const std::size_t end = text.size() <= piece ? text.size() : piece_end(text, piece);
-    writer.append(tokenizer.encode(text.substr(0, end)));
-    text.remove_prefix(end);
-    bar.advance(static_cast<double>(end));
-  }
-  writer.finish();
-  return writer.size();
+/// Where there should be room for a copy of what can be read only once: beside the result.
+fs::path folder_for_copies(const Options& o) {
+  fs::path folder = fs::absolute(o.output.empty() ? o.encode_only : o.output);
+  while (!fs::is_directory(folder) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
+void make_folder(const Options& o, const Tokenizer& tokenizer) {
+  std::error_code error;
+  fs::create_directories(o.output, error);
+  if (error)
+    fail(fmt::format("--output {} cannot be made: {}", o.output, error.message()),
+         ErrorKind::usage);
+  if (has_tokenizer(o.output) && load_tokenizer(o.output)->kind() != tokenizer.kind())
+    fail(fmt::format("{} holds data of the {} tokenizer; give another --output", o.output,
+                     load_tokenizer(o.output)->kind()),
+         ErrorKind::usage);
+}
+
+/// What was read, in one line or two.
+void print_report(const TextReport& report) {
+  fmt::print("{}\n", report.text());
+  if (!report.skipped.none()) fmt::print("left out {}\n", report.skipped.text());
 }
 
 int run(const Options& o) {
   if (o.output.empty() == o.encode_only.empty())
     fail("give --output FOLDER or --encode-only FILE", ErrorKind::usage);
-  const std::string text = read_text(o.input);
-  const auto tokenizer = make_tokenizer(o, text);
-  ProgressBar bar("encoding", static_cast<double>(text.size()), is_terminal(STDERR_FILENO));
+  if (o.shard_tokens && o.output.empty())
+    fail("--shard-tokens is for --output, not for --encode-only", ErrorKind::usage);
+  const TextSource source(find_texts(o), o.text, folder_for_copies(o));
+  // All of it once, so that what is bad is found before anything is written.
+  const TextScan found = scan(source);
+  const auto tokenizer = make_tokenizer(o, source);
+  require_special(*tokenizer, o.text.special);
+  ProgressBar bar("encoding", static_cast<double>(found.report.bytes));
+  const auto advance = [&](std::uint64_t bytes) { bar.advance(static_cast<double>(bytes)); };
   if (!o.encode_only.empty()) {
-    const std::size_t count = encode_to(o.encode_only, text, *tokenizer, bar);
-    fmt::print("{} tokens in {}\n", count, o.encode_only);
+    TokenFileWriter writer(o.encode_only);
+    DocumentEncoder all(*tokenizer, o.text.special, [&](auto ids) { writer.append(ids); });
+    encode_text(source, found, training_bytes(found.documents, 1, o.text.split_seed), all, all,
+                advance);
+    writer.finish();
+    print_report(found.report);
+    fmt::print("{} tokens in {}\n", all.tokens(), o.encode_only);
     return 0;
   }
-  const std::filesystem::path folder = o.output;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    fail(fmt::format("--output {} cannot be made: {}", o.output, error.message()),
-         ErrorKind::usage);
-  if (has_tokenizer(folder) && load_tokenizer(folder)->kind() != tokenizer->kind())
-    fail(fmt::format("{} holds data of the {} tokenizer; give another --output", o.output,
-                     load_tokenizer(folder)->kind()),
-         ErrorKind::usage);
-  const std::size_t border = text_border(text, 1 - o.val_fraction);
-  const std::string_view all(text);
-  const std::size_t train = encode_to(folder / "train.bin", all.substr(0, border), *tokenizer, bar);
-  std::size_t val = 0;
-  std::filesystem::remove(folder / "val.bin");  // of an earlier text
-  if (border < text.size())
-    val = encode_to(folder / "val.bin", all.substr(border), *tokenizer, bar);
-  tokenizer->save(folder);
-  fmt::print("{} training and {} validation tokens ({}) in {}\n", train, val, tokenizer->kind(),
-             o.output);
+  make_folder(o, *tokenizer);
+  const auto shard_tokens = static_cast<std::size_t>(o.shard_tokens.value_or(0));
+  PreparedPart train_files(o.output, "train", shard_tokens);
+  PreparedPart val_files(o.output, "val", shard_tokens);
+  DocumentEncoder train(*tokenizer, o.text.special, [&](auto ids) { train_files.append(ids); });
+  DocumentEncoder val(*tokenizer, o.text.special, [&](auto ids) { val_files.append(ids); });
+  encode_text(source, found, training_bytes(found.documents, 1 - o.val_fraction, o.text.split_seed),
+              train, val, advance);
+  publish(o.output, *tokenizer, train_files, val_files);
+  print_report(found.report);
+  fmt::print("{} training and {} validation tokens ({}) in {}\n", train.tokens(), val.tokens(),
+             tokenizer->kind(), o.output);
+  if (shard_tokens > 0)
+    fmt::print("{} training and {} validation files\n", train_files.files(), val_files.files());
   return 0;
 }
 

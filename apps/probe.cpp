@@ -3,6 +3,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/run_program.h"
 #include "engine/autograd.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"

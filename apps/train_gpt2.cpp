@@ -3,6 +3,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/job.h"
 #include "apps/train/options.h"
+#include "apps/train/run_program.h"
 #include "apps/train/session.h"
 
 int main(int argc, char** argv) {
@@ -17,7 +18,9 @@ int main(int argc, char** argv) {
                              "Trains a GPT-2. Without arguments: a small one, on the text that "
                              "ships with the program.");
     sluice::declare_options(line, options);
-    if (line.parse(argc, argv)) sluice::run_training(options, line.resolved(), *job);
+    if (!line.parse(argc, argv)) return 0;
+    options.asked = sluice::flags_to_repeat(line);
+    sluice::run_training(options, line.resolved(), *job);
     return 0;
   };
   return sluice::run_program("train_gpt2", body, may_report);

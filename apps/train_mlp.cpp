@@ -1,17 +1,16 @@
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
 #include "apps/train/command_line.h"
 #include "apps/train/output_folder.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
+#include "apps/train/run_program.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
@@ -190,13 +189,6 @@ void train(const Options& o, const World& world) {
   if (log) log->write("end", {{"step", o.steps}});
 }
 
-/// All ranks fail alike, as a rule: the first one speaks, and the launcher ends the others with it.
-bool may_report(World& world) {
-  world.leave();
-  if (world.rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
-  return true;
-}
-
 }  // namespace
 }  // namespace sluice
 
@@ -205,6 +197,7 @@ int main(int argc, char** argv) {
   const auto body = [&] {
     world.emplace();
     sluice::set_speaking(world->rank() == 0);
+    if (world->size() > 1) sluice::forget_terminal();
     sluice::Options options;
     sluice::CommandLine line("train_mlp",
                              "Trains a small MLP to tell the arms of a spiral apart. Ranks that "
@@ -213,6 +206,8 @@ int main(int argc, char** argv) {
     if (line.parse(argc, argv)) sluice::train(options, *world);
     return 0;
   };
-  return sluice::run_program(
-      "train_mlp", body, [&](std::string&, bool) { return !world || sluice::may_report(*world); });
+  return sluice::run_program("train_mlp", body, [&](std::string&, bool) {
+    if (world) world->leave_after_the_first();
+    return true;
+  });
 }

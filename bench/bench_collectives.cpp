@@ -14,6 +14,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/progress.h"
+#include "apps/train/run_program.h"
 #include "apps/train/version.h"
 #include "bench/kernels/report.h"
 #include "kernels/cpu/parallel_for.h"

@@ -10,6 +10,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/machine.h"
 #include "apps/train/progress.h"
+#include "apps/train/run_program.h"
 #include "bench/kernels/report.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/config.h"

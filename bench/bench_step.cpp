@@ -12,6 +12,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/machine.h"
+#include "apps/train/run_program.h"
 #include "apps/train/version.h"
 #include "bench/kernels/calibration.h"
 #include "engine/autograd.h"

@@ -2,8 +2,8 @@
 # -DSLUICE_COVERAGE=ON counts which lines and branches of it the tests reach (scripts/coverage).
 
 set(SLUICE_PARSERS
-  engine/io/durable.cpp engine/io/file.cpp engine/io/json_document.cpp engine/io/output.cpp
-  engine/io/safetensors.cpp engine/io/section_sums.cpp
+  engine/io/durable.cpp engine/io/file.cpp engine/io/input.cpp engine/io/json_document.cpp
+  engine/io/output.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp
   engine/io/safetensors_header.cpp engine/io/stored_tensor.cpp engine/io/token_file.cpp
   parallel/pipeline/lowering.cpp parallel/pipeline/messages.cpp parallel/pipeline/refusal.cpp
   parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule_text.cpp
@@ -14,7 +14,8 @@ set(SLUICE_PARSERS
   models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
   models/text/tokenizer.cpp models/text/utf8.cpp
   apps/train/checkpoint.cpp apps/train/checkpoint_folder.cpp apps/train/checkpoint_manifest.cpp
-  apps/train/checkpoint_saver.cpp apps/train/recorded_choice.cpp apps/train/sizes.cpp)
+  apps/train/checkpoint_saver.cpp apps/train/json_lines.cpp apps/train/recorded_choice.cpp
+  apps/train/sizes.cpp apps/train/text_source.cpp)
 
 if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)

@@ -26,6 +26,10 @@ class World {
     if (mpi_) mpi_->leave();
   }
 
+  /// The same where all ranks fail alike, as a rule: the first one comes back at once to say why;
+  /// the others wait for the launcher, which ends them with it.
+  void leave_after_the_first();
+
   /// All ranks, on host memory.
   std::shared_ptr<Communicator> communicator(std::shared_ptr<Monitor> monitor,
                                              const Communicator::Options& options) const;

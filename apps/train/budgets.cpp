@@ -14,7 +14,9 @@ Budgets budgets_of(const TrainOptions& o, const DeviceProfile& profile) {
                                : parse_bytes("--host-memory", o.host_memory);
   if (!profile.gpu) {
     if (!o.gpu_memory.empty())
-      fail("--gpu-memory: this run computes on the CPU; give --host-memory, or --device cuda",
+      fail(fmt::format("--gpu-memory {}: this run computes on the CPU; give --host-memory, or "
+                       "--device cuda",
+                       o.gpu_memory),
            ErrorKind::usage);
     return {.device_allowed = host, .device_reserve = profile.process};
   }

@@ -31,7 +31,7 @@ double share(double part, const ClusterWay& way) {
   return 100 * part / way.time.total();
 }
 
-std::string rows_text(const ClusterPlan& plan) {
+std::string rows_text(const ClusterPlan& plan, bool gpu) {
   std::size_t recompute = 9, schedule = 8;
   for (const ClusterWay& way : plan.ways) {
     recompute = std::max(recompute, recompute_of(way).size());
@@ -40,7 +40,8 @@ std::string rows_text(const ClusterPlan& plan) {
   std::string text = fmt::format(
       "\n{:>14} {:>4} {:>11}  {:<{}}  {:<{}} {:>10} {:>9} {:>10} {:>10} {:>11} {:>7} {:>7}\n",
       "dp x pp x tp", "zero", "micro-batch", "schedule", schedule, "recompute", recompute,
-      "state on", "GiB a GPU", "host GiB", "s a step", "tokens/s", "bubble", "comm");
+      "state on", gpu ? "GiB a GPU" : "GiB a CPU", "host GiB", "s a step", "tokens/s", "bubble",
+      "comm");
   for (const ClusterWay& way : plan.ways) {
     const auto layers = static_cast<std::int64_t>(way.choice.recompute.size());
     text += fmt::format(
@@ -50,7 +51,7 @@ std::string rows_text(const ClusterPlan& plan) {
         fmt::format("{} x {} x {}", way.mesh.dp, way.mesh.pp, way.mesh.tp), way.zero,
         fmt::format("{} x {}", way.choice.micro_batch, way.micro_batches), schedule_of(way),
         schedule, recompute_of(way), recompute,
-        !way.choice.streams() ? std::string("GPU")
+        !way.choice.streams() ? std::string(gpu ? "GPU" : "CPU")
         : way.choice.resident_blocks == 0
             ? std::string("host")
             : fmt::format("{} of {}", way.choice.resident_blocks, layers),
@@ -137,10 +138,10 @@ std::string cluster_text(const ClusterTask& task, const ClusterPlan& plan) {
     const ClusterWay& way = *plan.nearest;
     return text + fmt::format(
                       "\nnone fits; the nearest has {} bytes too many in the memory of its "
-                      "fullest GPU:\n  {}\n",
-                      plan.excess, to_flags(way, o));
+                      "fullest {}:\n  {}\n",
+                      plan.excess, task.profile.gpu ? "GPU" : "rank", to_flags(way, o));
   }
-  text += rows_text(plan) + "\n";
+  text += rows_text(plan, task.profile.gpu) + "\n";
   row("predicted", "by the cost model, from assumed or probed rates; nothing here was measured");
   row("chosen", to_flags(plan.ways[0], o));
   for (std::size_t i = 1; i < plan.ways.size(); ++i) {

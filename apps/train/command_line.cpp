@@ -1,14 +1,15 @@
 #include "apps/train/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
-#include <new>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/train/meant.h"
 #include "apps/train/progress.h"
 #include "apps/train/version.h"
 #include "engine/io/json_document.h"
@@ -17,34 +18,20 @@
 namespace sluice {
 namespace {
 
-/// Levenshtein's distance, for "did you mean".
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j)
-    row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
-}
-
 std::string number(double value) {
   return fmt::format("{:.8g}", value);
 }
 
 /// A validator that prints the allowed range and refuses NaN.
 CLI::Validator range(double low, double high) {
-  const std::string text = fmt::format("from {} to {}", number(low), number(high));
+  const bool open = high == std::numeric_limits<double>::max();
+  const std::string text = open ? fmt::format("of at least {}", number(low))
+                                : fmt::format("from {} to {}", number(low), number(high));
   const auto check = [low, high, text](std::string& input) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(input, value) || !(value >= low && value <= high))
-      return fmt::format("'{}' is not a number {}", printable(input), text);
+      return fmt::format("'{}' is not a number {}{}", printable(input), text,
+                         input.find(',') != std::string::npos ? "; write 0.5, not 0,5" : "");
     return {};
   };
   return CLI::Validator(check, "");
@@ -64,6 +51,41 @@ CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
   return CLI::Validator(check, "");
 }
 
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json json_of(const T& value) {
+  return value;
+}
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+Json json_of(const std::string& value) {
+  return value.empty() ? Json() : Json(value);
+}
+/// One value as it is.
+Json json_of(const std::vector<std::string>& values) {
+  if (values.size() == 1) return json_of(values[0]);
+  return values.empty() ? Json() : Json(values);
+}
+
+/// As a file for --config has it; "" where it could not be read back: CLI11 reads a comment even
+/// inside quotes, and knows no escapes.
+std::string configured(const Json& value) {
+  if (value.is_array()) {
+    std::vector<std::string> parts;
+    for (const Json& part : value)
+      if (parts.emplace_back(configured(part)).empty()) return "";
+    return fmt::format("[{}]", fmt::join(parts, ","));
+  }
+  if (!value.is_string()) return value.dump();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find_first_of("#\r\n") != text.npos) return "";
+  if (text.find('"') != text.npos && text.find('\'') != text.npos) return "";
+  return CLI::detail::convert_arg_for_ini(text);
+}
+
 /// --n_layer is accepted for --n-layer.
 std::string kebab(std::string argument) {
   if (argument.rfind("--", 0) != 0) return argument;
@@ -72,34 +94,112 @@ std::string kebab(std::string argument) {
   return argument;
 }
 
+/// As a shell reads it back.
+std::string quoted(const std::string& text) {
+  const bool plain =
+      !text.empty() && text.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                           "_-+=./,:@%") == std::string::npos;
+  if (plain) return text;
+  std::string all = "'";
+  for (const char c : text)
+    all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return all + "'";
+}
+
 }  // namespace
 
 struct CommandLine::Impl {
+  /// As it is, whether it was given, read or set beforehand.
+  struct Value {
+    std::string flag;  ///< without its dashes
+    std::function<Json()> read;
+  };
+
   CLI::App app;
   std::string heading = "Options";
+  std::vector<Value> values;
 
-  std::string nearest(const std::string& flag) const {
-    std::string best;
-    std::size_t distance = std::max<std::size_t>(3, flag.size() / 2);
-    for (const CLI::Option* option : app.get_options()) {
-      for (const std::string& known : option->get_lnames()) {
-        const std::size_t d = edit_distance(flag, known);
-        if (d < distance) {
-          distance = d;
-          best = known;
-        }
-      }
-    }
-    return best;
+  template <class T>
+  void remember(const std::string& flag, const T& value) {
+    values.push_back({flag.substr(2), [&value] { return json_of(value); }});
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const CLI::Option* option : app.get_options())
+      all.insert(all.end(), option->get_lnames().begin(), option->get_lnames().end());
+    return all;
   }
 
   [[noreturn]] void unknown(const std::string& what, const std::string& name) const {
     const std::string flag = name.substr(0, name.find('='));
     const std::string bare = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-    const std::string guess = nearest(kebab("--" + bare).substr(2));
+    const std::string spelt = lower(kebab("--" + bare).substr(2));
+    const auto all = names();
+    const auto has = [&](const std::string& meant) {
+      return std::ranges::find(all, meant.substr(2)) != all.end();
+    };
+    std::string guess;
+    FlagMeant meant = flag_meant(spelt, has);
+    if (has("--" + spelt))
+      meant = {.flag = "", .text = "--" + spelt, .why = ""};
+    else if (meant.text.empty())
+      if (const std::string near = nearest_name(spelt, all); !near.empty())
+        meant.text = "--" + near;
+    // In a file keys have no dashes.
+    if (what != "flag" && !meant.text.empty()) meant.text.erase(0, 2);
+    if (!meant.text.empty())
+      guess = "did you mean " + meant.text + "?" + (meant.why.empty() ? "" : " " + meant.why);
     fail(fmt::format("unknown {} '{}'{}; --help lists all", what, printable(flag),
-                     guess.empty() ? "" : fmt::format(" (did you mean --{}?)", guess)),
+                     guess.empty() ? "" : " (" + guess + ")"),
          ErrorKind::usage);
+  }
+
+  /// Where an unknown flag is the reason of another error, it is told instead.
+  void refuse_extras() const {
+    const auto extras = app.remaining();
+    if (extras.empty()) return;
+    if (extras.front().rfind('-', 0) == 0) unknown("flag", extras.front());
+    fail(fmt::format("unexpected argument '{}': a value stands after its flag; --help lists all",
+                     printable(extras.front())),
+         ErrorKind::usage);
+  }
+
+  /// What the help says of the option that CLI11's message begins with.
+  std::string help_of(const std::string& message) const {
+    const auto* const option =
+        app.get_option_no_throw(message.substr(0, message.find_first_of(": ")));
+    return option != nullptr ? option->get_description() : "";
+  }
+
+  [[noreturn]] void needs_value(const std::string& flag) const {
+    fail(fmt::format("{} needs a value; --help says of it: {}", flag, help_of(flag)),
+         ErrorKind::usage);
+  }
+
+  /// CLI11 takes whatever follows a flag as its value, so --resume --output would be one.
+  void refuse_flags_as_values(const std::vector<std::string>& given) const {
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const auto* const option =
+          given[i].starts_with("--") ? app.get_option_no_throw(given[i]) : nullptr;
+      if (option == nullptr || option->get_items_expected_max() == 0) continue;
+      const std::string next = i + 1 < given.size() ? given[i + 1] : "";
+      const std::string flag = next.substr(0, next.find('='));
+      if (flag.starts_with("--") && app.get_option_no_throw(flag) != nullptr)
+        fail(fmt::format("{0} needs a value, and {1} is a flag (write {0}={1} if it is the value); "
+                         "--help says of {0}: {2}",
+                         given[i], printable(flag), help_of(given[i])),
+             ErrorKind::usage);
+      ++i;
+    }
+  }
+
+  /// CLI11 says "--lr: 1 required FLOAT missing" and "--lr: At Most 1 required but received 2".
+  [[noreturn]] void wrong_count(const std::string& message) const {
+    const std::string flag = message.substr(0, message.find(':'));
+    if (message.ends_with("missing")) needs_value(flag);
+    fail(fmt::format("{} is given more than once; give it once", flag), ErrorKind::usage);
   }
 };
 
@@ -121,26 +221,38 @@ void CommandLine::group(const std::string& heading) {
 }
 
 void CommandLine::add(const std::string& flag, std::string& value, const std::string& help) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->group(impl_->heading);
 }
 
+void CommandLine::add(const std::string& flag, std::vector<std::string>& values,
+                      const std::string& help) {
+  impl_->remember(flag, values);
+  // Its default, no value at all, could not be read back from a file.
+  impl_->app.add_option(flag, values, help)->group(impl_->heading)->default_str("");
+}
+
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
+  impl_->remember(flag, value);
   auto* const option = impl_->app.add_flag(flag, value, help)->group(impl_->heading);
-  // Without its default in words, the resolved configuration would say false.
+  // For --help, which would not show it.
   if (value) option->default_str("true");
 }
 
 void CommandLine::add(const std::string& flag, std::int64_t& value, const std::string& help,
                       std::int64_t low, std::int64_t high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& value,
                       const std::string& help, std::int64_t low, std::int64_t high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)
       ->check(integer_range(0, std::numeric_limits<std::int64_t>::max()))
       ->group(impl_->heading);
@@ -148,29 +260,39 @@ void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::
 
 void CommandLine::add(const std::string& flag, double& value, const std::string& help, double low,
                       double high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add(const std::string& flag, std::optional<double>& value,
                       const std::string& help, double low, double high) {
+  impl_->remember(flag, value);
   impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
 }
 
 void CommandLine::add_size(const std::string& flag, std::string& value, const std::string& help) {
+  impl_->remember(flag, value);
   const auto check = [](const std::string& input) -> std::string {
-    return input.empty() ? "'' is not a size; write 11GiB, 512MiB or bytes" : "";
+    return input.empty() ? "'' is not a size; write 8GiB, 512MiB or bytes" : "";
   };
   impl_->app.add_option(flag, value, help)->check(CLI::Validator(check, ""))->group(impl_->heading);
 }
 
 void CommandLine::add_choice(const std::string& flag, std::string& value, const std::string& help,
                              const std::vector<std::string>& choices) {
+  impl_->remember(flag, value);
   const auto check = [choices](std::string& input) -> std::string {
     if (std::ranges::find(choices, input) != choices.end()) return {};
-    return fmt::format("'{}' is not one of {}", printable(input), fmt::join(choices, ", "));
+    const std::string meant = choice_meant(input, choices);
+    if (meant == lower(input) && !meant.empty()) {
+      input = meant;  // BF16 for bf16
+      return {};
+    }
+    return fmt::format("'{}' is not one of {}{}", printable(input), fmt::join(choices, ", "),
+                       meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
   };
   impl_->app.add_option(flag, value, fmt::format("{} ({})", help, fmt::join(choices, "|")))
-      ->check(CLI::Validator(check, ""))
+      ->transform(CLI::Validator(check, ""))
       ->group(impl_->heading);
 }
 
@@ -192,6 +314,8 @@ bool CommandLine::parse(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i)
     arguments.push_back(kebab(argv[i]));  // CLI11 takes from the end
+  const std::vector<std::string> given(arguments.rbegin(), arguments.rend());
+  impl_->refuse_flags_as_values(given);
   try {
     impl_->app.parse(arguments);
   } catch (const CLI::Success& done) {
@@ -207,55 +331,58 @@ bool CommandLine::parse(int argc, const char* const* argv) {
     fail(text, ErrorKind::usage);
   } catch (const CLI::FileError& error) {
     fail(fmt::format("the configuration file cannot be read: {}", error.what()), ErrorKind::usage);
+  } catch (const CLI::RequiredError& error) {
+    impl_->refuse_extras();
+    fail(fmt::format("{}: {}", error.what(), impl_->help_of(error.what())), ErrorKind::usage);
+  } catch (const CLI::ArgumentMismatch& error) {
+    impl_->wrong_count(error.what());
   } catch (const CLI::ParseError& error) {
     fail(error.what(), ErrorKind::usage);
   }
-  const auto extras = impl_->app.remaining();
-  if (!extras.empty()) {
-    if (extras.front().rfind('-', 0) == 0) impl_->unknown("flag", extras.front());
-    fail(fmt::format("unexpected argument '{}'; options begin with --", printable(extras.front())),
-         ErrorKind::usage);
-  }
+  impl_->refuse_extras();
   return true;
 }
 
-std::string CommandLine::resolved() const {
-  // An option that was not given has no value to write, and "" could not be read back.
-  std::istringstream all(impl_->app.config_to_str(true, false));
+Json CommandLine::values() const {
+  Json all = Json::object();
+  for (const auto& [flag, read] : impl_->values) {
+    std::string name = flag;
+    std::ranges::replace(name, '-', '_');
+    all[name] = read();
+  }
+  return all;
+}
+
+std::string CommandLine::repeated(const std::vector<std::string>& without) const {
   std::string text;
-  for (std::string line; std::getline(all, line);) {
-    if (line.ends_with("=\"\"")) continue;
-    // CLI11 reads a comment even inside quotes: better no value than half of one.
-    const bool unreadable = line.find('#') != std::string::npos;
-    text += unreadable ? "# give as a flag, # cannot stand here: " + line + "\n" : line + "\n";
+  for (const CLI::Option* option : impl_->app.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const std::string flag = "--" + option->get_lnames().front();
+    if (flag == "--config" || std::ranges::find(without, flag) != without.end()) continue;
+    for (const std::string& value : option->results()) {
+      text += " " + flag;
+      if (option->get_items_expected_max() > 0)
+        text += " " + quoted(value);
+      else if (value != "true")
+        text += "=" + value;
+    }
   }
   return text;
 }
 
-int run_program(const std::string& name, const std::function<int()>& body,
-                const MayReport& may_report) {
-  const auto report = [&](std::string message, bool usage = false) {
-    if (!may_report || may_report(message, usage))
-      fmt::print(stderr, "{}: error: {}\n", name, message);
-  };
-  try {
-    return body();
-  } catch (const Error& error) {
-    report(error.what(), error.kind() == ErrorKind::usage);
-    switch (error.kind()) {
-      case ErrorKind::runtime:
-        return 1;
-      case ErrorKind::usage:
-        return 2;
-      case ErrorKind::numerical:
-        return 3;
-    }
-  } catch (const std::bad_alloc&) {
-    report("the system has no memory left; use a smaller model or batch");
-  } catch (const std::exception& error) {
-    report(error.what());
+std::string CommandLine::resolved() const {
+  std::string text;
+  for (const auto& [flag, read] : impl_->values) {
+    const Json value = read();
+    if (value.is_null()) continue;  // "" could not be read back
+    const std::string written = configured(value);
+    // Better no value than half of one.
+    text += !written.empty()
+                ? fmt::format("{}={}\n", flag, written)
+                : fmt::format("# give as a flag, it cannot stand here: {}={}\n", flag,
+                              value.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  return 1;
+  return text;
 }
 
 }  // namespace sluice

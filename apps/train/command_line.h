@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace sluice {
 
 /// The one table of a program's options: it parses the command line and a --config file (the
 /// command line wins), makes --help and --version, and writes the resolved configuration. Bad use
-/// is an Error (usage); an unknown flag or key names the nearest known one.
+/// is an Error (usage); an unknown flag or key names the one that is meant.
 class CommandLine {
  public:
   CommandLine(const std::string& name, const std::string& description);
@@ -24,6 +24,8 @@ class CommandLine {
 
   // `flag` is the long kebab-case name with its dashes; the value given beforehand is the default.
   void add(const std::string& flag, std::string& value, const std::string& help);
+  /// One value or several, with the flag given once or again. A file has ["a", "b"].
+  void add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   void add(const std::string& flag, bool& value, const std::string& help);
   void add(const std::string& flag, std::int64_t& value, const std::string& help,
            std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
@@ -48,19 +50,17 @@ class CommandLine {
   /// Whether it was: with its default value too, or in a file. After parse().
   bool given(const std::string& flag) const;
 
-  /// Every option with its value, as a file for --config.
+  /// The flags that were given, each after a space, as a shell reads them; not those of `without`.
+  std::string repeated(const std::vector<std::string>& without) const;
+
+  /// Every option with its value, by name with _ for -; null: it has none.
+  nlohmann::ordered_json values() const;
+  /// The same as a file for --config, without those that have none.
   std::string resolved() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-/// Runs a program's body. Prints an Error as "NAME: error: ..." on stderr and returns its exit
-/// code: 1 run-time failure, 2 usage, 3 numerical stop. `may_report`, if given, may change the
-/// message, or answer that somebody else prints one.
-using MayReport = std::function<bool(std::string& message, bool usage)>;
-int run_program(const std::string& name, const std::function<int()>& body,
-                const MayReport& may_report = {});
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/resume.h"
 
 namespace sluice {
 namespace {
@@ -22,8 +23,9 @@ TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch
 std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
   if (o.resume == "never" || (o.resume == "auto" && o.output.empty())) return {};
   fs::path checkpoint = o.resume;
-  if (o.resume == "auto") {
-    const auto all = list_checkpoints(fs::path(o.output) / "checkpoints");
+  const fs::path run = o.resume == "auto" ? fs::path(o.output) : resumed_run(o);
+  if (!run.empty()) {
+    const auto all = list_checkpoints(run / "checkpoints");
     if (all.empty()) return {};
     checkpoint = all.back();
   }

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
+#include "apps/train/encode_text.h"
 #include "engine/io/file.h"
-#include "engine/io/section_sums.h"
-#include "engine/io/token_file.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -15,69 +14,128 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FileTokens final : public TokenSource {
+/// Where text becomes tokens in memory.
+class MemorySink {
  public:
-  FileTokens(const fs::path& file, std::int64_t vocab_size) : file_(file) {
-    file_.check_ids(vocab_size);
-  }
-  std::int64_t size() const override { return static_cast<std::int64_t>(file_.size()); }
-  void read(std::int64_t start, std::span<std::int32_t> out) const override {
-    file_.read(static_cast<std::size_t>(start), out);
+  MemorySink(const Tokenizer& tokenizer, bool special)
+      : encoder_(tokenizer, special, [this](std::span<const std::int32_t> ids) {
+          for (const std::int32_t id : ids)
+            ids_.push_back(static_cast<std::uint16_t>(id));
+        }) {}
+  MemorySink(const MemorySink&) = delete;
+  MemorySink& operator=(const MemorySink&) = delete;
+
+  DocumentEncoder& encoder() { return encoder_; }
+  std::unique_ptr<TokenSource> take() {
+    if (ids_.empty()) return nullptr;
+    ids_.shrink_to_fit();
+    return tokens_in_memory(std::move(ids_));
   }
 
  private:
-  TokenFile file_;
+  std::vector<std::uint16_t> ids_;
+  DocumentEncoder encoder_;
 };
 
-class MemoryTokens final : public TokenSource {
- public:
-  explicit MemoryTokens(std::span<const std::int32_t> ids) : ids_(ids.size()) {
-    std::ranges::transform(ids, ids_.begin(),
-                           [](std::int32_t id) { return static_cast<std::uint16_t>(id); });
-  }
-  std::int64_t size() const override { return static_cast<std::int64_t>(ids_.size()); }
-  void read(std::int64_t start, std::span<std::int32_t> out) const override {
-    std::copy_n(ids_.begin() + start, out.size(), out.begin());
-  }
-
- private:
-  std::vector<std::uint16_t> ids_;  // half the memory; larger vocabularies are refused before
-};
-
-std::unique_ptr<TokenSource> encode(std::string_view text, const Tokenizer& tokenizer) {
-  if (tokenizer.vocab_size() > 65536)
+void require_tokenizer(const Tokenizer* tokenizer, const std::string& name) {
+  if (tokenizer == nullptr)
+    fail(fmt::format("{} is text, and there is no tokenizer for it: give --tokenizer-dir", name),
+         ErrorKind::usage);
+  if (tokenizer->vocab_size() > 65536)
     fail(fmt::format("the tokenizer has {} tokens; tokens are kept as 16-bit numbers, so 65536 is "
                      "the limit",
-                     tokenizer.vocab_size()),
+                     tokenizer->vocab_size()),
          ErrorKind::usage);
-  return tokens_in_memory(tokenizer.encode(text));
+}
+
+std::string name_of(const TextFile& file) {
+  return file.path == "-" ? "the standard input" : file.path.string();
+}
+
+/// Nothing where a single file was read, as it was named.
+void note(std::vector<std::string>& notes, const std::string& flag, const TextReport& report,
+          const std::string& more) {
+  if (report.documents > 1) notes.push_back(report.text() + more);
+  if (!report.skipped.none())
+    notes.push_back(fmt::format("left out of {}: {}", flag, report.skipped.text()));
+}
+
+void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const TextOptions& o,
+                    const Tokenizer& tokenizer) {
+  const TextScan found = scan(*data.text);
+  MemorySink train(tokenizer, o.special), val(tokenizer, o.special);
+  encode_text(*data.text, found, training_bytes(found.documents, divide ? 0.9 : 1, o.split_seed),
+              train.encoder(), val.encoder());
+  note(dataset.notes, "--data", found.report,
+       found.documents.size() < few_documents || !divide
+           ? ""
+           : fmt::format("; {} for validation", val.encoder().documents()));
+  dataset.train = train.take();
+  dataset.val = val.take();
 }
 
 }  // namespace
 
-std::unique_ptr<TokenSource> open_token_file(const fs::path& file, std::int64_t vocab_size) {
-  return std::make_unique<FileTokens>(file, vocab_size);
+DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::move(found)) {
+  if (!files.texts.empty()) text.emplace(files, options, fs::temp_directory_path());
 }
 
-std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids) {
-  return std::make_unique<MemoryTokens>(ids);
+void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks) {
+  for (const DataFiles* const files : {&data, &val})
+    for (const TextFile& file : files->texts)
+      if (file.stream && ranks > 1)
+        fail(fmt::format("{} can be read once, and each of {} ranks reads the data; write it to a "
+                         "file first, or use prepare_data",
+                         name_of(file), ranks),
+             ErrorKind::usage);
+  for (const TextFile& file : data.texts)
+    for (const TextFile& other : val.texts) {
+      std::error_code none;  // equivalent() knows no pipes
+      if (file.stream && other.stream &&
+          (file.path == other.path ||
+           fs::canonical(file.path, none) == fs::canonical(other.path, none)))
+        fail(fmt::format("--data and --val-data both name {}, which can be read once",
+                         name_of(file)),
+             ErrorKind::usage);
+    }
 }
 
-std::string fingerprint(const TokenSource& tokens) {
-  constexpr std::int64_t stretch = 1 << 16;
-  std::vector<std::int32_t> ids;
-  std::uint32_t sum = 0;
-  for (const std::int64_t at : {std::int64_t{0}, tokens.size() / 2, tokens.size() - stretch}) {
-    const std::int64_t start = std::clamp<std::int64_t>(at, 0, tokens.size());
-    ids.resize(static_cast<std::size_t>(std::min(stretch, tokens.size() - start)));
-    tokens.read(start, ids);
-    sum = crc32_of(std::as_bytes(std::span(ids)), sum);
+Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
+                     const Tokenizer* tokenizer, std::int64_t vocab_size) {
+  Dataset dataset;
+  const DataFiles& files = data.files;
+  if (data.text) {
+    require_tokenizer(tokenizer, files.name);
+    read_text_into(dataset, data, val == nullptr, options, *tokenizer);
+  } else {
+    if (files.tokens.empty())
+      fail(fmt::format("{} holds tokens for validation alone: {}", files.name,
+                       files.val_tokens.front().string()),
+           ErrorKind::usage);
+    dataset.train = open_token_files(files.tokens, vocab_size);
+    if (val == nullptr && !files.val_tokens.empty())
+      dataset.val = open_token_files(files.val_tokens, vocab_size);
   }
-  return fmt::format("{}-{:08x}", tokens.size(), sum);
+  if (val != nullptr)
+    dataset.val = open_tokens("--val-data", *val, options, tokenizer, vocab_size, dataset.notes);
+  return dataset;
 }
 
-bool is_token_data(const fs::path& data) {
-  return fs::is_directory(data) || data.extension() == ".bin";
+std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
+                                         const TextOptions& options, const Tokenizer* tokenizer,
+                                         std::int64_t vocab_size, std::vector<std::string>& notes) {
+  const DataFiles& files = input.files;
+  if (!input.text) {
+    if (!files.folder.empty() && files.val_tokens.empty())
+      fail(fmt::format("{} has no val.bin", files.folder.string()), ErrorKind::usage);
+    return open_token_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size);
+  }
+  require_tokenizer(tokenizer, files.name);
+  MemorySink sink(*tokenizer, options.special);
+  const TextReport report =
+      input.text->read([&](const Document& document) { sink.encoder().add(document); });
+  note(notes, flag, report, flag == "--val-data" ? " for validation" : "");
+  return sink.take();
 }
 
 std::string read_text(const fs::path& path) {
@@ -86,47 +144,6 @@ std::string read_text(const fs::path& path) {
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   if (text.empty()) fail(fmt::format("{} is empty", path.string()), ErrorKind::usage);
   return text;
-}
-
-std::size_t text_border(std::string_view text, double fraction) {
-  auto border = static_cast<std::size_t>(static_cast<double>(text.size()) * fraction + 1e-6);
-  border = std::min(border, text.size());
-  const auto inside = [&](std::size_t at) {
-    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
-  };
-  while (border > 0 && inside(border))
-    --border;
-  // At least something to train on, however short the text.
-  return border == 0 ? text.size() : border;
-}
-
-Dataset open_dataset(const fs::path& data, const fs::path& val_data, const Tokenizer* tokenizer,
-                     std::int64_t vocab_size) {
-  Dataset dataset;
-  if (!is_token_data(data) || (!val_data.empty() && !is_token_data(val_data)))
-    check(tokenizer != nullptr, "text needs a tokenizer");
-  if (fs::is_directory(data)) {
-    if (!fs::exists(data / "train.bin"))
-      fail(fmt::format("{} has no train.bin; prepare_data makes such a folder", data.string()),
-           ErrorKind::usage);
-    dataset.train = open_token_file(data / "train.bin", vocab_size);
-    if (fs::exists(data / "val.bin")) dataset.val = open_token_file(data / "val.bin", vocab_size);
-  } else if (data.extension() == ".bin") {
-    dataset.train = open_token_file(data, vocab_size);
-  } else {
-    const std::string text = read_text(data);
-    const std::size_t border = val_data.empty() ? text_border(text, 0.9) : text.size();
-    if (border < text.size())
-      dataset.val = encode(std::string_view(text).substr(border), *tokenizer);
-    dataset.train = encode(std::string_view(text).substr(0, border), *tokenizer);
-  }
-  if (!val_data.empty())
-    dataset.val =
-        is_token_data(val_data)
-            ? open_token_file(fs::is_directory(val_data) ? val_data / "val.bin" : val_data,
-                              vocab_size)
-            : encode(read_text(val_data), *tokenizer);
-  return dataset;
 }
 
 }  // namespace sluice

@@ -3,46 +3,45 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
+#include "apps/train/data_files.h"
+#include "apps/train/text_options.h"
+#include "apps/train/text_source.h"
+#include "apps/train/token_source.h"
 #include "models/text/tokenizer.h"
 
 namespace sluice {
 
-/// Tokens by position, wherever they are.
-class TokenSource {
- public:
-  virtual ~TokenSource() = default;
-  virtual std::int64_t size() const = 0;
-  /// Fills `out` from token `start` on. Safe from several threads.
-  virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
+/// What a flag names, found but not yet read.
+struct DataInput {
+  DataInput(DataFiles found, const TextOptions& options);
+
+  DataFiles files;
+  std::optional<TextSource> text;  ///< none: files of tokens
 };
 
-/// A .bin of uint16 ids (headerless or llm.c's); every id is checked against `vocab_size`.
-std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& file,
-                                             std::int64_t vocab_size);
-std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids);
-
-/// Changes when the tokens do: size and a CRC-32 over the beginning, middle and end.
-std::string fingerprint(const TokenSource& tokens);
+/// Fails (usage) where a pipe would be read by several: by both flags, or by each of several ranks.
+void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks);
 
 struct Dataset {
   std::unique_ptr<TokenSource> train;
   std::unique_ptr<TokenSource> val;  ///< none: no validation
+  std::vector<std::string> notes;    ///< sentences on what was read and left out, where it is news
 };
 
-bool is_token_data(const std::filesystem::path& data);
-
-/// A folder with train.bin and perhaps val.bin, a .bin, or a text file, which is tokenised; the
-/// last tenth of a text (by bytes, at a character's border) is its validation part unless
-/// `val_data` is given. Text needs a tokenizer.
-Dataset open_dataset(const std::filesystem::path& data, const std::filesystem::path& val_data,
+/// Tokens as they are; text is tokenised into memory, which needs a tokenizer. Validation is `val`
+/// if given; else the val files among those of tokens, or about a tenth of the text
+/// (training_bytes()).
+Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
                      const Tokenizer* tokenizer, std::int64_t vocab_size);
 
-/// Where the first `fraction` of a text ends, by bytes but not inside a UTF-8 character.
-std::size_t text_border(std::string_view text, double fraction);
+/// All tokens of the input, of a folder of tokens those for validation; nothing is set apart.
+std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
+                                         const TextOptions& options, const Tokenizer* tokenizer,
+                                         std::int64_t vocab_size, std::vector<std::string>& notes);
 
 /// The whole file; an empty one is refused.
 std::string read_text(const std::filesystem::path& file);

@@ -4,11 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/train/calibrate.h"
+#include "apps/train/meant.h"
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "engine/pinned_buffer.h"
@@ -39,6 +42,7 @@ struct Known {
   const char* key;
   const char* name;
   int capability, multiprocessors;
+  int gigabytes;  ///< as it is sold
   std::size_t memory;
   double teraflops, memory_rate, link_rate;  ///< 16-bit; GB/s; GB/s of one direction alone
   double peer_rate, peer_latency;            ///< GB/s to another of its node; microseconds
@@ -50,13 +54,47 @@ struct Known {
 // half of its rate. Latencies are those that NCCL's tuning has for a step of a ring over NVLink and
 // over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
 constexpr Known known[] = {
-    {"2080ti", "RTX 2080 Ti", 75, 68, 11 * gibi, 50, 616, 12, 8, 5.7, 35},
-    {"3090", "RTX 3090", 86, 82, 24 * gibi, 58, 936, 25, 16, 5.7, 40},
-    {"4090", "RTX 4090", 89, 128, 24 * gibi, 120, 1008, 25, 16, 5.7, 55},
-    {"a100", "A100 80 GB", 80, 108, 80 * gibi, 190, 1935, 25, 300, 3.4, 120},
-    {"h100", "H100 80 GB", 90, 132, 79 * gibi, 420, 3350, 55, 450, 3.4, 200},
-    {"h200", "H200", 90, 132, 139 * gibi, 450, 4800, 55, 450, 3.4, 200},
+    {"2080ti", "RTX 2080 Ti", 75, 68, 11, 11 * gibi, 50, 616, 12, 8, 5.7, 35},
+    {"3090", "RTX 3090", 86, 82, 24, 24 * gibi, 58, 936, 25, 16, 5.7, 40},
+    {"4090", "RTX 4090", 89, 128, 24, 24 * gibi, 120, 1008, 25, 16, 5.7, 55},
+    {"a100", "A100 80 GB", 80, 108, 80, 80 * gibi, 190, 1935, 25, 300, 3.4, 120},
+    {"h100", "H100 80 GB", 90, 132, 80, 79 * gibi, 420, 3350, 55, 450, 3.4, 200},
+    {"h200", "H200", 90, 132, 141, 139 * gibi, 450, 4800, 55, 450, 3.4, 200},
 };
+
+/// What stands around a card's name: "NVIDIA GeForce RTX 3090", "A100-SXM4-80GB", "H100 PCIe".
+constexpr std::string_view around[] = {"nvidia", "geforce", "rtx",  "tesla", "tensor", "core",
+                                       "gpu",    "pcie",    "sxm",  "sxm2",  "sxm4",   "sxm5",
+                                       "nvl",    "hbm2e",   "hbm3", "hbm3e"};
+
+/// A card as people write it.
+struct CardName {
+  std::string key;    ///< "a100", as in `known`
+  int gigabytes = 0;  ///< of its memory; 0: not said
+};
+
+CardName read_card(const std::string& text) {
+  std::string spaced = lower(text);
+  std::ranges::replace_if(
+      spaced, [](char c) { return c == '-' || c == '_'; }, ' ');
+  CardName card;
+  std::istringstream words(spaced);
+  for (std::string word, before; words >> word; before = word) {
+    if (word.starts_with("rtx") && word.size() > 3) word.erase(0, 3);
+    const bool memory = word == "gb" || word == "gib";
+    if (memory && card.key.ends_with(before)) {  // "80 GB"
+      card.key.resize(card.key.size() - before.size());
+      word = before + word;
+    }
+    const auto [end, error] =
+        std::from_chars(word.data(), word.data() + word.size(), card.gigabytes);
+    const std::string_view unit(end, static_cast<std::size_t>(word.data() + word.size() - end));
+    if (error == std::errc() && (unit == "g" || unit == "gb" || unit == "gib")) continue;
+    card.gigabytes = 0;
+    if (std::ranges::find(around, word) == std::end(around)) card.key += word;
+  }
+  return card;
+}
 
 /// Nobody knows what host the card will be in: --host-memory says.
 constexpr std::size_t unlimited = std::size_t{1} << 46;
@@ -161,12 +199,21 @@ std::vector<std::string> known_profiles() {
 }
 
 DeviceProfile known_profile(const std::string& name) {
+  const CardName card = read_card(name);
   const auto* const found =
-      std::ranges::find_if(known, [&](const Known& entry) { return name == entry.key; });
-  if (found == std::end(known))
-    fail(fmt::format("--device-profile {} is not one of {}; a file that plan --save-probe wrote on "
-                     "another machine is given by --probe",
-                     name, fmt::join(known_profiles(), ", ")),
+      std::ranges::find_if(known, [&](const Known& entry) { return card.key == entry.key; });
+  if (found == std::end(known)) {
+    const std::string near = nearest_name(card.key, known_profiles());
+    fail(fmt::format("--device-profile {} is not one of {}{}; a file that plan --save-probe wrote "
+                     "on another machine is given by --probe",
+                     printable(name), fmt::join(known_profiles(), ", "),
+                     near.empty() ? "" : fmt::format(" (the nearest is {})", near)),
+         ErrorKind::usage);
+  }
+  if (card.gigabytes != 0 && card.gigabytes != found->gigabytes)
+    fail(fmt::format("--device-profile {}: the {} that is known has {} GB; --device-profile {} "
+                     "--gpu-memory {}GiB plans for another size",
+                     printable(name), found->key, found->gigabytes, found->key, card.gigabytes),
          ErrorKind::usage);
   return {.name = found->name,
           .gpu = true,
@@ -240,7 +287,13 @@ void save_profile(const fs::path& file, const DeviceProfile& p) {
 }
 
 DeviceProfile load_profile(const fs::path& file) {
-  const nlohmann::json json = read_json_file(file, std::uint64_t{1} << 16);
+  nlohmann::json json;
+  try {
+    json = read_json_file(file, std::uint64_t{1} << 16);
+  } catch (const Error& error) {
+    fail(fmt::format("--probe: {}; plan --save-probe FILE writes such a file", error.what()),
+         ErrorKind::usage);
+  }
   try {
     DeviceProfile p{.name = json.at("name").get<std::string>(),
                     .gpu = json.at("gpu").get<bool>(),

@@ -30,8 +30,9 @@ struct DeviceProfile {
   double link_latency = 0;    ///< seconds of such a message
 };
 
-/// Assumed figures of a GPU that is not at hand: 2080ti, 3090, 4090, a100, h100, h200. Throws Error
-/// (usage) with the list for another name.
+/// Assumed figures of a GPU that is not at hand: 2080ti, 3090, 4090, a100, h100, h200, also as
+/// people write them ("NVIDIA A100-SXM4-80GB", "RTX 3090"). Throws Error (usage) with the list and
+/// the nearest for another name, and where the name says another size of memory than the card has.
 DeviceProfile known_profile(const std::string& name);
 std::vector<std::string> known_profiles();
 

@@ -43,8 +43,8 @@ Mesh mesh_of(const TrainOptions& o, int size) {
                      product, wanted, wanted, wanted),
          ErrorKind::usage);
   if (part > 1)
-    fail(fmt::format("{} needs {} ranks{}, but {} were started", product, wanted,
-                     o.dp ? "" : ", or a multiple of them", size),
+    fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
+                     o.dp ? "" : ", or a multiple of them", size, wanted, wanted),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
                    dp, size, size, dp),
@@ -72,6 +72,7 @@ int share_of_cores(Communicator& control) {
 
 Job::Job() {
   set_speaking(rank() == 0);
+  if (size() > 1) forget_terminal();
 }
 
 void Job::choose_folder(const TrainOptions& o) {
@@ -130,7 +131,8 @@ std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& de
   auto [backend, reason] =
       make_device_backend(transport, device, wish_, group.largest, options.timeout);
   // Once, of whichever kind of ranks there are more than one.
-  if (!std::exchange(said_, true)) say(fmt::format("{:<12} {}\n", "exchange", reason));
+  if (std::exchange(exchange_, backend->name()).empty())
+    say(fmt::format("{:<12} {}\n", "exchange", reason));
   return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
 }
 

@@ -39,6 +39,9 @@ class Job {
   /// The communicators for training on `device`. Says how the ranks of GPUs exchange.
   Ranks ranks_on(const DevicePtr& device, const Exchanges& exchanges);
 
+  /// nccl or staged, once there are communicators; "" where GPUs exchange nothing.
+  const std::string& exchange() const { return exchange_; }
+
   /// Throws Error (usage) where a rank has another value than the first.
   void require_equal(std::string_view what, const std::string& mine);
   /// The same for a resolved configuration, but for what ranks may have of their own: paths,
@@ -63,7 +66,7 @@ class Job {
   bool folder_is_ours_ = false;
   int sharers_of_gpu_ = 1;
   Mesh mesh_;
-  bool said_ = false;  ///< how GPUs exchange
+  std::string exchange_;
   Communicator::Options communication_;
   std::string wish_;  ///< --communication
   std::shared_ptr<RankMonitor> monitor_;

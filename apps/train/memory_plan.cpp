@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/train/progress.h"
+#include "apps/train/sample.h"
 #include "engine/host_memory.h"
 
 namespace sluice {
@@ -37,6 +38,16 @@ struct MetaRun {
   Training training;
 };
 
+/// One batch on each replica; in a pipeline several are under way, but no more than its stages and
+/// what lies between them can hold.
+void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
+  if (!setup.data.val) return;
+  const EvaluationBatches all = validation_batches(o, setup);
+  const std::int64_t each = setup.pipeline ? 4 * setup.pipeline->schedule.stages : 1;
+  const std::int64_t batches = std::min(all.count(), o.dp.value_or(1) * each);
+  run.training.trainer.evaluate(*setup.data.val, batches * all.rows());
+}
+
 void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   const auto context = static_cast<std::size_t>(setup.config.n_positions);
   const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
@@ -59,14 +70,6 @@ std::string to_text(const MemoryByUse& bytes) {
   return text;
 }
 
-std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
-  if (!setup.tokenizer) return {0};
-  const Tokenizer& tokenizer = *setup.tokenizer;
-  if (!o.prompt.empty()) return tokenizer.encode(o.prompt);
-  if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
-  return {tokenizer.encode("\n").front()};
-}
-
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
                        std::size_t workspace_bytes, int rank) {
   MetaRun run(o, setup, choice, workspace_bytes, rank);
@@ -77,12 +80,10 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
   const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
   const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
                     .targets = std::vector<std::int32_t>(tokens)};
+  validate(o, setup, run);
   for (std::int64_t step = 0; step < 2; ++step) {
     run.training.trainer.step(step, batch);
-    // Of one micro-batch; in a pipeline several are under way.
-    if (setup.data.val)
-      run.training.trainer.evaluate(*setup.data.val,
-                                    o.dp.value_or(1) * (setup.pipeline ? o.val_steps : 1));
+    validate(o, setup, run);
     if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
   }
   return run.counted();

@@ -32,7 +32,4 @@ MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
 MemoryPlan plan_state(const TrainOptions& options, const RunSetup& setup,
                       const MemoryChoice& choice, std::size_t workspace_bytes, int rank = 0);
 
-/// What a sample starts from: the prompt's tokens.
-std::vector<std::int32_t> sample_prompt(const TrainOptions& options, const RunSetup& setup);
-
 }  // namespace sluice

@@ -23,24 +23,46 @@ std::string_view torch_name(StoredType type) {
 
 }  // namespace
 
-LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dtype,
-                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+void require_model_folder(const fs::path& folder) {
   if (!fs::is_directory(folder))
     fail(fmt::format("there is no model folder {}; give a folder with config.json and "
                      "model.safetensors",
                      folder.string()),
          ErrorKind::usage);
-  GPT2Config config = read_config(folder / "config.json");
+  if (fs::exists(folder / "config.json")) return;
+  if (fs::exists(folder / "model" / "config.json"))
+    fail(fmt::format("{} is a run's folder; its model is {}", folder.string(),
+                     (folder / "model").string()),
+         ErrorKind::usage);
+  fail(
+      fmt::format("the model folder {} has no config.json; take it from where the weights are from",
+                  folder.string()),
+      ErrorKind::usage);
+}
+
+LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+  require_model_folder(folder);
+  return load_model({.config = read_config(folder / "config.json"),
+                     .weights = folder,
+                     .folder = folder,
+                     .run = {}},
+                    device, dtype, use, context);
+}
+
+LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+  GPT2Config config = source.config;
   if (context) {
     if (*context > config.n_positions)
-      fail(fmt::format("--context {} is longer than the model's {} positions", *context,
-                       config.n_positions),
+      fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
+                       *context, config.n_positions, config.n_positions),
            ErrorKind::usage);
     config.n_positions = *context;
   }
   LoadedModel loaded{std::make_unique<GPT2>(config), nullptr};
   loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
-  load_weights(folder, config, *loaded.space);
+  load_weights(source.weights, config, *loaded.space);
   return loaded;
 }
 

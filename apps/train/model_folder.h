@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/train/model_source.h"
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/gpt2.h"
 #include "models/text/tokenizer.h"
@@ -19,7 +20,13 @@ struct LoadedModel {
   std::unique_ptr<ParameterSpace> space;
 };
 
-/// Opens a Hugging Face folder. `context` shortens the model's.
+/// Refuses (usage) what is no folder with a config.json, and says what is meant.
+void require_model_folder(const std::filesystem::path& folder);
+
+/// Reads what find_model() has found, or opens a Hugging Face folder. `context` shortens the
+/// model's.
+LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 

@@ -64,7 +64,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     text += fmt::format("; the CPU updates the state of {} of {} blocks where it rests",
                         plan.choice.cpu_blocks, away);
   if (refused) text += "; copies from and to it will make the host wait";
-  say(fmt::format("warning      {}\n", text));
+  say_warning(text);
   return host;
 }
 

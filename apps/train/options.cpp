@@ -23,13 +23,17 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--context", o.context, "Longest sequence; crops that of a loaded model", 1);
 
   line.group("Data");
-  line.add("--data", o.data, "Text file, .bin of uint16 ids, llm.c .bin, or prepare_data's folder");
-  line.add("--val-data", o.val_data, "The same, for validation; default: the last tenth of a text");
+  line.add(
+      "--data", o.data,
+      "Text files, .jsonl, .gz of them, folders, patterns, - for standard input; .bin of token "
+      "ids or prepare_data's folder");
+  line.add("--val-data", o.val_data, "The same, for validation; default: a tenth of the text");
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
                   {"auto", "bytes", "chars", "gpt2"});
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder with vocab.json + merges.txt or the like");
   line.add_choice("--data-order", o.data_order, "Order of the training sequences",
                   {"shuffled", "sequential"});
+  declare_text_options(line, o.text);
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
@@ -66,7 +70,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
 
   line.group("Memory");
   line.add_size("--gpu-memory", o.gpu_memory,
-                "Budget, such as 11GiB; default: what the GPU has free");
+                "Budget, such as 11GiB or 11G; default: what the GPU has free");
   line.add_size("--host-memory", o.host_memory,
                 "Budget for the whole process, such as 16GiB; default: what the machine has");
   line.add("--recompute", o.recompute,
@@ -139,17 +143,32 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");
   line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");
-  line.add("--save-every", o.save_every, "Checkpoint every this many steps; 0: only at the end");
+  line.add(
+      "--save-every", o.save_every,
+      "Checkpoint every so many steps, or so often: 500, 10min; 0: only at the end; auto: every "
+      "5min, or more rarely where saving takes long");
   line.add("--no-save", o.no_save, "Save and export nothing at the end, to try how fast a run is");
   line.add("--async-save", o.async_save,
            "Train on while a copy of a checkpoint, in host memory, is being written");
   line.add("--keep", o.keep, "Checkpoints kept", 1);
-  line.add("--resume", o.resume, "auto (newest checkpoint of --output), never, or a checkpoint");
+  line.add(
+      "--resume", o.resume,
+      "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint");
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
-  line.add("--val-steps", o.val_steps, "Micro-batches per validation, of each replica", 1);
+  line.add("--val-steps", o.val_steps,
+           "Batches of --batch-size sequences per validation, from the beginning of the data", 1,
+           std::int64_t{1} << 30);
+  line.add("--keep-best", o.keep_best,
+           "Keep the model with the lowest validation loss in OUTPUT/best");
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
   line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
   line.add("--prompt", o.prompt, "Text that samples continue");
+  line.add("--log-every", o.log_every,
+           "Print a line every this many steps; default: about 50 lines, on a terminal one line "
+           "that is drawn over. log.jsonl has every step",
+           1);
+  line.add("--quiet", o.quiet, "Print errors, warnings and how the run ended alone");
+  line.add("--verbose", o.verbose, "Print every step, and what its time went to");
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
   line.add("--max-bad-steps", o.max_bad_steps,
            "Stop (exit code 3) after this many skipped updates in a row", 1);
@@ -166,6 +185,39 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--deterministic", o.deterministic,
            "Equal bits for equal seeds: always so, there is no faster way to choose");
   line.allow_config_file();
+}
+
+std::string flags_to_repeat(const CommandLine& line, bool cluster) {
+  std::vector<std::string> without{"--plan",
+                                   "--json",
+                                   "--device-profile",
+                                   "--probe",
+                                   "--save-probe",
+                                   "--schedule-svg",
+                                   "--schedule-csv",
+                                   "--scaling",
+                                   "--gpus",
+                                   "--top",
+                                   "--link-bandwidth",
+                                   "--link-latency",
+                                   "--ranks-per-node",
+                                   "--network-bandwidth",
+                                   "--network-latency",
+                                   "--micro-batch",
+                                   "--recompute",
+                                   "--state-layout",
+                                   "--gradients",
+                                   "--offload",
+                                   "--resident-blocks",
+                                   "--stream-chunk",
+                                   "--staging-chunks",
+                                   "--cpu-blocks",
+                                   "--speculative-blocks"};
+  if (cluster)
+    without.insert(without.end(),
+                   {"--dp", "--pp", "--tp", "--pipeline", "--virtual-stages", "--pipeline-split",
+                    "--stash", "--max-stash", "--sequence-parallel", "--zero"});
+  return line.repeated(without);
 }
 
 }  // namespace sluice

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/train/command_line.h"
+#include "apps/train/text_options.h"
 #include "models/gpt2/config.h"
 #include "parallel/mesh.h"
 
@@ -17,7 +19,8 @@ struct TrainOptions {
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
   std::optional<std::int64_t> vocab_size, context;
 
-  std::string data, val_data;
+  std::vector<std::string> data, val_data;
+  TextOptions text;
   std::string tokenizer = "auto", tokenizer_dir;
   std::string data_order = "shuffled";
 
@@ -63,15 +66,21 @@ struct TrainOptions {
   std::int64_t ranks_per_node = 8;
 
   std::string output, trace, resume = "auto";
-  std::int64_t save_every = 0, keep = 2;
-  bool no_save = false, async_save = false;
+  std::string save_every = "auto";  ///< or as SaveCadence reads it
+  std::int64_t keep = 2;
+  bool no_save = false, async_save = false, keep_best = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;
+  std::optional<std::int64_t> log_every;
+  bool quiet = false, verbose = false;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
   double skip_loss_spike = 0, skip_grad_spike = 0;
   std::int64_t spike_window = 128, skip_batches = 0;
   bool deterministic = true;
+
+  /// The flags that a command to train with repeats; see flags_to_repeat.
+  std::string asked;
 
   /// One process is a pipeline of one rank if it is asked to be.
   bool pipelined() const { return pp > 1 || !pipeline.empty(); }
@@ -95,5 +104,10 @@ inline std::int64_t share_of(const TrainOptions& options) {
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
 
 void declare_options(CommandLine& line, TrainOptions& options);
+
+/// Of the flags that were given, those that a command has to repeat which trains as a plan says:
+/// not those of planning, nor those that the plan itself spells out, which with `cluster` are those
+/// of ranks too.
+std::string flags_to_repeat(const CommandLine& line, bool cluster = false);
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include "apps/train/scaling_report.h"
 #include "apps/train/sizes.h"
 #include "apps/train/tensor_report.h"
+#include "apps/train/whole_run.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +29,7 @@ struct Target {
   DeviceProfile profile;
   RunSetup setup;
   std::string note{};
+  std::string rates{};  ///< what times rest on
 };
 
 Target find_target(const TrainOptions& o) {
@@ -47,7 +49,8 @@ Target find_target(const TrainOptions& o) {
       fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
            ErrorKind::usage);
     auto setup = resolve_shape(o, other->gpu, other->capability, other->name);
-    return {std::move(*other), std::move(setup), note};
+    return {std::move(*other), std::move(setup), note,
+            o.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
   }
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = parse_precision(o.precision, kind);
@@ -56,7 +59,11 @@ Target find_target(const TrainOptions& o) {
                        ? resolve_shape(o, profile.gpu, profile.capability, profile.name)
                        : resolve(o);
   setup.precision = precision;
-  return {std::move(profile), std::move(setup), note};
+  const bool measured = profile.context > 0;
+  return {std::move(profile), std::move(setup), note,
+          measured ? "by measured rates"
+                   : "by nominal rates (plan --save-probe FILE measures this machine's, --probe "
+                     "FILE plans by them)"};
 }
 
 std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& setup) {
@@ -198,6 +205,17 @@ void print_plan(const TrainOptions& o) {
   std::optional<TensorReport> tensor;
   if (o.tp > 1) tensor = report_tensor(o, target.setup, target.profile, planned.chosen.choice);
   write_schedule(o, pipeline ? &*pipeline : nullptr);
+  const std::int64_t replicas = o.dp.value_or(1);
+  WholeRun run{
+      .command = training_command(o, replicas * o.pp * o.tp, to_flags(planned.chosen.choice)),
+      .steps = o.steps,
+      .step_seconds = replicas > 1 ? predict_ranks(task, replicas, share_of(o)).seconds
+                                   : planned.chosen.time.total(),
+      .rates = target.rates};
+  if (pipeline) {
+    run.step_seconds = pipeline->simulation.makespan;
+    run.rates = "forward and backward alone, " + run.rates;
+  }
   if (o.json) {
     Json json = plan_json(o, target.setup, target.profile, planned);
     if (pipeline)
@@ -205,11 +223,12 @@ void print_plan(const TrainOptions& o) {
     else
       add_scaling(json, o, task);
     if (tensor) json["tensor"] = tensor_json(*tensor);
+    add_whole_run(json, run);
     if (!target.note.empty()) json["note"] = target.note;
     return say(json.dump(2) + "\n");
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
-  say(plan_table(o, target.setup, target.profile, planned) +
+  say(plan_table(o, target.setup, target.profile, planned) + whole_run_text(run) +
       (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
       (tensor ? tensor_text(*tensor) : std::string()));
 }
@@ -242,7 +261,13 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   alone.pipeline_split = usual.pipeline_split;
   alone.stash = usual.stash;
   alone.max_stash = usual.max_stash;
-  const Target target = find_target(alone);
+  Target target = find_target(alone);
+  if (!target.profile.gpu && o.probe.empty())
+    target.note = fmt::format(
+        "no card is named, so this plans for {} computers like this one, by their CPUs; name a "
+        "card "
+        "with --device-profile ({}), or a machine with --probe FILE",
+        o.gpus, fmt::join(known_profiles(), ", "));
   const auto axis = [](bool is_given, std::int64_t value) {
     return is_given ? std::optional(value) : std::nullopt;
   };
@@ -257,13 +282,19 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
                          .gpus = o.gpus,
                          .top = o.top};
   const ClusterPlan plan = plan_cluster(task);
+  WholeRun run{.steps = o.steps, .rates = target.rates};
+  if (!plan.ways.empty()) {
+    run.command = training_command(o, o.gpus, to_flags(plan.ways[0], o));
+    run.step_seconds = plan.ways[0].time.total();
+  }
   if (o.json) {
     Json json = cluster_json(task, plan);
+    if (!plan.ways.empty()) add_whole_run(json, run);
     if (!target.note.empty()) json["note"] = target.note;
     say(json.dump(2) + "\n");
   } else {
     if (!target.note.empty()) say("note         " + target.note + "\n");
-    say(cluster_text(task, plan));
+    say(cluster_text(task, plan) + (plan.ways.empty() ? "" : whole_run_text(run)));
   }
   if (plan.ways.empty())
     fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,

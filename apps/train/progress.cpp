@@ -6,29 +6,102 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "apps/train/terminal.h"
 
 namespace sluice {
 namespace {
 
-std::string bar(double fraction, int width) {
-  const int full = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * width);
-  return fmt::format("[{:=<{}}{: <{}}]", "", full, "", width - full);
+/// How this process speaks, and the live line that is on the terminal.
+struct Output {
+  std::mutex mutex;
+  bool speaking = true, quiet = false, terminal = true;
+  int live_columns = 0;  ///< 0: there is no live line
+  std::string kept{};
+};
+
+Output& output() {
+  static Output one;
+  return one;
 }
 
-bool speaking = true;
+void write(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  static_cast<void>(written && std::fflush(stdout) == 0);
+}
 
-constexpr const char* erase_line = "\r\x1b[K";
+/// Removes a line of so many columns that has no end. Where the terminal has become narrower since
+/// it was drawn, terminals that rewrap their text show it on several rows.
+std::string erased(int drawn_columns, int descriptor) {
+  const int rows_above = std::max(0, (drawn_columns - 1) / std::max(1, columns_of(descriptor)));
+  if (rows_above == 0) return "\r\x1b[K";
+  return fmt::format("\r\x1b[{}A\x1b[J", rows_above);
+}
+
+std::string settled(Output& out) {
+  if (out.live_columns == 0) return {};
+  return erased(std::exchange(out.live_columns, 0), STDOUT_FILENO) + out.kept + "\n";
+}
+
+void say_in_turn(const std::string& text, bool always) {
+  Output& out = output();
+  const std::scoped_lock lock(out.mutex);
+  if (out.speaking && (always || !out.quiet)) write(settled(out) + text);
+}
 
 }  // namespace
 
-void set_speaking(bool yes) {
-  speaking = yes;
+void say(const std::string& text) {
+  say_in_turn(text, false);
 }
 
-void say(const std::string& text) {
-  if (!speaking) return;
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  static_cast<void>(written && std::fflush(stdout) == 0);
+void say_always(const std::string& text) {
+  say_in_turn(text, true);
+}
+
+void say_warning(const std::string& text) {
+  const std::string word = fmt::format("{:<12}", "warning");
+  say_always(
+      fmt::format("{} {}\n", stdout_has_colours() ? in_colour(Colour::yellow, word) : word, text));
+}
+
+void say_live(const std::string& line, int columns, const std::string& kept) {
+  Output& out = output();
+  const std::scoped_lock lock(out.mutex);
+  if (!out.speaking || out.quiet) return;
+  write(erased(out.live_columns, STDOUT_FILENO) + line);
+  out.live_columns = columns;
+  out.kept = kept;
+}
+
+void end_live_line() {
+  say("");
+}
+
+void set_speaking(bool yes) {
+  output().speaking = yes;
+}
+
+void set_quiet(bool yes) {
+  output().quiet = yes;
+}
+
+void forget_terminal() {
+  output().terminal = false;
+}
+
+bool stdout_is_terminal() {
+  return output().terminal && is_terminal(STDOUT_FILENO);
+}
+
+bool stdout_redraws() {
+  return output().terminal && can_redraw(STDOUT_FILENO);
+}
+
+bool stdout_has_colours() {
+  return output().terminal && has_colours(STDOUT_FILENO);
 }
 
 std::string format_duration(double seconds) {
@@ -50,43 +123,13 @@ std::string format_bytes(std::size_t bytes) {
   return mib >= 1024 ? fmt::format("{:.2f} GiB", mib / 1024) : fmt::format("{:.0f} MiB", mib);
 }
 
-StepPrinter::StepPrinter(std::int64_t first_step, std::int64_t steps, bool terminal)
-    : first_step_(first_step), steps_(steps), terminal_(terminal) {}
-
-void StepPrinter::step(const Line& line) {
-  seconds_ += line.milliseconds / 1e3;
-  const auto done = static_cast<double>(line.step - first_step_);
-  const double left = static_cast<double>(steps_ - line.step) * seconds_ / std::max(done, 1.0);
-  const auto width = fmt::formatted_size("{}", steps_);
-  const std::string text = fmt::format(
-      "step {:>{}}/{} | loss {:7.4f} | norm {:6.3f} | lr {:.2e} | {:5.0f} ms | {:>6} tok/s | {} "
-      "| {} | eta {}",
-      line.step, width, steps_, line.loss, line.norm, line.rate, line.milliseconds,
-      format_count(line.tokens_per_second),
-      line.mfu > 0 ? fmt::format("{:4.1f}% MFU", line.mfu * 100) : std::string("   - MFU"),
-      format_bytes(line.memory), format_duration(left));
-  if (terminal_) {
-    const double fraction = static_cast<double>(line.step) / static_cast<double>(steps_);
-    say(fmt::format("{}{} {}", erase_line, bar(fraction, 12), text));
-    line_open_ = true;
-  } else {
-    say(fmt::format("{}\n", text));
-  }
-  if (line.step == steps_) end_line();
+std::string format_bar(double fraction, int width) {
+  const int full = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * width);
+  return fmt::format("[{:=<{}}{: <{}}]", "", full, "", width - full);
 }
 
-void StepPrinter::print(const std::string& text) {
-  end_line();
-  say(fmt::format("{}\n", text));
-}
-
-void StepPrinter::end_line() {
-  if (line_open_) say("\n");
-  line_open_ = false;
-}
-
-ProgressBar::ProgressBar(std::string label, double total, bool terminal)
-    : label_(std::move(label)), total_(total), terminal_(terminal) {}
+ProgressBar::ProgressBar(std::string label, double total)
+    : label_(std::move(label)), total_(total), terminal_(can_redraw(STDERR_FILENO)) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_percent_ >= 0) std::fputs("\n", stderr);
@@ -98,11 +141,9 @@ void ProgressBar::advance(double amount) {
   const int percent = static_cast<int>(fraction * 100);
   if (!terminal_ || percent == drawn_percent_) return;
   drawn_percent_ = percent;
-  fmt::print(stderr, "{}{} {} {:3}%", erase_line, label_, bar(fraction, 40), percent);
-}
-
-bool is_terminal(int descriptor) {
-  return isatty(descriptor) == 1;
+  const int beside = static_cast<int>(label_.size()) + 10;  // brackets, blanks, percent
+  const int width = std::clamp(columns_of(STDERR_FILENO) - beside, 0, 40);
+  fmt::print(stderr, "\r\x1b[K{} {} {:3}%", label_, format_bar(fraction, width), percent);
 }
 
 }  // namespace sluice

@@ -7,11 +7,33 @@
 
 namespace sluice {
 
-/// Writes to stdout at once. A reader that has gone away must not end a training: the log file has
-/// everything, so errors are ignored.
+// What goes to stdout. Any thread may call these functions: each writes whole lines, and one that
+// finds a live line on the terminal leaves that line whole above its own. A reader that has gone
+// away must not end a training: the log file has everything, so errors are ignored.
+
+/// Writes at once. Silent with --quiet.
 void say(const std::string& text);
+/// The same, with --quiet too.
+void say_always(const std::string& text);
+/// "warning      TEXT" on a line of its own, with --quiet too.
+void say_warning(const std::string& text);
+
+/// Draws `line`, which takes `columns` of the terminal and has no end, over the live line before
+/// it. `kept` is what stays in its place, as a whole line, once other output follows.
+void say_live(const std::string& line, int columns, const std::string& kept);
+/// Leaves what is kept of the live line, if there is one.
+void end_live_line();
+
 /// Of several ranks only one speaks: false makes this process silent. For `main`.
 void set_speaking(bool speaking);
+/// Only warnings and what is said always.
+void set_quiet(bool quiet);
+/// Treats stdout as no terminal: mpirun gives ranks one even where its own output goes to a file.
+void forget_terminal();
+/// Whether stdout is a terminal, one for live lines, and one for colours.
+bool stdout_is_terminal();
+bool stdout_redraws();
+bool stdout_has_colours();
 
 /// Runs from when it was made.
 class Stopwatch {
@@ -31,41 +53,13 @@ std::string format_duration(double seconds);
 std::string format_count(double value);
 /// "11.0 GiB", "512 MiB"
 std::string format_bytes(std::size_t bytes);
+/// "[====    ]", with two columns more than `width`.
+std::string format_bar(double fraction, int width);
 
-/// One aligned line per step. On a terminal the line is drawn over the previous one behind a bar;
-/// elsewhere every line stays. Other output goes through `print`, which leaves the line whole.
-class StepPrinter {
- public:
-  struct Line {
-    std::int64_t step = 0;  ///< from 1
-    double loss = 0;
-    double norm = 0;
-    double rate = 0;
-    double milliseconds = 0;
-    double tokens_per_second = 0;
-    double mfu = 0;  ///< 0: not known
-    std::size_t memory = 0;
-  };
-
-  StepPrinter(std::int64_t first_step, std::int64_t steps, bool terminal);
-
-  void step(const Line& line);
-  void print(const std::string& text);
-
- private:
-  void end_line();
-
-  std::int64_t first_step_;
-  std::int64_t steps_;
-  bool terminal_;
-  bool line_open_ = false;
-  double seconds_ = 0;  ///< spent in steps, for the time that remains
-};
-
-/// A bar for work of a known size: drawn on a terminal, silent elsewhere.
+/// A bar for work of a known size on stderr: drawn on a terminal, silent elsewhere.
 class ProgressBar {
  public:
-  ProgressBar(std::string label, double total, bool terminal);
+  ProgressBar(std::string label, double total);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -79,7 +73,5 @@ class ProgressBar {
   int drawn_percent_ = -1;
   bool terminal_;
 };
-
-bool is_terminal(int descriptor);
 
 }  // namespace sluice

@@ -20,9 +20,17 @@ struct Resumption {
   void warn(const std::string& warning);
 };
 
-/// What --resume asks for: the checkpoint it names, or the newest of `output` that is whole.
-/// Removes what a crash has left there. All ranks read all of it and agree. Throws Error (runtime)
-/// where what there is is damaged.
+/// The folder of the run that --resume names, by its own or by that of its checkpoints; empty where
+/// it says something else.
+std::filesystem::path resumed_run(const TrainOptions& options);
+
+/// Where the run writes: --output, else the run that --resume names, else runs/<time>.
+std::filesystem::path output_of(const TrainOptions& options);
+
+/// What --resume asks for: the checkpoint it names, or the newest that is whole of `output` or of
+/// the run it names. Removes what a crash has left in `output`. All ranks read all of it and agree.
+/// Throws Error: usage where --resume names nothing to go on from, runtime where what there is is
+/// damaged.
 Resumption find_checkpoint(const TrainOptions& options, const std::filesystem::path& output,
                            Job& job);
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "apps/train/progress.h"
@@ -31,8 +33,20 @@ File open_log(const fs::path& path) {
   return file;
 }
 
+/// "2026-03-01T12:34:56.789Z"
+std::string time_now() {
+  using namespace std::chrono;
+  const auto now = time_point_cast<milliseconds>(system_clock::now());
+  const std::time_t seconds = system_clock::to_time_t(now);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  return fmt::format("{}.{:03}Z", text, now.time_since_epoch().count() % 1000);
+}
+
 std::string line_of(std::string_view event, const nlohmann::ordered_json& fields) {
-  nlohmann::ordered_json line{{"event", event}};
+  nlohmann::ordered_json line{{"event", event}, {"time", time_now()}};
   line.update(fields);
   // Text from a half-trained model may be cut inside a character: replaced, not refused.
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -55,7 +69,7 @@ bool RunLog::append(const std::string& line) {
   } catch (const Error& error) {
     if (missing_++ == 0) {
       reason_ = error.what();
-      say(fmt::format("warning      {}; the log goes on once it can be written\n", reason_));
+      say_warning(reason_ + "; the log goes on once it can be written");
     }
     return false;
   }

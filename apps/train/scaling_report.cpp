@@ -113,8 +113,10 @@ void require_ranks(const TrainOptions& o) {
     fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_predicted),
          ErrorKind::usage);
   if (o.batch_size % ranks != 0)
-    fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}", o.batch_size,
-                     ranks, o.batch_size / ranks, ranks, o.batch_size / ranks * ranks),
+    fail(fmt::format(
+             "--batch-size {} is not divisible by --dp {}: {} * {} = {}; give a multiple of "
+             "{}",
+             o.batch_size, ranks, o.batch_size / ranks, ranks, o.batch_size / ranks * ranks, ranks),
          ErrorKind::usage);
 }
 

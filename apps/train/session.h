@@ -8,8 +8,8 @@
 namespace sluice {
 
 /// A whole training run: start-up table, steps, validation, samples, checkpoints, export, final
-/// table. `resolved` is the configuration to keep beside the run. Prints to stdout. All ranks of
-/// the job call it; the first one prints and writes.
+/// table. `resolved` are the options as they were given, in which the ranks must agree. Prints to
+/// stdout. All ranks of the job call it; the first one prints and writes.
 void run_training(TrainOptions options, const std::string& resolved, Job& job);
 
 }  // namespace sluice

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
+#include "apps/train/encode_text.h"
 #include "apps/train/model_folder.h"
 #include "models/gpt2/shard.h"
 #include "models/text/bpe_files.h"
@@ -17,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The text that ships with the program: its own documentation and sources.
-fs::path shipped_text() {
+std::string shipped_text() {
   fs::path text =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sluice/corpus.txt";
   if (!fs::exists(text))
     fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
                      text.string()),
          ErrorKind::usage);
-  return text;
+  return text.string();
 }
 
 void resolve_model(const TrainOptions& o, RunSetup& setup) {
@@ -39,46 +41,53 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
     config = *known;
     config.n_positions = o.context.value_or(config.n_positions);
   } else if (fs::is_directory(o.model)) {
+    require_model_folder(o.model);
     setup.model_folder = o.model;
     config = read_config(setup.model_folder / "config.json");
     if (o.context && *o.context > config.n_positions)
-      fail(fmt::format("--context {} is longer than the model's {} positions", *o.context,
-                       config.n_positions),
+      fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
+                       *o.context, config.n_positions, config.n_positions),
            ErrorKind::usage);
     config.n_positions = o.context.value_or(config.n_positions);
   } else {
-    fail(fmt::format("--model '{}' is neither a folder nor one of {}", o.model,
-                     fmt::join(preset_names(), ", ")),
+    fail(fmt::format("--model '{}' is neither a folder nor one of {}, which have random weights",
+                     o.model, fmt::join(preset_names(), ", ")),
          ErrorKind::usage);
   }
 }
 
 /// Where the tokenizer comes from, in order: --tokenizer-dir, the model's folder, the folder of
 /// prepared data, the kind asked for.
-std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup) {
+std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup,
+                                             const DataInput& data) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
     if (o.tokenizer != "auto" && tokenizer->kind() != o.tokenizer)
-      fail(fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}", from.string(),
-                       tokenizer->kind(), o.tokenizer),
-           ErrorKind::usage);
+      fail(
+          fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}; leave --tokenizer "
+                      "out to take that of the folder",
+                      from.string(), tokenizer->kind(), o.tokenizer),
+          ErrorKind::usage);
     return tokenizer;
   };
   if (!o.tokenizer_dir.empty())
     return require_kind(load_tokenizer(o.tokenizer_dir), o.tokenizer_dir);
   if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder))
     return require_kind(load_tokenizer(setup.model_folder), setup.model_folder);
-  if (fs::is_directory(setup.data_path) && has_tokenizer(setup.data_path))
-    return require_kind(load_tokenizer(setup.data_path), setup.data_path);
+  if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
+    return require_kind(load_tokenizer(folder), folder);
   if (o.tokenizer == "gpt2" || (o.tokenizer == "auto" && preset(o.model)))
-    if (!is_token_data(setup.data_path))
+    if (data.text)
       fail(
-          "the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
-          "encoder.json "
-          "and vocab.bpe); --tokenizer bytes works without files",
+          fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
+                      "encoder.json and vocab.bpe); --tokenizer bytes works without files{}",
+                      !o.model.empty() && fs::is_directory(o.model)
+                          ? fmt::format("; --model {0} is a shape with random weights, and the "
+                                        "folder here is --model {0}/",
+                                        o.model)
+                          : ""),
           ErrorKind::usage);
-  if (is_token_data(setup.data_path)) return nullptr;
-  if (o.tokenizer == "chars")
-    return std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_text(setup.data_path)));
+  if (!data.text) return nullptr;
+  if (o.tokenizer == "chars") return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
 }
 
@@ -113,23 +122,24 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   trainer.batch_size = o.batch_size;
   trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
   if (trainer.seq_len > setup.config.n_positions)
-    fail(fmt::format("--seq-len {} is longer than the model's context of {}", trainer.seq_len,
-                     setup.config.n_positions),
+    fail(fmt::format("--seq-len {} is longer than the model's context of {}; give {} at most{}",
+                     trainer.seq_len, setup.config.n_positions, setup.config.n_positions,
+                     setup.model_folder.empty() ? ", or a longer --context" : ""),
          ErrorKind::usage);
   const std::int64_t dp = o.dp.value_or(1), share = o.batch_size / dp;
   if (o.batch_size % dp != 0)
     fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}; every rank has as "
-                     "many sequences as the others",
-                     o.batch_size, dp, share, dp, share * dp),
+                     "many sequences as the others, so give a multiple of {}",
+                     o.batch_size, dp, share, dp, share * dp, dp),
          ErrorKind::usage);
   if (o.micro_batch != "auto") {
     const std::int64_t rows = parse_micro_batch(o.micro_batch);
     if (share % rows != 0)
-      fail(fmt::format("{} is not divisible by --micro-batch {}: {} * {} = {}",
-                       dp > 1
-                           ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
-                           : fmt::format("--batch-size {}", share),
-                       rows, share / rows, rows, share / rows * rows),
+      fail(fmt::format(
+               "{} is not divisible by --micro-batch {}: {} * {} = {}; give a divisor, or auto",
+               dp > 1 ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
+                      : fmt::format("--batch-size {}", share),
+               rows, share / rows, rows, share / rows * rows),
            ErrorKind::usage);
     trainer.micro_batch = rows;
   } else {
@@ -167,12 +177,12 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   if (setup.data.train->size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
                      "smaller --batch-size or a shorter --seq-len",
-                     setup.data_path.string(), setup.data.train->size(), o.batch_size,
-                     trainer.seq_len, needed),
+                     setup.data_name, setup.data.train->size(), o.batch_size, trainer.seq_len,
+                     needed),
          ErrorKind::usage);
   if (setup.data.val && setup.data.val->size() < trainer.seq_len + 1) {
     if (!o.val_data.empty())
-      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data,
+      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data.front(),
                        setup.data.val->size(), trainer.seq_len + 1),
            ErrorKind::usage);
     setup.data.val = nullptr;
@@ -230,6 +240,16 @@ void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
 
 }  // namespace
 
+SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
+  using Order = SequenceSampler::Order;
+  return {o.data_order == "sequential" ? Order::sequential : Order::shuffled, o.seed,
+          setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
+}
+
+EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
+  return {setup.data.val->size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
+}
+
 bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {
   return !o.sequence_parallel || rows * seq_len % o.tp == 0;
 }
@@ -244,21 +264,46 @@ RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
   setup.precision = parse_precision(o.precision, setup.device);
-  setup.data_path = o.data.empty() ? shipped_text() : fs::path(o.data);
-  if (!fs::exists(setup.data_path))
-    fail(fmt::format("--data {}: there is no such file or folder", o.data), ErrorKind::usage);
+  const auto names = o.data.empty() ? std::vector{shipped_text()} : o.data;
+  DataFiles files = find_data("--data", names);
+  DataFiles val_files;
+  if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
   resolve_model(o, setup);
-  setup.tokenizer = resolve_tokenizer(o, setup);
+  require_streams_once(files, val_files, planned_mesh(o).size());
+  setup.data_name = files.name;
+  const DataInput data(std::move(files), o.text);
+  const DataInput val(std::move(val_files), o.text);
+  setup.tokenizer = resolve_tokenizer(o, setup, data);
+  if (setup.tokenizer) require_special(*setup.tokenizer, o.text.special);
   setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
-  setup.data =
-      open_dataset(setup.data_path, o.val_data, setup.tokenizer.get(), setup.config.vocab_size);
+  setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
+                            setup.tokenizer.get(), setup.config.vocab_size);
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);
   resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
+}
+
+std::string unusual_rate(const TrainOptions& o, double rate) {
+  // AdamW's step is about the rate itself, Adafactor's about the rate times the weight's size,
+  // SGD's the rate times the gradient.
+  struct Usual {
+    const char* optimizer;
+    double low, high;
+  };
+  constexpr Usual usual[] = {{"adamw", 1e-6, 1e-2},
+                             {"adamw8bit", 1e-6, 1e-2},
+                             {"adafactor", 1e-5, 1e-1},
+                             {"sgd", 1e-4, 1}};
+  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
+  if (found == std::end(usual) || rate == 0 || (rate >= found->low && rate <= found->high))
+    return {};
+  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
+                     rate < found->low ? "small" : "large", o.optimizer, found->low, found->high,
+                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch) {

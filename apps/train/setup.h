@@ -7,6 +7,7 @@
 #include "apps/train/dataset.h"
 #include "apps/train/machine.h"
 #include "apps/train/options.h"
+#include "apps/train/sampler.h"
 #include "apps/train/trainer.h"
 #include "models/gpt2/config.h"
 #include "models/text/tokenizer.h"
@@ -23,7 +24,7 @@ struct RunSetup {
   std::filesystem::path model_folder;    ///< empty: random weights
   std::unique_ptr<Tokenizer> tokenizer;  ///< none: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or nobody has looked for one
-  std::filesystem::path data_path;
+  std::string data_name;                 ///< for messages
   Dataset data;
   RateSchedule schedule;
   Trainer::Options trainer;
@@ -36,8 +37,19 @@ RunSetup resolve(const TrainOptions& options);
 /// Where it throws `setup` has to be given others.
 void resolve_memory(const TrainOptions& options, RunSetup& setup);
 
+/// In which order the run reads its training data.
+SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
+
+/// What a run validates on, the same in every layout: the first sequences of the validation data,
+/// as many as --val-steps batches of --batch-size have.
+EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup);
+
 /// Whether --sequence-parallel can divide the tokens of a micro-batch of so many sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
+
+/// A sentence on a learning rate that is unusual for the optimizer, which is nevertheless taken; ""
+/// if it is not.
+std::string unusual_rate(const TrainOptions& options, double rate);
 
 /// What one stage of a pipeline hands to the next for a micro-batch of so many sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);

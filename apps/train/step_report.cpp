@@ -1,7 +1,10 @@
 #include "apps/train/step_report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace sluice {
 
@@ -33,6 +36,20 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
         (pass.name == "forward" ? report.forward : report.backward) -= span.length;
   }
   return report;
+}
+
+std::string spell(const StepReport& report) {
+  std::string text;
+  for (const auto& [name, ms] : {std::pair("forward", report.forward),
+                                 {"backward", report.backward},
+                                 {"update", report.update},
+                                 {"CPU's update", report.cpu_update},
+                                 {"stall", report.stall},
+                                 {"waiting for ranks", report.wait}})
+    if (ms > 0)
+      text += fmt::format("{}{} {:.1f}{}", text.empty() ? "" : ", ", name, ms,
+                          text.empty() ? " ms" : "");
+  return text;
 }
 
 nlohmann::ordered_json fields_of(const StepReport& report) {

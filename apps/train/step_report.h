@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/timeline.h"
@@ -30,6 +31,8 @@ struct StepReport {
 };
 
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved);
+/// "forward 31 ms, backward 64, update 3": the parts that took time.
+std::string spell(const StepReport& report);
 /// For the log.
 nlohmann::ordered_json fields_of(const StepReport& report);
 

@@ -1,49 +1,174 @@
 #include "apps/train/stop_signal.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/error.h"
 
 namespace sluice {
 namespace {
 
-// A handler can reach nothing but a global.
-volatile std::sig_atomic_t received_signal = 0;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
-constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+struct Named {
+  int signal;
+  const char* name;
+};
+constexpr std::array stops{Named{SIGINT, "SIGINT"},   Named{SIGTERM, "SIGTERM"},
+                           Named{SIGHUP, "SIGHUP"},   Named{SIGUSR1, "SIGUSR1"},
+                           Named{SIGUSR2, "SIGUSR2"}, Named{SIGXCPU, "SIGXCPU"},
+                           Named{SIGPWR, "SIGPWR"}};
+constexpr std::array idle{SIGPROF, SIGALRM, SIGVTALRM, SIGIO};
+constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS, SIGABRT,
+                                   SIGPIPE, SIGXFSZ, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
 
-void on_signal(int signal) {
-  received_signal = signal;
+/// The same signal again within this time is the same request: programs that start others pass a
+/// terminal's signal on which the terminal has sent to all.
+constexpr auto one_request = 500ms;
+/// How long the end of the process waits for its announcement; stdout may be held up.
+constexpr auto last_words = 300ms;
+
+struct Event {
+  const Named* signal = nullptr;
+  bool again = false;
+};
+
+/// What the receiving thread, the training and the thread that tells share, of the one StopSignal
+/// there may be.
+struct Request {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool taken = false;  ///< by a StopSignal; otherwise a signal ends the process
+  std::string doing;
+  std::atomic<const Named*> first{nullptr};
+  Clock::time_point first_at;
+  std::deque<Event> events;  ///< to be told; the front one stays while it is
+};
+
+Request& request() {
+  static Request& only = *new Request;  // the receiving thread outlives main
+  return only;
+}
+
+[[noreturn]] void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  raise(signal);
+  _exit(128 + signal);
+}
+
+void receive(const Named& signal) {
+  Request& r = request();
+  std::unique_lock lock(r.mutex);
+  if (!r.taken) end_by(signal.signal);
+  const Named* const first = r.first;
+  const bool again = first == &signal && Clock::now() - r.first_at > one_request;
+  if (first != nullptr && !again) return;
+  if (first == nullptr) {
+    r.first = &signal;
+    r.first_at = Clock::now();
+  }
+  r.events.push_back({&signal, again});
+  r.changed.notify_all();
+  if (!again) return;
+  r.changed.wait_for(lock, last_words, [&] { return r.events.empty(); });
+  end_by(signal.signal);
+}
+
+[[noreturn]] void receive_all(const sigset_t& waited_for) {
+  // Everything else arrives as usual, on this thread.
+  pthread_sigmask(SIG_SETMASK, &waited_for, nullptr);
+  while (true) {
+    int number = 0;
+    if (sigwait(&waited_for, &number) != 0) continue;
+    for (const Named& stop : stops)
+      if (stop.signal == number) receive(stop);
+  }
 }
 
 }  // namespace
 
-StopSignal::StopSignal() {
-  received_signal = 0;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  // Back to the default after the first: whoever asks twice does not want to wait.
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  for (const int signal : signals)
-    sigaction(signal, &action, nullptr);
+void receive_signals_on_one_thread() {
+  sigset_t waited_for;
+  sigemptyset(&waited_for);
+  const auto disposition = [](int signal) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    return action.sa_handler;
+  };
+  for (const Named& stop : stops)
+    if (disposition(stop.signal) == SIG_DFL) sigaddset(&waited_for, stop.signal);
+  for (const int signal : idle)
+    if (disposition(signal) == SIG_DFL) std::signal(signal, SIG_IGN);
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (const int signal : never_blocked)
+    sigdelset(&blocked, signal);
+  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+  request();
+  std::thread([waited_for] {
+    pthread_setname_np(pthread_self(), "sluice-signals");
+    receive_all(waited_for);
+  }).detach();
+}
+
+StopSignal::StopSignal(Tell tell) {
+  Request& r = request();
+  const std::lock_guard lock(r.mutex);
+  check(!r.taken, "there is a StopSignal already");
+  r.taken = true;
+  r.doing.clear();
+  r.first = nullptr;
+  r.events.clear();
+  teller_ = std::thread([tell = std::move(tell), &r] {
+    std::unique_lock held(r.mutex);
+    while (true) {
+      r.changed.wait(held, [&] { return !r.taken || !r.events.empty(); });
+      if (r.events.empty()) return;  // what has come is told, whoever ends
+      const Event event = r.events.front();
+      const std::string doing = r.doing;
+      held.unlock();  // to tell may take long, and the next signal must not wait for it
+      tell(event.signal->name, event.again, doing);
+      held.lock();
+      r.events.pop_front();
+      r.changed.notify_all();
+    }
+  });
 }
 
 StopSignal::~StopSignal() {
-  for (const int signal : signals)
-    std::signal(signal, SIG_DFL);
+  Request& r = request();
+  {
+    const std::lock_guard lock(r.mutex);
+    r.taken = false;
+    r.changed.notify_all();
+  }
+  teller_.join();
+}
+
+void StopSignal::note(std::string doing) {
+  Request& r = request();
+  const std::lock_guard lock(r.mutex);
+  r.doing = std::move(doing);
 }
 
 const char* StopSignal::received() const {
-  switch (received_signal) {
-    case SIGINT:
-      return "SIGINT";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGHUP:
-      return "SIGHUP";
-    case SIGUSR1:
-      return "SIGUSR1";
-    default:
-      return nullptr;
-  }
+  const Named* const first = request().first;
+  return first != nullptr ? first->name : nullptr;
 }
 
 }  // namespace sluice

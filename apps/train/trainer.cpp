@@ -206,54 +206,45 @@ void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
   if (block_inputs_ != nullptr) block_inputs_->take_moved();
 }
 
-std::vector<double> Trainer::evaluate_here(const MicroBatches& batches, std::int64_t count) const {
-  std::vector<double> losses(static_cast<std::size_t>(count));
-  if (pipeline_ != nullptr) {
-    pipeline_->evaluate(batches, static_cast<int>(count), [&](int i, const Tensor& loss) {
-      losses[static_cast<std::size_t>(i)] = loss.item();
-    });
-    return losses;
+std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,
+                                           const EvaluationBatches& batches) const {
+  const std::int64_t count = batches.rows() * batches.seq_len();
+  std::vector<std::int32_t> inputs, targets, ids(static_cast<std::size_t>(count + 1));
+  std::vector<double> losses;
+  for (std::int64_t i = ranks_.replica(); i < batches.count(); i += ranks_.replicas()) {
+    tokens.read(i * count, ids);
+    if (pipeline_ == nullptr) {
+      losses.push_back(loss_of(model_, space_.device(), ids, batches.rows()));
+    } else {
+      inputs.insert(inputs.end(), ids.begin(), ids.end() - 1);
+      targets.insert(targets.end(), ids.begin() + 1, ids.end());
+    }
   }
-  const auto piece = static_cast<std::size_t>(batches.rows * batches.seq_len);
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    const auto ids = [&](std::span<const std::int32_t> all) {
-      return Tensor::from_tokens(space_.device(), {batches.rows, batches.seq_len},
-                                 all.subspan(i * piece, piece));
-    };
-    losses[i] = model_.loss(ids(batches.tokens), ids(batches.targets), batches.loss).loss.item();
-  }
+  if (pipeline_ == nullptr) return losses;
+  losses.resize(inputs.size() / static_cast<std::size_t>(count));
+  pipeline_->evaluate({.tokens = inputs,
+                       .targets = targets,
+                       .rows = batches.rows(),
+                       .seq_len = batches.seq_len(),
+                       .loss = {.scale = 1.0 / static_cast<double>(count)}},
+                      static_cast<int>(losses.size()), [&](int i, const Tensor& loss) {
+                        losses[static_cast<std::size_t>(i)] = loss.item();
+                      });
   return losses;
 }
 
-double Trainer::evaluate(const TokenSource& tokens, std::int64_t batches) const {
+double Trainer::evaluate(const TokenSource& tokens, const EvaluationBatches& batches) const {
   const NoGrad no_grad;
   // A rank without a batch of its own has weights to give all the same.
   ranks_.optimizer.finish();
-  const std::int64_t rows = std::min(options_.micro_batch, (tokens.size() - 1) / options_.seq_len);
-  const std::int64_t count = rows * options_.seq_len;
-  const std::int64_t all = std::min(batches, (tokens.size() - 1) / count);
-  std::vector<std::int32_t> inputs, targets, ids(static_cast<std::size_t>(count + 1));
-  std::int64_t mine = 0;
-  for (std::int64_t i = ranks_.replica(); i < all; i += ranks_.replicas(), ++mine) {
-    tokens.read(i * count, ids);
-    inputs.insert(inputs.end(), ids.begin(), ids.end() - 1);
-    targets.insert(targets.end(), ids.begin() + 1, ids.end());
-  }
-  const auto here = evaluate_here({.tokens = inputs,
-                                   .targets = targets,
-                                   .rows = rows,
-                                   .seq_len = options_.seq_len,
-                                   .loss = {.scale = 1.0 / static_cast<double>(count)}},
-                                  mine);
-  std::vector<double> losses(static_cast<std::size_t>(all));
-  for (std::size_t i = 0; i < here.size() && ranks_.answers; ++i)
-    losses[static_cast<std::size_t>(ranks_.replica()) +
-           i * static_cast<std::size_t>(ranks_.replicas())] = here[i];
-  ranks_.control
-      .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
-                  {.label = "validation"})
-      ->wait();
+  const std::vector<double> losses =
+      gather_losses(ranks_.control, evaluate_here(tokens, batches), batches.count(),
+                    ranks_.replica(), ranks_.replicas(), ranks_.answers);
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+}
+
+double Trainer::evaluate(const TokenSource& tokens, std::int64_t sequences) const {
+  return evaluate(tokens, EvaluationBatches(tokens.size(), sequences, options_.seq_len));
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/train/batch_upload.h"
+#include "apps/train/evaluation.h"
 #include "apps/train/loader.h"
 #include "apps/train/loss_record.h"
 #include "apps/train/pipeline.h"
@@ -63,9 +64,10 @@ class Trainer {
   /// The update of step `step`, counted from 0, from this rank's share of the batch.
   TrainStep step(std::int64_t step, const Batch& batch);
 
-  /// The mean loss over the first `batches` micro-batches of `tokens`, read sequentially; the ranks
-  /// take turns.
-  double evaluate(const TokenSource& tokens, std::int64_t batches) const;
+  /// The mean loss over the first `sequences` of `tokens`, or as many as there are; the replicas
+  /// take turns. The same bits for every micro-batch and number of replicas.
+  double evaluate(const TokenSource& tokens, std::int64_t sequences) const;
+  double evaluate(const TokenSource& tokens, const EvaluationBatches& batches) const;
 
   /// Where inputs of blocks rest; its copies are part of the reports of steps.
   void set_block_inputs(HostStack* inputs);
@@ -89,7 +91,8 @@ class Trainer {
   void compute_in_pipeline(const MicroBatches& batch);
   StreamedBytes moved();
   void diagnose(const MicroBatches& batch, TrainStep& result);
-  std::vector<double> evaluate_here(const MicroBatches& batches, std::int64_t count) const;
+  std::vector<double> evaluate_here(const TokenSource& tokens,
+                                    const EvaluationBatches& batches) const;
 
   GPT2& model_;
   ParameterSpace& space_;

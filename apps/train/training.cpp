@@ -130,8 +130,9 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
 
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
   const auto positions = static_cast<std::size_t>(setup.config.n_positions * setup.config.n_embd);
-  return std::max(message_bytes(setup, choice.micro_batch),
-                  positions * size_of(setup.precision.dtype));
+  const std::int64_t rows = EvaluationBatches::rows_for(setup.trainer.seq_len);
+  return std::max({message_bytes(setup, choice.micro_batch), message_bytes(setup, rows),
+                   positions * size_of(setup.precision.dtype)});
 }
 
 namespace {

@@ -17,8 +17,8 @@ namespace sluice {
 Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
                             const MemoryChoice& choice, const Mesh& mesh);
 
-/// The most that one stage of a pipeline hands to the next: a micro-batch, or a prompt as long as
-/// the context.
+/// The most that one stage of a pipeline hands to the next: a micro-batch, a batch of validation,
+/// or a prompt as long as the context.
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
 
 /// What computes and holds memory in a training run, in the order in which memory is taken: the

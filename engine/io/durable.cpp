@@ -92,9 +92,15 @@ DurableFile::~DurableFile() {
   std::filesystem::remove(temporary_.path(), ignored);
 }
 
-void DurableFile::commit() {
+void DurableFile::complete() {
+  if (complete_) return;
   temporary_.sync();
   temporary_.close();
+  complete_ = true;
+}
+
+void DurableFile::commit() {
+  complete();
   rename_durably(temporary_.path(), path_);
   committed_ = true;
   remove_left_behind(path_);

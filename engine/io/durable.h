@@ -37,13 +37,16 @@ class DurableFile {
 
   const std::filesystem::path& path() const { return path_; }
   void write(std::span<const std::byte> bytes) { temporary_.write(bytes); }
-  /// Syncs, closes and renames. Nothing may be written afterwards.
+  /// Syncs and closes: nothing may be written afterwards. Of several files that belong together all
+  /// are completed before the first is committed.
+  void complete();
+  /// Completes it if nobody has, and renames.
   void commit();
 
  private:
   std::filesystem::path path_;
   File temporary_;
-  bool committed_ = false;
+  bool complete_ = false, committed_ = false;
 };
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -77,6 +78,27 @@ File File::open(std::filesystem::path path) {
   return file;
 }
 
+File File::open_stream(std::filesystem::path path) {
+  const int descriptor = open_descriptor(path, O_RDONLY);
+  if (descriptor < 0) fail_to_open("open", path);
+  return File(descriptor, std::move(path));
+}
+
+File File::standard_input() {
+  const std::filesystem::path name = "the standard input";
+  const int descriptor = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) fail_with_errno("open", name, ErrorKind::usage);
+  return File(descriptor, name);
+}
+
+File File::temporary(const std::filesystem::path& folder) {
+  std::string name = (folder / "sluice-XXXXXX").string();
+  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+  if (descriptor < 0) fail_with_errno("make a temporary file in", folder);
+  ::unlink(name.c_str());
+  return File(descriptor, std::move(name));
+}
+
 File File::create(std::filesystem::path path) {
   const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC);
   if (descriptor < 0) fail_with_errno("create", path);
@@ -115,6 +137,12 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
   }
+}
+
+std::size_t File::read(std::span<std::byte> out) {
+  const ssize_t got = uninterrupted([&] { return ::read(descriptor_, out.data(), out.size()); });
+  if (got < 0) fail_with_errno("read", path_);
+  return static_cast<std::size_t>(got);
 }
 
 void File::write(std::span<const std::byte> bytes) {

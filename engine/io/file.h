@@ -14,6 +14,12 @@ class File {
  public:
   /// For reading. Refuses anything but a regular file, so that a pipe or a terminal cannot block.
   static File open(std::filesystem::path path);
+  /// For read() alone: a pipe, whose writer it waits for, or a regular file.
+  static File open_stream(std::filesystem::path path);
+  /// The same of the standard input, under that name.
+  static File standard_input();
+  /// For writing and reading; it has no name and is gone once it is closed.
+  static File temporary(const std::filesystem::path& folder);
   /// For writing from the start; an existing file is emptied.
   static File create(std::filesystem::path path);
   /// For writing at the end, wherever that is then. What is wrong with the path is
@@ -34,6 +40,8 @@ class File {
   /// Fills `out` from `offset`. A file that ends earlier (truncated since it was opened) is an
   /// Error, where a mapping would raise SIGBUS. Safe from several threads at once.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  /// The next bytes of a stream: as many as there are, at most so many; 0 at its end.
+  std::size_t read(std::span<std::byte> out);
   void write(std::span<const std::byte> bytes);
   /// Cuts the file to this many bytes.
   void truncate(std::uint64_t bytes);

@@ -30,6 +30,16 @@ std::array<std::byte, length_bytes> encode_length(std::uint64_t length) {
   return bytes;
 }
 
+/// What people store in place of weights without noticing, by its first bytes.
+std::string_view what_it_is(std::span<const std::byte, length_bytes> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text == "version ")
+    return "a pointer of Git LFS: get the file itself by git lfs pull, or by a download";
+  if (text.starts_with("<!") || text.starts_with("<html"))
+    return "a web page: download the file itself";
+  return "";
+}
+
 std::uint64_t read_header_length(const File& file, std::uint64_t file_size) {
   const std::string name = file.path().string();
   if (file_size < length_bytes)
@@ -38,6 +48,8 @@ std::uint64_t read_header_length(const File& file, std::uint64_t file_size) {
   std::array<std::byte, length_bytes> bytes{};
   file.read_at(0, bytes);
   const std::uint64_t length = decode_length(bytes);
+  if (const std::string_view other = what_it_is(bytes); !other.empty())
+    fail(fmt::format("{} is not a safetensors file but {}", name, other), ErrorKind::usage);
   if (length > max_safetensors_header)
     fail(fmt::format("{}: the header claims {} bytes, more than the limit of {}; this is not a "
                      "safetensors file",

@@ -60,8 +60,9 @@ TokenFile::TokenFile(std::filesystem::path path) : file_(File::open(std::move(pa
   const std::string name = file_.path().string();
   if (body_bytes == 0) fail(fmt::format("{} holds no tokens", name), ErrorKind::usage);
   if (body_bytes % id_bytes != 0)
-    fail(fmt::format("{} has {} bytes, an odd number, but tokens have {} bytes each", name,
-                     file_size, id_bytes),
+    fail(fmt::format("{} has {} bytes, an odd number, but tokens have {} bytes each; "
+                     "prepare_data makes token files from text",
+                     name, file_size, id_bytes),
          ErrorKind::usage);
   size_ = static_cast<std::size_t>(body_bytes / id_bytes);
 }
@@ -115,11 +116,16 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   }
 }
 
-void TokenFileWriter::finish() {
+void TokenFileWriter::complete() {
   if (size_ == 0)
     fail(fmt::format("{} was not written: there are no tokens", file_.path().string()),
          ErrorKind::usage);
-  flush();
+  if (!buffer_.empty()) flush();
+  file_.complete();
+}
+
+void TokenFileWriter::finish() {
+  complete();
   file_.commit();
 }
 

@@ -30,6 +30,8 @@ class TokenFile {
   const std::filesystem::path& path() const { return file_.path(); }
   /// Tokens; never 0.
   std::size_t size() const { return size_; }
+  /// Whether it is llm.c's.
+  bool has_header() const { return data_start_ > 0; }
 
   /// One system call each: for single look-ups.
   std::int32_t operator[](std::size_t position) const;
@@ -55,8 +57,10 @@ class TokenFileWriter {
   void append(std::span<const std::int32_t> ids);
   /// Tokens appended so far.
   std::size_t size() const { return size_; }
-  /// Returns once the file is on the disk. Error when no token was appended: TokenFile would
-  /// refuse the file.
+  /// Returns once the tokens are on the disk, not yet under the file's name; nothing may be
+  /// appended afterwards. Error when no token was appended: TokenFile would refuse the file.
+  void complete();
+  /// Completes it if nobody has, and returns once the file is on the disk under its name.
   void finish();
 
  private:

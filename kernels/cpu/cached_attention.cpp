@@ -53,9 +53,13 @@ void attend(const CachedAttention& op, std::int64_t b, std::int64_t i, std::int6
     weights[static_cast<std::size_t>(j)] = score;
     top = j == 0 ? score : std::max(top, score);
   }
+  A* const by_key = weights.data();
   A total = 0;
-  for (auto& weight : weights)
-    total += weight = fast_exp(weight - top);
+#pragma omp simd reduction(+ : total)
+  for (std::int64_t j = 0; j < keys; ++j) {
+    by_key[j] = fast_exp(by_key[j] - top);
+    total += by_key[j];
+  }
   for (std::int64_t j = 0; j < keys; ++j) {
     const A weight = weights[static_cast<std::size_t>(j)] / total;
 #pragma omp simd
@@ -73,9 +77,15 @@ void launch_cpu(const CachedAttention& op) {
   dispatch_floating(op.qkv.dtype, [&]<class T>() {
     append<T>(op);
     const std::int64_t fresh = op.qkv.dim(1);
-    parallel_for(op.qkv.dim(0) * fresh * op.heads, [&](std::int64_t task) {
-      attend<T>(op, task / op.heads / fresh, task / op.heads % fresh, task % op.heads);
-    });
+    // Few keys are not worth the threads.
+    constexpr std::int64_t elements = 1 << 16;
+    const std::int64_t of_head = (op.start + fresh) * (op.out.dim(2) / op.heads);
+    const std::int64_t grain = std::max<std::int64_t>(1, elements / of_head);
+    parallel_ranges(
+        op.qkv.dim(0) * fresh * op.heads, grain, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t task = begin; task < end; ++task)
+            attend<T>(op, task / op.heads / fresh, task / op.heads % fresh, task % op.heads);
+        });
   });
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/gemm.h"
 
+#include "kernels/cpu/gemm_few_rows.h"
 #include "kernels/cpu/gemm_plain.h"
 #include "kernels/gemm_gelu.h"
 #ifdef SLUICE_HAS_ONEDNN
@@ -17,6 +18,7 @@ void launch_cpu(const Gemm& op) {
   check(k == b_k && m == op.out.dim(0) && n == op.out.dim(1),
         "a matrix product's operands do not fit together");
   if (m == 0 || n == 0) return;
+  if (cpu::has_few_rows(op)) return cpu::gemm_few_rows(op);
 #ifdef SLUICE_HAS_ONEDNN
   if (op.a.dtype != DType::f64 && k > 0) return cpu::gemm_onednn(op);
 #endif

@@ -34,8 +34,10 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   const double point = uniform(random_key(sampling.seed, "sampling"), position);
   const Tensor points = Tensor::from_host(device, {1}, DType::f32, {&point, 1});
   const Tensor token = Tensor::empty(device, {1}, DType::i32);
+  const std::int64_t known =
+      sampling.vocabulary > 0 ? std::min(sampling.vocabulary, logits.size()) : logits.size();
   run(SampleToken{.tokens = token.view(),
-                  .logits = logits.view({1, logits.size()}),
+                  .logits = logits.slice(0, {1, known}).view(),
                   .points = points.view(),
                   .temperature = static_cast<float>(sampling.temperature),
                   .top_k = sampling.top_k,

@@ -11,12 +11,14 @@
 namespace sluice {
 
 /// How the next token is drawn. temperature 0 is greedy (the smallest id wins a tie); top_k 0 and
-/// top_p 1 leave all tokens in. Drawing is a function of (seed, position) alone.
+/// top_p 1 leave all tokens in. Drawing is a function of (seed, position) alone. Only the first
+/// `vocabulary` tokens are drawn, those that a tokenizer smaller than the model's knows; 0: all.
 struct Sampling {
   double temperature = 1;
   std::int64_t top_k = 0;
   double top_p = 1;
   std::uint64_t seed = 0;
+  std::int64_t vocabulary = 0;
 };
 
 /// The next token for `logits` (one per vocabulary entry) at `position` of the stream.

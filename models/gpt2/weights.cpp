@@ -29,13 +29,15 @@ bool is_plain_name(const std::string& name) {
          name.find('/') == name.npos && std::ranges::none_of(name, is_control);
 }
 
-/// The weight files of a folder: one, or the shards of an index.
+/// The weight files of a folder: one, or the shards of an index. A file is its own.
 std::vector<fs::path> weight_files(const fs::path& folder) {
+  if (fs::is_regular_file(folder)) return {folder};
   const fs::path single = folder / "model.safetensors";
   if (fs::exists(single)) return {single};
   const fs::path index = folder / "model.safetensors.index.json";
   if (!fs::exists(index))
-    fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
+    fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; put the "
+                     "weights there that belong to its config.json",
                      folder.string()),
          ErrorKind::usage);
   const nlohmann::json json = read_json_file(index, std::uint64_t{1} << 26);

@@ -14,7 +14,7 @@ namespace sluice {
 
 /// Fills the weights of `space` (a GPT-2's of shape `config`, or of some of its blocks) from a
 /// Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists;
-/// F32, BF16 or F16.
+/// F32, BF16 or F16. `folder` may be one file instead.
 ///
 /// Tolerated: names with or without the prefix "transformer.", mask buffers (h.N.attn.bias of
 /// rank 4, h.N.attn.masked_bias), lm_head.weight if it equals wte.weight, and more rows in

@@ -6,6 +6,7 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/text/hugging_face_files.h"
 #include "models/text/text_files.h"
 
 namespace sluice {
@@ -40,6 +41,7 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
 
 void ByteTokenizer::save(const std::filesystem::path& directory) const {
   write_text_file(directory / "bytes.json", std::string(marker) + "\n");
+  write_byte_files(directory);
 }
 
 }  // namespace sluice

@@ -15,7 +15,8 @@ class ByteTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return 256; }
   std::string_view kind() const override { return "bytes"; }
-  /// Writes bytes.json, which says no more than which tokenizer the folder belongs to.
+  /// Writes bytes.json, which says no more than which tokenizer the folder belongs to, and the
+  /// files of write_byte_files().
   void save(const std::filesystem::path& directory) const override;
 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/text/hugging_face_files.h"
 #include "models/text/text_files.h"
 #include "models/text/utf8.h"
 
@@ -57,18 +58,26 @@ std::string from_json(const json& entry) {
 
 }  // namespace
 
-CharTokenizer CharTokenizer::from_text(std::string_view text) {
-  if (text.empty())
-    fail("a character vocabulary cannot be made from an empty text", ErrorKind::usage);
+void CharTokenizer::Vocabulary::add(std::string_view text) {
   std::unordered_set<std::string_view> distinct;
   for (std::size_t at = 0; at < text.size();) {
     const auto symbol = first_symbol(text.substr(at));
     distinct.insert(symbol);
     at += symbol.size();
   }
-  std::vector<std::string> symbols(distinct.begin(), distinct.end());
-  std::sort(symbols.begin(), symbols.end());
-  return CharTokenizer(std::move(symbols));
+  symbols_.insert(distinct.begin(), distinct.end());
+}
+
+CharTokenizer::CharTokenizer(const Vocabulary& vocabulary)
+    : symbols_(vocabulary.symbols_.begin(), vocabulary.symbols_.end()) {
+  if (symbols_.empty())
+    fail("a character vocabulary cannot be made from an empty text", ErrorKind::usage);
+}
+
+CharTokenizer CharTokenizer::from_text(std::string_view text) {
+  Vocabulary vocabulary;
+  vocabulary.add(text);
+  return CharTokenizer(vocabulary);
 }
 
 CharTokenizer CharTokenizer::load(const std::filesystem::path& file) {
@@ -123,6 +132,7 @@ void CharTokenizer::save(const std::filesystem::path& directory) const {
     characters.push_back(to_json(symbol));
   write_text_file(directory / "chars.json",
                   json{{"characters", std::move(characters)}}.dump() + "\n");
+  write_character_files(directory, symbols_);
 }
 
 }  // namespace sluice

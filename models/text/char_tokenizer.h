@@ -1,5 +1,7 @@
 #pragma once
 
+#include <set>
+
 #include "models/text/tokenizer.h"
 
 namespace sluice {
@@ -12,6 +14,10 @@ namespace sluice {
 /// ordered by their bytes, which for valid text is the order of the code points.
 class CharTokenizer final : public Tokenizer {
  public:
+  /// The distinct characters of texts.
+  class Vocabulary;
+  /// Fails (usage) where there is none.
+  explicit CharTokenizer(const Vocabulary& vocabulary);
   /// The vocabulary of `text`; fails (usage) where it is empty.
   static CharTokenizer from_text(std::string_view text);
   /// Reads the chars.json that save() wrote; fails (usage) where it is malformed.
@@ -23,13 +29,22 @@ class CharTokenizer final : public Tokenizer {
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(symbols_.size()); }
   std::string_view kind() const override { return "chars"; }
   /// Writes chars.json: {"characters": [...]} in the order of the ids, a character as a string,
-  /// a stray byte or NUL as a number.
+  /// a stray byte or NUL as a number; and the files of write_character_files().
   void save(const std::filesystem::path& directory) const override;
 
  private:
   explicit CharTokenizer(std::vector<std::string> symbols) : symbols_(std::move(symbols)) {}
 
   std::vector<std::string> symbols_;  // ascending, so the id of a symbol is its place
+};
+
+class CharTokenizer::Vocabulary {
+ public:
+  void add(std::string_view text);
+
+ private:
+  friend CharTokenizer;
+  std::set<std::string, std::less<>> symbols_;
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include "models/text/bpe_tokenizer.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
+#include "models/text/hugging_face_files.h"
 
 namespace sluice {
 namespace {
@@ -62,6 +63,11 @@ std::vector<Format> formats_in(const fs::path& directory) {
        }},
   };
   std::erase_if(formats, [&](const Format& format) { return !format.is_in(directory); });
+  // Beside a file of this project it is what this project has written for others.
+  const bool ours = !formats.empty() && formats.front().kind != "gpt2";
+  if (ours && formats.back().files.front() == "tokenizer.json" &&
+      merges_nothing(directory / "tokenizer.json"))
+    formats.pop_back();
   return formats;
 }
 

@@ -43,8 +43,9 @@ class Tokenizer {
 
 /// Loads the tokenizer of a folder, which has one of
 ///   chars.json | bytes.json | vocab.json + merges.txt | encoder.json + vocab.bpe | tokenizer.json
-/// (of several descriptions of a GPT-2 tokenizer the first of this list is read). Fails (usage)
-/// where there is none, where files of two kinds lie side by side, and at a malformed file.
+/// (of several descriptions of a GPT-2 tokenizer the first of this list is read). A tokenizer.json
+/// without merges beside chars.json or bytes.json is theirs, see hugging_face_files.h. Fails
+/// (usage) where there is none, where files of two kinds lie side by side, and at a malformed file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
 /// Whether load_tokenizer() would find files to read.

@@ -237,14 +237,14 @@ TEST_CASE("validation among ranks is that of one process", "[ranks][threads]") {
   const auto ids = random_ids(8 * 11 + 1, 400, 3);
   const auto tokens = tokens_in_memory(ids);
   TrainingRun alone(task, task.resident(), make_cpu_device(memory_of_rank));
-  const double expected = alone.training().trainer.evaluate(*tokens, 11);
+  const double expected = alone.training().trainer.evaluate(*tokens, {tokens->size(), 11, 8, 1});
   TrainingTask three = task;
   three.batch_size = 3;
   on_ranks(3, three, three.resident(), DeviceKind::cpu,
            [&](const Ranks& ranks, const DevicePtr& device) {
              TrainingRun run(three, three.resident(), device, {}, ranks);
-             const auto all =
-                 ranks.control->gather_values(run.training().trainer.evaluate(*tokens, 11), "loss");
+             const auto all = ranks.control->gather_values(
+                 run.training().trainer.evaluate(*tokens, {tokens->size(), 11, 8, 1}), "loss");
              if (ranks.rank() == 0) CHECK(all == std::vector(3, expected));
            });
 }
@@ -264,7 +264,7 @@ TEST_CASE("ranks without a validation batch give their weights to those that hav
         on_ranks(3, task, choice, kind, [&](const Ranks& ranks, const DevicePtr& device) {
           TrainingRun run(task, choice, device, {}, ranks);
           run.step();
-          const double loss = run.training().trainer.evaluate(*tokens, 3);
+          const double loss = run.training().trainer.evaluate(*tokens, {tokens->size(), 3, 8, 1});
           if (ranks.rank() == 0) losses.push_back(loss);
         });
       }

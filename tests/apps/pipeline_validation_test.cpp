@@ -29,7 +29,8 @@ std::vector<double> losses_of(const TrainingTask& task, std::int64_t batches, do
   std::mutex mutex;
   const auto body = [&](const Ranks& ranks, const DevicePtr& device) {
     TrainingRun run(task, choice, device, {}, ranks);
-    const double loss = run.training().trainer.evaluate(*tokens, batches);
+    const double loss = run.training().trainer.evaluate(
+        *tokens, EvaluationBatches(tokens->size(), batches, task.seq_len, 1));
     run.step();  // and training goes on
     const std::lock_guard lock(mutex);
     losses.push_back(loss);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "apps/train/memory_plan.h"
+#include "apps/train/sample.h"
 #include "models/gpt2/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
@@ -157,7 +158,8 @@ struct Planned {
     const int steps = setup.device == DeviceKind::cpu ? 3 : 2;
     for (int step = 0; step < steps; ++step) {
       training.trainer.step(step, task.batch(step));
-      if (setup.data.val) training.trainer.evaluate(*setup.data.val, 3);
+      if (setup.data.val)
+        training.trainer.evaluate(*setup.data.val, validation_batches(options, setup));
       if (options.sample_tokens > 0)
         generate(training.model, device, sample_prompt(options, setup),
                  {.max_tokens = options.sample_tokens});

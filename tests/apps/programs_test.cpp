@@ -150,7 +150,7 @@ TEST_CASE("log.jsonl has the events and fields that its readers expect") {
   CHECK(list.back().at("step") == 6);
   CHECK(count ==
         std::map<std::string, int>{
-            {"start", 1}, {"train", 6}, {"val", 3}, {"sample", 2}, {"checkpoint", 2}, {"end", 1}});
+            {"start", 1}, {"train", 6}, {"val", 4}, {"sample", 2}, {"checkpoint", 2}, {"end", 1}});
 }
 
 TEST_CASE("the planned peak of memory is the measured one, to the byte") {

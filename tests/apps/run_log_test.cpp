@@ -46,7 +46,7 @@ TEST_CASE("a log that cannot be written goes on later and says what is missing")
   RunLog log(file);
   log.write("train", {{"step", 1}});
   {
-    const FileSizeLimit full(40);  // in the middle of the next line
+    const FileSizeLimit full(80);  // in the middle of the next line
     log.write("train", {{"step", 2}});
     log.write("train", {{"step", 3}});
     log.write("train", {{"step", 4}});
@@ -61,6 +61,27 @@ TEST_CASE("a log that cannot be written goes on later and says what is missing")
                  Catch::Matchers::Contains("log.jsonl") &&
                  Catch::Matchers::Contains("File too large"));
   CHECK(lines[2].at("step") == 5);
+}
+
+TEST_CASE("every event has its time, in order") {
+  const TempDir dir;
+  const auto file = dir.path() / "log.jsonl";
+  RunLog log(file);
+  log.write("a", {{"step", 1}});
+  log.write("b", {{"step", 2}});
+  const auto lines = lines_of(file);
+  REQUIRE(lines.size() == 2);
+  const auto first = lines[0].at("time").get<std::string>();
+  const auto second = lines[1].at("time").get<std::string>();
+  for (const auto& time : {first, second}) {
+    INFO(time);
+    REQUIRE(time.size() == 24);
+    std::string digits_away = time;
+    for (char& c : digits_away)
+      if (c >= '0' && c <= '9') c = '9';
+    CHECK(digits_away == "9999-99-99T99:99:99.999Z");
+  }
+  CHECK(first <= second);
 }
 
 TEST_CASE("a log whose path is wrong is the user's to mend") {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "apps/train/document_split.h"
 #include "apps/train/loader.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
@@ -211,16 +212,12 @@ TEST_CASE("the fingerprint changes with the length and with any end of the data"
   CHECK(fingerprint(*tokens_in_memory(ids)) != reference);
 }
 
-TEST_CASE("a text's border never cuts a character and leaves something to train on") {
+TEST_CASE("a border of characters is the last one up to a place") {
   const std::string text = "ab\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80xyz";
-  for (int i = 0; i <= 100; ++i) {
-    const std::size_t border = text_border(text, i / 100.0);
-    CHECK(border > 0);
-    CHECK(border <= text.size());
-    if (border < text.size()) CHECK((static_cast<unsigned char>(text[border]) & 0xC0) != 0x80);
-  }
-  CHECK(text_border("0123456789", 0.9) == 9);
-  CHECK(text_border("x", 0.9) == 1);
+  const std::vector<std::size_t> borders{0, 1, 2, 2, 4, 4, 4, 7, 7, 7, 7, 11, 12, 13, 14};
+  REQUIRE(borders.size() == text.size() + 1);
+  for (std::size_t at = 0; at <= text.size(); ++at)
+    CHECK(character_border(text, at) == borders[at]);
 }
 
 }  // namespace sluice::test

@@ -91,7 +91,9 @@ TEST_CASE("without ranks a plan is as it was, and the first row is the plan's ti
   CHECK_THAT(plain, !Contains("sent") && !Contains("ranks"));
   CHECK_FALSE(json_of(h100).contains("communication"));
   CHECK_FALSE(json_of(h100).contains("scaling"));
-  CHECK(run_well("plan", words(h100 + " --dp 1 --zero 1")) == plain);
+  // The command repeats what was given.
+  const auto planned = [](const std::string& text) { return text.substr(0, text.find("command")); };
+  CHECK(planned(run_well("plan", words(h100 + " --dp 1 --zero 1"))) == planned(plain));
   std::vector<double> state;
   for (const std::string more :
        {" --micro-batch 2 --recompute block --state-layout split",

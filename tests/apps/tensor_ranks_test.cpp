@@ -158,6 +158,28 @@ TEST_CASE("a rank of a GPU and its neighbours divide a model through the host's 
   require_near(logged_losses(runs.path() / "two"), logged_losses(runs.path() / "one"));
 }
 
+TEST_CASE("ranks tell of the whole model and how they divide it, and config.toml starts them again",
+          "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags four{{"--steps", "3"}, {"--tp", "2"}, {"--pp", "2"}};
+  const RanksResult divided = runs.run(4, "four", four);
+  divided.require_good();
+  const std::string parameters = "28.0k parameters";  // of the whole: 64, 16 and 2 blocks of 32
+  CHECK_THAT(divided.out, Catch::Matchers::Contains(parameters) &&
+                              Catch::Matchers::Contains("4: dp 1 x pp 2 x tp 2, 4 sequences"));
+  CHECK_THAT(runs.run(1, "one", {{"--steps", "3"}}).out, Catch::Matchers::Contains(parameters));
+  const std::string log = read_file(runs.path() / "four" / "log.jsonl");
+  const Json start = Json::parse(log.substr(0, log.find('\n')));
+  CHECK(start.at("parameters") == 64 * 32 + 16 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);
+  CHECK(start.at("mesh") == Json{{"dp", 1}, {"pp", 2}, {"tp", 2}});
+  Flags again{{"--config", runs.at("four/config.toml")}, {"--output", runs.at("again")}};
+  for (const auto& [flag, value] : runs.flags("", {}))
+    again.emplace(flag, "-");
+  runs.run_well(4, "again", again);
+  CHECK((trained_files(runs.path() / "again") == trained_files(runs.path() / "four")));
+}
+
 TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
   if (!have_mpirun()) return;
   const RankRuns runs;

@@ -208,7 +208,7 @@ TEST_CASE("a gradient that is not finite changes nothing and says so") {
   CHECK(optimizer->updates() == 1);
 }
 
-TEST_CASE("evaluation is the mean over whole micro-batches, without dropout or change") {
+TEST_CASE("evaluation is the mean over whole batches, without dropout or change") {
   const ThreadCount one(1);
   const auto device = make_cpu_device();
   const auto made = random_model(small_config(), device, DType::f64);
@@ -226,10 +226,10 @@ TEST_CASE("evaluation is the mean over whole micro-batches, without dropout or c
   };
   const Values before = flat_weights(*made.space).to_host();
   const double mean = (loss_of(0) + loss_of(16) + loss_of(32)) / 3;
-  CHECK(trainer.evaluate(*source, 99) == Approx(mean).epsilon(1e-12));
-  CHECK(trainer.evaluate(*source, 1) == Approx(loss_of(0)).epsilon(1e-12));
+  CHECK(trainer.evaluate(*source, {source->size(), 99, 8, 2}) == Approx(mean).epsilon(1e-12));
+  CHECK(trainer.evaluate(*source, {source->size(), 2, 8, 2}) == Approx(loss_of(0)).epsilon(1e-12));
   CHECK(flat_weights(*made.space).to_host() == before);
-  // Fewer tokens than a micro-batch: as many rows as there are.
+  // Fewer tokens than a batch: as many rows as there are.
   CHECK(std::isfinite(trainer.evaluate(*tokens_in_memory(std::span(ids).first(9)), 5)));
 }
 

@@ -181,10 +181,6 @@ Job::Job(const FaultRuns& runs, const std::string& output, const Launch& launch)
   program_.emplace("/bin/sh", shell);
 }
 
-bool Job::catches(int signal) const {
-  return program_->catches(signal);
-}
-
 Ended Job::finish(int limit_seconds) {
   Ended ended{program_->finish(limit_seconds), 0, {}, {}};
   ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();

@@ -99,7 +99,6 @@ class Job {
 
   /// What was started: mpirun, or the only process.
   void send(int signal) const { program_->send(signal); }
-  bool catches(int signal) const;
   /// The ranks' processes that are there.
   std::vector<pid_t> ranks() const { return processes_with(mark_); }
   Ended finish(int limit_seconds = 60);

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "tests/faults/trace.h"
@@ -76,7 +78,7 @@ std::string disturbed(FaultRuns& runs, const Row& row, std::uint64_t round) {
     until(job, [&] { return steps_logged(output) >= 5; });
   }
   for (int i = 0; i < row.times; ++i) {
-    if (i > 0) std::this_thread::sleep_for(20ms);
+    if (i > 0) std::this_thread::sleep_for(600ms);  // sooner they are one request
     send(row, job, random);
   }
   const Ended ended = job.finish(30);
@@ -140,6 +142,90 @@ TEST_CASE("signals to mpirun and to ranks at awkward moments lose no step") {
   std::uint64_t round = 100;
   for (const Row& row : rows)
     tally.round(row.text(), disturbed(runs, row, ++round));
+}
+
+namespace {
+
+/// The default model, for a few steps: in fp32 most of its time goes to products whose library
+/// keeps data below the stack pointer, where a signal handler's frame would be.
+struct Computing {
+  Flags changes;
+  int ranks;
+
+  std::string text() const {
+    return fmt::format("{}, {} threads, {} ranks", changes.at("--precision"),
+                       changes.at("--threads"), ranks);
+  }
+};
+
+std::vector<Computing> computings(const std::string& data) {
+  std::vector<Computing> all;
+  for (const int ranks : {1, 2})
+    for (const char* precision : {"fp32", "bf16"})
+      for (const char* threads : {"2", "1"})
+        if (ranks == 1 || (have_mpirun() && threads[0] == '1'))
+          all.push_back({{{"--n-layer", "4"},
+                          {"--n-head", "4"},
+                          {"--n-embd", "128"},
+                          {"--context", "128"},
+                          {"--batch-size", "16"},
+                          {"--micro-batch", "8"},
+                          {"--steps", "10"},
+                          {"--save-every", "0"},
+                          {"--dropout", "0"},
+                          {"--data", data},
+                          {"--precision", precision},
+                          {"--threads", threads}},
+                         ranks});
+  return all;
+}
+
+/// Signals of all kinds, to every rank, at a moment that is drawn; each kind once, since a second
+/// one of a kind ends the run, but SIGPROF many times.
+std::string interrupted(FaultRuns& runs, const Computing& computing, std::uint64_t round) {
+  auto random = draws(round);
+  const fs::path output = runs.path() / "interrupted";
+  Job job(runs, "interrupted", {.flags = computing.changes});
+  const auto first = static_cast<std::int64_t>(1 + random() % 8);
+  until(job, [&] { return steps_logged(output) >= first; });
+  std::vector<int> signals{SIGINT, SIGTERM, SIGUSR1};
+  std::ranges::shuffle(signals, random);
+  for (int i = 0; i < 12; ++i) {
+    const int signal = i % 4 == 3 ? signals[static_cast<std::size_t>(i / 4)] : SIGPROF;
+    for (const pid_t pid : job.ranks())
+      ::kill(pid, signal);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
+  }
+  const Ended ended = job.finish(60);
+  Problems problems;
+  problems.require(!ended.timed_out, "the job hung");
+  problems.require(ended.exit_code == 0, fmt::format("exit code {}, signal {}: {}", ended.exit_code,
+                                                     ended.signal, ended.err));
+  problems.require(newest_step(output) == steps_logged(output), "a step was not saved");
+  problems.add(runs.goes_on("interrupted", computing.changes));
+  runs.forget("interrupted");
+  return problems.text();
+}
+
+}  // namespace
+
+TEST_CASE("signals while a run computes neither end it nor change a bit") {
+  std::string text;
+  for (int i = 0; text.size() < 20000; ++i)
+    text += "whether 'tis nobler in the mind " + std::to_string(i * i) + " to suffer\n";
+  std::map<int, FaultRuns> runs;
+  const auto runs_of = [&](int ranks) -> FaultRuns& {
+    return runs.try_emplace(ranks, Kind{"ranks", ranks, {}, true}).first->second;
+  };
+  write_file(runs_of(1).path() / "long.txt", text);
+  const auto all = computings(runs_of(1).at("long.txt"));
+  Tally tally("g: signals while computing");
+  // The short form is enough to see a handler on a thread that computes nearly every time.
+  const std::size_t rounds = by_form(all.size(), std::size_t{200});
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const Computing& computing = all[round % all.size()];
+    tally.round(computing.text(), interrupted(runs_of(computing.ranks), computing, round));
+  }
 }
 
 }  // namespace sluice::test

@@ -17,7 +17,7 @@ Arguments strace(const std::string& log, const std::string& names) {
   if (const char* options = std::getenv("ASAN_OPTIONS"))
     all = {"/usr/bin/env", "ASAN_OPTIONS=" + std::string(options) + ":detect_leaks=0"};
   all.insert(all.end(),
-             {"strace", "-DDD", "-f", "-qq", "-y", "-s", "32", "-o", log, "-e", "trace=" + names});
+             {"strace", "-DDD", "-f", "-qq", "-y", "-s", "96", "-o", log, "-e", "trace=" + names});
   return all;
 }
 

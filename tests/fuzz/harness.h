@@ -29,6 +29,8 @@ void read_tokenizer_json(Bytes input);
 void read_characters(Bytes input);
 /// A token .bin file.
 void read_tokens(Bytes input);
+/// 'l' and a file of JSON Lines, or 'z' and gzip data of a text.
+void read_texts(Bytes input);
 /// 'm' and model.safetensors of a small model, or 'i' and the index of its two shards.
 void read_weights(Bytes input);
 /// A file of a checkpoint that is whole otherwise. 's': state.json as it is, 'r': with its own

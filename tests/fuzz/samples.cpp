@@ -5,7 +5,7 @@
 namespace sluice::fuzz {
 
 std::span<const Parser> parsers() {
-  static constexpr std::array<Parser, 11> all{{
+  static constexpr std::array<Parser, 12> all{{
       {"safetensors", read_safetensors, safetensors_samples},
       {"json", read_json, json_samples},
       {"config", read_config, config_samples},
@@ -13,6 +13,7 @@ std::span<const Parser> parsers() {
       {"tokenizer_json", read_tokenizer_json, tokenizer_json_samples},
       {"characters", read_characters, characters_samples},
       {"tokens", read_tokens, tokens_samples},
+      {"texts", read_texts, texts_samples},
       {"weights", read_weights, weights_samples},
       {"checkpoint", read_checkpoint, checkpoint_samples},
       {"schedule", read_schedule, schedule_samples},

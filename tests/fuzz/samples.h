@@ -23,6 +23,7 @@ Samples bpe_samples();
 Samples tokenizer_json_samples();
 Samples characters_samples();
 Samples tokens_samples();
+Samples texts_samples();
 Samples weights_samples();
 Samples checkpoint_samples();
 Samples schedule_samples();

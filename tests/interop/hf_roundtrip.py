@@ -4,7 +4,7 @@
   hf_roundtrip.py --bin-dir build/default/bin [--trained OUTPUT/model] [--keep FOLDER]
 
 (a) transformers writes random models (F32, BF16, sharded); our `probe` must compute its logits,
-    loss and gradients. (b) Our `convert` writes them in f32, bf16 and f16; transformers must open
+    loss and gradients, and `evaluate` its loss on many sequences. (b) Our `convert` writes them in f32, bf16 and f16; transformers must open
     the result and find the same weights and logits. (c) With --trained, transformers opens a model
     that train_gpt2 exported, and its tokenizer.
 
@@ -12,6 +12,7 @@ Run by hand, with a python that has torch, transformers and safetensors. The ref
 transformers in float64. Exit codes: 0 all passed, 1 a check failed, 2 wrong use.
 """
 import argparse
+import json
 import math
 import os
 import subprocess
@@ -25,7 +26,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
 LOGITS, LOSS, GRADIENT = 2e-5, 1e-5, 1e-5  # max abs, abs, relative l2
 DTYPES = {  # dtype, its unit roundoff, its smallest step, relative l2 that it may cost the logits
@@ -168,6 +169,26 @@ def check_probe(checks, name, programs, folder, model, batch, seq, bound=LOGITS)
                  errors[at], GRADIENT)
 
 
+def check_evaluate(checks, name, programs, folder, model):
+    """The mean loss over consecutive sequences of the model's context, and a shorter last one."""
+    length = model.config.n_positions
+    count = 5 * length + length // 2 + 1
+    tokens = folder.parent / f"{name}-evaluate.bin"
+    ids = write_tokens(tokens, model.config.vocab_size, count, seed=99)
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, count - 1, length):
+            end = min(start + length, count - 1)
+            logits = model(ids[start:end].unsqueeze(0), use_cache=False).logits[0]
+            total += F.cross_entropy(logits, ids[start + 1:end + 1], reduction="sum").item()
+    command = [programs / "evaluate", "--model", folder, "--data", tokens, "--device", "cpu"]
+    if not call(checks, f"{name} evaluate", *command):
+        return
+    got = json.loads(subprocess.check_output([*command, "--json"], text=True))
+    checks.same(f"{name} evaluate: tokens", got["tokens"], count - 1)
+    checks.bound(f"{name} evaluate: loss", abs(got["loss"] - total / (count - 1)), LOSS)
+
+
 def check_convert(checks, name, programs, source, model, dtype, exact=False):
     """Runs convert on `source`, opens the result and compares it with `model` (the source).
     `exact`: the source's values fit the dtype, so nothing may change."""
@@ -216,9 +237,45 @@ def check_made_models(checks, programs, work):
         if model is None:
             continue
         check_probe(checks, f"{name} probe", programs, folder, model, batch, seq)
+        check_evaluate(checks, name, programs, folder, model)
         for target in targets:
             check_convert(checks, f"{name} to {target}", programs, folder, model, target,
                           exact=target == "f32" or dtype == torch.bfloat16)
+
+
+def check_small_tokenizers(checks, programs, work):
+    """Of a text with line breaks, spaces in a row, accents and characters beyond 16 bits."""
+    program = programs / "prepare_data"
+    if not program.exists():
+        print("skip  tokenizers of characters and bytes: prepare_data is not in --bin-dir")
+        return
+    text = work / "small.txt"
+    text.write_bytes(TEXT.encode())
+    for kind in ("chars", "bytes"):
+        folder = work / kind
+        if not call(checks, kind, program, "--input", text, "--tokenizer", kind, "--output",
+                    folder, "--val-fraction", "0"):
+            continue
+        raw = (folder / "train.bin").read_bytes()
+        ours = [int.from_bytes(raw[i:i + 2], "little") for i in range(0, len(raw), 2)]
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder))
+            ids = tokenizer(TEXT)["input_ids"]
+            back = tokenizer.decode(ours)
+        except Exception as error:
+            checks.result(False, f"{kind}: AutoTokenizer cannot use it: "
+                          f"{str(error).splitlines()[0]}")
+            continue
+        checks.same(f"{kind}: ids of AutoTokenizer", ids, ours)
+        checks.same(f"{kind}: text of AutoTokenizer", back, TEXT)
+        checks.same(f"{kind}: size of the vocabulary", len(tokenizer),
+                    256 if kind == "bytes" else len(set(TEXT)))
+        try:
+            found = tokenizer("a\u2603")["input_ids"]
+        except Exception:  # it has no name of its own
+            found = "an error"
+        checks.same(f"{kind}: a character that the text lacks", found,
+                    "an error" if kind == "chars" else list("a\u2603".encode()))
 
 
 def check_tokenizer(checks, programs, folder, vocab_size, work):
@@ -272,7 +329,7 @@ def main():
     p.add_argument("--trained", type=Path, metavar="DIR", help="an OUTPUT/model folder")
     p.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for the files, kept")
     a = p.parse_args()
-    for name in ("probe", "convert"):
+    for name in ("probe", "convert", "evaluate"):
         if not (a.bin_dir / name).exists():
             p.error(f"no {name} in {a.bin_dir}: build the project or give --bin-dir")
     if a.trained and not (a.trained / "config.json").exists():
@@ -289,6 +346,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         work = (a.keep or Path(scratch)).resolve()
         check_made_models(checks, programs, work)
+        check_small_tokenizers(checks, programs, work)
         if a.trained:
             check_trained(checks, programs, a.trained, work)
     print(f"{checks.passed} passed, {checks.failed} failed")

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/cpu/gemm_few_rows.h"
 #include "kernels/cpu/gemm_plain.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
@@ -182,6 +183,72 @@ TEST_CASE("the plain loops compute the same products", "[gemm]") {
   }
 }
 
+/// All layouts of a product, with and without what may be added to it.
+void check_all_forms(Problem p, Multiply multiply = launch) {
+  for (const int transposes : {0, 1, 2, 3}) {
+    p.transpose_a = (transposes & 1) != 0;
+    p.transpose_b = (transposes & 2) != 0;
+    for (const std::int64_t padding : {0, 3}) {
+      p.padding = padding;
+      p.accumulate = p.has_bias = false;
+      check_product(p, multiply);
+      p.accumulate = true;
+      check_product(p, multiply);
+      p.accumulate = false;
+      p.has_bias = true;
+      for (const DType bias : {p.dtype, accumulator_of(p.dtype)}) {
+        p.bias_dtype = bias;
+        check_product(p, multiply);
+      }
+    }
+  }
+}
+
+TEST_CASE("products of 1 to 8 rows, in all layouts", "[gemm]") {
+  const test::ThreadCount one_thread(1);
+  for (const auto& [dtype, out_dtype] : dtypes)
+    for (std::int64_t m = 1; m <= 9; ++m)
+      for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 7}, {259, 33}})
+        check_all_forms({.m = m, .n = n, .k = k, .dtype = dtype, .out_dtype = out_dtype});
+}
+
+TEST_CASE("products of few rows whose work is cut into parts", "[gemm]") {
+  // Parts of unequal size, the last one of fewer rows than are read together.
+  for (const auto& [dtype, out_dtype] : dtypes) {
+    for (const std::int64_t m : {1, 3}) {
+      const Problem p{.m = m, .n = 517, .k = 1031, .dtype = dtype, .out_dtype = out_dtype};
+      for (const bool transpose_b : {false, true}) {
+        Problem form = p;
+        form.transpose_b = transpose_b;
+        check_product(form);
+        form.accumulate = true;
+        form.padding = 5;
+        check_product(form);
+      }
+    }
+  }
+}
+
+TEST_CASE("products of few rows are the same with and without oneDNN", "[gemm]") {
+  for (const auto& [dtype, out_dtype] : dtypes) {
+    if (dtype == DType::f64) continue;
+    for (const std::int64_t m : {1, 8}) {
+      for (const bool transpose_b : {false, true}) {
+        const Problem p{.m = m,
+                        .n = 130,
+                        .k = 67,
+                        .dtype = dtype,
+                        .out_dtype = out_dtype,
+                        .transpose_b = transpose_b};
+        Matrices in(p), alone(p);
+        launch_cpu(in.gemm(p));
+        cpu::gemm_few_rows(alone.gemm(p));
+        CHECK(in.out.bytes() == alone.out.bytes());
+      }
+    }
+  }
+}
+
 /// Adds to what is there in f32 and rounds once: nowhere is the result farther from the exact one
 /// than half the distance of two bf16 numbers, and what the sums in f32 lose.
 void check_rounded_once(const Problem& p, Multiply multiply) {
@@ -218,6 +285,8 @@ TEST_CASE("the bits of a product depend neither on threads nor on the run", "[ge
   for (const auto& [dtype, out_dtype] : dtypes) {
     for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{257, 385, 130},
                                   {1, 800, 257},
+                                  {1, 520, 1031},
+                                  {8, 520, 1031},
                                   {64, 3, 800},
                                   {385, 64, 800}}) {
       for (const int transposes : {0, 1, 2}) {
@@ -239,16 +308,32 @@ TEST_CASE("the bits of a product depend neither on threads nor on the run", "[ge
 
 TEST_CASE("a NaN stays in its row and column", "[gemm]") {
   for (const auto& [dtype, out_dtype] : dtypes) {
-    const Problem p{.m = 9, .n = 11, .k = 5, .dtype = dtype, .out_dtype = out_dtype};
-    Matrices in(p);
-    Values a = in.a.values();
-    a[3 * 5 + 2] = NAN;
-    in.a.set(a);
-    launch_cpu(in.gemm(p));
-    const Values out = in.out.values();
-    for (std::size_t i = 0; i < out.size(); ++i)
-      CHECK(std::isnan(out[i]) == (i / 11 == 3));
+    for (const std::int64_t m : {5, 9}) {
+      const Problem p{.m = m, .n = 11, .k = 5, .dtype = dtype, .out_dtype = out_dtype};
+      Matrices in(p);
+      Values a = in.a.values();
+      a[3 * 5 + 2] = NAN;
+      in.a.set(a);
+      launch_cpu(in.gemm(p));
+      const Values out = in.out.values();
+      for (std::size_t i = 0; i < out.size(); ++i)
+        CHECK(std::isnan(out[i]) == (i / 11 == 3));
+    }
   }
+}
+
+TEST_CASE("every f16 number is itself in a product of one row", "[gemm]") {
+  constexpr std::int64_t count = 1 << 16;
+  const Problem p{.m = 1, .n = count, .k = 1, .dtype = DType::f16, .out_dtype = DType::f32};
+  Matrices in(p);
+  in.a.set({1.0});
+  for (std::int64_t bits = 0; bits < count; ++bits)
+    in.b.data<std::uint16_t>()[bits] = static_cast<std::uint16_t>(bits);
+  launch_cpu(in.gemm(p));
+  const Values expected = in.b.values(), found = in.out.values();
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (found[i] != expected[i] && !(std::isnan(found[i]) && std::isnan(expected[i])))
+      FAIL("bits " << i << " became " << found[i] << ", not " << expected[i]);
 }
 
 TEST_CASE("empty products and operands that do not fit", "[gemm]") {

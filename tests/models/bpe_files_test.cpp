@@ -263,6 +263,34 @@ TEST_CASE("A folder says which tokenizer it has", "[bpe_files]") {
   CHECK(load_tokenizer(folder.path())->kind() == "bytes");
 }
 
+TEST_CASE("Characters and bytes come with files for other programs", "[bpe_files]") {
+  const TemporaryFolder folder;
+  const auto written = [&](const char* name) {
+    return json::parse(read_text_file(folder.path() / name));
+  };
+  CharTokenizer::from_text(std::string("b\0\n\u00E9a\xFF", 7)).save(folder.path());
+  const json model = written("tokenizer.json").at("model");
+  CHECK(model.at("type") == "WordLevel");
+  CHECK(model.at("vocab") ==
+        json{{"<0x00>", 0}, {"\n", 1}, {"a", 2}, {"b", 3}, {"\u00E9", 4}, {"<0xFF>", 5}});
+  CHECK(written("tokenizer_config.json").at("tokenizer_class") == "PreTrainedTokenizerFast");
+  // They do not make the folder one of two tokenizers; a BPE's file does.
+  CHECK(load_tokenizer(folder.path())->kind() == "chars");
+  folder.write("tokenizer.json", SmallBpe().tokenizer_json().dump());
+  CHECK_THAT(usage_error([&] { load_tokenizer(folder.path()); }),
+             Contains("chars.json") && Contains("tokenizer.json") && Contains("two tokenizers"));
+
+  fs::remove(folder.path() / "chars.json");
+  ByteTokenizer().save(folder.path());
+  CHECK(load_tokenizer(folder.path())->kind() == "bytes");
+  const json bytes = written("tokenizer.json").at("model");
+  CHECK(bytes.at("type") == "BPE");
+  CHECK(bytes.at("merges").empty());
+  // Alone the file says less than GPT-2's, and is not taken for it.
+  fs::remove(folder.path() / "bytes.json");
+  CHECK_THAT(usage_error([&] { load_tokenizer(folder.path()); }), Contains("is not a GPT-2"));
+}
+
 TEST_CASE("Malformed chars.json and bytes.json are refused", "[bpe_files]") {
   const TemporaryFolder folder;
   const auto chars = [&](std::string_view text) {

@@ -2,10 +2,13 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "engine/autograd.h"
+#include "engine/rng.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
@@ -130,6 +133,64 @@ TEST_CASE("top-p leaves the fewest tokens that reach the probability") {
   CHECK(kept(0.69) == std::set<std::size_t>{2, 3});
   CHECK(kept(0.71) == std::set<std::size_t>{1, 2, 3});
   CHECK(kept(1) == std::set<std::size_t>{0, 1, 2, 3});
+}
+
+/// The definition: of all tokens in order of their probability.
+std::int32_t draw_by_sorting(const Values& logits, const Sampling& sampling, double point) {
+  Ids ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  std::ranges::stable_sort(ids, std::greater(), logit);
+  const auto weight = [&, top = logit(ids.front())](std::int32_t id) {
+    return std::exp((logit(id) - top) / sampling.temperature);
+  };
+  if (sampling.top_k > 0)
+    ids.resize(std::min(ids.size(), static_cast<std::size_t>(sampling.top_k)));
+  double total = 0, kept = 0;
+  for (const auto id : ids)
+    total += weight(id);
+  std::size_t count = 0;
+  while (count < ids.size() && (count == 0 || kept < sampling.top_p * total))
+    kept += weight(ids[count++]);
+  ids.resize(count);
+  std::ranges::sort(ids);
+  double sum = 0;
+  for (const auto id : ids)
+    if ((sum += weight(id)) > point * kept) return id;
+  return ids.back();
+}
+
+TEST_CASE("draws are those of the definition, however few tokens it leaves") {
+  Values logits = random_values(3000, 5, 8);
+  for (auto& logit : logits)
+    logit = static_cast<float>(std::round(logit * 16) / 16);  // ties
+  for (const std::int64_t top_k : {0, 1, 2, 63, 64, 65, 200, 2999, 3000, 5000}) {
+    for (const double top_p : {0.0, 0.25, 0.75, 0.9375, 1.0}) {
+      const Sampling sampling{.temperature = 1.5, .top_k = top_k, .top_p = top_p, .seed = 11};
+      for (std::uint64_t position = 0; position < 20; ++position) {
+        INFO("top-k " << top_k << " top-p " << top_p << " position " << position);
+        const double point =
+            static_cast<float>(uniform(random_key(sampling.seed, "sampling"), position));
+        CHECK(draw(logits, sampling, position) == draw_by_sorting(logits, sampling, point));
+      }
+    }
+  }
+}
+
+TEST_CASE("only the tokens of a smaller vocabulary are drawn") {
+  const Values logits{1, 2, 3, 9, 8};
+  CHECK(draw(logits, {.temperature = 0, .vocabulary = 3}, 0) == 2);
+  for (const Sampling& sampling : {Sampling{.vocabulary = 3},
+                                   {.top_k = 2, .vocabulary = 3},
+                                   {.top_p = 0.9, .vocabulary = 3}}) {
+    const auto times = histogram(logits, sampling, 300);
+    CHECK(times[3] + times[4] == 0);
+    CHECK(times[1] + times[2] > 200);
+  }
+  CHECK(histogram(logits, {.seed = 3, .vocabulary = 5}, 500) ==
+        histogram(logits, {.seed = 3}, 500));
+  CHECK(histogram(logits, {.seed = 3, .vocabulary = 99}, 500) ==
+        histogram(logits, {.seed = 3}, 500));
 }
 
 TEST_CASE("a draw is a function of seed and position") {

@@ -89,14 +89,6 @@ void RunningProgram::send(int signal) const {
   ::kill(process_, signal);
 }
 
-bool RunningProgram::catches(int signal) const {
-  std::ifstream status("/proc/" + std::to_string(process_) + "/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("SigCgt:", 0) == 0)
-      return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
-  return false;
-}
-
 ProgramResult RunningProgram::finish(int limit_seconds) {
   ProgramResult result;
   const auto end = Clock::now() + std::chrono::seconds(limit_seconds);

@@ -35,9 +35,8 @@ class RunningProgram {
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
 
+  pid_t id() const { return process_; }
   void send(int signal) const;
-  /// Whether the program has a handler of its own for this signal at this moment.
-  bool catches(int signal) const;
   /// Reads what it prints until it ends, or kills it and its process group after `limit_seconds`.
   ProgramResult finish(int limit_seconds = 120);
 

@@ -1,0 +1,207 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <numeric>
+#include <optional>
+
+#include "apps/train/command_line.h"
+#include "apps/train/dataset.h"
+#include "apps/train/evaluation.h"
+#include "apps/train/machine.h"
+#include "apps/train/model_folder.h"
+#include "apps/train/progress.h"
+#include "apps/train/run_program.h"
+#include "kernels/cpu/thread_pool.h"
+#include "parallel/world.h"
+
+// The loss of a model on all tokens of some data. Under mpirun the ranks divide the sequences.
+
+namespace sluice {
+namespace {
+
+struct Options {
+  std::string model, tokenizer_dir, precision = "fp32", device = "auto";
+  std::vector<std::string> data;
+  TextOptions text;
+  std::optional<std::int64_t> seq_len;
+  std::int64_t max_tokens = 0, threads = 0;
+  bool json = false;
+};
+
+void declare(CommandLine& line, Options& o) {
+  line.group("What");
+  line.add("--model", o.model, "Model folder, OUTPUT of train_gpt2, or a checkpoint");
+  line.require("--model");
+  line.add("--data", o.data, "Text, tokens, or a folder, as train_gpt2 takes them");
+  line.require("--data");
+  line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
+  line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the model's context", 1);
+  line.add("--max-tokens", o.max_tokens, "Tokens at most, from the beginning; 0: all");
+  declare_text_options(line, o.text);
+  line.add("--json", o.json, "Print one JSON object");
+  line.group("Machine");
+  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
+  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+  line.add("--threads", o.threads, "CPU threads; 0: all cores, divided by the ranks", 0, 4096);
+}
+
+/// The loss over all tokens, and what was counted for it.
+struct Score {
+  std::int64_t sequences = 0, tokens = 0;  ///< tokens: predicted ones
+  std::int64_t last = 0;                   ///< of the shorter last sequence; 0: there is none
+  double loss = 0;                         ///< mean over the tokens, in nats
+  std::optional<std::int64_t> bytes{};     ///< of the predicted text; none without a tokenizer
+
+  double bits_per_byte() const {
+    return loss * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(*bytes);
+  }
+};
+
+std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  std::int64_t bytes = 0;
+  for (const std::int32_t& id : ids)
+    bytes += id < tokenizer.vocab_size()
+                 ? static_cast<std::int64_t>(tokenizer.decode(std::span(&id, 1)).size())
+                 : 0;
+  return bytes;
+}
+
+/// Which tokens are computed together: batches of whole sequences, then the sequences that are too
+/// few for a batch, then what is too short for a sequence.
+struct Piece {
+  std::int64_t first, rows, length;  ///< first: token
+};
+
+std::vector<Piece> pieces_of(std::int64_t predicted, std::int64_t length) {
+  const EvaluationBatches whole(predicted + 1, predicted, length);
+  std::vector<Piece> pieces;
+  for (std::int64_t i = 0; i < whole.count(); ++i)
+    pieces.push_back({i * whole.rows() * length, whole.rows(), length});
+  std::int64_t at = whole.tokens();
+  if (const std::int64_t rows = (predicted - at) / length; rows > 0) {
+    pieces.push_back({at, rows, length});
+    at += rows * length;
+  }
+  if (at < predicted) pieces.push_back({at, 1, predicted - at});
+  return pieces;
+}
+
+Score score(const GPT2& model, const DevicePtr& device, const TokenSource& tokens,
+            const Tokenizer* tokenizer, std::int64_t length, std::int64_t most,
+            const World& world) {
+  const auto ranks = world.communicator(nullptr, {});
+  const std::int64_t predicted = most > 0 ? std::min(most, tokens.size() - 1) : tokens.size() - 1;
+  Score result{.sequences = (predicted + length - 1) / length,
+               .tokens = predicted,
+               .last = predicted % length};
+  const std::vector<Piece> pieces = pieces_of(predicted, length);
+  std::vector<double> mine;
+  std::int64_t bytes = 0;
+  ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
+  for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
+       i += static_cast<std::size_t>(world.size())) {
+    const Piece& piece = pieces[i];
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(piece.rows * piece.length + 1));
+    tokens.read(piece.first, ids);
+    mine.push_back(loss_of(model, device, ids, piece.rows));
+    if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, std::span(ids).subspan(1));
+    bar.advance(world.size());
+  }
+  const auto losses = gather_losses(*ranks, mine, static_cast<std::int64_t>(pieces.size()),
+                                    world.rank(), world.size(), true);
+  // A whole batch has weight one: without other pieces this is exactly the mean that validation
+  // has.
+  double sum = 0, weights = 0;
+  const auto whole = static_cast<double>(pieces[0].rows * pieces[0].length);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const double weight = static_cast<double>(pieces[i].rows * pieces[i].length) / whole;
+    sum += weight * losses[i];
+    weights += weight;
+  }
+  result.loss = sum / weights;
+  const auto all_bytes = ranks->gather_values(bytes, "bytes");
+  if (tokenizer != nullptr)
+    result.bytes = std::accumulate(all_bytes.begin(), all_bytes.end(), std::int64_t{0});
+  return result;
+}
+
+void print(const Options& o, const Score& s, std::int64_t length) {
+  const bool text = s.bytes && *s.bytes > 0;
+  if (o.json) {
+    nlohmann::ordered_json all{{"loss", s.loss},           {"perplexity", std::exp(s.loss)},
+                               {"bits_per_byte", nullptr}, {"tokens", s.tokens},
+                               {"bytes", nullptr},         {"sequences", s.sequences},
+                               {"seq_len", length}};
+    if (text) all.update({{"bits_per_byte", s.bits_per_byte()}, {"bytes", *s.bytes}});
+    return say(all.dump() + "\n");
+  }
+  say(fmt::format("loss         {:.6f} nats a token\n", s.loss));
+  say(fmt::format("perplexity   {:.4f}\n", std::exp(s.loss)));
+  if (text)
+    say(fmt::format("bits/byte    {:.4f} ({} bytes of text)\n", s.bits_per_byte(), *s.bytes));
+  say(fmt::format("tokens       {} predicted, in {} sequences of {}{}\n", s.tokens, s.sequences,
+                  length,
+                  s.last > 0 ? fmt::format(", of which the last has {}", s.last) : std::string()));
+}
+
+/// Text needs one; of tokens it only tells how many bytes they stand for.
+std::unique_ptr<Tokenizer> tokenizer_of(const Options& o, const ModelSource& source, bool needed) {
+  if (!o.tokenizer_dir.empty()) return load_tokenizer(o.tokenizer_dir);
+  if (needed || has_tokenizer(source.folder)) return load_tokenizer(source);
+  return nullptr;
+}
+
+int run(const Options& o, const World& world) {
+  set_speaking(world.rank() == 0);
+  cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads)
+                                 : std::max(1, cpu::available_cores() / world.local_size()));
+  const DeviceKind kind = choose_device(o.device);
+  if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
+  const Precision precision = parse_precision(o.precision, kind);
+  const auto device = make_device(kind, precision);
+  const ModelSource source = find_model(o.model);
+  const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
+  const GPT2Config& config = loaded.model->config();
+  const std::int64_t length = o.seq_len.value_or(config.n_positions);
+  if (length > config.n_positions)
+    fail(fmt::format("--seq-len {} is longer than the model's {} positions", length,
+                     config.n_positions),
+         ErrorKind::usage);
+  const DataInput input(find_data("--data", o.data), o.text);
+  require_streams_once(input.files, {}, world.size());
+  const auto tokenizer = tokenizer_of(o, source, input.text.has_value());
+  std::vector<std::string> notes;
+  const auto tokens =
+      open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size, notes);
+  if (!tokens || tokens->size() < 2)
+    fail(fmt::format("{} has {} tokens; a loss needs two", input.files.name,
+                     tokens ? tokens->size() : 0),
+         ErrorKind::usage);
+  for (const std::string& note : notes)
+    if (!o.json) say(fmt::format("data         {}\n", note));
+  const Score result =
+      score(*loaded.model, device, *tokens, tokenizer.get(), length, o.max_tokens, world);
+  print(o, result, length);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  std::optional<sluice::World> world;
+  const auto body = [&] {
+    world.emplace();
+    sluice::Options options;
+    sluice::CommandLine line("evaluate", "The loss of a model on data, on the same tokens always.");
+    sluice::declare(line, options);
+    return line.parse(argc, argv) ? sluice::run(options, *world) : 0;
+  };
+  return sluice::run_program("evaluate", body, [&](std::string&, bool) {
+    if (world) world->leave_after_the_first();
+    return true;
+  });
+}

@@ -1,0 +1,82 @@
+#include "models/text/hugging_face_files.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json_document.h"
+#include "models/text/byte_alphabet.h"
+#include "models/text/text_files.h"
+#include "models/text/utf8.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+void write_files(const fs::path& directory, const Json& pre_tokenizer, const Json& decoder,
+                 const Json& model) {
+  const Json root{{"version", "1.0"},
+                  {"truncation", nullptr},
+                  {"padding", nullptr},
+                  {"added_tokens", Json::array()},
+                  {"normalizer", nullptr},
+                  {"pre_tokenizer", pre_tokenizer},
+                  {"post_processor", nullptr},
+                  {"decoder", decoder},
+                  {"model", model}};
+  write_text_file(directory / "tokenizer.json", root.dump(2) + "\n");
+  // Else the class would be that of config.json's model type: GPT-2's tokenizer.
+  const Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                    {"clean_up_tokenization_spaces", false}};
+  write_text_file(directory / "tokenizer_config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+void write_character_files(const fs::path& directory, const std::vector<std::string>& symbols) {
+  Json::object_t vocabulary;  // appended to: looking each name up would take long for many
+  for (std::size_t id = 0; id < symbols.size(); ++id) {
+    const auto first = static_cast<unsigned char>(symbols[id][0]);
+    const bool bare = utf8_size(symbols[id]) == 0 || first == 0;
+    vocabulary.push_back({bare ? fmt::format("<0x{:02X}>", first) : symbols[id], id});
+  }
+  const Json fuse{{"type", "Sequence"},
+                  {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  // Any character, a line break too.
+  write_files(directory,
+              {{"type", "Split"},
+               {"pattern", {{"Regex", "[\\s\\S]"}}},
+               {"behavior", "Isolated"},
+               {"invert", false}},
+              fuse, {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}});
+}
+
+void write_byte_files(const fs::path& directory) {
+  Json vocabulary = Json::object();
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[to_byte_alphabet(std::string(1, static_cast<char>(byte)))] = byte;
+  const Json bytes{{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", false},
+                   {"use_regex", false}};
+  write_files(directory, bytes, bytes,
+              {{"type", "BPE"},
+               {"dropout", nullptr},
+               {"unk_token", nullptr},
+               {"continuing_subword_prefix", nullptr},
+               {"end_of_word_suffix", nullptr},
+               {"fuse_unk", false},
+               {"byte_fallback", false},
+               {"vocab", vocabulary},
+               {"merges", Json::array()}});
+}
+
+bool merges_nothing(const fs::path& tokenizer_json) {
+  const auto root = read_json_file(tokenizer_json, max_tokenizer_file);
+  const auto merges = nlohmann::json::json_pointer("/model/merges");
+  return !root.contains(merges) || root.at(merges).empty();
+}
+
+}  // namespace sluice

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <zlib.h>
+
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "apps/train/data_files.h"
+#include "apps/train/text_source.h"
+#include "models/text/bpe_tokenizer.h"
+#include "tests/support/temp_dir.h"
+
+namespace sluice::test {
+
+/// What gzip makes of a text.
+inline std::string gzip_of(const std::string& text) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "x.gz").string();
+  const gzFile file = gzopen(path.c_str(), "wb");
+  if (gzwrite(file, text.data(), static_cast<unsigned>(text.size())) !=
+          static_cast<int>(text.size()) ||
+      gzclose(file) != Z_OK)
+    throw std::runtime_error("cannot compress");
+  return read_file(path);
+}
+
+/// One token a byte, and <|endoftext|> as 256.
+inline BpeTokenizer tokenizer_with_end() {
+  BpeTables tables;
+  for (int byte = 0; byte < 256; ++byte) {
+    tables.symbols.emplace_back(1, static_cast<char>(byte));
+    tables.byte_symbol[static_cast<std::size_t>(byte)] = byte;
+  }
+  tables.symbols.emplace_back(end_of_text_name);
+  tables.end_of_text = 256;
+  return BpeTokenizer(tables);
+}
+
+/// A folder that a test fills.
+struct TextFolder : TempDir {
+  std::string at(const std::string& name) const { return (path() / name).string(); }
+  std::string put(const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories((path() / name).parent_path());
+    write_file(path() / name, bytes);
+    return at(name);
+  }
+
+  struct Read {
+    std::vector<std::string> names, texts;  ///< names below the folder
+    TextReport report;
+  };
+  /// All documents of what `names` stand for.
+  Read read(const std::vector<std::string>& names, const TextOptions& options = {}) const {
+    Read all;
+    const TextSource source(find_data("--data", names), options, path());
+    all.report = source.read([&](const Document& document) {
+      std::string name = document.name;
+      if (name.starts_with(path().string())) name = name.substr(path().string().size() + 1);
+      all.names.push_back(name);
+      all.texts.emplace_back(document.text);
+    });
+    return all;
+  }
+};
+
+}  // namespace sluice::test
