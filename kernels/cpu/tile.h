@@ -5,11 +5,21 @@
 
 namespace sluice::cpu {
 
-/// One 64-byte SIMD register of A; the compiler splits it where registers are narrower.
+/// Bytes of the widest SIMD register that the build's target has. A wider vector type would compile
+/// too, but GCC moves its halves through the stack.
+#if defined(__AVX512F__)
+constexpr int simd_bytes = 64;
+#elif defined(__AVX__)
+constexpr int simd_bytes = 32;
+#else
+constexpr int simd_bytes = 16;
+#endif
+
+/// One SIMD register of A.
 template <class A>
 struct Simd {
-  static constexpr int width = 64 / static_cast<int>(sizeof(A));
-  typedef A type __attribute__((vector_size(64), aligned(alignof(A)), may_alias));
+  static constexpr int width = simd_bytes / static_cast<int>(sizeof(A));
+  typedef A type __attribute__((vector_size(simd_bytes), aligned(alignof(A)), may_alias));
 };
 
 /// How `tile_multiply` reads its left operand: element (i, k) is at i * row + k * column, so a
@@ -28,9 +38,9 @@ enum class Triangle {
   upper_left,     ///< of the left operand those with k >= row; the others are 0
 };
 
-/// Rows whose sums are held in registers together: with two registers a row, sixteen sums hide the
-/// latency of a multiply-add.
-constexpr std::int64_t strip_rows = 8;
+/// Rows whose sums are held in registers together. With two registers a row, eight sums hide the
+/// latency of a multiply-add and fit where there are sixteen registers; AVX-512 has thirty-two.
+constexpr std::int64_t strip_rows = simd_bytes == 64 ? 8 : 4;
 
 /// A strip of rows by `registers` SIMD registers of the product, summed over k in [begin, end).
 template <int registers, class A>
