@@ -199,6 +199,7 @@ void Session::run() {
   stop_.emplace(!options_.no_save);
   stop_->saved(saved_step_);
   log("start", start_event(decided_, setup_, facts));
+  warn(step_, unusual_rate(options_, setup_.schedule.rate));
   if (step_ == 0 && options_.val_every > 0 && options_.steps > 0) validate_now(0);
   train_until(options_.steps);
   finish();
@@ -261,9 +262,8 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
 
 void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
   const std::string warning = bad_steps_.judge(step, result);
-  if (warning.empty()) return;
   warn(step, warning);
-  bad_steps_.require_good(step);
+  if (!warning.empty()) bad_steps_.require_good(step);
 }
 
 void Session::warn(std::int64_t step, const std::string& message) {

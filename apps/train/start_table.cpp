@@ -54,8 +54,6 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                       : std::string()));
   row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
-  if (const std::string odd = unusual_rate(options, setup.schedule.rate); !odd.empty())
-    row("warning", odd);
   row("checkpoints",
       fmt::format("{} (--save-every), the newest {} are kept", facts.saves, options.keep));
   if (options.verbose) {

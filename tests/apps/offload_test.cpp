@@ -105,7 +105,7 @@ TEST_CASE("state on the host changes no bit of a training", "[offload]") {
   for (const auto& [dtype, layout, narrow] : forms) {
     // 2 micro-batches an update, or 4.
     const bool many = dtype == DType::bf16;
-    const TrainingTask task{.dtype = dtype, .batch_size = many ? 4 : 2};
+    const TrainingTask task{.dtype = dtype, .batch_size = many ? 4 : 2, .seq_len = 8};
     MemoryChoice choice = task.resident(layout);
     choice.narrow_gradients = narrow;
     check_placements(task, choice, seed);

@@ -258,6 +258,9 @@ TEST_CASE("an unusual learning rate is warned about in one line and taken", "[wo
   }
   CHECK_THAT(trained("--optimizer sgd --lr 0.5"), !Contains(warning));
   CHECK_THAT(trained("--optimizer adamw --lr 0.5"), Contains(warning));
+  CHECK_THAT(trained("--lr 10 --quiet"), Contains(warning));
+  CHECK_THAT(read_file(runs.path() / ("r" + std::to_string(number - 1)) / "log.jsonl"),
+             Contains("--lr 10 is unusually large"));
 }
 
 TEST_CASE("plan prints a command that trains as planned, and the time of the whole run",

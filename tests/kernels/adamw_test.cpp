@@ -66,9 +66,9 @@ enum class Moment : std::uint8_t { first, second };
 /// How far a stored value may lie from the computed one: less than the distance of the two values
 /// around it that can be stored. `scale` is that of its block.
 double gap_at(Moment moment, DType dtype, double value, double scale) {
-  // What is computed in fp32, where m may cancel.
+  // What is computed in fp32 (or fp64), where m may cancel.
   const double rounding = 1e-6 * std::abs(value) + (moment == Moment::first ? 2e-8 : 0);
-  if (dtype == DType::f64) return 1e-14 * std::abs(value);
+  if (dtype == DType::f64) return 1e-14 * std::abs(value) + (moment == Moment::first ? 4e-17 : 0);
   if (dtype == DType::f32) return rounding;
   if (dtype == DType::bf16) return std::ldexp(1.0, std::ilogb(value) - 7) + rounding;
   static const std::vector<double> maps[] = {test::values_of_map(64), test::values_of_map(128)};
