@@ -39,6 +39,25 @@ float widen(Half value) {
   return std::bit_cast<float>(bits | (value.bits & 0x8000u) << 16);
 }
 
+/// Two bf16 that follow one another. A mask and a shift widen vectors of both, where numbers taken
+/// singly need a shuffle and a shift for each vector.
+typedef std::uint32_t Pair __attribute__((may_alias));
+
+float lower(Pair pair) {
+  return std::bit_cast<float>(pair << 16);
+}
+float upper(Pair pair) {
+  return std::bit_cast<float>(pair & 0xFFFF0000u);
+}
+
+/// Whether rows of b can be read in pairs.
+template <class In>
+bool in_pairs(const Gemm& op, std::int64_t columns) {
+  return std::is_same_v<In, BFloat16> && std::endian::native == std::endian::little &&
+         columns % 2 == 0 && op.b.stride(0) % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(op.b.data<In>()) % alignof(Pair) == 0;
+}
+
 /// sums += x w for as many rows of w as there are streams: element i of x is at i * step.
 template <class In>
 void add_streams(float* sums, const float* x, std::int64_t step, const In* w, std::int64_t ld,
@@ -63,6 +82,28 @@ void add_streams(float* sums, const float* x, std::int64_t step, const In* w, st
   }
 }
 
+/// The same for pairs, whose first numbers go to one sum and whose second ones to another.
+void add_streams(float* first, float* second, const float* x, std::int64_t step, const Pair* w,
+                 std::int64_t ld, std::int64_t pairs) {
+  const Pair *w0 = w, *w1 = w + ld, *w2 = w + 2 * ld, *w3 = w + 3 * ld;
+  const Pair *w4 = w + 4 * ld, *w5 = w + 5 * ld, *w6 = w + 6 * ld, *w7 = w + 7 * ld;
+  const float x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step];
+  const float x4 = x[4 * step], x5 = x[5 * step], x6 = x[6 * step], x7 = x[7 * step];
+#pragma omp simd
+  for (std::int64_t j = 0; j < pairs; ++j) {
+    float low = first[j], high = second[j];
+    low += x0 * lower(w0[j]), high += x0 * upper(w0[j]);
+    low += x1 * lower(w1[j]), high += x1 * upper(w1[j]);
+    low += x2 * lower(w2[j]), high += x2 * upper(w2[j]);
+    low += x3 * lower(w3[j]), high += x3 * upper(w3[j]);
+    low += x4 * lower(w4[j]), high += x4 * upper(w4[j]);
+    low += x5 * lower(w5[j]), high += x5 * upper(w5[j]);
+    low += x6 * lower(w6[j]), high += x6 * upper(w6[j]);
+    low += x7 * lower(w7[j]), high += x7 * upper(w7[j]);
+    first[j] = low, second[j] = high;
+  }
+}
+
 /// The same for one row of w.
 template <class In>
 void add_row(float* sums, float x, const In* w, std::int64_t columns) {
@@ -83,6 +124,22 @@ void dot_four(float* out, std::int64_t step, const float* x, const In* w, std::i
     s1 += x[l] * widen(w1[l]);
     s2 += x[l] * widen(w2[l]);
     s3 += x[l] * widen(w3[l]);
+  }
+  out[0] = s0, out[step] = s1, out[2 * step] = s2, out[3 * step] = s3;
+}
+
+/// The same for k / 2 pairs; x has the numbers for the first of each, then those for the second.
+void dot_four(float* out, std::int64_t step, const float* x, const Pair* w, std::int64_t ld,
+              std::int64_t pairs) {
+  const Pair *w0 = w, *w1 = w + ld, *w2 = w + 2 * ld, *w3 = w + 3 * ld;
+  const float *first = x, *second = x + pairs;
+  float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+  for (std::int64_t l = 0; l < pairs; ++l) {
+    s0 += first[l] * lower(w0[l]) + second[l] * upper(w0[l]);
+    s1 += first[l] * lower(w1[l]) + second[l] * upper(w1[l]);
+    s2 += first[l] * lower(w2[l]) + second[l] * upper(w2[l]);
+    s3 += first[l] * lower(w3[l]) + second[l] * upper(w3[l]);
   }
   out[0] = s0, out[step] = s1, out[2 * step] = s2, out[3 * step] = s3;
 }
@@ -143,6 +200,18 @@ const float* pack(const Gemm& op, Size size) {
   return packed.data();
 }
 
+/// x with the even numbers of each row before the odd ones.
+const float* split_pairs(const float* x, Size size) {
+  thread_local std::vector<float> split;
+  split.resize(static_cast<std::size_t>(size.m * size.k));
+  float* to = split.data();
+  for (std::int64_t i = 0; i < size.m; ++i)
+    for (std::int64_t odd = 0; odd < 2; ++odd)
+      for (std::int64_t l = odd; l < size.k; l += 2)
+        *to++ = x[i * size.k + l];
+  return split.data();
+}
+
 /// b: [n, k]. Every result is one sum along a row of b.
 template <class In, class Out>
 void multiply_transposed(const Gemm& op, Size size, const float* x) {
@@ -150,18 +219,56 @@ void multiply_transposed(const Gemm& op, Size size, const float* x) {
   const std::int64_t ldb = op.b.stride(0), k = size.k;
   const std::int64_t row_bytes = k * static_cast<std::int64_t>(sizeof(In));
   const std::int64_t grain = std::clamp<std::int64_t>(task_bytes / row_bytes / 4 * 4, 4, 1024);
+  const bool pairs = in_pairs<In>(op, k);
+  const float* const split = pairs ? split_pairs(x, size) : nullptr;
   parallel_ranges(size.n, grain, [&](std::int64_t begin, std::int64_t end) {
     thread_local std::vector<float> all;
     const std::int64_t count = end - begin, each = count / 4;
     all.resize(static_cast<std::size_t>(size.m * count));
     for (std::int64_t j = 0; j < each; ++j)
-      for (std::int64_t i = 0; i < size.m; ++i)
-        dot_four(all.data() + i * count + j, each, x + i * k, b + (begin + j) * ldb, each * ldb, k);
+      for (std::int64_t i = 0; i < size.m; ++i) {
+        float* const out = all.data() + i * count + j;
+        const In* w = b + (begin + j) * ldb;
+        if (pairs)
+          dot_four(out, each, split + i * k, reinterpret_cast<const Pair*>(w), each * ldb / 2,
+                   k / 2);
+        else
+          dot_four(out, each, x + i * k, w, each * ldb, k);
+      }
     for (std::int64_t j = 4 * each; j < count; ++j)
       for (std::int64_t i = 0; i < size.m; ++i)
         all[static_cast<std::size_t>(i * count + j)] = dot_one(x + i * k, b + (begin + j) * ldb, k);
     finish<Out>(op, all.data(), count, begin, end);
   });
+}
+
+/// Adds x[first to last) times those rows of b to `sums`. Of a block of columns the even ones come
+/// first there.
+void add_pairs(float* sums, const float* x, const Pair* b, std::int64_t ldb, std::int64_t first,
+               std::int64_t last, std::int64_t pairs) {
+  constexpr std::int64_t half = block / 2;
+  const std::int64_t each = (last - first) / streams;
+  for (std::int64_t l = first; l < first + each; ++l)
+    for (std::int64_t j = 0; j < pairs; j += half)
+      add_streams(sums + 2 * j, sums + 2 * j + half, x + l, each, b + l * ldb + j, each * ldb,
+                  std::min(half, pairs - j));
+  for (std::int64_t l = first + each * streams; l < last; ++l)
+    for (std::int64_t j = 0; j < pairs; ++j) {
+      float* const sum = sums + j / half * block + j % half;
+      sum[0] += x[l] * lower(b[l * ldb + j]);
+      sum[half] += x[l] * upper(b[l * ldb + j]);
+    }
+}
+
+/// Puts the columns of a block in their order.
+void join_pairs(float* sums) {
+  constexpr std::int64_t half = block / 2;
+  float first[half];
+  std::copy_n(sums, half, first);
+  for (std::int64_t j = 0; j < half; ++j) {
+    sums[2 * j] = first[j];
+    sums[2 * j + 1] = sums[half + j];
+  }
 }
 
 /// Adds x[., first to last) times those rows of b to `sums`, which has the sums of `block` columns
@@ -211,16 +318,23 @@ void multiply_plain(const Gemm& op, Size size, const float* x) {
   kept.resize(static_cast<std::size_t>(parts * part_size));
   float* const sums = kept.data();
   const In* b = op.b.data<In>();
+  const std::int64_t ldb = op.b.stride(0);
+  const bool pairs = size.m == 1 && in_pairs<In>(op, size.n);  // several rows widen once
   parallel_for(parts, [&](std::int64_t part) {
     float* const mine = sums + part * part_size;
+    const std::int64_t first = std::min(size.k, part * rows), last = std::min(size.k, first + rows);
     std::fill_n(mine, part_size, 0.0f);
-    add_rows(mine, x, size, b, op.b.stride(0), std::min(size.k, part * rows),
-             std::min(size.k, (part + 1) * rows), size.n);
+    if (pairs)
+      add_pairs(mine, x, reinterpret_cast<const Pair*>(b), ldb / 2, first, last, size.n / 2);
+    else
+      add_rows(mine, x, size, b, ldb, first, last, size.n);
   });
   for (std::int64_t part = 1; part < parts; ++part)
     add_row(sums, 1.0f, sums + part * part_size, part_size);
-  for (std::int64_t j = 0; j < size.n; j += block)
+  for (std::int64_t j = 0; j < size.n; j += block) {
+    if (pairs) join_pairs(sums + j);
     finish<Out>(op, sums + j * size.m, block, j, std::min(j + block, size.n));
+  }
 }
 
 }  // namespace

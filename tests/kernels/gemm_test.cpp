@@ -213,17 +213,22 @@ TEST_CASE("products of 1 to 8 rows, in all layouts", "[gemm]") {
 }
 
 TEST_CASE("products of few rows whose work is cut into parts", "[gemm]") {
-  // Parts of unequal size, the last one of fewer rows than are read together.
+  // Parts of unequal size, the last one of fewer rows than are read together. Rows of an even
+  // length are read in pairs where they begin at even places.
   for (const auto& [dtype, out_dtype] : dtypes) {
     for (const std::int64_t m : {1, 3}) {
-      const Problem p{.m = m, .n = 517, .k = 1031, .dtype = dtype, .out_dtype = out_dtype};
-      for (const bool transpose_b : {false, true}) {
-        Problem form = p;
-        form.transpose_b = transpose_b;
-        check_product(form);
-        form.accumulate = true;
-        form.padding = 5;
-        check_product(form);
+      for (const std::int64_t odd : {0, 1}) {
+        for (const bool transpose_b : {false, true}) {
+          Problem p{
+              .m = m, .n = 516 + odd, .k = 1030 + odd, .dtype = dtype, .out_dtype = out_dtype};
+          p.transpose_b = transpose_b;
+          check_product(p);
+          p.accumulate = true;
+          for (const std::int64_t padding : {5, 6}) {
+            p.padding = padding;
+            check_product(p);
+          }
+        }
       }
     }
   }
