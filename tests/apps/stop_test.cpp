@@ -36,7 +36,8 @@ std::vector<ThreadStatus> threads_of(pid_t process) {
       if (line.starts_with("Name:\t")) thread.name = line.substr(6);
       if (line.starts_with("SigBlk:\t")) thread.blocked = std::stoull(line.substr(8), nullptr, 16);
     }
-    all.push_back(thread);
+    // Of a thread that has just ended, as a save's does, nothing could be read.
+    if (!thread.name.empty()) all.push_back(thread);
   }
   return all;
 }
