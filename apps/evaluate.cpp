@@ -13,9 +13,8 @@
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/progress.h"
-#include "apps/train/run_program.h"
+#include "apps/train/run_ranks.h"
 #include "kernels/cpu/thread_pool.h"
-#include "parallel/world.h"
 
 // The loss of a model on all tokens of some data. Under mpirun the ranks divide the sequences.
 
@@ -154,8 +153,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Options& o, const ModelSource& sou
   return nullptr;
 }
 
-int run(const Options& o, const World& world) {
-  set_speaking(world.rank() == 0);
+void run(const Options& o, const World& world) {
   cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads)
                                  : std::max(1, cpu::available_cores() / world.local_size()));
   const DeviceKind kind = choose_device(o.device);
@@ -185,23 +183,16 @@ int run(const Options& o, const World& world) {
   const Score result =
       score(*loaded.model, device, *tokens, tokenizer.get(), length, o.max_tokens, world);
   print(o, result, length);
-  return 0;
 }
 
 }  // namespace
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  std::optional<sluice::World> world;
-  const auto body = [&] {
-    world.emplace();
+  return sluice::run_ranks("evaluate", [&](const sluice::World& world) {
     sluice::Options options;
     sluice::CommandLine line("evaluate", "The loss of a model on data, on the same tokens always.");
     sluice::declare(line, options);
-    return line.parse(argc, argv) ? sluice::run(options, *world) : 0;
-  };
-  return sluice::run_program("evaluate", body, [&](std::string&, bool) {
-    if (world) world->leave_after_the_first();
-    return true;
+    if (line.parse(argc, argv)) sluice::run(options, world);
   });
 }

@@ -10,7 +10,7 @@
 #include "apps/train/output_folder.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_log.h"
-#include "apps/train/run_program.h"
+#include "apps/train/run_ranks.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
@@ -18,7 +18,6 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/communicator_group.h"
-#include "parallel/world.h"
 
 // The smallest training that several ranks divide: an MLP learns which arm of a spiral a point lies
 // on. Every rank makes the same points, has its part of every pair of matrices and makes the same
@@ -193,21 +192,12 @@ void train(const Options& o, const World& world) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  std::optional<sluice::World> world;
-  const auto body = [&] {
-    world.emplace();
-    sluice::set_speaking(world->rank() == 0);
-    if (world->size() > 1) sluice::forget_terminal();
+  return sluice::run_ranks("train_mlp", [&](const sluice::World& world) {
     sluice::Options options;
     sluice::CommandLine line("train_mlp",
                              "Trains a small MLP to tell the arms of a spiral apart. Ranks that "
                              "mpirun starts divide its matrices.");
     sluice::declare(line, options);
-    if (line.parse(argc, argv)) sluice::train(options, *world);
-    return 0;
-  };
-  return sluice::run_program("train_mlp", body, [&](std::string&, bool) {
-    if (world) world->leave_after_the_first();
-    return true;
+    if (line.parse(argc, argv)) sluice::train(options, world);
   });
 }

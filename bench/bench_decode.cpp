@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
@@ -16,6 +15,7 @@
 #include "apps/train/machine.h"
 #include "apps/train/run_program.h"
 #include "apps/train/version.h"
+#include "bench/kernels/report.h"
 #include "bench/kernels/timer.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
@@ -140,8 +140,7 @@ int run(const Options& o) {
     fail(fmt::format("--prompt {} and --tokens {} do not fit a context of {}", o.prompt, o.tokens,
                      config.n_positions),
          ErrorKind::usage);
-  if (!o.json.empty() && !std::ofstream(o.json, std::ios::app))
-    fail(fmt::format("{} cannot be written", o.json));
+  if (!o.json.empty()) bench::require_writable(o.json);
   const Precision precision = parse_precision(o.precision, DeviceKind::cpu);
   const DevicePtr device = make_device(DeviceKind::cpu, precision);
   GPT2 model(config);
@@ -172,22 +171,19 @@ int run(const Options& o) {
              o.model, o.precision, cpu::threads(), bytes / 1e6, spread(tokens, 1), spread(rates, 1),
              spread(ratios, 2));
   if (o.json.empty()) return 0;
-  std::ofstream file(o.json, std::ios::trunc);
-  file << nlohmann::ordered_json{{"program", "sluice"},
-                                 {"commit", commit()},
-                                 {"device", device->runtime().info().name},
-                                 {"model", o.model},
-                                 {"precision", o.precision},
-                                 {"threads", cpu::threads()},
-                                 {"weight_bytes", bytes},
-                                 {"read_gb_per_second", rates},
-                                 {"tokens_per_second", tokens},
-                                 {"ratio", ratios},
-                                 {"prompt", o.prompt},
-                                 {"prompt_ms", prompts}}
-       << '\n';
-  file.close();
-  if (!file) fail(fmt::format("{} cannot be written", o.json));
+  const nlohmann::ordered_json figures{{"program", "sluice"},
+                                       {"commit", commit()},
+                                       {"device", device->runtime().info().name},
+                                       {"model", o.model},
+                                       {"precision", o.precision},
+                                       {"threads", cpu::threads()},
+                                       {"weight_bytes", bytes},
+                                       {"read_gb_per_second", rates},
+                                       {"tokens_per_second", tokens},
+                                       {"ratio", ratios},
+                                       {"prompt", o.prompt},
+                                       {"prompt_ms", prompts}};
+  bench::write_file(o.json, figures.dump() + "\n");
   return 0;
 }
 

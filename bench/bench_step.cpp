@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "apps/train/command_line.h"
@@ -15,6 +14,7 @@
 #include "apps/train/run_program.h"
 #include "apps/train/version.h"
 #include "bench/kernels/calibration.h"
+#include "bench/kernels/report.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
@@ -159,8 +159,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   const GPT2Config config = config_of(o);
-  if (!o.json.empty() && !std::ofstream(o.json, std::ios::app))
-    fail(fmt::format("{} cannot be written", o.json));
+  if (!o.json.empty()) bench::require_writable(o.json);
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = parse_precision(o.precision, kind);
   const DevicePtr device = make_device(kind, precision);
@@ -189,31 +188,28 @@ int run(const Options& o) {
       calibration.gemm_shape(precision.dtype), peak / 1e9, tensors, resident);
   if (o.json.empty()) return 0;
   const DeviceInfo info = device->runtime().info();
-  std::ofstream file(o.json, std::ios::trunc);
-  file << nlohmann::ordered_json{{"program", "sluice"},
-                                 {"version", "0.1.0"},
-                                 {"commit", commit()},
-                                 {"device", info.name},
-                                 {"driver", info.driver},
-                                 {"model", name_of(o)},
-                                 {"batch", o.batch},
-                                 {"seq", o.seq},
-                                 {"threads", cpu::threads()},
-                                 {"precision", o.precision},
-                                 {"grad_clip", o.grad_clip},
-                                 {"steps_ms", totals},
-                                 {"median_ms", median},
-                                 {"p20_ms", p20},
-                                 {"p80_ms", p80},
-                                 {"tokens_per_second", rate},
-                                 {"gflops", flops / 1e9},
-                                 {"gemm_peak_gflops", peak / 1e9},
-                                 {"mfu", flops / peak},
-                                 {"tensor_peak_mib", tensors},
-                                 {"peak_rss_mib", resident}}
-       << '\n';
-  file.close();
-  if (!file) fail(fmt::format("{} cannot be written", o.json));
+  const nlohmann::ordered_json figures{{"program", "sluice"},
+                                       {"version", "0.1.0"},
+                                       {"commit", commit()},
+                                       {"device", info.name},
+                                       {"driver", info.driver},
+                                       {"model", name_of(o)},
+                                       {"batch", o.batch},
+                                       {"seq", o.seq},
+                                       {"threads", cpu::threads()},
+                                       {"precision", o.precision},
+                                       {"grad_clip", o.grad_clip},
+                                       {"steps_ms", totals},
+                                       {"median_ms", median},
+                                       {"p20_ms", p20},
+                                       {"p80_ms", p80},
+                                       {"tokens_per_second", rate},
+                                       {"gflops", flops / 1e9},
+                                       {"gemm_peak_gflops", peak / 1e9},
+                                       {"mfu", flops / peak},
+                                       {"tensor_peak_mib", tensors},
+                                       {"peak_rss_mib", resident}};
+  bench::write_file(o.json, figures.dump() + "\n");
   return 0;
 }
 
