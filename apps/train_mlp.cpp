@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "apps/train/command_line.h"
-#include "apps/train/output_folder.h"
 #include "apps/train/progress.h"
+#include "apps/train/run_folder.h"
 #include "apps/train/run_log.h"
 #include "apps/train/run_ranks.h"
 #include "engine/autograd.h"
@@ -115,13 +115,13 @@ void use_cores(const Options& o, int ranks) {
 }
 
 /// The first rank's.
-std::optional<RunLog> open_log(const Options& o, int ranks) {
-  const fs::path folder = output_folder(o.output), file = folder / "log.jsonl";
-  require_writable(folder);
+std::optional<RunLog> open_log(const Options& o, int ranks, RunFolder& folder) {
+  const fs::path file = folder.path() / "log.jsonl";
   if (fs::exists(file))
-    fail(fmt::format("--output {}: there is a log already; give another folder", folder.string()),
+    fail(fmt::format("--output {}: there is a log already; give another folder",
+                     folder.path().string()),
          ErrorKind::usage);
-  fs::create_directories(folder);
+  folder.begin();
   std::optional<RunLog> log(file);
   log->write("start", {{"version", 1},
                        {"program", "train_mlp"},
@@ -140,7 +140,7 @@ std::optional<RunLog> open_log(const Options& o, int ranks) {
                   o.width, o.hidden, o.classes));
   say(fmt::format("ranks        {}, {} of the hidden {} for each\n", ranks, o.hidden / ranks,
                   o.hidden));
-  say(fmt::format("output       {}\n", folder.string()));
+  say(fmt::format("output       {}\n", folder.path().string()));
   return log;
 }
 
@@ -161,8 +161,12 @@ void train(const Options& o, const World& world) {
   space.initialize(o.seed);
   const auto optimizer = make_sgd(space, {.momentum = 0.9});
   const RateSchedule rate{.kind = ScheduleKind::cosine, .rate = o.lr, .updates = o.steps};
+  std::optional<RunFolder> folder;
   std::optional<RunLog> log;
-  if (world.rank() == 0) log = open_log(o, world.size());
+  if (world.rank() == 0) {
+    folder.emplace(o.output, "train_mlp");
+    log = open_log(o, world.size(), *folder);
+  }
 
   const Points test = spiral(device, o, "test", 0, 1000);
   for (std::int64_t step = 1; step <= o.steps; ++step) {

@@ -1,13 +1,12 @@
 #include "apps/train/checkpoint_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <stdio.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <regex>
 #include <span>
 
+#include "apps/train/checkpoint_history.h"
 #include "engine/io/durable.h"
 #include "kernels/base/error.h"
 
@@ -20,16 +19,71 @@ std::string step_name(std::int64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
-bool is_checkpoint_name(std::string_view name) {
-  return name.starts_with("step-") && name.size() >= step_name(0).size() &&
-         name.find_first_not_of("0123456789", 5) == std::string_view::npos;
-}
-
 fs::path temporary_of(const fs::path& checkpoint, std::string_view ending = "") {
   return checkpoint.string() + fmt::format(".tmp.{}{}", getpid(), ending);
 }
 
-/// Takes its name away before anything of it.
+/// The checkpoint that a temporary was to become; empty: it is none, or was about to be removed.
+fs::path place_of(const fs::path& temporary, bool removed_ones) {
+  static const std::regex name(R"((step-\d{8,18})\.tmp\.\d+(\.old)?)");
+  std::smatch parts;
+  const std::string text = temporary.filename().string();
+  if (!std::regex_match(text, parts, name) || (parts[2].matched && !removed_ones)) return {};
+  return temporary.parent_path() / parts[1].str();
+}
+
+bool is_whole(const fs::path& temporary, const fs::path& place, std::int64_t newest) {
+  if (!fs::exists(temporary / "state.json")) return false;  // it is written last
+  try {
+    const CheckpointManifest manifest = read_manifest(temporary);
+    if (manifest.lineage.save() <= newest || manifest.step != step_in_name(place)) return false;
+    verify_files(temporary, manifest);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none))
+    entries.push_back(entry.path());
+  return entries;
+}
+
+}  // namespace
+
+fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
+  return folder / step_name(step);
+}
+
+std::optional<std::int64_t> step_in_name(const fs::path& checkpoint) {
+  const std::string name = checkpoint.filename().string();
+  constexpr std::size_t most_digits = 18;  // of 63 bits
+  if (!name.starts_with("step-") || name.size() < step_name(0).size() ||
+      name.size() > 5 + most_digits || name.find_first_not_of("0123456789", 5) != std::string::npos)
+    return {};
+  return std::stoll(name.substr(5));
+}
+
+fs::path folder_of(const fs::path& checkpoint) {
+  // Whether it ends with a separator or is ".".
+  const fs::path folder = fs::canonical(checkpoint).parent_path();
+  return folder.filename() == "set-aside" ? folder.parent_path() : folder;
+}
+
+fs::path set_aside(const fs::path& checkpoint) {
+  const fs::path folder = checkpoint.parent_path() / "set-aside";
+  create_directories_durably(folder);
+  const std::string name = checkpoint.filename().string();
+  fs::path to = folder / name;
+  for (int number = 2; fs::exists(fs::symlink_status(to)); ++number)
+    to = folder / fmt::format("{}-{}", name, number);
+  rename_durably(checkpoint, to);
+  return to;
+}
+
 void remove_checkpoint(const fs::path& checkpoint) {
   const fs::path unnamed = temporary_of(checkpoint, ".old");
   rename_durably(checkpoint, unnamed);
@@ -41,49 +95,25 @@ void remove_checkpoint(const fs::path& checkpoint) {
   if (error) fail(fmt::format("cannot remove {}: {}", unnamed.string(), error.message()));
 }
 
-/// Whether the two have changed places. Some file systems cannot do that at once.
-bool exchange(const fs::path& one, const fs::path& other) {
-  return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0;
-}
-
-}  // namespace
-
-fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
-  return folder / step_name(step);
-}
-
-std::vector<fs::path> list_checkpoints(const fs::path& folder) {
-  std::vector<fs::path> found;
-  if (fs::is_directory(folder))
-    for (const auto& entry : fs::directory_iterator(folder))
-      if (entry.is_directory() && is_checkpoint_name(entry.path().filename().string()))
-        found.push_back(entry.path());
-  std::ranges::sort(found, {}, [](const fs::path& path) {
-    return std::pair(path.filename().string().size(), path.filename().string());
-  });
-  return found;
+void adopt_temporaries(const fs::path& folder) {
+  for (const fs::path& entry : entries_of(folder)) {
+    const fs::path place = place_of(entry, false);
+    if (place.empty() || fs::exists(fs::symlink_status(place))) continue;
+    if (is_whole(entry, place, CheckpointHistory(folder).last_save())) rename_durably(entry, place);
+  }
 }
 
 void remove_temporaries(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().find(".tmp.") != std::string::npos)
-      fs::remove_all(entry.path());
-}
-
-void remove_old_checkpoints(const fs::path& saved, std::int64_t keep) {
-  auto others = list_checkpoints(saved.parent_path());
-  // The new one stays, also where later steps of a run that was given up lie beside it.
-  std::erase(others, saved);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= others.size(); ++i)
-    remove_checkpoint(others[i]);
+  for (const fs::path& entry : entries_of(folder))
+    if (!place_of(entry, true).empty()) fs::remove_all(entry);
 }
 
 NewCheckpoint::NewCheckpoint(const fs::path& folder, std::int64_t step)
     : path_(checkpoint_path(folder, step)), temporary_(temporary_of(path_)) {
   create_directories_durably(folder);
   fs::remove_all(temporary_);
-  fs::create_directory(temporary_);
+  if (!fs::create_directory(temporary_))
+    fail(fmt::format("cannot make the folder {}: there is one already", temporary_.string()));
 }
 
 NewCheckpoint::~NewCheckpoint() {
@@ -91,16 +121,15 @@ NewCheckpoint::~NewCheckpoint() {
   fs::remove_all(temporary_, ignored);
 }
 
-void NewCheckpoint::publish(const CheckpointManifest& manifest) {
+fs::path NewCheckpoint::publish(const CheckpointManifest& manifest) {
   const std::string text = to_text(manifest);
   write_file_durably(file("state.json"), std::as_bytes(std::span(text)));
   sync_directory(temporary_);
-  // One of the same step, of a run that went back, is there until the new one is.
-  if (fs::exists(path_)) {
-    if (exchange(temporary_, path_)) return sync_directory(path_.parent_path());
-    remove_checkpoint(path_);
-  }
+  // The run has set aside what it does not go on from; somebody else has put this here.
+  fs::path before;
+  if (fs::exists(fs::symlink_status(path_))) before = set_aside(path_);
   rename_durably(temporary_, path_);
+  return before;
 }
 
 }  // namespace sluice

@@ -2,24 +2,36 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "apps/train/checkpoint_manifest.h"
 
 namespace sluice {
 
-// A checkpoint is a folder step-NNNNNNNN among others. Under such a name it is whole or absent: it
-// is written, and removed, as step-NNNNNNNN.tmp.<pid>.
+// A checkpoint is a folder step-NNNNNNNN in a run's folder of checkpoints. Under such a name it is
+// whole or absent: it is written, and removed, as step-NNNNNNNN.tmp.<pid>. What a run does not go
+// on from is moved to the folder set-aside beside it and never removed.
 
 /// Where the checkpoint of a step is, or would be.
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
-/// The checkpoints of a folder, oldest first. Left-over temporaries are not among them.
-std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
-/// Removes temporaries that a crash has left.
+/// The step in the name of a checkpoint; none: it is not the name of one.
+std::optional<std::int64_t> step_in_name(const std::filesystem::path& checkpoint);
+/// The folder of checkpoints that a checkpoint, set aside or not, is in.
+std::filesystem::path folder_of(const std::filesystem::path& checkpoint);
+
+/// Moves a checkpoint, or whatever has its name, to set-aside/ under a name that is free there.
+/// Returns where it is.
+std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
+/// Removes a checkpoint: its name first, so that it is never there in part.
+void remove_checkpoint(const std::filesystem::path& checkpoint);
+
+/// Gives a checkpoint its name that is whole, newer than all others, and whose writer was killed
+/// before it could do so. Only for who holds the lock of the run.
+void adopt_temporaries(const std::filesystem::path& folder);
+/// Removes the temporaries that writers which were killed have left, and nothing else. Only for who
+/// holds the lock of the run.
 void remove_temporaries(const std::filesystem::path& folder);
-/// Removes all but `saved` and the newest keep - 1 others.
-void remove_old_checkpoints(const std::filesystem::path& saved, std::int64_t keep);
 
 /// A checkpoint that is being written, beside its place.
 class NewCheckpoint {
@@ -33,8 +45,9 @@ class NewCheckpoint {
   std::filesystem::path file(const std::string& name) const { return temporary_ / name; }
   /// Its place.
   const std::filesystem::path& path() const { return path_; }
-  /// Writes state.json last and gives the folder its name, in the place of one that has it.
-  void publish(const CheckpointManifest& manifest);
+  /// Writes state.json last and gives the folder its name. Returns where to it has set aside what
+  /// had that name; empty: nothing had.
+  std::filesystem::path publish(const CheckpointManifest& manifest);
 
  private:
   std::filesystem::path path_, temporary_;

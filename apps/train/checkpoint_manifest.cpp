@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "engine/io/file.h"
 #include "engine/io/json_document.h"
@@ -115,6 +116,8 @@ std::string to_text(const CheckpointManifest& manifest) {
   Json json = *manifest.fields;
   json["version"] = version;
   json["step"] = manifest.step;
+  json["lineage"] = manifest.lineage.to_json();
+  json["keep"] = manifest.keep;
   for (const auto& [name, sums] : manifest.files)
     json["files"][name] = {{"bytes", sums.bytes()},
                            {"section_bytes", SectionSums::section_bytes},
@@ -140,8 +143,13 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
     for (const char* name : {weights_file, optimizer_file})
       manifest.files[name] = sums_of(files.at(name), path);
     if (files.size() != manifest.files.size()) damaged(path, "it lists a file that is none of its");
+    // Programs before these fields did not write them.
+    if (json.contains("lineage")) manifest.lineage = Lineage::from_json(json.at("lineage"));
+    if (json.contains("keep")) manifest.keep = whole_number(json.at("keep"), 0, largest, path);
   } catch (const Json::exception&) {
     damaged(path, "a field is missing or of the wrong type");
+  } catch (const std::out_of_range& error) {
+    damaged(path, fmt::format("\"lineage\" is not one: {}", error.what()));
   }
   manifest.fields = std::make_shared<const Json>(std::move(json));
   return manifest;

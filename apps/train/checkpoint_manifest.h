@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "apps/train/lineage.h"
 #include "engine/io/section_sums.h"
 
 namespace sluice {
@@ -21,6 +22,8 @@ struct CheckpointManifest {
   std::int64_t step = 0;
   std::shared_ptr<const nlohmann::json> fields{};  ///< "updates", "run", "loss_scale", ...
   std::map<std::string, SectionSums> files{};
+  Lineage lineage{};      ///< of the folder that it was saved in; empty: not recorded
+  std::int64_t keep = 0;  ///< --keep of the run; 0: not recorded
 };
 
 std::string to_text(const CheckpointManifest& manifest);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/progress.h"
 #include "kernels/base/error.h"
 
@@ -75,8 +76,11 @@ std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest,
   write(weights, optimizer);
   manifest.files = {{weights_file, weights.sums()}, {optimizer_file, optimizer.sums()}};
   guarded([&] {
-    checkpoint->publish(manifest);
+    const fs::path before = checkpoint->publish(manifest);
     result.path = checkpoint->path();
+    if (!before.empty())
+      result.warning = fmt::format("there was a {} already; it is kept as {}", result.path.string(),
+                                   before.string());
     result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
   });
   try {
@@ -89,8 +93,12 @@ std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest,
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, CheckpointCopy copy)
-    : folder_(std::move(folder)), keep_(keep), copy_(std::move(copy)) {}
+CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, SaveNumbers numbers,
+                                 CheckpointCopy copy)
+    : folder_(std::move(folder)),
+      keep_(keep),
+      numbers_(std::move(numbers)),
+      copy_(std::move(copy)) {}
 
 void CheckpointSaver::settle() {
   if (!under_way_.valid()) return;
@@ -102,6 +110,8 @@ void CheckpointSaver::end(SaveResult result) {
   if (!result.error.empty())
     result.warning = fmt::format("step {} was not saved: {}; what was saved before stays",
                                  result.step, result.error);
+  else
+    numbers_ = {.lineage = lineage_, .last = lineage_.save()};
   ended_.push_back(std::move(result));
 }
 
@@ -109,7 +119,11 @@ bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
                            const CheckpointState& state) {
   settle();
   state.ranks.optimizer.settle();
-  const CheckpointManifest manifest = describe(step, run, state);
+  CheckpointManifest manifest = describe(step, run, state);
+  manifest.keep = keep_;
+  manifest.lineage = numbers_.lineage;
+  manifest.lineage.add(numbers_.last + 1, numbers_.new_stretch);
+  lineage_ = manifest.lineage;
   Communicator& ranks = state.ranks.control;
   if (ranks.rank() > 0) {
     NoOutput nowhere;
@@ -165,7 +179,11 @@ void CheckpointSaver::require_saved(Communicator& control) const {
 
 fs::path save_checkpoint(const fs::path& folder, std::int64_t step, const nlohmann::json& run,
                          const CheckpointState& state, std::int64_t keep) {
-  CheckpointSaver saver(folder, keep);
+  const CheckpointHistory history(folder);
+  SaveNumbers numbers{.last = history.last_save()};
+  if (!history.entries().empty() && history.entries().back().manifest)
+    numbers.lineage = history.entries().back().manifest->lineage;
+  CheckpointSaver saver(folder, keep, std::move(numbers));
   saver.save(step, run, state);
   saver.require_saved(state.ranks.control);
   return checkpoint_path(folder, step);

@@ -21,13 +21,21 @@ struct SaveResult {
   double total_ms = 0;
 };
 
+/// What the next save of a process follows; see lineage.h.
+struct SaveNumbers {
+  Lineage lineage{};         ///< of what the run went on from, or saved last
+  std::int64_t last = 0;     ///< the highest number in the folder
+  bool new_stretch = false;  ///< somebody has named the checkpoint to go on from
+};
+
 /// Saves the checkpoints of a run, and removes old ones behind each. The first rank writes; all
 /// ranks call the same functions together. A save that fails leaves everything as it was.
 class CheckpointSaver {
  public:
   /// Keeps the newest `keep` in `folder`. With memory for a copy training goes on as soon as that
   /// is made, which another thread writes; one is under way at a time.
-  CheckpointSaver(std::filesystem::path folder, std::int64_t keep, CheckpointCopy copy = {});
+  CheckpointSaver(std::filesystem::path folder, std::int64_t keep, SaveNumbers numbers,
+                  CheckpointCopy copy = {});
   /// Waits for what is under way.
   ~CheckpointSaver() = default;
 
@@ -47,13 +55,16 @@ class CheckpointSaver {
 
   std::filesystem::path folder_;
   std::int64_t keep_;
+  SaveNumbers numbers_;
+  Lineage lineage_;  ///< of the save that was begun last
   CheckpointCopy copy_;
   std::future<SaveResult> under_way_;
   std::vector<SaveResult> ended_;
   std::string last_error_;
 };
 
-/// One save at once; throws Error on all ranks if it fails. Returns the checkpoint's path.
+/// One save at once, which descends from the newest of the folder; throws Error on all ranks if it
+/// fails. Returns the checkpoint's path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, std::int64_t step,
                                       const nlohmann::json& run, const CheckpointState& state,
                                       std::int64_t keep);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/resume.h"
 
 namespace sluice {
@@ -25,9 +25,8 @@ std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
   fs::path checkpoint = o.resume;
   const fs::path run = o.resume == "auto" ? fs::path(o.output) : resumed_run(o);
   if (!run.empty()) {
-    const auto all = list_checkpoints(run / "checkpoints");
-    if (all.empty()) return {};
-    checkpoint = all.back();
+    checkpoint = CheckpointHistory(run / "checkpoints").newest();
+    if (checkpoint.empty()) return {};
   }
   try {
     return recorded_choice(checkpoint, read_manifest(checkpoint));

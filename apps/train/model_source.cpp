@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/checkpoint_manifest.h"
 #include "kernels/base/error.h"
 
@@ -37,11 +38,10 @@ ModelSource checkpoint_at(const fs::path& checkpoint) {
   const fs::path state = checkpoint / "state.json";
   try {
     const auto& run = manifest.fields->at("run");
-    // Whether it ends with a separator or is ".", the run is two folders above.
     return {.config = config_of(run.at("model"), state),
             .weights = checkpoint / weights_file,
             .folder = checkpoint,
-            .run = fs::canonical(checkpoint).parent_path().parent_path()};
+            .run = folder_of(checkpoint).parent_path()};
   } catch (const nlohmann::json::exception&) {
     damaged(state, "\"run\" is missing or does not say what was trained");
   }
@@ -55,8 +55,8 @@ ModelSource find_model(const fs::path& path) {
         .config = read_config(path / "config.json"), .weights = path, .folder = path, .run = {}};
   if (fs::exists(path / "state.json")) return checkpoint_at(path);
   if (fs::exists(path / "model" / "config.json")) return find_model(path / "model");
-  const auto checkpoints = list_checkpoints(path / "checkpoints");
-  if (!checkpoints.empty()) return checkpoint_at(checkpoints.back());
+  const fs::path newest = CheckpointHistory(path / "checkpoints").newest();
+  if (!newest.empty()) return checkpoint_at(newest);
   fail(
       fmt::format("{} is no model: a model folder has config.json and model.safetensors, an OUTPUT "
                   "of train_gpt2 has model/ or checkpoints/step-N, and a checkpoint has state.json",

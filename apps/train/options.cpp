@@ -150,7 +150,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--no-save", o.no_save, "Save and export nothing at the end, to try how fast a run is");
   line.add("--async-save", o.async_save,
            "Train on while a copy of a checkpoint, in host memory, is being written");
-  line.add("--keep", o.keep, "Checkpoints kept", 1);
+  line.add("--keep", o.keep, "Checkpoints kept; default: as the run that goes on, else 2", 1);
   line.add(
       "--resume", o.resume,
       "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint");

@@ -67,7 +67,7 @@ struct TrainOptions {
 
   std::string output, trace, resume = "auto";
   std::string save_every = "auto";  ///< or as SaveCadence reads it
-  std::int64_t keep = 2;
+  std::optional<std::int64_t> keep;
   bool no_save = false, async_save = false, keep_best = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/train/checkpoint_folder.h"
-#include "apps/train/output_folder.h"
 #include "apps/train/progress.h"
 #include "kernels/base/error.h"
 
@@ -58,6 +59,93 @@ std::string no_checkpoint(const fs::path& given) {
       given.string(), values);
 }
 
+/// What the first rank has found to try, in this order.
+struct Search {
+  std::vector<std::string> candidates{}, warnings{};
+  bool exact = false;  ///< somebody has named the checkpoint
+  std::int64_t skip_batches = 0;
+};
+
+Search shared(const Search& mine, Job& job) {
+  const auto text = nlohmann::json{mine.candidates, mine.warnings, mine.exact, mine.skip_batches};
+  const auto all = nlohmann::json::parse(job.control().share_text(text.dump(), 0, "checkpoints"));
+  return {.candidates = all.at(0),
+          .warnings = all.at(1),
+          .exact = all.at(2),
+          .skip_batches = all.at(3)};
+}
+
+bool is_folder_of(const fs::path& run, const fs::path& folder) {
+  std::error_code none;
+  return fs::equivalent(run / "checkpoints", folder, none);
+}
+
+Search search_for(const TrainOptions& o, const fs::path& output) {
+  if (o.resume == "never") {
+    if (CheckpointHistory(output / "checkpoints").entries().empty()) return {};
+    fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
+                     "another --output",
+                     output.string()),
+         ErrorKind::usage);
+  }
+  const fs::path run = resumed_run(o);
+  if (o.resume != "auto" && run.empty()) {
+    if (!is_checkpoint(o.resume)) fail(no_checkpoint(o.resume), ErrorKind::usage);
+    return {.candidates = {o.resume}, .exact = true};
+  }
+  const fs::path folder = (run.empty() ? output : run) / "checkpoints";
+  if (is_folder_of(output, folder)) adopt_temporaries(folder);
+  const CheckpointHistory history(folder);
+  Search search{.warnings = history.misnamed(),
+                .exact = !run.empty() && !is_folder_of(output, folder)};
+  if (const auto point = history.resume_point()) {
+    if (!is_checkpoint(point->checkpoint))
+      fail(fmt::format("{} was to go on from {}, which is not there any more; give --resume PATH",
+                       folder.parent_path().string(), point->checkpoint.string()));
+    search.candidates = {point->checkpoint.string()};
+    search.exact = true;
+    search.skip_batches = point->skip_batches;
+    return search;
+  }
+  for (const auto& entry : history.entries())
+    search.candidates.insert(search.candidates.begin(), entry.path.string());
+  if (!run.empty() && search.candidates.empty())
+    fail(fmt::format("--resume {}: the run has saved no checkpoint in {}; leave --resume out to "
+                     "begin anew, and give --save-every for checkpoints on the way",
+                     o.resume, folder.string()),
+         ErrorKind::usage);
+  return search;
+}
+
+/// What going on from what was found means for the run's folder.
+void decide_folder(const TrainOptions& o, const fs::path& output, bool exact, Resumption& found) {
+  const fs::path folder = output / "checkpoints";
+  const CheckpointHistory history(folder);
+  found.saves = {.last = history.last_save(), .new_stretch = exact};
+  found.keep = o.keep.value_or(2);
+  if (found.checkpoint.empty()) return;
+  const bool own = is_folder_of(output, folder_of(found.checkpoint));
+  if (own) {
+    found.saves.lineage = found.manifest.lineage;
+    if (!o.keep && found.manifest.keep > 0) found.keep = found.manifest.keep;
+  }
+  std::set<fs::path> ancestors;
+  if (own)
+    for (const auto& entry : history.ancestors(found.manifest))
+      ancestors.insert(entry.path);
+  for (const auto& entry : history.entries()) {
+    std::error_code none;
+    const bool stays = ancestors.contains(entry.path) ||
+                       fs::equivalent(entry.path, found.checkpoint, none) ||
+                       (own && !entry.manifest && entry.step < found.manifest.step);
+    if (!stays) found.given_up.push_back(entry.path);
+  }
+  if (exact || found.skip_batches > 0)
+    found.point = {.checkpoint = found.checkpoint,
+                   .skip_batches = found.skip_batches,
+                   .saves = history.last_save()};
+}
+
 }  // namespace
 
 fs::path resumed_run(const TrainOptions& o) {
@@ -71,9 +159,10 @@ fs::path resumed_run(const TrainOptions& o) {
   return {};
 }
 
-fs::path output_of(const TrainOptions& o) {
-  const fs::path run = resumed_run(o);
-  return o.output.empty() && !run.empty() ? run : output_folder(o.output);
+std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, const Job& job) {
+  if (job.rank() > 0) return nullptr;
+  const std::string output = o.output.empty() ? resumed_run(o).string() : o.output;
+  return std::make_unique<RunFolder>(output, "train_gpt2");
 }
 
 void Resumption::warn(const std::string& warning) {
@@ -83,35 +172,48 @@ void Resumption::warn(const std::string& warning) {
 
 Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& job) {
   Resumption found;
-  if (o.resume == "never") return found;
-  const fs::path run = resumed_run(o);
-  if (o.resume != "auto" && run.empty()) {
-    if (!is_checkpoint(o.resume)) fail(no_checkpoint(o.resume), ErrorKind::usage);
-    const std::string damage = damage_of(o.resume, found.manifest, job);
-    if (!damage.empty()) fail(damage);
-    found.checkpoint = o.resume;
-    return found;
-  }
-  const fs::path folder = (run.empty() ? output : run) / "checkpoints";
-  if (job.rank() == 0 && folder == output / "checkpoints") remove_temporaries(folder);
-  auto all = list_checkpoints(folder);
-  if (!run.empty() && all.empty())
-    fail(fmt::format("--resume {}: the run has saved no checkpoint in {}; leave --resume out to "
-                     "begin anew, and give --save-every for checkpoints on the way",
-                     o.resume, folder.string()),
-         ErrorKind::usage);
-  for (; !all.empty(); all.pop_back()) {
-    const std::string damage = damage_of(all.back(), found.manifest, job);
+  const Search search = shared(job.rank() == 0 ? search_for(o, output) : Search(), job);
+  for (const std::string& warning : search.warnings)
+    found.warn(warning);
+  for (std::size_t i = 0; i < search.candidates.size(); ++i) {
+    const std::string damage = damage_of(search.candidates[i], found.manifest, job);
     if (damage.empty()) {
-      found.checkpoint = all.back();
-      return found;
+      found.checkpoint = search.candidates[i];
+      break;
     }
     // A damaged checkpoint must not cost the run while an older one is whole.
-    if (all.size() == 1) fail(damage);
+    if (i + 1 == search.candidates.size()) fail(damage);
     found.warn(damage);
-    say_always(fmt::format("             falling back to {}\n", all[all.size() - 2].string()));
+    say_always(fmt::format("             falling back to {}\n", search.candidates[i + 1]));
   }
+  found.skip_batches = o.skip_batches > 0 ? o.skip_batches : search.skip_batches;
+  if (job.rank() == 0) decide_folder(o, output, search.exact, found);
   return found;
+}
+
+void take_up(Resumption& found, const fs::path& output) {
+  const fs::path folder = output / "checkpoints";
+  // First, so that a run that is killed in between does not go on from what it gives up.
+  if (found.point)
+    record(*found.point, folder);
+  else if (found.checkpoint.empty())
+    forget_resume_point(folder);
+  for (const fs::path& checkpoint : found.given_up) {
+    found.warnings.push_back(fmt::format("{} is not what this run goes on from; it is kept as {}",
+                                         checkpoint.string(), set_aside(checkpoint).string()));
+    say(fmt::format("set aside    {}\n", found.warnings.back()));
+  }
+  remove_temporaries(folder);
+  if (found.checkpoint.empty()) return;
+  // The next save descends from these and from the one it goes on from.
+  const auto older = CheckpointHistory(folder).removable(found.manifest);
+  const auto stay = found.saves.new_stretch ? found.keep - 1 : found.keep - 2;
+  const auto go = static_cast<std::int64_t>(older.size()) - stay;
+  if (go > 1)
+    found.warn(fmt::format(
+        "--keep {}: the next save removes {} older checkpoints, from {} on; give --keep "
+        "{} to keep them",
+        found.keep, go, older.front().path.string(), found.keep + go));
 }
 
 }  // namespace sluice

@@ -10,7 +10,7 @@
 #include "apps/train/bad_steps.h"
 #include "apps/train/best_model.h"
 #include "apps/train/calibrate.h"
-#include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/checkpoint_saver.h"
 #include "apps/train/core_use.h"
 #include "apps/train/decided_options.h"
@@ -18,7 +18,6 @@
 #include "apps/train/loader.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/open_host.h"
-#include "apps/train/output_folder.h"
 #include "apps/train/plan_report.h"
 #include "apps/train/progress.h"
 #include "apps/train/resume.h"
@@ -77,6 +76,7 @@ class Session {
   RunSetup setup_;
   CoreUse cores_;
   SaveCadence cadence_;
+  std::unique_ptr<RunFolder> folder_;  ///< of the first rank
   fs::path output_;
   double peak_rate_ = 0;  ///< of matrix products, measured before the memory is taken
   Resumption found_;      ///< what it goes on from
@@ -100,8 +100,8 @@ class Session {
   double last_loss_ = NAN, last_val_ = NAN;
 };
 
-std::string shared_output(const TrainOptions& options, Job& job) {
-  return job.control().share_text(output_of(options).string(), 0, "output");
+std::string shared_output(const std::unique_ptr<RunFolder>& folder, Job& job) {
+  return job.control().share_text(folder ? folder->path().string() : "", 0, "output");
 }
 
 Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
@@ -109,7 +109,8 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       job_(job),
       setup_(std::move(setup)),
       cadence_(options.save_every),
-      output_(shared_output(options, job)),
+      folder_(take_folder(options, job)),
+      output_(shared_output(folder_, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
       plan_(plan_here(options, setup_, found_, job)),
@@ -119,7 +120,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       training_(
           options, setup_, plan_.choice, device_, host_,
           job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
-      saver_(output_ / "checkpoints", options.keep, training_.copy),
+      saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
       loader_(*setup_.data.train, sampler_of(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
       decided_(decided_options(options, setup_, plan_.choice, output_, job.exchange())),
@@ -133,7 +134,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
   if (options.skip_batches > 0 && saved_step_ < 0)
     fail("--skip-batches is for a run that is resumed, and there is no checkpoint to resume from",
          ErrorKind::usage);
-  training_.trainer.spikes().skip_batches(options.skip_batches);
+  training_.trainer.spikes().skip_batches(found_.skip_batches);
   job.require_equal("step to start at", std::to_string(step_));
   training_.require_equal_copies("at the start");
   prepare_output();
@@ -149,22 +150,19 @@ void Session::require_agreement() {
 void Session::prepare_output() {
   times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
   if (job_.rank() > 0) return;
-  create_directories_durably(output_);
+  folder_->begin();
   if (setup_.tokenizer) setup_.tokenizer->save(output_ / "tokenizer");  // for its checkpoints
   log_.emplace(output_ / "log.jsonl");
+  take_up(found_, output_);
   for (const auto& warning : found_.warnings)
     log("warning", {{"message", warning}});
+  decided_.keep = found_.keep;
   const std::string config = config_text(decided_);
   write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
 }
 
 void Session::load_or_initialize() {
-  if (job_.rank() == 0) require_writable(output_);
-  if (options_.resume == "never" && !list_checkpoints(output_ / "checkpoints").empty())
-    fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
-                     "another --output",
-                     output_.string()),
-         ErrorKind::usage);
+  require_other_model(setup_.model_folder, output_);
   if (setup_.model_folder.empty())
     training_.space.initialize(options_.seed);
   else
@@ -186,6 +184,7 @@ void Session::run() {
                          .matmul_flops = peak_rate_,
                          .device_name = device_->runtime().info().name,
                          .saves = options_.no_save ? "none" : cadence_.text(),
+                         .keep = found_.keep,
                          .note = cores_.shortage(job_.control(), cpu::threads(), job_.local_size()),
                          .output = output_};
   print_start_table(options_, setup_, facts);

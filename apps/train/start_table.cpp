@@ -55,7 +55,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   row("", to_flags(facts.plan.choice));
   row("output", facts.output.string());
   row("checkpoints",
-      fmt::format("{} (--save-every), the newest {} are kept", facts.saves, options.keep));
+      fmt::format("{} (--save-every), the newest {} are kept", facts.saves, facts.keep));
   if (options.verbose) {
     row("options", (facts.output / "config.toml").string());
     row("log", (facts.output / "log.jsonl").string());

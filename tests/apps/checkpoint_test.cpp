@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/checkpoint_saver.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
@@ -98,14 +99,17 @@ TEST_CASE("damage of a file is told with its place") {
   CHECK_NOTHROW(verify_files(saved, read_manifest(saved)));
 }
 
-TEST_CASE("a checkpoint takes the place of one of the same step at once") {
+TEST_CASE("a checkpoint takes the place of one of the same step, which is set aside") {
   const TempDir dir;
   const Model model;
   const auto first = save_checkpoint(dir.path(), 5, Json{{"seed", 1}}, model.state, 3);
   const auto second = save_checkpoint(dir.path(), 5, Json{{"seed", 2}}, model.state, 3);
   CHECK(first == second);
   CHECK(read_manifest(second).fields->at("run").at("seed") == 2);
-  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 2);
+  const auto before = dir.path() / "set-aside" / first.filename();
+  CHECK(read_manifest(before).fields->at("run").at("seed") == 1);
+  CHECK(load_whole(before, Json{{"seed", 1}}, model.state) == 5);
 }
 
 }  // namespace sluice::test

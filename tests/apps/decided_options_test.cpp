@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/shared.h"

@@ -5,6 +5,7 @@
 
 #include "apps/train/bad_steps.h"
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/diagnosis.h"
 #include "tests/support/devices.h"
 #include "tests/support/error_message.h"

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "parallel/ring_file.h"
 #include "tests/support/fixture.h"
 #include "tests/support/ranks.h"

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "apps/train/device_profile.h"
 #include "apps/train/meant.h"
 #include "apps/train/options.h"

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 
 namespace sluice::test {
 
@@ -134,10 +135,32 @@ double FaultRuns::seconds(const Flags& changes) {
   return made(changes).seconds;
 }
 
+namespace {
+
+/// The newest step, or that of a checkpoint which is whole but for its name: state.json is its last
+/// file.
+std::int64_t step_to_go_on_from(const fs::path& output) {
+  std::int64_t step = newest_step(output);
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(output / "checkpoints", none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".tmp.") == std::string::npos || name.ends_with(".old") ||
+        !fs::exists(entry.path() / "state.json") ||
+        fs::exists(output / "checkpoints" / name.substr(0, 13)))
+      continue;
+    const auto manifest = read_manifest(entry.path());
+    if (manifest.lineage.save() > CheckpointHistory(output / "checkpoints").last_save())
+      step = manifest.step;
+  }
+  return step;
+}
+
+}  // namespace
+
 std::string FaultRuns::goes_on(const std::string& output, const Flags& changes,
                                bool older_is_right) {
   Problems problems;
-  const std::int64_t newest = newest_step(path() / output);
+  const std::int64_t newest = step_to_go_on_from(path() / output);
   const Ended ended = run(output, {.flags = changes});
   if (ended.exit_code != 0 || ended.timed_out)
     return "the run cannot go on (exit code " + std::to_string(ended.exit_code) + "): " + ended.err;
@@ -196,12 +219,23 @@ Ended Job::finish(int limit_seconds) {
   return ended;
 }
 
+/// What a state says of the training: how often its run has saved is another matter.
+std::string training_state(const std::string& state) {
+  Json json = Json::parse(state);
+  for (const char* const field : {"lineage", "keep", "crc32"})
+    json.erase(field);
+  return json.dump();
+}
+
 Outcome outcome(const fs::path& output) {
   Outcome found;
   const auto take = [&](const fs::path& folder) {
     if (!fs::is_directory(folder)) return;
-    for (const auto& entry : fs::directory_iterator(folder))
-      found.files[(folder.filename() / entry.path().filename()).string()] = read_file(entry.path());
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const std::string bytes = read_file(entry.path());
+      found.files[(folder.filename() / entry.path().filename()).string()] =
+          entry.path().filename() == "state.json" ? training_state(bytes) : bytes;
+    }
   };
   const auto checkpoints = list_checkpoints(output / "checkpoints");
   if (!checkpoints.empty()) take(checkpoints.back());
@@ -250,8 +284,8 @@ std::vector<std::string> temporaries(const fs::path& folder) {
 }
 
 std::int64_t newest_step(const fs::path& output) {
-  const auto all = list_checkpoints(output / "checkpoints");
-  return all.empty() ? -1 : std::stoll(all.back().filename().string().substr(5));
+  const fs::path newest = CheckpointHistory(output / "checkpoints").newest();
+  return newest.empty() ? -1 : std::stoll(newest.filename().string().substr(5));
 }
 
 std::int64_t steps_logged(const fs::path& output) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "apps/train/checkpoint_folder.h"
+#include "apps/train/checkpoint_history.h"
 #include "parallel/ring_file.h"
 #include "tests/support/fixture.h"
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+namespace sluice {
+
+/// Which saves a checkpoint descends from. The saves of a run's folder are numbered from 1, in the
+/// order in which they were made and across all processes that trained there; a run that goes back
+/// to step 10 and saves step 12 makes a later save than that of step 20 which it abandons. The
+/// numbers of a checkpoint's ancestors and its own, which is the last, are kept as stretches: a run
+/// that went back from save 5 to save 2 writes saves 6 and 7 with the lineage [1, 2], [6, 7].
+class Lineage {
+ public:
+  struct Stretch {
+    std::int64_t first = 0, last = 0;
+  };
+
+  /// The number of the save itself; 0: none is recorded.
+  std::int64_t save() const { return stretches_.empty() ? 0 : stretches_.back().last; }
+  /// Whether `save` is one of them.
+  bool holds(std::int64_t save) const;
+  /// Whether a run was told to go on from that save, with --resume PATH.
+  bool forks_at(std::int64_t save) const;
+  /// Adds the next save. A new stretch is begun where the numbers do not follow each other, or on
+  /// request.
+  void add(std::int64_t save, bool new_stretch);
+
+  /// [[1, 2], [6, 7]]
+  nlohmann::json to_json() const;
+  /// Throws nlohmann::json::exception, or std::out_of_range where the numbers do not increase.
+  static Lineage from_json(const nlohmann::json& json);
+
+ private:
+  std::vector<Stretch> stretches_;
+};
+
+}  // namespace sluice
