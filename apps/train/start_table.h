@@ -20,7 +20,7 @@ struct StartFacts {
   std::string device_name{};
   std::string saves{};    ///< when checkpoints are due: "every 5 minutes"
   std::int64_t keep = 0;  ///< how many of them
-  std::string note{};   ///< what the user should know of the machine; empty: nothing
+  std::string note{};     ///< what the user should know of the machine; empty: nothing
   std::filesystem::path output;
 };
 
