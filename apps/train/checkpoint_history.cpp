@@ -122,7 +122,7 @@ std::vector<CheckpointHistory::Entry> CheckpointHistory::removable(
     const CheckpointManifest& checkpoint) const {
   auto found = ancestors(checkpoint);
   std::erase_if(found, [&](const Entry& entry) {
-    return checkpoint.lineage.forks_at(entry.manifest->lineage.save());
+    return checkpoint.lineage.named(entry.manifest->lineage.save());
   });
   return found;
 }

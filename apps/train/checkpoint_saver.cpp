@@ -122,7 +122,7 @@ bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
   CheckpointManifest manifest = describe(step, run, state);
   manifest.keep = keep_;
   manifest.lineage = numbers_.lineage;
-  manifest.lineage.add(numbers_.last + 1, numbers_.new_stretch);
+  manifest.lineage.add(numbers_.last + 1);
   lineage_ = manifest.lineage;
   Communicator& ranks = state.ranks.control;
   if (ranks.rank() > 0) {

@@ -23,9 +23,8 @@ struct SaveResult {
 
 /// What the next save of a process follows; see lineage.h.
 struct SaveNumbers {
-  Lineage lineage{};         ///< of what the run went on from, or saved last
-  std::int64_t last = 0;     ///< the highest number in the folder
-  bool new_stretch = false;  ///< somebody has named the checkpoint to go on from
+  Lineage lineage{};      ///< of what the run went on from, or saved last
+  std::int64_t last = 0;  ///< the highest number in the folder
 };
 
 /// Saves the checkpoints of a run, and removes old ones behind each. The first rank writes; all

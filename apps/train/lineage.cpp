@@ -12,39 +12,47 @@ bool Lineage::holds(std::int64_t save) const {
   });
 }
 
-bool Lineage::forks_at(std::int64_t save) const {
-  return std::any_of(stretches_.begin(), stretches_.end() - (stretches_.empty() ? 0 : 1),
-                     [&](const Stretch& stretch) { return stretch.last == save; });
+bool Lineage::named(std::int64_t save) const {
+  return std::ranges::find(named_, save) != named_.end();
 }
 
-void Lineage::add(std::int64_t save, bool new_stretch) {
-  if (new_stretch || stretches_.empty() || stretches_.back().last + 1 != save)
+void Lineage::name_last() {
+  if (save() > 0 && !named(save())) named_.push_back(save());
+}
+
+void Lineage::add(std::int64_t save) {
+  if (stretches_.empty() || stretches_.back().last + 1 != save)
     stretches_.push_back({save, save});
   else
     stretches_.back().last = save;
 }
 
 nlohmann::json Lineage::to_json() const {
-  nlohmann::json json = nlohmann::json::array();
+  nlohmann::json saves = nlohmann::json::array();
   for (const Stretch& stretch : stretches_)
-    json.push_back({stretch.first, stretch.last});
-  return json;
+    saves.push_back({stretch.first, stretch.last});
+  return {{"saves", saves}, {"named", named_}};
 }
 
 Lineage Lineage::from_json(const nlohmann::json& json) {
   constexpr std::int64_t most = std::int64_t{1} << 62;
+  // Numbers beyond 63 bits would become negative, fractions would be cut.
+  const auto number = [](const nlohmann::json& value) {
+    if (!value.is_number_integer()) throw std::out_of_range("a save is not a whole number");
+    return value.get<std::int64_t>();
+  };
   Lineage lineage;
   std::int64_t before = 0;
-  for (const auto& pair : json.get_ref<const nlohmann::json::array_t&>()) {
-    // Numbers beyond 63 bits would become negative, fractions would be cut.
-    if (pair.size() != 2 || !pair.at(0).is_number_integer() || !pair.at(1).is_number_integer())
-      throw std::out_of_range("a stretch is not two whole numbers");
-    const Stretch stretch{pair.at(0).get<std::int64_t>(), pair.at(1).get<std::int64_t>()};
+  for (const auto& pair : json.at("saves").get_ref<const nlohmann::json::array_t&>()) {
+    if (pair.size() != 2) throw std::out_of_range("a stretch is not two saves");
+    const Stretch stretch{number(pair.at(0)), number(pair.at(1))};
     if (stretch.first <= before || stretch.last < stretch.first || stretch.last > most)
       throw std::out_of_range("the numbers of saves do not increase");
     before = stretch.last;
     lineage.stretches_.push_back(stretch);
   }
+  for (const auto& save : json.at("named").get_ref<const nlohmann::json::array_t&>())
+    lineage.named_.push_back(number(save));
   return lineage;
 }
 

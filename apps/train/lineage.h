@@ -10,7 +10,8 @@ namespace sluice {
 /// order in which they were made and across all processes that trained there; a run that goes back
 /// to step 10 and saves step 12 makes a later save than that of step 20 which it abandons. The
 /// numbers of a checkpoint's ancestors and its own, which is the last, are kept as stretches: a run
-/// that went back from save 5 to save 2 writes saves 6 and 7 with the lineage [1, 2], [6, 7].
+/// that went back from save 5 to save 2 writes saves 6 and 7 with the lineage [1, 2], [6, 7]. It
+/// also knows which of them --resume PATH has named.
 class Lineage {
  public:
   struct Stretch {
@@ -21,19 +22,21 @@ class Lineage {
   std::int64_t save() const { return stretches_.empty() ? 0 : stretches_.back().last; }
   /// Whether `save` is one of them.
   bool holds(std::int64_t save) const;
-  /// Whether a run was told to go on from that save, with --resume PATH.
-  bool forks_at(std::int64_t save) const;
-  /// Adds the next save. A new stretch is begun where the numbers do not follow each other, or on
-  /// request.
-  void add(std::int64_t save, bool new_stretch);
+  /// Whether --resume PATH has named that save.
+  bool named(std::int64_t save) const;
+  /// The last save has been named.
+  void name_last();
+  /// Adds the next save.
+  void add(std::int64_t save);
 
-  /// [[1, 2], [6, 7]]
+  /// {"saves": [[1, 2], [6, 7]], "named": [2]}
   nlohmann::json to_json() const;
   /// Throws nlohmann::json::exception, or std::out_of_range where the numbers do not increase.
   static Lineage from_json(const nlohmann::json& json);
 
  private:
   std::vector<Stretch> stretches_;
+  std::vector<std::int64_t> named_;
 };
 
 }  // namespace sluice

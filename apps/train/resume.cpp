@@ -117,17 +117,24 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
   return search;
 }
 
+/// --keep of the run that saved last in the folder, else of that which is gone on from.
+std::int64_t recorded_keep(const CheckpointHistory& history, const CheckpointManifest& found) {
+  for (auto entry = history.entries().rbegin(); entry != history.entries().rend(); ++entry)
+    if (entry->manifest && entry->manifest->keep > 0) return entry->manifest->keep;
+  return found.keep > 0 ? found.keep : 2;
+}
+
 /// What going on from what was found means for the run's folder.
 void decide_folder(const TrainOptions& o, const fs::path& output, bool exact, Resumption& found) {
   const fs::path folder = output / "checkpoints";
   const CheckpointHistory history(folder);
-  found.saves = {.last = history.last_save(), .new_stretch = exact};
-  found.keep = o.keep.value_or(2);
+  found.saves.last = history.last_save();
+  found.keep = o.keep.value_or(recorded_keep(history, found.manifest));
   if (found.checkpoint.empty()) return;
   const bool own = is_folder_of(output, folder_of(found.checkpoint));
   if (own) {
     found.saves.lineage = found.manifest.lineage;
-    if (!o.keep && found.manifest.keep > 0) found.keep = found.manifest.keep;
+    if (exact) found.saves.lineage.name_last();
   }
   std::set<fs::path> ancestors;
   if (own)
@@ -205,15 +212,20 @@ void take_up(Resumption& found, const fs::path& output) {
   }
   remove_temporaries(folder);
   if (found.checkpoint.empty()) return;
-  // The next save descends from these and from the one it goes on from.
-  const auto older = CheckpointHistory(folder).removable(found.manifest);
-  const auto stay = found.saves.new_stretch ? found.keep - 1 : found.keep - 2;
-  const auto go = static_cast<std::int64_t>(older.size()) - stay;
-  if (go > 1)
-    found.warn(fmt::format(
-        "--keep {}: the next save removes {} older checkpoints, from {} on; give --keep "
-        "{} to keep them",
-        found.keep, go, older.front().path.string(), found.keep + go));
+  // As if the next save were there.
+  CheckpointManifest next = found.manifest;
+  next.step += 1;
+  next.lineage = found.saves.lineage;
+  next.lineage.add(found.saves.last + 1);
+  const auto older = CheckpointHistory(folder).removable(next);
+  const auto go = static_cast<std::int64_t>(older.size()) - (found.keep - 1);
+  // One makes room for the next as a rule.
+  if (go > (found.manifest.keep > found.keep ? 0 : 1))
+    found.warn(
+        fmt::format("--keep {}: the next save removes {} older {}, from {} on; give --keep {} "
+                    "to keep {}",
+                    found.keep, go, go == 1 ? "checkpoint" : "checkpoints",
+                    older.front().path.string(), found.keep + go, go == 1 ? "it" : "them"));
 }
 
 }  // namespace sluice

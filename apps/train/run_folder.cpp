@@ -88,7 +88,7 @@ RunFolder::RunFolder(const std::string& given, std::string program)
     reserve();
   else if (fs::exists(path_))
     require_runs_folder(path_);
-  if (fs::exists(path_ / lock_file)) lock_.emplace(path_ / lock_file);
+  if (fs::exists(path_ / lock_file) || has_checkpoints(path_)) lock_.emplace(path_ / lock_file);
 }
 
 RunFolder::~RunFolder() {
@@ -115,8 +115,15 @@ void RunFolder::reserve() {
 void RunFolder::begin() {
   create_directories_durably(path_);
   if (!lock_) {
-    require_runs_folder(path_);  // somebody may have been faster
+    // Somebody may have been faster.
+    require_runs_folder(path_);
     lock_.emplace(path_ / lock_file);
+    if (has_checkpoints(path_))
+      fail(fmt::format(
+               "another run has trained in --output {} meanwhile; start this one again to go "
+               "on with it",
+               path_.string()),
+           ErrorKind::usage);
   }
   lock_->begin(program_);
   begun_ = true;

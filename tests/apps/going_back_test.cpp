@@ -162,6 +162,16 @@ TEST_CASE("a run keeps as many checkpoints as before, or says what goes", "[file
                              runs.step("out", 3) + " on; give --keep 11"));
   CHECK(runs.names(runs.folder("out")) == Names{"step-00000012", "step-00000013"});
   CHECK_THAT(read_file(runs.path() / "out/log.jsonl"), Contains("the next save removes 9"));
+  CHECK_THAT(runs.run("out", "--steps 14 --keep 1"),
+             Contains("--keep 1: the next save removes 2 older checkpoints") &&
+                 Contains("give --keep 3 to keep them"));
+  // A run that goes on from another one's checkpoint keeps as many as before, or as that one.
+  const std::string named = "--steps 15 --resume " + runs.step("out", 14);
+  runs.run("other", "--steps 2 --keep 5");
+  runs.run("other", named);
+  CHECK(runs.start("other").at("options").at("keep") == 5);
+  runs.run("new", named);
+  CHECK(runs.start("new").at("options").at("keep") == 1);
 }
 
 TEST_CASE("a copy whose name tells another step is passed over, and stays", "[files]") {
@@ -234,28 +244,38 @@ TEST_CASE("a damaged checkpoint that is passed over is kept", "[files]") {
   CHECK_THAT(runs.run("out", "--steps 20"), Contains("falling back"));
   CHECK(runs.start("out").at("step") == 15);
   CHECK(fs::file_size(runs.folder("out") / "set-aside/step-00000020/weights.safetensors") == 5000);
+  // Nobody has named the one before it, so it goes as others do.
+  runs.run("out", "--steps 22 --save-every 1 --keep 2");
+  CHECK(runs.names(runs.folder("out")) == Names{"set-aside", "step-00000021", "step-00000022"});
 }
 
 TEST_CASE("lineages", "[files]") {
   Lineage lineage;
+  lineage.name_last();
   CHECK(lineage.save() == 0);
-  CHECK_FALSE(lineage.forks_at(0));
-  for (const std::int64_t save : {1, 2, 6, 7})
-    lineage.add(save, false);
-  lineage.add(8, true);
-  CHECK(lineage.to_json().dump() == "[[1,2],[6,7],[8,8]]");
-  CHECK(lineage.save() == 8);
-  std::string held, forks;
+  CHECK(lineage.to_json().dump() == R"({"named":[],"saves":[]})");
+  for (const std::int64_t save : {1, 2, 6, 7}) {
+    lineage.add(save);
+    if (save % 6 == 0) lineage.name_last();
+  }
+  CHECK(lineage.to_json().dump() == R"({"named":[6],"saves":[[1,2],[6,7]]})");
+  CHECK(lineage.save() == 7);
+  std::string held, named;
   for (std::int64_t save = 0; save < 10; ++save) {
     if (lineage.holds(save)) held += std::to_string(save);
-    if (lineage.forks_at(save)) forks += std::to_string(save);
+    if (lineage.named(save)) named += std::to_string(save);
   }
-  CHECK(held == "12678");
-  CHECK(forks == "27");
+  CHECK(held == "1267");
+  CHECK(named == "6");
   CHECK(Lineage::from_json(lineage.to_json()).to_json() == lineage.to_json());
-  for (const char* const bad :
+  for (const std::string bad :
        {"{}", "[1]", "[[1]]", "[[2,1]]", "[[0,1]]", "[[1,2],[2,3]]", "[[1,1.5]]", "[[1,\"2\"]]",
-        "[[1,2,3]]", "[[1,99999999999999999999]]", "[[1,18446744073709551615]]", "[[-3,-2]]"})
+        "[[1,2,3]]", "[[1,99999999999999999999]]", "[[1,18446744073709551615]]", "[[-3,-2]]"}) {
+    CAPTURE(bad);
+    CHECK_THROWS(Lineage::from_json(Json::parse(R"({"named":[],"saves":)" + bad + "}")));
+  }
+  for (const std::string bad : {"[]", "{}", R"({"saves":[]})", R"({"saves":[],"named":[1.5]})",
+                                R"({"saves":[],"named":3})"})
     CHECK_THROWS(Lineage::from_json(Json::parse(bad)));
 }
 

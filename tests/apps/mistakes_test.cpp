@@ -132,8 +132,10 @@ struct Folder : TempDir {
     write_file(in / "file", "x");
     fs::create_directory(in / "folder");
     fs::create_directories(in / "unsaved/checkpoints");
+    write_file(in / "unsaved/run.lock", "");
     write_file(in / "wrong.toml", "learning-rate=1e-3\n");
     fs::create_directory(in / "mlp");
+    write_file(in / "mlp/run.lock", "");
     write_file(in / "mlp/log.jsonl", "{}\n");
     for (const char* kind : {"bytes", "chars"})
       run_here("prepare_data", std::string("--input text.txt --tokenizer ") + kind + " --output " +

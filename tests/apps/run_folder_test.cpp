@@ -143,8 +143,7 @@ TEST_CASE("only temporaries of a writer are removed, and only by a run that begi
 TEST_CASE("one process writes a run's folder at a time", "[files]") {
   const Folder folder;
   // Held up by its output, which nobody reads.
-  RunningProgram first("train_gpt2",
-                       words(shape + "--steps 100000 --log-every 1 --save-every 1 --output a"), {},
+  RunningProgram first("train_gpt2", words(shape + "--steps 100000 --save-every 1 --output a"), {},
                        folder.path());
   REQUIRE(eventually([&] { return fs::exists(folder.path() / "a/config.toml"); }));
   for (const char* const program : {"train_gpt2", "train_mlp"}) {
@@ -169,7 +168,7 @@ TEST_CASE("runs that begin in the same second have folders of their own", "[file
   const Folder folder;
   std::vector<std::unique_ptr<RunningProgram>> all;
   for (int i = 0; i < 4; ++i)
-    all.push_back(std::make_unique<RunningProgram>("train_gpt2", words(shape + "--steps 1 --quiet"),
+    all.push_back(std::make_unique<RunningProgram>("train_gpt2", words(shape + "--steps 1"),
                                                    std::string(), folder.path()));
   for (const auto& one : all) {
     const ProgramResult result = one->finish();
@@ -185,6 +184,23 @@ TEST_CASE("runs that begin in the same second have folders of their own", "[file
   CHECK(folder.train("--steps 1 --n-embd 17 --n-head 2").exit_code == 2);
   CHECK(folder.train("--steps 1 --skip-batches 3").exit_code == 2);
   CHECK_FALSE(fs::exists(folder.path() / "runs"));
+}
+
+TEST_CASE("a run that another one has overtaken does not begin", "[files]") {
+  const TempDir dir;
+  RunFolder slow((dir.path() / "out").string(), "test");
+  const fs::path checkpoint = dir.path() / "out/checkpoints/step-00000001";
+  fs::create_directories(checkpoint);
+  {
+    RunFolder quick((dir.path() / "out/").string() + "../quick", "test");
+    quick.begin();
+    CHECK(fs::exists(dir.path() / "quick/run.lock"));
+  }
+  CHECK_THAT(error_message([&] { slow.begin(); }), Contains("no run's folder"));
+  write_file(dir.path() / "out/run.lock", "");
+  write_file(checkpoint / "state.json", "{}");
+  CHECK_THAT(error_message([&] { slow.begin(); }),
+             Contains("another run has trained in --output") && Contains("start this one again"));
 }
 
 TEST_CASE("where locks do not reach, a writer that counts is found", "[files]") {
