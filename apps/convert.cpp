@@ -6,6 +6,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/run_program.h"
+#include "engine/io/printable.h"
 #include "models/gpt2/weights.h"
 
 namespace sluice {
@@ -38,7 +39,8 @@ int run(const Options& o) {
                                              : StoredType::F32;
   export_model(o.output, loaded.model->config(), tokenizer.get(), type,
                [&](const auto& file) { save_weights(file, *loaded.space, type); });
-  fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), o.output, o.dtype);
+  fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), printable(o.output),
+             o.dtype);
   return 0;
 }
 

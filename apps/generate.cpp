@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <iostream>
@@ -11,6 +12,8 @@
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
 #include "apps/train/run_program.h"
+#include "apps/train/terminal.h"
+#include "engine/io/printable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
 
@@ -77,6 +80,13 @@ std::string read_prompt(const std::string& prompt) {
   return prompt;
 }
 
+/// To a terminal what is safe for it, elsewhere the very bytes.
+void print_text(const std::string& text) {
+  const std::string shown = is_terminal(STDOUT_FILENO) ? printable(text) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  std::fflush(stdout);
+}
+
 /// Prints text as it is made, but only whole UTF-8 characters, and nothing from a stop text on.
 class Printer {
  public:
@@ -106,8 +116,7 @@ class Printer {
  private:
   void flush(std::size_t end) {
     if (end <= printed_) return;
-    std::fwrite(text_.data() + printed_, 1, end - printed_, stdout);
-    std::fflush(stdout);
+    print_text(text_.substr(printed_, end - printed_));
     printed_ = end;
   }
 
@@ -147,7 +156,7 @@ int run(const Options& o) {
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");
-    fmt::print("{}", prompt);
+    print_text(prompt);
     Printer printer(o.stop);
     generate(*loaded.model, device, ids, generation, [&](std::int32_t id) {
       if (end_of_text && id == *end_of_text) return false;

@@ -9,6 +9,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/run_program.h"
+#include "engine/io/printable.h"
 #include "kernels/base/error.h"
 #include "parallel/ring_file.h"
 
@@ -44,14 +45,14 @@ void print_table(const std::vector<RankRecord>& records) {
   const std::int64_t start = std::ranges::min(records, {}, &RankRecord::started).started;
   for (const RankRecord& record : records) {
     fmt::print("\nrank {} of {}: pid {} on {}, {}{}\n", record.rank, record.size, record.id.pid,
-               record.id.host, state_of_rank(record),
-               record.note.empty() ? "" : fmt::format(", at \"{}\"", record.note));
+               printable_line(record.id.host), state_of_rank(record),
+               record.note.empty() ? "" : fmt::format(", at \"{}\"", printable_line(record.note)));
     const auto skipped =
         record.operations.size() - std::min(record.operations.size(), operations_shown);
     for (auto i = skipped; i < record.operations.size(); ++i) {
       const RecordedOperation& operation = record.operations[i];
       fmt::print("  {:>12.3f} s {:>14}  {}\n", static_cast<double>(operation.begin - start) * 1e-9,
-                 duration(operation), describe(operation));
+                 duration(operation), printable_line(describe(operation)));
     }
   }
 }
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
     if (records.empty())
       fail(fmt::format("there are no ranks' files in {}", folder), ErrorKind::usage);
     const int size = std::ranges::max(records, {}, &RankRecord::size).size;
-    fmt::print("{}\n", post_mortem(records, size));
+    fmt::print("{}\n", printable_line(post_mortem(records, size)));
     if (all) print_table(records);
     return 0;
   });

@@ -10,6 +10,7 @@
 #include "apps/train/prepared_folder.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_program.h"
+#include "engine/io/printable.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
 
@@ -92,8 +93,8 @@ void make_folder(const Options& o, const Tokenizer& tokenizer) {
 
 /// What was read, in one line or two.
 void print_report(const TextReport& report) {
-  fmt::print("{}\n", report.text());
-  if (!report.skipped.none()) fmt::print("left out {}\n", report.skipped.text());
+  fmt::print("{}\n", printable(report.text()));
+  if (!report.skipped.none()) fmt::print("left out {}\n", printable(report.skipped.text()));
 }
 
 int run(const Options& o) {
@@ -115,7 +116,7 @@ int run(const Options& o) {
                 advance);
     writer.finish();
     print_report(found.report);
-    fmt::print("{} tokens in {}\n", all.tokens(), o.encode_only);
+    fmt::print("{} tokens in {}\n", all.tokens(), printable(o.encode_only));
     return 0;
   }
   make_folder(o, *tokenizer);
@@ -129,7 +130,7 @@ int run(const Options& o) {
   publish(o.output, *tokenizer, train_files, val_files);
   print_report(found.report);
   fmt::print("{} training and {} validation tokens ({}) in {}\n", train.tokens(), val.tokens(),
-             tokenizer->kind(), o.output);
+             tokenizer->kind(), printable(o.output));
   if (shard_tokens > 0)
     fmt::print("{} training and {} validation files\n", train_files.files(), val_files.files());
   return 0;

@@ -23,6 +23,17 @@ elseif(SLUICE_SANITIZE)
   message(FATAL_ERROR "SLUICE_SANITIZE is '${SLUICE_SANITIZE}': give address, thread or nothing")
 endif()
 
+# What makes a bug in a program hard to misuse; where no sanitizer finds it first. Paths of the source
+# folder are cut, so that two folders give the same bytes. Fortification needs an optimised build.
+if(SLUICE_HARDEN AND NOT SLUICE_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  include(CheckPIESupported)
+  check_pie_supported(LANGUAGES CXX)
+  # Some distributions' compilers define it, and a second definition is a warning.
+  sluice_cxx_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  target_link_options(sluice_options INTERFACE -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+  sluice_cxx_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+endif()
+
 # sluice_library(NAME SOURCES ... HEADERS ... LINKS ...)
 # A folder's static library. HEADERS are its public interface: each must compile alone. Where there
 # is a source of its name, that includes it first (the test `structure: include order` checks it);

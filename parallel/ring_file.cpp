@@ -2,11 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -17,7 +16,7 @@
 
 namespace sluice {
 
-struct RingFile::Mapped : RingLayout {};
+struct RingFile::Image : RingLayout {};
 
 namespace {
 
@@ -39,17 +38,7 @@ void write_text(std::array<char, bytes>& to, std::string_view text) {
   std::ranges::copy(text, to.begin());
 }
 
-/// A reader takes what changes here as a whole or not at all. The additions also keep compiler and
-/// processor from moving the change out from between them.
-template <typename Change>
-void change_as_one(std::uint64_t& version, Change change) {
-  const std::atomic_ref<std::uint64_t> counter(version);
-  counter.fetch_add(1, std::memory_order_acquire);
-  change();
-  counter.fetch_add(1, std::memory_order_release);
-}
-
-/// A descriptor that is closed, and a file that is removed again unless all went well.
+/// A descriptor that is closed, and a file that is removed again, unless all went well.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& path) : path_(path) {
@@ -67,19 +56,19 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
+    if (kept_) return;
     ::close(descriptor_);
-    if (!kept_) ::unlink(path_.c_str());
+    ::unlink(path_.c_str());
   }
 
-  void* map(std::size_t bytes) {
+  /// The descriptor, once so many bytes are the file's.
+  int reserve(std::size_t bytes) {
     int reason = EINTR;
     while (reason == EINTR)
       reason = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
     if (reason != 0) fail_with(fmt::format("reserve the {} bytes of", bytes), reason);
-    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-    if (memory == MAP_FAILED) fail_with("map", errno);
     kept_ = true;
-    return memory;
+    return descriptor_;
   }
 
  private:
@@ -98,11 +87,11 @@ class NewFile {
 }  // namespace
 
 RingFile::RingFile(const std::filesystem::path& folder, int rank, int size)
-    : path_(ring_path(folder, rank)) {
+    : path_(ring_path(folder, rank)), image_(std::make_unique<Image>()) {
   check(size > 0 && rank >= 0 && rank < size, "a ring file is of one of the job's ranks");
-  mapped_ = static_cast<Mapped*>(NewFile(path_).map(sizeof(Mapped)));
+  descriptor_ = NewFile(path_).reserve(sizeof(Image));
   const ProcessId process = this_process();
-  RingHeader& header = mapped_->header;
+  RingHeader& header = image_->header;
   header.version = RingHeader::version_value;
   header.slots = operations_kept;
   header.rank = rank;
@@ -112,18 +101,41 @@ RingFile::RingFile(const std::filesystem::path& folder, int rank, int size)
   header.process_started = process.started;
   header.pid_namespace = process.namespace_;
   write_text(header.host, process.host);
-  std::atomic_ref(header.magic).store(RingHeader::magic_value, std::memory_order_release);
+  put(header);
+  header.magic = RingHeader::magic_value;
+  put(header.magic);
 }
 
 RingFile::~RingFile() {
-  ::munmap(mapped_, sizeof(Mapped));
+  ::close(descriptor_);
+}
+
+template <typename Part>
+void RingFile::put(const Part& part) {
+  struct stat status {};
+  const bool whole = ::fstat(descriptor_, &status) == 0 && status.st_size == sizeof(Image);
+  const auto* const image = reinterpret_cast<const char*>(image_.get());
+  // Somebody has cut the file: all of it once more.
+  const char* const from = whole ? reinterpret_cast<const char*>(&part) : image;
+  const std::size_t bytes = whole ? sizeof part : sizeof(Image);
+  static_cast<void>(::pwrite(descriptor_, from, bytes, from - image) < 0);
+}
+
+template <typename Part, typename Change>
+void RingFile::change_as_one(Part& part, Change change) {
+  ++part.version;
+  put(part.version);
+  change();
+  put(part);
+  ++part.version;
+  put(part.version);
 }
 
 std::uint64_t RingFile::begin(std::string_view communicator, const Signature& signature) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = begun_++;
-  RingSlot& slot = mapped_->slots[number % operations_kept];
-  change_as_one(slot.version, [&] {
+  RingSlot& slot = image_->slots[number % operations_kept];
+  change_as_one(slot, [&] {
     slot.number = number;
     slot.begin = now();
     slot.end = 0;
@@ -135,18 +147,18 @@ std::uint64_t RingFile::begin(std::string_view communicator, const Signature& si
 
 void RingFile::end(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  RingSlot& slot = mapped_->slots[number % operations_kept];
+  RingSlot& slot = image_->slots[number % operations_kept];
   if (number >= begun_ || slot.number != number) return;
   // The clock may have been set back meanwhile.
-  const std::int64_t time = std::max(now(), slot.begin);
-  std::atomic_ref(slot.end).store(time, std::memory_order_release);
+  slot.end = std::max(now(), slot.begin);
+  put(slot.end);
 }
 
 template <typename Change>
 void RingFile::change_status(Change change) {
   const std::lock_guard lock(mutex_);
-  RingStatus& status = mapped_->status;
-  change_as_one(status.version, [&] { change(status); });
+  RingStatus& status = image_->status;
+  change_as_one(status, [&] { change(status); });
 }
 
 void RingFile::note(std::string_view text) {

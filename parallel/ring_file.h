@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,18 +14,19 @@
 
 namespace sluice {
 
-/// What a rank did last, in the memory-mapped file FOLDER/rank-R.ring: its last 256 operations, a
-/// note of what it does between them, and how it ended. What was written is in the file at once
-/// and stays when the process is killed at any moment; a power failure may lose it. Safe from
-/// several threads at once.
+/// What a rank did last, in the file FOLDER/rank-R.ring: its last 256 operations, a note of what it
+/// does between them, and how it ended. What was written is in the file at once and stays when the
+/// process is killed at any moment; a power failure may lose it. Safe from several threads at once.
+/// The file is written and not mapped: where somebody cuts it, the next record makes it whole
+/// again, and no SIGBUS ends the rank. A record that cannot be written is passed over.
 class RingFile {
  public:
   static constexpr std::size_t operations_kept = 256;
   static constexpr std::size_t communicator_bytes = 16;  ///< longer names are cut
 
   /// The folder must be there and belong to this job alone: a file of an earlier job would be
-  /// taken for a rank that is gone, so one of this rank's name is an Error (usage). All memory of
-  /// the mapping is reserved here, so that a full disk is an Error now and no SIGBUS later.
+  /// taken for a rank that is gone, so one of this rank's name is an Error (usage). All bytes are
+  /// reserved here, so that a full disk is an Error now and loses no record later.
   RingFile(const std::filesystem::path& folder, int rank, int size);
   RingFile(const RingFile&) = delete;
   RingFile& operator=(const RingFile&) = delete;
@@ -46,12 +48,19 @@ class RingFile {
   void fail(std::string_view message);
 
  private:
-  struct Mapped;
+  struct Image;
+  /// Writes a part of the image to its place in the file.
+  template <typename Part>
+  void put(const Part& part);
+  /// A reader takes what changes as a whole or not at all.
+  template <typename Part, typename Change>
+  void change_as_one(Part& part, Change change);
   template <typename Change>
   void change_status(Change change);
 
   std::filesystem::path path_;
-  Mapped* mapped_ = nullptr;
+  std::unique_ptr<Image> image_;  ///< what the file holds
+  int descriptor_ = -1;
   std::mutex mutex_;  ///< of writers
   std::uint64_t begun_ = 0;
 };

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// A ring file's bytes, as they lie in the mapping. Nothing here points anywhere, and every text is
+// A ring file's bytes, as they lie in the file. Nothing here points anywhere, and every text is
 // zero-filled to its end.
 
 /// Written once, `magic` last: a file without it is not ready.

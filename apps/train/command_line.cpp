@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/train/meant.h"
+#include "apps/train/options_file.h"
 #include "apps/train/progress.h"
 #include "apps/train/version.h"
 #include "engine/io/json_document.h"
@@ -30,7 +31,7 @@ CLI::Validator range(double low, double high) {
   const auto check = [low, high, text](std::string& input) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(input, value) || !(value >= low && value <= high))
-      return fmt::format("'{}' is not a number {}{}", printable(input), text,
+      return fmt::format("'{}' is not a number {}{}", excerpt(input), text,
                          input.find(',') != std::string::npos ? "; write 0.5, not 0,5" : "");
     return {};
   };
@@ -45,8 +46,8 @@ CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
     const bool whole = error == std::errc() && end == input.data() + input.size();
     if (whole && value >= low && value <= high) return {};
     if (high == std::numeric_limits<std::int64_t>::max())
-      return fmt::format("'{}' is not a whole number of at least {}", printable(input), low);
-    return fmt::format("'{}' is not a whole number from {} to {}", printable(input), low, high);
+      return fmt::format("'{}' is not a whole number of at least {}", excerpt(input), low);
+    return fmt::format("'{}' is not a whole number from {} to {}", excerpt(input), low, high);
   };
   return CLI::Validator(check, "");
 }
@@ -68,22 +69,6 @@ Json json_of(const std::string& value) {
 Json json_of(const std::vector<std::string>& values) {
   if (values.size() == 1) return json_of(values[0]);
   return values.empty() ? Json() : Json(values);
-}
-
-/// As a file for --config has it; "" where it could not be read back: CLI11 reads a comment even
-/// inside quotes, and knows no escapes.
-std::string configured(const Json& value) {
-  if (value.is_array()) {
-    std::vector<std::string> parts;
-    for (const Json& part : value)
-      if (parts.emplace_back(configured(part)).empty()) return "";
-    return fmt::format("[{}]", fmt::join(parts, ","));
-  }
-  if (!value.is_string()) return value.dump();
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.find_first_of("#\r\n") != text.npos) return "";
-  if (text.find('"') != text.npos && text.find('\'') != text.npos) return "";
-  return CLI::detail::convert_arg_for_ini(text);
 }
 
 /// --n_layer is accepted for --n-layer.
@@ -151,7 +136,7 @@ struct CommandLine::Impl {
     if (what != "flag" && !meant.text.empty()) meant.text.erase(0, 2);
     if (!meant.text.empty())
       guess = "did you mean " + meant.text + "?" + (meant.why.empty() ? "" : " " + meant.why);
-    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, printable(flag),
+    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, excerpt(flag),
                      guess.empty() ? "" : " (" + guess + ")"),
          ErrorKind::usage);
   }
@@ -162,7 +147,7 @@ struct CommandLine::Impl {
     if (extras.empty()) return;
     if (extras.front().rfind('-', 0) == 0) unknown("flag", extras.front());
     fail(fmt::format("unexpected argument '{}': a value stands after its flag; --help lists all",
-                     printable(extras.front())),
+                     excerpt(extras.front())),
          ErrorKind::usage);
   }
 
@@ -189,7 +174,7 @@ struct CommandLine::Impl {
       if (flag.starts_with("--") && app.get_option_no_throw(flag) != nullptr)
         fail(fmt::format("{0} needs a value, and {1} is a flag (write {0}={1} if it is the value); "
                          "--help says of {0}: {2}",
-                         given[i], printable(flag), help_of(given[i])),
+                         given[i], excerpt(flag), help_of(given[i])),
              ErrorKind::usage);
       ++i;
     }
@@ -288,7 +273,7 @@ void CommandLine::add_choice(const std::string& flag, std::string& value, const 
       input = meant;  // BF16 for bf16
       return {};
     }
-    return fmt::format("'{}' is not one of {}{}", printable(input), fmt::join(choices, ", "),
+    return fmt::format("'{}' is not one of {}{}", excerpt(input), fmt::join(choices, ", "),
                        meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
   };
   impl_->app.add_option(flag, value, fmt::format("{} ({})", help, fmt::join(choices, "|")))
@@ -298,6 +283,7 @@ void CommandLine::add_choice(const std::string& flag, std::string& value, const 
 
 void CommandLine::allow_config_file() {
   impl_->app.set_config("--config", "", "Read options from this file; flags win")
+      ->check(CLI::Validator(refuse_configuration, ""))
       ->group(impl_->heading);
   impl_->app.allow_config_extras(CLI::config_extras_mode::error);
 }

@@ -206,14 +206,14 @@ DeviceProfile known_profile(const std::string& name) {
     const std::string near = nearest_name(card.key, known_profiles());
     fail(fmt::format("--device-profile {} is not one of {}{}; a file that plan --save-probe wrote "
                      "on another machine is given by --probe",
-                     printable(name), fmt::join(known_profiles(), ", "),
+                     excerpt(name), fmt::join(known_profiles(), ", "),
                      near.empty() ? "" : fmt::format(" (the nearest is {})", near)),
          ErrorKind::usage);
   }
   if (card.gigabytes != 0 && card.gigabytes != found->gigabytes)
     fail(fmt::format("--device-profile {}: the {} that is known has {} GB; --device-profile {} "
                      "--gpu-memory {}GiB plans for another size",
-                     printable(name), found->key, found->gigabytes, found->key, card.gigabytes),
+                     excerpt(name), found->key, found->gigabytes, found->key, card.gigabytes),
          ErrorKind::usage);
   return {.name = found->name,
           .gpu = true,

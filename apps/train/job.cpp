@@ -17,6 +17,7 @@
 
 #include "apps/train/machine.h"
 #include "apps/train/progress.h"
+#include "engine/io/printable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/device_backend.h"
 
@@ -110,7 +111,8 @@ void Job::start(TrainOptions& o) {
     if (threads == 0) threads = share;
     choose_folder(o);
     const auto end_job = [folder = folder_](const std::string& sentence) {
-      if (speak_first(folder)) fmt::print(stderr, "train_gpt2: error: {}\n", sentence);
+      if (speak_first(folder))
+        fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
       MpiProcess::abort(1);
     };
     monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job);

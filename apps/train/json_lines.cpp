@@ -52,7 +52,7 @@ std::string names_of(const nlohmann::json& object) {
       names.push_back("...");
       break;
     }
-    names.push_back(printable(key));
+    names.push_back(excerpt(key));
   }
   return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
 }

@@ -20,6 +20,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// In ASCII, which printable() leaves alone.
+std::string spoken(const Json& json) {
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
 double gib(std::size_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
 }
@@ -225,7 +230,7 @@ void print_plan(const TrainOptions& o) {
     if (tensor) json["tensor"] = tensor_json(*tensor);
     add_whole_run(json, run);
     if (!target.note.empty()) json["note"] = target.note;
-    return say(json.dump(2) + "\n");
+    return say(spoken(json));
   }
   if (!target.note.empty()) say("note         " + target.note + "\n");
   say(plan_table(o, target.setup, target.profile, planned) + whole_run_text(run) +
@@ -291,7 +296,7 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
     Json json = cluster_json(task, plan);
     if (!plan.ways.empty()) add_whole_run(json, run);
     if (!target.note.empty()) json["note"] = target.note;
-    say(json.dump(2) + "\n");
+    say(spoken(json));
   } else {
     if (!target.note.empty()) say("note         " + target.note + "\n");
     say(cluster_text(task, plan) + (plan.ways.empty() ? "" : whole_run_text(run)));

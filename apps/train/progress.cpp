@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/train/terminal.h"
+#include "engine/io/printable.h"
 
 namespace sluice {
 namespace {
@@ -54,17 +55,23 @@ void say_in_turn(const std::string& text, bool always) {
 }  // namespace
 
 void say(const std::string& text) {
-  say_in_turn(text, false);
+  say_in_turn(printable(text), false);
 }
 
 void say_always(const std::string& text) {
-  say_in_turn(text, true);
+  say_in_turn(printable(text), true);
+}
+
+void say_made(const std::string& text) {
+  // Ranks have a terminal by mpirun, which may pass it on to one.
+  say_in_turn(is_terminal(STDOUT_FILENO) ? printable(text) : text, false);
 }
 
 void say_warning(const std::string& text) {
   const std::string word = fmt::format("{:<12}", "warning");
-  say_always(
-      fmt::format("{} {}\n", stdout_has_colours() ? in_colour(Colour::yellow, word) : word, text));
+  say_in_turn(fmt::format("{} {}\n", stdout_has_colours() ? in_colour(Colour::yellow, word) : word,
+                          printable(text)),
+              true);
 }
 
 void say_live(const std::string& line, int columns, const std::string& kept) {
@@ -129,7 +136,7 @@ std::string format_bar(double fraction, int width) {
 }
 
 ProgressBar::ProgressBar(std::string label, double total)
-    : label_(std::move(label)), total_(total), terminal_(can_redraw(STDERR_FILENO)) {}
+    : label_(printable_line(label)), total_(total), terminal_(can_redraw(STDERR_FILENO)) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_percent_ >= 0) std::fputs("\n", stderr);

@@ -9,17 +9,21 @@ namespace sluice {
 
 // What goes to stdout. Any thread may call these functions: each writes whole lines, and one that
 // finds a live line on the terminal leaves that line whole above its own. A reader that has gone
-// away must not end a training: the log file has everything, so errors are ignored.
+// away must not end a training: the log file has everything, so errors are ignored. Texts may hold
+// what strangers wrote: they pass through printable().
 
 /// Writes at once. Silent with --quiet.
 void say(const std::string& text);
 /// The same, with --quiet too.
 void say_always(const std::string& text);
+/// Says what a model has written: its very bytes where stdout is no terminal.
+void say_made(const std::string& text);
 /// "warning      TEXT" on a line of its own, with --quiet too.
 void say_warning(const std::string& text);
 
 /// Draws `line`, which takes `columns` of the terminal and has no end, over the live line before
-/// it. `kept` is what stays in its place, as a whole line, once other output follows.
+/// it. `kept` is what stays in its place, as a whole line, once other output follows. Neither
+/// passes through printable(): they are the program's own, with its colours.
 void say_live(const std::string& line, int columns, const std::string& kept);
 /// Leaves what is kept of the live line, if there is one.
 void end_live_line();

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <new>
 
+#include "apps/train/processor.h"
 #include "apps/train/progress.h"
 #include "apps/train/stop_signal.h"
 #include "apps/train/terminal.h"
+#include "engine/io/printable.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -20,10 +22,12 @@ int run_program(const std::string& name, const std::function<int()>& body,
     end_live_line();
     const std::string word = "error:";
     fmt::print(stderr, "{}: {} {}\n", name,
-               has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word, message);
+               has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word,
+               printable_line(message));
   };
-  receive_signals_on_one_thread();
+  require_processor();
   open_standard_streams();
+  receive_signals_on_one_thread();
   try {
     return body();
   } catch (const Error& error) {

@@ -52,7 +52,7 @@ SaveCadence::SaveCadence(const std::string& text) {
   }
   fail(fmt::format("--save-every: '{}' is neither a number of steps, such as 500, nor a time, such "
                    "as 30s, 10min or 2h, nor auto",
-                   printable(text)),
+                   excerpt(text)),
        ErrorKind::usage);
 }
 

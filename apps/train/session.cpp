@@ -297,7 +297,7 @@ void Session::sample_now(std::int64_t step) {
   now(fmt::format("the sample of step {}", step));
   try {
     const std::string text = sample_text(options_, setup_, training_, step);
-    printer_->print(fmt::format("sample       step {}:\n---\n{}\n---", step, text));
+    printer_->print_sample(step, text);
     log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
   } catch (const Error& error) {
     if (job_.size() > 1) throw;  // the others would go on with something else

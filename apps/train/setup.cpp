@@ -8,6 +8,7 @@
 
 #include "apps/train/encode_text.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/program_folder.h"
 #include "models/gpt2/shard.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
@@ -20,8 +21,7 @@ namespace fs = std::filesystem;
 
 /// The text that ships with the program: its own documentation and sources.
 std::string shipped_text() {
-  fs::path text =
-      fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/sluice/corpus.txt";
+  const fs::path text = program_folder().parent_path() / "share/sluice/corpus.txt";
   if (!fs::exists(text))
     fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
                      text.string()),

@@ -37,12 +37,12 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text, std::s
     if (std::isfinite(bytes) && bytes >= static_cast<double>(least) && bytes <= 0x1p50)
       return static_cast<std::size_t>(bytes);
     fail(fmt::format("{} {}: it must be from {} to 1024TiB, such as 8GiB or 512MiB", flag,
-                     printable(text), spell_bytes(least)),
+                     excerpt(text), spell_bytes(least)),
          ErrorKind::usage);
   }
   fail(fmt::format("{}: '{}' is not a size; write 8GiB (or 8G), 512MiB (or 512M), 8GB (of 1000^3 "
                    "bytes), or a number of bytes",
-                   flag, printable(text)),
+                   flag, excerpt(text)),
        ErrorKind::usage);
 }
 

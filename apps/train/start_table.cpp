@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/train/program_folder.h"
 #include "apps/train/progress.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -72,7 +73,7 @@ void print_what_next(const std::filesystem::path& output, bool stopped, bool sav
     say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
   if (!saved) return;
   say_always(fmt::format("model        {}\n", (output / "model").string()));
-  const fs::path generate = fs::read_symlink("/proc/self/exe").parent_path() / "generate";
+  const fs::path generate = program_folder() / "generate";
   say_always(fmt::format("next         {} --model {} --prompt \"...\"\n",
                          fs::proximate(generate).string(), (output / "model").string()));
   say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));

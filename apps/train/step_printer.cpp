@@ -110,6 +110,10 @@ void StepPrinter::print(const std::string& text) {
   say(text + "\n");
 }
 
+void StepPrinter::print_sample(std::int64_t step, const std::string& text) {
+  say_made(fmt::format("sample       step {}:\n---\n{}\n---\n", step, text));
+}
+
 void StepPrinter::finish() {
   if (!withheld_.empty()) say(withheld_);
   withheld_.clear();

@@ -39,6 +39,8 @@ class StepPrinter {
   void step(const Line& line);
   /// Other output; leaves the live line whole.
   void print(const std::string& text);
+  /// What the model writes after `step` steps.
+  void print_sample(std::int64_t step, const std::string& text);
   /// No step follows: the last one gets its line if it has none.
   void finish();
 

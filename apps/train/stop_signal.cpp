@@ -10,6 +10,7 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -29,9 +30,11 @@ constexpr std::array stops{Named{SIGINT, "SIGINT"},   Named{SIGTERM, "SIGTERM"},
                            Named{SIGHUP, "SIGHUP"},   Named{SIGUSR1, "SIGUSR1"},
                            Named{SIGUSR2, "SIGUSR2"}, Named{SIGXCPU, "SIGXCPU"},
                            Named{SIGPWR, "SIGPWR"}};
-constexpr std::array idle{SIGPROF, SIGALRM, SIGVTALRM, SIGIO};
-constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS, SIGABRT,
-                                   SIGPIPE, SIGXFSZ, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
+// A write beyond the limit on files is to fail (EFBIG), as on a full disk, with the path and the
+// reason.
+constexpr std::array idle{SIGPROF, SIGALRM, SIGVTALRM, SIGIO, SIGXFSZ};
+constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS,
+                                   SIGABRT, SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
 
 /// The same signal again within this time is the same request: programs that start others pass a
 /// terminal's signal on which the terminal has sent to all.
@@ -100,9 +103,30 @@ void receive(const Named& signal) {
   }
 }
 
+/// SIGBUS: no memory stands behind an address. It comes from the instruction that touched it, on
+/// its thread, and nothing goes on after it; so this handler alone may run on a thread that
+/// computes.
+extern "C" void lost_memory(int) {
+  constexpr std::string_view sentence =
+      "error: memory is gone that a file or a file system in memory stands for: a file was cut "
+      "while "
+      "it was in use, or /dev/shm, which ranks share, is full, or a device failed\n";
+  if (::write(STDERR_FILENO, sentence.data(), sentence.size()) < 0) _exit(1);
+  _exit(1);
+}
+
+void tell_of_lost_memory() {
+  struct sigaction action {};
+  sigaction(SIGBUS, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;  // a sanitizer's tells more
+  action.sa_handler = lost_memory;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
 }  // namespace
 
 void receive_signals_on_one_thread() {
+  tell_of_lost_memory();
   sigset_t waited_for;
   sigemptyset(&waited_for);
   const auto disposition = [](int signal) {

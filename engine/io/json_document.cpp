@@ -140,7 +140,7 @@ std::string quote(std::string_view text) {
   return fmt::format("{:?}{}", text.substr(0, max_length), cut ? "..." : "");
 }
 
-std::string printable(std::string_view text) {
+std::string excerpt(std::string_view text) {
   const std::string quoted = quote(text);
   const auto end = quoted.rfind('"');
   return quoted.substr(1, end - 1) + quoted.substr(end + 1);

@@ -28,7 +28,7 @@ nlohmann::json read_json_file(const std::filesystem::path& path, std::uint64_t m
 /// `text` as error messages show what came from a file: in quotes, escaped, cut when it is long.
 std::string quote(std::string_view text);
 /// The same without quotes, for text from a command line.
-std::string printable(std::string_view text);
+std::string excerpt(std::string_view text);
 /// The same of a value: as JSON in ASCII, cut when it is long.
 std::string shown(const nlohmann::json& value);
 

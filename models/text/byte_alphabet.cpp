@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "models/text/utf8.h"
+#include "engine/io/utf8.h"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <unordered_set>
 
 #include "engine/io/json_document.h"
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "models/text/hugging_face_files.h"
 #include "models/text/text_files.h"
-#include "models/text/utf8.h"
 
 namespace sluice {
 namespace {

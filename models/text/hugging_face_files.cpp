@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json_document.h"
+#include "engine/io/utf8.h"
 #include "models/text/byte_alphabet.h"
 #include "models/text/text_files.h"
-#include "models/text/utf8.h"
 
 namespace sluice {
 namespace {

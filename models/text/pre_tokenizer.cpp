@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
-#include "models/text/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

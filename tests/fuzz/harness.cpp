@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
-#include "models/text/utf8.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::fuzz {

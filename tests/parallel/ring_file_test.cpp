@@ -149,6 +149,24 @@ TEST_CASE("a ring file tells a rank that ended with words from one without", "[r
   CHECK(records[2].lost());
 }
 
+TEST_CASE("a ring file that somebody cuts is made whole by the next record", "[ring_file][row18]") {
+  const TempDir folder;
+  RingFile ring(folder.path(), 0, 1);
+  for (std::uint64_t i = 0; i < 3; ++i)
+    ring.begin("world", all_reduce(i, ""));
+  for (const std::uintmax_t bytes : {0, 100, 5000}) {
+    std::filesystem::resize_file(ring.path(), bytes);
+    CHECK_FALSE(read_ring(ring.path()));
+    ring.note("step 9");
+    const RankRecord record = read(folder, 0);
+    CHECK(record.operations.size() == 3);
+    CHECK(record.note == "step 9");
+  }
+  std::filesystem::resize_file(ring.path(), 0);
+  ring.end(1);
+  CHECK_FALSE(read(folder, 0).operations.at(1).open());
+}
+
 TEST_CASE("a stopped rank is seen as stopped", "[ring_file]") {
   const TempDir folder;
   const Child child([&] {

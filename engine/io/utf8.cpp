@@ -1,4 +1,4 @@
-#include "models/text/utf8.h"
+#include "engine/io/utf8.h"
 
 namespace sluice {
 

@@ -1,0 +1,31 @@
+# cmake -DPROGRAM=<program> -DSOURCE_DIR=<root of the tree> -DREADELF=<readelf> -P hardening.cmake
+#
+# What makes a bug in an installed program hard to misuse is in it (SLUICE_HARDEN), and no path of the
+# folder that it was built in.
+cmake_minimum_required(VERSION 3.25)
+if(NOT EXISTS "${PROGRAM}" OR NOT SOURCE_DIR OR NOT READELF)
+  message(FATAL_ERROR "give -DPROGRAM, -DSOURCE_DIR and -DREADELF (got '${PROGRAM}')")
+endif()
+execute_process(COMMAND "${READELF}" -dlW --dyn-syms -h "${PROGRAM}" OUTPUT_VARIABLE elf
+                COMMAND_ERROR_IS_FATAL ANY)
+set(missing "")
+function(wants what pattern)
+  if(NOT elf MATCHES "${pattern}")
+    list(APPEND missing "${what}")
+    set(missing "${missing}" PARENT_SCOPE)
+  endif()
+endfunction()
+wants("position independence (-pie)" "Type: +DYN")
+wants("relocations that are read-only (-z relro)" "GNU_RELRO")
+wants("relocations before the start (-z now)" "BIND_NOW|Flags:[^\n]* NOW")
+wants("a stack that holds no code" "GNU_STACK[^\n]* RW ")
+wants("a stack protector" "__stack_chk_fail")
+wants("checked calls of libc (_FORTIFY_SOURCE)" "__[a-z]+_chk[@ ]")
+execute_process(COMMAND grep -c -F "${SOURCE_DIR}/" "${PROGRAM}" OUTPUT_VARIABLE paths)
+if(NOT paths EQUAL 0)
+  list(APPEND missing "source paths cut (-ffile-prefix-map)")
+endif()
+if(missing)
+  list(JOIN missing ", " text)
+  message(FATAL_ERROR "${PROGRAM} lacks: ${text}")
+endif()
