@@ -33,7 +33,8 @@ void require_own_file(const std::string& flag, const fs::path& file, const std::
                       const std::function<bool(const File&)>& is_ours) {
   std::error_code none;
   if (fs::is_directory(file, none))
-    fail(fmt::format("{} {} is a folder; give another name", flag, file.string()), ErrorKind::usage);
+    fail(fmt::format("{} {} is a folder; give another name", flag, file.string()),
+         ErrorKind::usage);
   if (!fs::is_regular_file(file, none) || fs::file_size(file, none) == 0) return;
   if (!is_ours(File::open(file)))
     fail(fmt::format("{} {} is there already and is not {}; remove it or give another name", flag,
