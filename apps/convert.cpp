@@ -5,6 +5,7 @@
 
 #include "apps/train/command_line.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/output_file.h"
 #include "apps/train/run_program.h"
 #include "engine/io/printable.h"
 #include "models/gpt2/weights.h"
@@ -27,10 +28,7 @@ void declare(CommandLine& line, Options& o) {
 }
 
 int run(const Options& o) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::equivalent(o.input, o.output, error))
-    fail("--output is the --input folder; give another one", ErrorKind::usage);
+  require_apart(o.output, o.input);
   const auto loaded =
       load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context);
   const auto tokenizer = has_tokenizer(o.input) ? load_tokenizer(o.input) : nullptr;

@@ -7,6 +7,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/data_files.h"
 #include "apps/train/encode_text.h"
+#include "apps/train/output_file.h"
 #include "apps/train/prepared_folder.h"
 #include "apps/train/progress.h"
 #include "apps/train/run_program.h"
@@ -61,14 +62,38 @@ DataFiles find_texts(const Options& o) {
     fail(fmt::format("--input: {} is a file of tokens, not text",
                      (files.tokens.empty() ? files.val_tokens : files.tokens).front().string()),
          ErrorKind::usage);
-  for (const TextFile& file : files.texts) {
-    std::error_code none;
-    if (!o.encode_only.empty() && fs::equivalent(file.path, o.encode_only, none))
-      fail(fmt::format("--encode-only {} is a file of --input, and would overwrite it",
-                       o.encode_only),
+  return files;
+}
+
+/// The texts, and the files of the tokenizer.
+std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
+  std::vector<fs::path> inputs;
+  for (const TextFile& file : files.texts)
+    inputs.push_back(file.path);
+  std::error_code error;
+  if (o.tokenizer == "gpt2")
+    for (fs::directory_iterator at(o.tokenizer_dir, error), end; !error && at != end;
+         at.increment(error))
+      if (is_tokenizer_file(at->path().filename().string())) inputs.push_back(at->path());
+  return inputs;
+}
+
+/// Nothing that is read is written over, nor a token file that somebody else has made.
+void require_free(const Options& o, const DataFiles& files) {
+  const auto inputs = inputs_of(o, files);
+  if (!o.encode_only.empty()) return require_not_input("--encode-only", o.encode_only, inputs);
+  if (!fs::is_directory(o.output)) return;
+  const bool ours = has_tokenizer(o.output);
+  for (const auto& entry : fs::directory_iterator(o.output)) {
+    const bool tokens = is_prepared_part(entry.path());
+    if (!tokens && !is_tokenizer_file(entry.path().filename().string())) continue;
+    require_not_input("--output", entry.path(), inputs);
+    if (tokens && !ours)
+      fail(fmt::format("--output: {} was not written by prepare_data, for there is no tokenizer "
+                       "beside it; give another folder",
+                       entry.path().string()),
            ErrorKind::usage);
   }
-  return files;
 }
 
 /// Where there should be room for a copy of what can be read only once: beside the result.
@@ -102,7 +127,9 @@ int run(const Options& o) {
     fail("give --output FOLDER or --encode-only FILE", ErrorKind::usage);
   if (o.shard_tokens && o.output.empty())
     fail("--shard-tokens is for --output, not for --encode-only", ErrorKind::usage);
-  const TextSource source(find_texts(o), o.text, folder_for_copies(o));
+  const DataFiles files = find_texts(o);
+  require_free(o, files);
+  const TextSource source(files, o.text, folder_for_copies(o));
   // All of it once, so that what is bad is found before anything is written.
   const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);

@@ -3,6 +3,7 @@
 #include "apps/train/command_line.h"
 #include "apps/train/machine.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/output_file.h"
 #include "apps/train/run_program.h"
 #include "engine/autograd.h"
 #include "engine/io/safetensors.h"
@@ -32,6 +33,15 @@ void declare(CommandLine& line, Options& o) {
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 }
 
+/// A dump of this program has the logits, and its gradients have names of their own.
+bool is_dump(const File& file) {
+  try {
+    return SafetensorsReader(file.path()).find("logits") != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
           const ParameterSpace& space) {
   const StoredType type = stored_type(accumulator_of(space.working().dtype()));
@@ -49,6 +59,10 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
 
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
+  if (!o.dump.empty()) {
+    require_own_file("--dump", o.dump, "a dump of probe", is_dump);
+    require_not_input("--dump", o.dump, {o.tokens});
+  }
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = parse_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
@@ -62,6 +76,7 @@ int run(const Options& o) {
          ErrorKind::usage);
   std::vector<std::int32_t> ids(count + 1);
   file.read(0, ids);
+  file.check_ids_again(0, ids, loaded.model->config().vocab_size);
   const Shape shape{o.batch, o.seq};
   const auto inputs = Tensor::from_tokens(device, shape, std::span(ids).first(count));
   const auto targets = Tensor::from_tokens(device, shape, std::span(ids).subspan(1));

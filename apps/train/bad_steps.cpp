@@ -6,10 +6,20 @@
 
 namespace sluice {
 
+bool is_loss(double loss) {
+  // Rounding of large logits may leave a little less than nothing.
+  constexpr double least = -0.01;
+  return std::isfinite(loss) && loss >= least;
+}
+
 std::string BadSteps::judge(std::int64_t step, const TrainStep& result) {
   if (result.applied) {
     in_a_row_ = 0;
-    return {};
+    if (is_loss(result.loss)) return {};
+    // By now the weights have changed: there is nothing to be skipped.
+    no_loss_ =
+        fmt::format("the loss of step {} is {:g}, which no cross-entropy is", step, result.loss);
+    return no_loss_;
   }
   ++skipped_;
   const bool finite = std::isfinite(result.gradient_norm);
@@ -32,6 +42,11 @@ std::string BadSteps::line() const {
 }
 
 void BadSteps::require_good(std::int64_t step) const {
+  if (!no_loss_.empty())
+    fail(fmt::format("{}; nothing was saved after it; check the data and the machine's memory, and "
+                     "go on from the newest checkpoint",
+                     no_loss_),
+         ErrorKind::numerical);
   if (in_a_row_ < most_) return;
   fail(fmt::format("{} updates in a row were skipped at step {}, the last because {}; the weights "
                    "are those of the last good step and were not saved over; lower --lr or check "

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 
 namespace sluice {
@@ -10,15 +9,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path record_in(const fs::path& folder) {
-  return folder / "validation.json";
-}
+constexpr const char* note_name = "validation.json";
 
 }  // namespace
 
 BestModel::BestModel(fs::path folder, Communicator& ranks) : folder_(std::move(folder)) {
-  if (ranks.rank() == 0 && fs::exists(record_in(folder_)))
-    loss_ = read_json_file(record_in(folder_), 4096).value("loss", loss_);
+  if (const fs::path note = folder_ / note_name; ranks.rank() == 0 && fs::exists(note))
+    loss_ = read_json_file(note, 4096).value("loss", loss_);
   loss_ = ranks.gather_values(loss_, "best loss").front();
 }
 
@@ -28,9 +25,8 @@ bool BestModel::improves(double loss) {
   return true;
 }
 
-void BestModel::record(std::int64_t step, double loss) const {
-  const std::string text = nlohmann::json{{"step", step}, {"loss", loss}}.dump() + "\n";
-  write_file_durably(record_in(folder_), std::as_bytes(std::span(text)));
+ModelNote BestModel::record(std::int64_t step) const {
+  return {.name = note_name, .text = nlohmann::json{{"step", step}, {"loss", loss_}}.dump() + "\n"};
 }
 
 }  // namespace sluice

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/train/recorded_choice.h"
 #include "engine/io/json_document.h"
@@ -116,6 +120,43 @@ void require_same_layout(const SafetensorsReader& reader, const ParameterSpace& 
   });
 }
 
+/// Of state as it is kept here, the first number that no training leaves: one that is not finite,
+/// or of mean squares and of scales one below zero. 8-bit codes are all good.
+template <class Value, class Widen>
+std::optional<std::int64_t> first_bad(std::span<const std::byte> bytes, float least, Widen widen) {
+  const auto count = static_cast<std::int64_t>(bytes.size() / sizeof(Value));
+  const auto good = [&](std::int64_t i) {
+    Value stored;
+    std::memcpy(&stored, bytes.data() + i * static_cast<std::int64_t>(sizeof stored),
+                sizeof stored);
+    const float value = widen(stored);
+    return (value >= least) & (value <= std::numeric_limits<float>::max());  // not so of NaN
+  };
+  bool all = true;  // without a jump, so that the loop is a vector's
+  for (std::int64_t i = 0; i < count; ++i)
+    all &= good(i);
+  for (std::int64_t i = 0; !all && i < count; ++i)
+    if (!good(i)) return i;
+  return std::nullopt;
+}
+
+void require_good_state(const fs::path& file, const std::string& name, DType dtype,
+                        std::int64_t first, std::span<const std::byte> bytes) {
+  const std::string_view field = std::string_view(name).substr(0, name.find('.'));
+  const bool squares = field.ends_with("second_moment") || field.ends_with("_scale");
+  const float least = squares ? 0 : -std::numeric_limits<float>::max();
+  std::optional<std::int64_t> bad;
+  if (dtype == DType::f32)
+    bad = first_bad<float>(bytes, least, [](float value) { return value; });
+  else if (dtype == DType::bf16)
+    bad = first_bad<std::uint16_t>(bytes, least, [](std::uint16_t upper) {
+      return std::bit_cast<float>(static_cast<std::uint32_t>(upper) << 16);
+    });
+  if (bad)
+    damaged(file, fmt::format("element {} of tensor {} is not finite{}", first + *bad, name,
+                              squares ? " or below zero" : ""));
+}
+
 /// State that was stored as it is kept here comes back as it was; narrower state is widened.
 void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
                 std::size_t place, const StateField& field, Optimizer& optimizer) {
@@ -128,6 +169,7 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
   if (element_count(stored->shape) != count)
     damaged(reader.path(), fmt::format("tensor {} is of another shape", name));
   const auto write = [&](std::int64_t first, std::span<std::byte> values) {
+    require_good_state(reader.path(), name, field.dtype, first, values);
     const auto mine = shard.pick(first, values, size_of(field.dtype));
     if (!mine.empty()) optimizer.write_state(slot, place, shard.place(first), mine);
   };

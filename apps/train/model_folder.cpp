@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "apps/train/progress.h"
 #include "engine/io/durable.h"
+#include "engine/io/replaced_folder.h"
 #include "models/gpt2/weights.h"
 
 namespace sluice {
@@ -60,6 +62,7 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
            ErrorKind::usage);
     config.n_positions = *context;
   }
+  check_weights(source.weights, config);
   LoadedModel loaded{std::make_unique<GPT2>(config), nullptr};
   loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
   load_weights(source.weights, config, *loaded.space);
@@ -67,24 +70,25 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
 }
 
 void export_model(const fs::path& folder, const GPT2Config& config, const Tokenizer* tokenizer,
-                  StoredType type, const std::function<void(const fs::path&)>& save) {
-  create_directories_durably(folder);
-  const fs::path temporary = folder / "model.safetensors.tmp";
-  try {
-    save(temporary);
-    rename_durably(temporary, folder / "model.safetensors");
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
+                  StoredType type, const std::function<void(const fs::path&)>& save,
+                  const ModelNote& note) {
+  ReplacedFolder files(folder, "config.json", [&](std::string_view name) {
+    return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
+           name == note.name;
+  });
+  const auto write = [&](const std::string& name, const std::string& text) {
+    write_file_durably(files.path() / name, std::as_bytes(std::span(text)));
+  };
+  save(files.path() / "model.safetensors");
   std::int64_t end_of_text = -1;
   if (tokenizer != nullptr) {
-    tokenizer->save(folder);
+    tokenizer->save(files.path());
     end_of_text = tokenizer->end_of_text().value_or(-1);
   }
-  const std::string json = config_json(config, torch_name(type), end_of_text);
-  write_file_durably(folder / "config.json", std::as_bytes(std::span(json)));
+  if (!note.name.empty()) write(note.name, note.text);
+  write("config.json", config_json(config, torch_name(type), end_of_text));
+  for (const std::string& stayed : files.publish())
+    say_warning(stayed);
 }
 
 }  // namespace sluice

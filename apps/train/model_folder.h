@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "apps/train/model_source.h"
 #include "engine/io/stored_tensor.h"
@@ -30,10 +31,18 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
 LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 
-/// Writes config.json, model.safetensors and the tokenizer's files, each whole or not at all;
+/// A small file that belongs to a model, if it has a name.
+struct ModelNote {
+  std::string name{}, text{};
+};
+
+/// Writes config.json, model.safetensors, the tokenizer's files and the note, in the place of all
+/// files of the model that the folder holds: after a crash at any moment it holds the old ones, the
+/// new ones or, where the file system cannot exchange folders, no config.json. Other files stay.
 /// Hugging Face opens the folder. `save` writes the weights to a file.
 void export_model(const std::filesystem::path& folder, const GPT2Config& config,
                   const Tokenizer* tokenizer, StoredType type,
-                  const std::function<void(const std::filesystem::path&)>& save);
+                  const std::function<void(const std::filesystem::path&)>& save,
+                  const ModelNote& note = {});
 
 }  // namespace sluice

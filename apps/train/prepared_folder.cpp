@@ -16,12 +16,8 @@ namespace fs = std::filesystem;
 /// What an earlier call has published, the first training tokens first.
 void remove_old(const fs::path& folder) {
   std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const fs::path& path = entry.path();
-    const auto shard = shard_name(path);
-    const std::string part = shard ? shard->prefix : path.stem().string();
-    if (path.extension() == ".bin" && (part == "train" || part == "val")) old.push_back(path);
-  }
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_prepared_part(entry.path())) old.push_back(entry.path());
   std::ranges::sort(old);
   for (const fs::path& path : old) {
     std::error_code error;
@@ -32,6 +28,12 @@ void remove_old(const fs::path& folder) {
 }
 
 }  // namespace
+
+bool is_prepared_part(const fs::path& path) {
+  const auto shard = shard_name(path);
+  const std::string part = shard ? shard->prefix : path.stem().string();
+  return path.extension() == ".bin" && (part == "train" || part == "val");
+}
 
 void PreparedPart::append(std::span<const std::int32_t> ids) {
   while (!ids.empty()) {
@@ -62,6 +64,7 @@ void publish(const fs::path& folder, const Tokenizer& tokenizer, PreparedPart& t
              PreparedPart& val) {
   train.complete();
   val.complete();
+  const File lock = lock_directory(folder);  // of two calls, one after the other
   remove_old(folder);
   tokenizer.save(folder);
   val.publish();

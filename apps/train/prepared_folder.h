@@ -13,6 +13,9 @@
 
 namespace sluice {
 
+/// Whether a path is named as the files below are: train.bin, val_000001.bin.
+bool is_prepared_part(const std::filesystem::path& path);
+
 /// A stream of tokens that becomes FOLDER/PART.bin, or PART_000001.bin and so on.
 class PreparedPart {
  public:

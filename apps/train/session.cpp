@@ -67,7 +67,7 @@ class Session {
   void sample_now(std::int64_t step);
   void save_now(std::int64_t step);
   void report_saves();
-  void export_to(const fs::path& folder);
+  void export_to(const fs::path& folder, const ModelNote& note = {});
   void finish();
   bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
 
@@ -286,8 +286,7 @@ void Session::validate_now(std::int64_t step) {
               {"tokens", batches.tokens()},
               {"ms", ms}});
   if (options_.keep_best && best_.improves(last_val_)) {
-    export_to(best_.folder());
-    if (job_.rank() == 0) best_.record(step, last_val_);
+    export_to(best_.folder(), best_.record(step));
     printer_->print(fmt::format("best         {}", best_.folder().string()));
   }
 }
@@ -332,14 +331,14 @@ void Session::report_saves() {
   }
 }
 
-void Session::export_to(const fs::path& folder) {
+void Session::export_to(const fs::path& folder, const ModelNote& note) {
   now(fmt::format("the export of the model to {}", folder.string()));
   training_.parallel.optimizer.settle();
   const auto save = [&](const fs::path& file) {
     save_weights(file, training_.checkpoint(), StoredType::F32);
   };
   if (job_.rank() > 0) return save({});
-  export_model(folder, setup_.config, setup_.tokenizer.get(), StoredType::F32, save);
+  export_model(folder, setup_.config, setup_.tokenizer.get(), StoredType::F32, save, note);
 }
 
 void Session::finish() {

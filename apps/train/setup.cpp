@@ -8,8 +8,11 @@
 
 #include "apps/train/encode_text.h"
 #include "apps/train/model_folder.h"
+#include "apps/train/output_file.h"
 #include "apps/train/program_folder.h"
+#include "apps/train/trace_file.h"
 #include "models/gpt2/shard.h"
+#include "models/gpt2/weights.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -260,6 +263,22 @@ void resolve_memory(const TrainOptions& o, RunSetup& setup) {
   resolve_pipeline(o, setup);
 }
 
+namespace {
+
+/// A trace that is there already may be written over, but not one that the run reads.
+void require_free_trace(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
+  require_trace_or_new(o.trace);
+  for (const DataFiles* const files : {&data, &val}) {
+    std::vector<fs::path> inputs = files->tokens;
+    inputs.insert(inputs.end(), files->val_tokens.begin(), files->val_tokens.end());
+    for (const TextFile& text : files->texts)
+      inputs.push_back(text.path);
+    require_not_input("--trace", o.trace, inputs);
+  }
+}
+
+}  // namespace
+
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
@@ -268,7 +287,9 @@ RunSetup resolve(const TrainOptions& o) {
   DataFiles files = find_data("--data", names);
   DataFiles val_files;
   if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
+  if (!o.trace.empty()) require_free_trace(o, files, val_files);
   resolve_model(o, setup);
+  if (!setup.model_folder.empty()) check_weights(setup.model_folder, setup.config);
   require_streams_once(files, val_files, planned_mesh(o).size());
   setup.data_name = files.name;
   const DataInput data(std::move(files), o.text);

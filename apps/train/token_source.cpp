@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 /// One file after another.
 class FileTokens final : public TokenSource {
  public:
-  FileTokens(const std::vector<fs::path>& paths, std::int64_t vocab_size) {
+  FileTokens(const std::vector<fs::path>& paths, std::int64_t vocab_size)
+      : vocab_size_(vocab_size) {
     for (const fs::path& path : paths) {
       const TokenFile& file = files_.emplace_back(path);
       if (file.has_header() != files_.front().has_header())
@@ -43,11 +44,14 @@ class FileTokens final : public TokenSource {
       const std::size_t here =
           at + 1 == files_.size() ? out.size() : std::min(out.size(), files_[at].size() - inside);
       files_[at].read(inside, out.first(here));
+      // An id beyond the vocabulary would be read beyond the embedding's end.
+      files_[at].check_ids_again(inside, out.first(here), vocab_size_);
       out = out.subspan(here);
     }
   }
 
  private:
+  std::int64_t vocab_size_;
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> starts_;
   std::int64_t size_ = 0;

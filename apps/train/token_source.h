@@ -18,7 +18,8 @@ class TokenSource {
   virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
 };
 
-/// A .bin of uint16 ids (headerless or llm.c's); every id is checked against `vocab_size`.
+/// A .bin of uint16 ids (headerless or llm.c's); every id is checked against `vocab_size`, now and
+/// again whenever it is read: Error (runtime) where the file was changed in between.
 std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& file,
                                              std::int64_t vocab_size);
 /// Several, one after another, as if they were one file. Error (usage) where they are not all of

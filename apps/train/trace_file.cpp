@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
+
+#include "apps/train/output_file.h"
 
 namespace sluice {
 
@@ -44,6 +47,15 @@ void TraceFile::write(std::span<const RankSpan> spans) {
     text += "},\n";
   }
   append(text);
+}
+
+void require_trace_or_new(const std::filesystem::path& file) {
+  require_own_file("--trace", file, "a trace of train_gpt2", [](const File& old) {
+    constexpr std::string_view start = "[\n{\"name\":\"process_name\"";
+    std::string found(std::min<std::uint64_t>(start.size(), old.size()), '\0');
+    old.read_at(0, std::as_writable_bytes(std::span(found)));
+    return found == start || found == "[\n";  // killed before it had named a rank
+  });
 }
 
 }  // namespace sluice

@@ -26,4 +26,7 @@ class TraceFile {
   File file_;
 };
 
+/// Refuses (usage) a file for --trace that holds anything but an older trace.
+void require_trace_or_new(const std::filesystem::path& file);
+
 }  // namespace sluice

@@ -1,13 +1,16 @@
 #include "engine/io/durable.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <sys/file.h>
 
+#include <cerrno>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "engine/io/section_sums.h"
 #include "engine/process_state.h"
 #include "kernels/base/error.h"
 
@@ -18,24 +21,49 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-std::filesystem::path temporary_for(const std::filesystem::path& path) {
-  return path.string() + fmt::format(".tmp.{}", ::getpid());
+std::string place_of(const ProcessId& process) {
+  const std::string text = fmt::format("{}/{}", process.host, process.namespace_);
+  return fmt::format("{:08x}", crc32_of(std::as_bytes(std::span(text))));
 }
 
-/// Removes the temporaries of this path whose writers are no more. Those of other computers cannot
-/// be told from them, but nobody has two computers write one file at the same time.
+/// A number in front of a point, both of which are taken away; written as fmt would.
+template <class Number>
+bool take_number(std::string_view& text, Number& number) {
+  const std::string_view digits = text.substr(0, text.find('.'));
+  const char* const end = digits.data() + digits.size();
+  const auto read = std::from_chars(digits.data(), end, number);
+  if (digits.size() == text.size() || read.ec != std::errc{} || read.ptr != end ||
+      digits != fmt::to_string(number))
+    return false;
+  text.remove_prefix(digits.size() + 1);
+  return true;
+}
+
+struct TemporaryName {
+  std::string_view of, place;
+  pid_t pid = 0;
+  std::uint64_t started = 0;
+};
+
+std::optional<TemporaryName> parse_temporary(std::string_view name) {
+  constexpr std::string_view mark = ".tmp.";
+  const std::size_t at = name.rfind(mark);
+  if (at == 0 || at == std::string_view::npos) return std::nullopt;
+  TemporaryName found{.of = name.substr(0, at), .place = name.substr(at + mark.size())};
+  if (!take_number(found.place, found.pid) || found.pid <= 0) return std::nullopt;
+  if (!take_number(found.place, found.started)) return std::nullopt;
+  if (found.place.size() != 8 ||
+      found.place.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+    return std::nullopt;
+  return found;
+}
+
 void remove_left_behind(const std::filesystem::path& path) {
-  const std::string start = path.filename().string() + ".tmp.";
-  ProcessId writer = this_process();
-  writer.started = 0;  // the name tells a writer's number alone
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory_of(path), ignored)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(start)) continue;
-    const char* const end = name.data() + name.size();
-    const auto number = std::from_chars(name.data() + start.size(), end, writer.pid);
-    if (number.ec != std::errc{} || number.ptr != end || writer.pid <= 0) continue;
-    if (state_of(writer) == ProcessState::gone) std::filesystem::remove(entry.path(), ignored);
+    if (temporary_of(name) == path.filename().string() && writer_is_gone(name))
+      std::filesystem::remove(entry.path(), ignored);
   }
 }
 
@@ -62,6 +90,13 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   if (directory_of(from) != directory_of(to)) sync_directory(directory_of(from));
 }
 
+File lock_directory(const std::filesystem::path& path) {
+  File directory = File::open_directory(path);
+  while (::flock(directory.descriptor(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  return directory;
+}
+
 void create_directories_durably(const std::filesystem::path& path) {
   std::filesystem::path made;
   for (const auto& part : path) {
@@ -83,8 +118,28 @@ void write_file_durably(const std::filesystem::path& path, std::span<const std::
   file.commit();
 }
 
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  const ProcessId writer = this_process();
+  return path.string() + fmt::format(".tmp.{}.{}.{}", writer.pid, writer.started, place_of(writer));
+}
+
+std::string_view temporary_of(std::string_view name) {
+  const auto found = parse_temporary(name);
+  return found ? found->of : std::string_view();
+}
+
+bool writer_is_gone(std::string_view name) {
+  const auto found = parse_temporary(name);
+  if (!found) return false;
+  ProcessId writer = this_process();
+  if (found->place != place_of(writer)) return false;
+  writer.pid = found->pid;
+  writer.started = found->started;
+  return state_of(writer) == ProcessState::gone;
+}
+
 DurableFile::DurableFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(File::create(temporary_for(path_))) {}
+    : path_(std::move(path)), temporary_(File::create_new(temporary_name(path_))) {}
 
 DurableFile::~DurableFile() {
   if (committed_) return;

@@ -105,6 +105,12 @@ File File::create(std::filesystem::path path) {
   return File(descriptor, std::move(path));
 }
 
+File File::create_new(std::filesystem::path path) {
+  const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  if (descriptor < 0) fail_with_errno("create", path);
+  return File(descriptor, std::move(path));
+}
+
 File File::append(std::filesystem::path path) {
   const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
   if (descriptor < 0) fail_to_open("write", path);

@@ -22,6 +22,8 @@ class File {
   static File temporary(const std::filesystem::path& folder);
   /// For writing from the start; an existing file is emptied.
   static File create(std::filesystem::path path);
+  /// For writing what is new: what is there already, be it a link, is an Error and stays as it is.
+  static File create_new(std::filesystem::path path);
   /// For writing at the end, wherever that is then. What is wrong with the path is
   /// ErrorKind::usage.
   static File append(std::filesystem::path path);

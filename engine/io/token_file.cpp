@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "engine/io/checked_math.h"
@@ -51,6 +52,17 @@ std::uint64_t find_data_start(const File& file, std::uint64_t file_size) {
   return llmc_header_bytes;
 }
 
+/// Of ids, none of which is negative.
+std::optional<std::size_t> first_outside(std::span<const std::int32_t> ids,
+                                         std::int64_t vocab_size) {
+  std::int32_t largest = -1;
+  for (const std::int32_t id : ids)
+    largest = std::max(largest, id);
+  if (largest < vocab_size) return std::nullopt;
+  const auto bad = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= vocab_size; });
+  return static_cast<std::size_t>(bad - ids.begin());
+}
+
 }  // namespace
 
 TokenFile::TokenFile(std::filesystem::path path) : file_(File::open(std::move(path))) {
@@ -93,14 +105,21 @@ void TokenFile::check_ids(std::int64_t vocab_size) const {
   for (std::size_t start = 0; start < size_; start += ids.size()) {
     ids.resize(std::min(ids.size(), size_ - start));
     read(start, ids);
-    const auto bad = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= vocab_size; });
-    if (bad == ids.end()) continue;
-    const std::size_t position = start + static_cast<std::size_t>(bad - ids.begin());
-    fail(fmt::format("{}: the token at position {} is {}, but the vocabulary has only {} ids; the "
-                     "file was made with another tokenizer",
-                     path().string(), position, *bad, vocab_size),
-         ErrorKind::usage);
+    if (const auto bad = first_outside(ids, vocab_size))
+      fail(fmt::format("{}: the token at position {} is {}, but the vocabulary has only {} ids; "
+                       "the file was made with another tokenizer",
+                       path().string(), start + *bad, ids[*bad], vocab_size),
+           ErrorKind::usage);
   }
+}
+
+void TokenFile::check_ids_again(std::size_t start, std::span<const std::int32_t> ids,
+                                std::int64_t vocab_size) const {
+  if (const auto bad = first_outside(ids, vocab_size))
+    fail(
+        fmt::format("{}: the token at position {} is {} now, but the vocabulary has only {} ids: "
+                    "the file was changed while it was in use; write new tokens to a new file",
+                    path().string(), start + *bad, ids[*bad], vocab_size));
 }
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {

@@ -40,6 +40,10 @@ class TokenFile {
 
   /// Reads the whole file; Error names the first id that is not below `vocab_size`.
   void check_ids(std::int64_t vocab_size) const;
+  /// The same of tokens that were read from `start` on, after check_ids() had found all good:
+  /// somebody has changed the file since, which is an Error (runtime).
+  void check_ids_again(std::size_t start, std::span<const std::int32_t> ids,
+                       std::int64_t vocab_size) const;
 
  private:
   File file_;

@@ -107,50 +107,82 @@ void require_tied(const Found& head, const Found& table) {
          ErrorKind::usage);
 }
 
-void load_slot(const ParameterSpace::Slot& slot, const Found& found, ParameterSpace& space) {
-  Shape stored = found.tensor->shape;
-  // A shorter context uses the first rows of the position table.
-  const Shape& whole = slot.whole();
-  if (slot.name == "wpe.weight" && stored.size() == 2 && stored[0] > whole[0]) stored[0] = whole[0];
-  if (stored != whole)
-    fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
-                     found.reader->path().string(), quote(found.tensor->name),
-                     to_string(found.tensor->shape), to_string(whole)),
-         ErrorKind::usage);
-  read_floats(*found.reader, *found.tensor, element_count(whole), space.weight_dtype(),
-              [&](std::int64_t first, std::span<std::byte> values) {
-                space.write_shard(slot, first, values);
-              });
+/// A shorter context uses the first rows of the position table.
+bool has_shape(const StoredTensor& tensor, const std::string& name, const Shape& whole) {
+  Shape stored = tensor.shape;
+  if (name == "wpe.weight" && stored.size() == 2 && stored[0] > whole[0]) stored[0] = whole[0];
+  return stored == whole;
 }
+
+/// The weights of a folder, of which all is known but the values.
+class WeightFiles {
+ public:
+  WeightFiles(const fs::path& folder, const GPT2Config& config) {
+    for (const auto& file : weight_files(folder))
+      readers_.emplace_back(file);
+    found_ = collect(readers_);
+    std::set<std::string> known{"lm_head.weight"};
+    for (const Parameter& parameter : GPT2(config).parameters()) {
+      known.insert(parameter.name);
+      const auto entry = found_.find(parameter.name);
+      if (entry == found_.end())
+        fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
+                         folder.string(), quote(parameter.name), config.n_layer),
+             ErrorKind::usage);
+      const Found& found = entry->second;
+      if (!has_shape(*found.tensor, parameter.name, parameter.shape))
+        fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
+                         found.reader->path().string(), quote(found.tensor->name),
+                         to_string(found.tensor->shape), to_string(parameter.shape)),
+             ErrorKind::usage);
+    }
+    for (const auto& [name, entry] : found_)
+      if (!known.contains(name))
+        fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
+                         entry.reader->path().string(), quote(name), config.n_layer),
+             ErrorKind::usage);
+  }
+
+  const Found& at(const std::string& name) const { return found_.at(name); }
+  const Found* head() const {
+    const auto entry = found_.find("lm_head.weight");
+    return entry == found_.end() ? nullptr : &entry->second;
+  }
+
+ private:
+  std::vector<SafetensorsReader> readers_;
+  std::map<std::string, Found> found_;
+};
 
 }  // namespace
 
+void check_weights(const fs::path& folder, const GPT2Config& config) {
+  WeightFiles(folder, config);
+}
+
+bool is_weights_file(std::string_view name) {
+  constexpr std::string_view start = "model-", end = ".safetensors";
+  if (name == "model.safetensors" || name == "model.safetensors.index.json") return true;
+  if (!name.starts_with(start) || !name.ends_with(end)) return false;
+  name = name.substr(start.size(), name.size() - start.size() - end.size());
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  const std::size_t of = name.find("-of-");
+  return of != std::string_view::npos && is_number(name.substr(0, of)) &&
+         is_number(name.substr(of + 4));
+}
+
 void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpace& space) {
-  std::vector<SafetensorsReader> readers;
-  for (const auto& file : weight_files(folder))
-    readers.emplace_back(file);
-  auto found = collect(readers);
+  const WeightFiles files(folder, config);
   for (const auto& slot : space.slots()) {
-    const auto entry = found.find(slot.name);
-    if (entry == found.end())
-      fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
-                       folder.string(), quote(slot.name), config.n_layer),
-           ErrorKind::usage);
-    load_slot(slot, entry->second, space);
+    const Found& found = files.at(slot.name);
+    read_floats(*found.reader, *found.tensor, element_count(slot.whole()), space.weight_dtype(),
+                [&](std::int64_t first, std::span<std::byte> values) {
+                  space.write_shard(slot, first, values);
+                });
   }
-  if (const auto head = found.find("lm_head.weight"); head != found.end()) {
-    require_tied(head->second, found.at("wte.weight"));
-    found.erase(head);
-  }
-  GPT2 whole(config);
-  std::set<std::string> known;
-  for (const Parameter& parameter : whole.parameters())
-    known.insert(parameter.name);
-  for (const auto& [name, entry] : found)
-    if (!known.contains(name))
-      fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
-                       entry.reader->path().string(), quote(name), config.n_layer),
-           ErrorKind::usage);
+  if (const Found* const head = files.head()) require_tied(*head, files.at("wte.weight"));
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
@@ -22,6 +23,14 @@ namespace sluice {
 /// the tensor: anything missing, unknown, found twice, of another shape, or not finite.
 void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
                   ParameterSpace& space);
+
+/// Refuses what load_weights() would refuse by the names and shapes of the tensors, in its words,
+/// from the files' headers alone: before memory is taken for what a configuration claims.
+void check_weights(const std::filesystem::path& folder, const GPT2Config& config);
+
+/// Whether a file of this name in a model's folder holds weights or says where they are:
+/// model.safetensors, model.safetensors.index.json, model-00001-of-00003.safetensors.
+bool is_weights_file(std::string_view name);
 
 /// Elements [first, ...) of a slot of a layout.
 using ReadSlot =

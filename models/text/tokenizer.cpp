@@ -101,4 +101,18 @@ bool has_tokenizer(const fs::path& directory) {
   return !formats_in(directory).empty();
 }
 
+bool is_tokenizer_file(std::string_view name) {
+  constexpr std::string_view names[] = {"chars.json",
+                                        "bytes.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "encoder.json",
+                                        "vocab.bpe",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json"};
+  return std::ranges::find(names, name) != std::end(names);
+}
+
 }  // namespace sluice

@@ -51,4 +51,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
 /// Whether load_tokenizer() would find files to read.
 bool has_tokenizer(const std::filesystem::path& directory);
 
+/// Whether a file of this name says something of the tokenizer beside it, to this program or to
+/// Hugging Face: beside another tokenizer it would be wrong.
+bool is_tokenizer_file(std::string_view name);
+
 }  // namespace sluice

@@ -309,4 +309,24 @@ TEST_CASE("so many skipped updates in a row end a run, whatever they were skippe
   }
 }
 
+TEST_CASE("a loss that no cross-entropy is ends a run at once, with an applied update too",
+          "[guards][files]") {
+  for (const double loss : {0.0, 3.5, 1e30, -1e-6}) {
+    BadSteps bad(3);
+    CHECK(bad.judge(7, {.loss = loss}) == "");
+    CHECK_NOTHROW(bad.require_good(7));
+  }
+  for (const double loss : {-0.5, -277.0, double(NAN), double(INFINITY), -double(INFINITY)}) {
+    BadSteps bad(3);
+    CHECK_THAT(bad.judge(7, {.loss = loss}), Contains("the loss of step 7 is"));
+    try {
+      bad.require_good(7);
+      FAIL("it went on");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::numerical);
+      CHECK_THAT(error.what(), Contains("step 7") && Contains("nothing was saved"));
+    }
+  }
+}
+
 }  // namespace sluice::test

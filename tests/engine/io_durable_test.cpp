@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,34 +81,104 @@ TEST_CASE("a durable write that fails leaves the old contents alone", "[io][dura
   }
 }
 
-TEST_CASE("what a writer that died has left is removed by the next one", "[io][durable]") {
+/// A temporary's name as the process with this number has it now.
+std::filesystem::path name_of(pid_t pid, const std::filesystem::path& path) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string started;
+  for (int field = 3; field <= 22; ++field)
+    fields >> started;
+  const std::string mine = temporary_name(path).string();
+  return path.string() + ".tmp." + std::to_string(pid) + "." + started +
+         mine.substr(mine.rfind('.'));
+}
+
+TEST_CASE("what a writer that died has left is removed by the next one", "[io][durable][files]") {
   const test::TempDir directory;
   const auto path = directory.path() / "file";
   const pid_t dead = ::fork();
   if (dead == 0) ::_exit(0);
+  siginfo_t ended;
+  ::waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT);
+  const std::string left = name_of(dead, path).string();
   SECTION("and that its parent has asked for") {
     ::waitpid(dead, nullptr, 0);
   }
-  SECTION("and that its parent never asks for") {
-    siginfo_t ended;
-    ::waitid(P_PID, static_cast<id_t>(dead), &ended, WEXITED | WNOWAIT);
-  }
-  // So many that a folder, which has no order, lists one before each name that has to stay.
-  std::string number = std::to_string(dead);
-  for (int zeros = 0; zeros < 32; ++zeros, number.insert(0, 1, '0'))
-    test::write_file(path.string() + ".tmp." + number, "left");
-  // Of a process that lives, of another file, and what only looks alike.
-  const std::vector<std::string> others{"file.tmp." + std::to_string(::getppid()),
-                                        "other.tmp." + std::to_string(dead), "file.tmp.x",
+  SECTION("and that its parent never asks for") {}
+  // Those of processes that had a number before somebody else got it are left too. So many that a
+  // folder, which has no order, lists one before each name that has to stay.
+  const std::string place = left.substr(left.rfind('.')), parent = std::to_string(::getppid());
+  test::write_file(left, "left");
+  for (int before = 1; before < 32; ++before)
+    test::write_file(path.string() + ".tmp." + parent + "." + std::to_string(before) + place,
+                     "left");
+  // Of a process that lives, of another file, of another host, and what only looks alike.
+  const std::string number = std::to_string(dead);
+  const std::vector<std::string> others{name_of(::getppid(), path).filename().string(),
+                                        name_of(dead, path.string() + "2").filename().string(),
+                                        "file.tmp." + number + ".1.00000000",
+                                        "file.tmp." + number,
+                                        "file.tmp." + number + ".1",
+                                        "file.tmp.0" + number + ".1" + place,
+                                        "file.tmp." + number + ".1" + place + ".old",
+                                        "file.tmp." + number + ".old.mine",
+                                        "file.tmp.-1.1" + place,
+                                        "file.tmp." + number + ".1" + place.substr(0, 8),
+                                        "file.tmp.backup",
+                                        "file.tmp.x",
                                         "file.tmp."};
   for (const std::string& name : others)
     test::write_file(directory.path() / name, "stays");
   write_file_durably(path, bytes_of("whole"));
   CHECK(test::read_file(path) == "whole");
-  for (const std::string& name : others)
+  for (const std::string& name : others) {
+    INFO(name);
     CHECK(std::filesystem::exists(directory.path() / name));
+  }
   CHECK(entries_of(directory.path()) == 1 + others.size());
   ::waitpid(dead, nullptr, 0);
+}
+
+TEST_CASE("a temporary's name is told from others, and is one process's alone",
+          "[io][durable][files]") {
+  const std::string mine = temporary_name("a/x.tmp.7").filename().string();
+  CHECK(temporary_of(mine) == "x.tmp.7");
+  CHECK_FALSE(writer_is_gone(mine));
+  CHECK(mine == name_of(::getpid(), "x.tmp.7").string());
+  for (const char* const name :
+       {"x", "x.tmp", "x.tmp.", "x.tmp.1", "x.tmp.1.2", "x.tmp.1.2.0123456", "x.tmp.1.2.012345678",
+        "x.tmp.1.2.0123456g", "x.tmp.1.2.0123ABCD", "x.tmp.01.2.01234567", "x.tmp.1.+2.01234567",
+        "x.tmp.0.2.01234567", "x.tmp.-1.2.01234567", "x.tmp.1.2.01234567.old",
+        "x.tmp.99999999999.2.01234567", ".tmp.1.2.01234567"}) {
+    INFO(name);
+    CHECK(temporary_of(name).empty());
+    CHECK_FALSE(writer_is_gone(name));
+  }
+  CHECK(temporary_of("x.tmp.1.2.01234567") == "x");
+}
+
+TEST_CASE("a temporary is a new file: nothing that was put there is opened or followed",
+          "[io][durable][files]") {
+  const test::TempDir dir;
+  const auto path = dir.path() / "file", victim = dir.path() / "victim";
+  test::write_file(path, "old");
+  test::write_file(victim, "somebody's");
+  const auto planted = temporary_name(path);
+  SECTION("a link to a file") {
+    std::filesystem::create_symlink(victim, planted);
+  }
+  SECTION("a link to nothing yet") {
+    std::filesystem::create_symlink(dir.path() / "new", planted);
+  }
+  SECTION("a file") {
+    std::filesystem::create_hard_link(victim, planted);
+  }
+  CHECK_THAT(error_message([&] { write_file_durably(path, bytes_of("secret")); }),
+             Contains("cannot create " + planted.string()) && Contains("File exists"));
+  CHECK(test::read_file(path) == "old");
+  CHECK(test::read_file(victim) == "somebody's");
+  CHECK_FALSE(std::filesystem::exists(dir.path() / "new"));
 }
 
 TEST_CASE("folders are made with those above them", "[io][durable]") {

@@ -11,16 +11,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Arguments strace(const std::string& log, const std::string& names) {
-  Arguments all;
-  // LeakSanitizer cannot work in a process that is traced.
-  if (const char* options = std::getenv("ASAN_OPTIONS"))
-    all = {"/usr/bin/env", "ASAN_OPTIONS=" + std::string(options) + ":detect_leaks=0"};
-  all.insert(all.end(),
-             {"strace", "-DDD", "-f", "-qq", "-y", "-s", "96", "-o", log, "-e", "trace=" + names});
-  return all;
-}
-
 /// `4</a/b>` and `"/a/b"`; what is given in relation to an open folder is put together.
 std::vector<fs::path> paths_in(const std::string& line) {
   std::vector<fs::path> found;
@@ -46,6 +36,16 @@ std::vector<fs::path> paths_in(const std::string& line) {
 }
 
 }  // namespace
+
+Arguments tracing(const std::string& log, const std::string& names) {
+  Arguments all;
+  // LeakSanitizer cannot work in a process that is traced.
+  if (const char* options = std::getenv("ASAN_OPTIONS"))
+    all = {"/usr/bin/env", "ASAN_OPTIONS=" + std::string(options) + ":detect_leaks=0"};
+  all.insert(all.end(),
+             {"strace", "-DDD", "-f", "-qq", "-y", "-s", "96", "-o", log, "-e", "trace=" + names});
+  return all;
+}
 
 bool have_strace() {
   static const bool works = [] {
@@ -98,7 +98,7 @@ std::vector<Call> traced(const FaultRuns& runs, const std::string& output, const
   for (const auto& name : names)
     all += (all.empty() ? "" : ",") + name;
   const std::string log = runs.at(output + ".strace");
-  const Ended ended = runs.run(output, {.flags = changes, .tracer = strace(log, all)});
+  const Ended ended = runs.run(output, {.flags = changes, .tracer = tracing(log, all)});
   INFO(ended.err);
   REQUIRE(ended.exit_code == 0);
   auto calls = parse_trace(read_file(log));
@@ -108,7 +108,7 @@ std::vector<Call> traced(const FaultRuns& runs, const std::string& output, const
 }
 
 Arguments injecting(const std::string& name, const std::string& what) {
-  Arguments all = strace("/dev/null", name);
+  Arguments all = tracing("/dev/null", name);
   all.insert(all.end(), {"-e", "inject=" + name + ":" + what});
   return all;
 }

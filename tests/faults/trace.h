@@ -34,6 +34,9 @@ std::vector<Call> parse_trace(const std::string& text);
 std::vector<Call> traced(const FaultRuns& runs, const std::string& output, const Arguments& names,
                          const Flags& changes = {});
 
+/// What to put before the program, so that strace writes its calls with these names, "a,b", to a
+/// file.
+Arguments tracing(const std::string& log, const std::string& names);
 /// What to put before the program, so that strace does this to the calls of a name: `what` is as in
 /// its option inject, such as "signal=KILL".
 Arguments injecting(const std::string& name, const std::string& what);
