@@ -94,7 +94,12 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
 ReplacedFolder::ReplacedFolder(const fs::path& target, std::string key,
                                std::function<bool(std::string_view)> ours)
     : target_(named(target)), key_(std::move(key)), ours_(std::move(ours)) {
-  create_directories_durably(directory_of(target_));
+  try {
+    create_directories_durably(directory_of(target_));
+  } catch (const Error&) {
+    create_directories_durably(target_);  // the message is to name what was asked for
+    throw;
+  }
   std::vector<std::string> later;  // it is told by publish(), unless it has gone by then
   empty_left_behind(directory_of(target_), target_.filename().string(), later);
   std::error_code none;
