@@ -19,7 +19,7 @@ std::string step_name(std::int64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
-fs::path temporary_of(const fs::path& checkpoint, std::string_view ending = "") {
+fs::path temporary_for(const fs::path& checkpoint, std::string_view ending = "") {
   return checkpoint.string() + fmt::format(".tmp.{}{}", getpid(), ending);
 }
 
@@ -30,18 +30,6 @@ fs::path place_of(const fs::path& temporary, bool removed_ones) {
   const std::string text = temporary.filename().string();
   if (!std::regex_match(text, parts, name) || (parts[2].matched && !removed_ones)) return {};
   return temporary.parent_path() / parts[1].str();
-}
-
-bool is_whole(const fs::path& temporary, const fs::path& place, std::int64_t newest) {
-  if (!fs::exists(temporary / "state.json")) return false;  // it is written last
-  try {
-    const CheckpointManifest manifest = read_manifest(temporary);
-    if (manifest.lineage.save() <= newest || manifest.step != step_in_name(place)) return false;
-    verify_files(temporary, manifest);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 std::vector<fs::path> entries_of(const fs::path& folder) {
@@ -76,7 +64,8 @@ fs::path folder_of(const fs::path& checkpoint) {
 fs::path set_aside(const fs::path& checkpoint) {
   const fs::path folder = checkpoint.parent_path() / "set-aside";
   create_directories_durably(folder);
-  const std::string name = checkpoint.filename().string();
+  const fs::path place = place_of(checkpoint, false);
+  const std::string name = (place.empty() ? checkpoint : place).filename().string();
   fs::path to = folder / name;
   for (int number = 2; fs::exists(fs::symlink_status(to)); ++number)
     to = folder / fmt::format("{}-{}", name, number);
@@ -85,7 +74,7 @@ fs::path set_aside(const fs::path& checkpoint) {
 }
 
 void remove_checkpoint(const fs::path& checkpoint) {
-  const fs::path unnamed = temporary_of(checkpoint, ".old");
+  const fs::path unnamed = temporary_for(checkpoint, ".old");
   rename_durably(checkpoint, unnamed);
   std::error_code error;
   do {
@@ -95,21 +84,36 @@ void remove_checkpoint(const fs::path& checkpoint) {
   if (error) fail(fmt::format("cannot remove {}: {}", unnamed.string(), error.message()));
 }
 
-void adopt_temporaries(const fs::path& folder) {
-  for (const fs::path& entry : entries_of(folder)) {
-    const fs::path place = place_of(entry, false);
-    if (place.empty() || fs::exists(fs::symlink_status(place))) continue;
-    if (is_whole(entry, place, CheckpointHistory(folder).last_save())) rename_durably(entry, place);
+fs::path place_of_unnamed(const fs::path& temporary) {
+  const fs::path place = place_of(temporary, false);
+  if (place.empty() || fs::exists(fs::symlink_status(place))) return {};
+  if (!fs::exists(temporary / "state.json")) return {};  // it is written last
+  try {
+    const CheckpointManifest manifest = read_manifest(temporary);
+    if (manifest.step != step_in_name(place)) return {};
+    verify_files(temporary, manifest);
+    return place;
+  } catch (const Error&) {
+    return {};
   }
+}
+
+fs::path named(const fs::path& checkpoint) {
+  const fs::path place = place_of(checkpoint, false);
+  if (place.empty() || fs::exists(fs::symlink_status(place))) return checkpoint;
+  rename_durably(checkpoint, place);
+  return place;
 }
 
 void remove_temporaries(const fs::path& folder) {
   for (const fs::path& entry : entries_of(folder))
-    if (!place_of(entry, true).empty()) fs::remove_all(entry);
+    if (!place_of(entry, true).empty() ||
+        temporary_of(entry.filename().string()) == CheckpointHistory::point_file)
+      fs::remove_all(entry);
 }
 
 NewCheckpoint::NewCheckpoint(const fs::path& folder, std::int64_t step)
-    : path_(checkpoint_path(folder, step)), temporary_(temporary_of(path_)) {
+    : path_(checkpoint_path(folder, step)), temporary_(temporary_for(path_)) {
   create_directories_durably(folder);
   fs::remove_all(temporary_);
   if (!fs::create_directory(temporary_))

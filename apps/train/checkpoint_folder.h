@@ -26,9 +26,12 @@ std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 /// Removes a checkpoint: its name first, so that it is never there in part.
 void remove_checkpoint(const std::filesystem::path& checkpoint);
 
-/// Gives a checkpoint its name that is whole, newer than all others, and whose writer was killed
-/// before it could do so. Only for who holds the lock of the run.
-void adopt_temporaries(const std::filesystem::path& folder);
+/// Where a checkpoint belongs that is whole but for its name, since its writer was killed before it
+/// could rename it; empty: this is none, or there is one of that name. For who holds the lock of
+/// the run: a writer may be about to rename it.
+std::filesystem::path place_of_unnamed(const std::filesystem::path& temporary);
+/// Gives it its name, and returns that; what is no such temporary stays as it is.
+std::filesystem::path named(const std::filesystem::path& checkpoint);
 /// Removes the temporaries that writers which were killed have left, and nothing else. Only for who
 /// holds the lock of the run.
 void remove_temporaries(const std::filesystem::path& folder);

@@ -17,8 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* point_file = "resume.json";
-
 std::optional<CheckpointManifest> manifest_of(const fs::path& checkpoint) {
   try {
     return read_manifest(checkpoint);
@@ -28,14 +26,16 @@ std::optional<CheckpointManifest> manifest_of(const fs::path& checkpoint) {
 }
 
 std::optional<ResumePoint> read_point(const fs::path& folder) {
-  const fs::path file = folder / point_file;
+  const fs::path file = folder / CheckpointHistory::point_file;
   if (!fs::exists(file)) return {};
   try {
     const Json json = read_json_file(file, 1 << 16);
     constexpr std::int64_t most = std::int64_t{1} << 62;
     return ResumePoint{.checkpoint = folder / json.at("checkpoint").get<std::string>(),
+                       .named = json.at("named").get<bool>(),
                        .skip_batches = whole_number(json.at("skip_batches"), 0, most, file),
-                       .saves = whole_number(json.at("saves"), 0, most, file)};
+                       .saves = whole_number(json.at("saves"), 0, most, file),
+                       .keep = whole_number(json.at("keep"), 0, most, file)};
   } catch (const std::exception&) {
     fail(
         fmt::format("{} is damaged: it does not say which checkpoint the run was to go on from; "
@@ -44,23 +44,20 @@ std::optional<ResumePoint> read_point(const fs::path& folder) {
   }
 }
 
-/// Of what was set aside, too.
-std::int64_t highest_save(const fs::path& folder) {
-  std::int64_t highest = 0;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none))
-    if (const auto manifest = manifest_of(entry.path()))
-      highest = std::max(highest, manifest->lineage.save());
-  return highest;
-}
-
 }  // namespace
 
-CheckpointHistory::CheckpointHistory(const fs::path& folder) : folder_(folder) {
+CheckpointHistory::CheckpointHistory(const fs::path& folder, bool with_unnamed) : folder_(folder) {
   std::error_code none;
+  std::vector<Entry> unnamed;
   for (const auto& entry : fs::directory_iterator(folder, none)) {
+    if (!entry.is_directory()) continue;
+    if (const fs::path place = with_unnamed ? place_of_unnamed(entry.path()) : fs::path();
+        !place.empty())
+      unnamed.push_back({.path = entry.path(),
+                         .step = *step_in_name(place),
+                         .manifest = manifest_of(entry.path())});
     const auto step = step_in_name(entry.path());
-    if (!step || !entry.is_directory()) continue;
+    if (!step) continue;
     Entry found{.path = entry.path(), .step = *step, .manifest = manifest_of(entry.path())};
     if (found.manifest && found.manifest->step != *step)
       misnamed_.push_back(
@@ -83,25 +80,50 @@ CheckpointHistory::CheckpointHistory(const fs::path& folder) : folder_(folder) {
   for (auto& [save, entry] : order)
     entries_.push_back(std::move(entry));
   if (!order.empty()) last_save_ = order.back().first;
-  last_save_ = std::max(last_save_, highest_save(folder / "set-aside"));
+  for (Entry& entry : unnamed) {
+    if (entry.manifest->lineage.save() <= last_save_) continue;
+    last_save_ = entry.manifest->lineage.save();
+    entries_.push_back(std::move(entry));
+  }
+  // What was set aside counts too.
+  const auto saved = [&](const CheckpointManifest& manifest) {
+    if (manifest.lineage.save() < last_save_ || manifest.keep == 0) return;
+    last_save_ = manifest.lineage.save();
+    keep_ = manifest.keep;
+  };
+  for (const Entry& entry : entries_)
+    if (entry.manifest) saved(*entry.manifest);
+  for (const auto& entry : fs::directory_iterator(folder / "set-aside", none))
+    if (const auto manifest = manifest_of(entry.path())) saved(*manifest);
   try {
-    if (const auto point = read_point(folder)) last_save_ = std::max(last_save_, point->saves);
+    if (const auto point = read_point(folder); point && point->saves >= last_save_) {
+      last_save_ = point->saves;
+      keep_ = point->keep;
+    }
   } catch (const Error&) {  // resume_point() tells of it, where it is needed
   }
 }
 
 std::optional<ResumePoint> CheckpointHistory::resume_point() const {
-  auto point = read_point(folder_);
-  const auto since = [&](const Entry& entry) {
-    return entry.manifest && entry.manifest->lineage.save() > point->saves;
-  };
-  if (!point || std::ranges::any_of(entries_, since)) return {};
-  return point;
+  return read_point(folder_);
+}
+
+std::vector<ResumePoint> CheckpointHistory::candidates() const {
+  const auto point = resume_point();
+  const auto step = point ? step_in_name(point->checkpoint) : std::nullopt;
+  std::vector<ResumePoint> found;
+  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+    const bool since = !point || (entry->manifest ? entry->manifest->lineage.save() > point->saves
+                                                  : entry->step > step.value_or(0));
+    if (since) found.push_back({.checkpoint = entry->path});
+  }
+  if (point && fs::is_directory(point->checkpoint)) found.push_back(*point);
+  return found;
 }
 
 fs::path CheckpointHistory::newest() const {
-  if (const auto point = resume_point()) return point->checkpoint;
-  return entries_.empty() ? fs::path() : entries_.back().path;
+  const auto all = candidates();
+  return all.empty() ? fs::path() : all.front().checkpoint;
 }
 
 std::vector<CheckpointHistory::Entry> CheckpointHistory::ancestors(
@@ -140,18 +162,18 @@ void record(const ResumePoint& point, const fs::path& folder) {
   // Relative where it can be, so that the run's folder may be moved.
   const bool here = fs::equivalent(folder_of(point.checkpoint), folder);
   const fs::path whole = fs::canonical(point.checkpoint);
-  const std::string text =
-      Json{
-          {"checkpoint", (here ? whole.lexically_relative(fs::canonical(folder)) : whole).string()},
-          {"skip_batches", point.skip_batches},
-          {"saves", point.saves}}
-          .dump() +
-      "\n";
-  write_file_durably(folder / point_file, std::as_bytes(std::span(text)));
+  const fs::path path = here ? whole.lexically_relative(fs::canonical(folder)) : whole;
+  const Json json{{"checkpoint", path.string()},
+                  {"named", point.named},
+                  {"skip_batches", point.skip_batches},
+                  {"saves", point.saves},
+                  {"keep", point.keep}};
+  const std::string text = json.dump() + "\n";
+  write_file_durably(folder / CheckpointHistory::point_file, std::as_bytes(std::span(text)));
 }
 
 void forget_resume_point(const fs::path& folder) {
-  if (fs::remove(folder / point_file)) sync_directory(folder);
+  if (fs::remove(folder / CheckpointHistory::point_file)) sync_directory(folder);
 }
 
 void remove_old_checkpoints(const fs::path& saved, std::int64_t keep) {

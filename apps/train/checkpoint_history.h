@@ -15,8 +15,10 @@ namespace sluice {
 /// from there, and not from a checkpoint that was given up.
 struct ResumePoint {
   std::filesystem::path checkpoint{};
+  bool named = false;  ///< by --resume
   std::int64_t skip_batches = 0;
   std::int64_t saves = 0;  ///< of the folder, when it was chosen
+  std::int64_t keep = 0;   ///< --keep of the run that chose it
 };
 
 /// The checkpoints of a run's folder in the order in which they were saved, which their manifests
@@ -29,8 +31,12 @@ class CheckpointHistory {
     std::optional<CheckpointManifest> manifest{};  ///< none: it is damaged
   };
 
-  /// Reads every state.json of `folder`, which may be missing.
-  explicit CheckpointHistory(const std::filesystem::path& folder);
+  static constexpr const char* point_file = "resume.json";
+
+  /// Reads every state.json of `folder`, which may be missing. Who holds the lock of the run may
+  /// ask for a whole checkpoint without its name (place_of_unnamed) that is newer than all others
+  /// too.
+  explicit CheckpointHistory(const std::filesystem::path& folder, bool with_unnamed = false);
 
   /// Oldest first. A damaged one stands behind those of lower steps.
   const std::vector<Entry>& entries() const { return entries_; }
@@ -38,9 +44,15 @@ class CheckpointHistory {
   const std::vector<std::string>& misnamed() const { return misnamed_; }
   /// The highest number of a save, those that were set aside included.
   std::int64_t last_save() const { return last_save_; }
-  /// While nothing has been saved since. Throws Error (runtime) where resume.json is damaged.
+  /// --keep of the run that saved there last, or has written resume.json since; 0: not recorded.
+  std::int64_t keep() const { return keep_; }
+  /// What resume.json says. Throws Error (runtime) where it is damaged.
   std::optional<ResumePoint> resume_point() const;
-  /// What the run goes on from unless it is told otherwise; empty: nothing.
+  /// What the run goes on from unless it is told otherwise, the newest first: each stands in for a
+  /// damaged one before it. After what was saved since resume.json was written comes what that
+  /// says.
+  std::vector<ResumePoint> candidates() const;
+  /// The first of them; empty: nothing.
   std::filesystem::path newest() const;
   /// Those that `checkpoint` descends from.
   std::vector<Entry> ancestors(const CheckpointManifest& checkpoint) const;
@@ -52,7 +64,7 @@ class CheckpointHistory {
   std::filesystem::path folder_;
   std::vector<Entry> entries_;
   std::vector<std::string> misnamed_;
-  std::int64_t last_save_ = 0;
+  std::int64_t last_save_ = 0, keep_ = 0;
 };
 
 /// The paths of its entries.

@@ -16,8 +16,8 @@ bool Lineage::named(std::int64_t save) const {
   return std::ranges::find(named_, save) != named_.end();
 }
 
-void Lineage::name_last() {
-  if (save() > 0 && !named(save())) named_.push_back(save());
+void Lineage::name(std::int64_t save) {
+  if (holds(save) && !named(save)) named_.push_back(save);
 }
 
 void Lineage::add(std::int64_t save) {

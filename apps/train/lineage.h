@@ -24,8 +24,8 @@ class Lineage {
   bool holds(std::int64_t save) const;
   /// Whether --resume PATH has named that save.
   bool named(std::int64_t save) const;
-  /// The last save has been named.
-  void name_last();
+  /// Notes that it has named that save, if it is one of these.
+  void name(std::int64_t save);
   /// Adds the next save.
   void add(std::int64_t save);
 

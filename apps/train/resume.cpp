@@ -61,18 +61,21 @@ std::string no_checkpoint(const fs::path& given) {
 
 /// What the first rank has found to try, in this order.
 struct Search {
-  std::vector<std::string> candidates{}, warnings{};
-  bool exact = false;  ///< somebody has named the checkpoint
-  std::int64_t skip_batches = 0;
+  std::vector<ResumePoint> candidates{};
+  std::vector<std::string> warnings{};
 };
 
 Search shared(const Search& mine, Job& job) {
-  const auto text = nlohmann::json{mine.candidates, mine.warnings, mine.exact, mine.skip_batches};
+  nlohmann::json text{{"candidates", nlohmann::json::array()}, {"warnings", mine.warnings}};
+  for (const ResumePoint& one : mine.candidates)
+    text["candidates"].push_back({one.checkpoint.string(), one.named, one.skip_batches});
   const auto all = nlohmann::json::parse(job.control().share_text(text.dump(), 0, "checkpoints"));
-  return {.candidates = all.at(0),
-          .warnings = all.at(1),
-          .exact = all.at(2),
-          .skip_batches = all.at(3)};
+  Search search{.warnings = all.at("warnings")};
+  for (const auto& one : all.at("candidates"))
+    search.candidates.push_back({.checkpoint = one.at(0).get<std::string>(),
+                                 .named = one.at(1),
+                                 .skip_batches = one.at(2)});
+  return search;
 }
 
 bool is_folder_of(const fs::path& run, const fs::path& folder) {
@@ -91,24 +94,17 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
   const fs::path run = resumed_run(o);
   if (o.resume != "auto" && run.empty()) {
     if (!is_checkpoint(o.resume)) fail(no_checkpoint(o.resume), ErrorKind::usage);
-    return {.candidates = {o.resume}, .exact = true};
+    return {.candidates = {{.checkpoint = o.resume, .named = true}}};
   }
   const fs::path folder = (run.empty() ? output : run) / "checkpoints";
-  if (is_folder_of(output, folder)) adopt_temporaries(folder);
-  const CheckpointHistory history(folder);
-  Search search{.warnings = history.misnamed(),
-                .exact = !run.empty() && !is_folder_of(output, folder)};
-  if (const auto point = history.resume_point()) {
-    if (!is_checkpoint(point->checkpoint))
-      fail(fmt::format("{} was to go on from {}, which is not there any more; give --resume PATH",
-                       folder.parent_path().string(), point->checkpoint.string()));
-    search.candidates = {point->checkpoint.string()};
-    search.exact = true;
-    search.skip_batches = point->skip_batches;
-    return search;
-  }
-  for (const auto& entry : history.entries())
-    search.candidates.insert(search.candidates.begin(), entry.path.string());
+  const bool own = is_folder_of(output, folder);
+  const CheckpointHistory history(folder, own);
+  Search search{.candidates = history.candidates(), .warnings = history.misnamed()};
+  for (ResumePoint& candidate : search.candidates)
+    candidate.named |= !own;
+  if (const auto point = history.resume_point(); point && search.candidates.empty())
+    fail(fmt::format("{} was to go on from {}, which is not there any more; give --resume PATH",
+                     folder.parent_path().string(), point->checkpoint.string()));
   if (!run.empty() && search.candidates.empty())
     fail(fmt::format("--resume {}: the run has saved no checkpoint in {}; leave --resume out to "
                      "begin anew, and give --save-every for checkpoints on the way",
@@ -117,24 +113,23 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
   return search;
 }
 
-/// --keep of the run that saved last in the folder, else of that which is gone on from.
-std::int64_t recorded_keep(const CheckpointHistory& history, const CheckpointManifest& found) {
-  for (auto entry = history.entries().rbegin(); entry != history.entries().rend(); ++entry)
-    if (entry->manifest && entry->manifest->keep > 0) return entry->manifest->keep;
-  return found.keep > 0 ? found.keep : 2;
-}
-
 /// What going on from what was found means for the run's folder.
-void decide_folder(const TrainOptions& o, const fs::path& output, bool exact, Resumption& found) {
-  const fs::path folder = output / "checkpoints";
-  const CheckpointHistory history(folder);
+void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Resumption& found) {
+  const CheckpointHistory history(output / "checkpoints", true);
   found.saves.last = history.last_save();
-  found.keep = o.keep.value_or(recorded_keep(history, found.manifest));
+  const std::int64_t before = history.keep() > 0 ? history.keep() : found.manifest.keep;
+  found.keep = o.keep.value_or(before > 0 ? before : 2);
   if (found.checkpoint.empty()) return;
   const bool own = is_folder_of(output, folder_of(found.checkpoint));
   if (own) {
     found.saves.lineage = found.manifest.lineage;
-    if (exact) found.saves.lineage.name_last();
+    Lineage& lineage = found.saves.lineage;
+    if (named) lineage.name(lineage.save());
+    // Also what a start had named that saved nothing.
+    if (const auto point = history.resume_point(); point && point->named)
+      for (const auto& entry : history.entries())
+        if (entry.manifest && entry.path.filename() == point->checkpoint.filename())
+          lineage.name(entry.manifest->lineage.save());
   }
   std::set<fs::path> ancestors;
   if (own)
@@ -147,10 +142,12 @@ void decide_folder(const TrainOptions& o, const fs::path& output, bool exact, Re
                        (own && !entry.manifest && entry.step < found.manifest.step);
     if (!stays) found.given_up.push_back(entry.path);
   }
-  if (exact || found.skip_batches > 0)
+  if (named || found.skip_batches > 0)
     found.point = {.checkpoint = found.checkpoint,
+                   .named = named,
                    .skip_batches = found.skip_batches,
-                   .saves = history.last_save()};
+                   .saves = history.last_save(),
+                   .keep = found.keep};
 }
 
 }  // namespace
@@ -182,29 +179,36 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
   const Search search = shared(job.rank() == 0 ? search_for(o, output) : Search(), job);
   for (const std::string& warning : search.warnings)
     found.warn(warning);
-  for (std::size_t i = 0; i < search.candidates.size(); ++i) {
-    const std::string damage = damage_of(search.candidates[i], found.manifest, job);
+  ResumePoint taken;
+  for (std::size_t i = 0; i < search.candidates.size() && found.checkpoint.empty(); ++i) {
+    taken = search.candidates[i];
+    const std::string damage = damage_of(taken.checkpoint, found.manifest, job);
     if (damage.empty()) {
-      found.checkpoint = search.candidates[i];
-      break;
+      found.checkpoint = taken.checkpoint;
+    } else if (i + 1 == search.candidates.size()) {
+      fail(damage);
+    } else {  // it must not cost the run while an older one is whole
+      found.warn(damage);
+      say_always(fmt::format("             falling back to {}\n",
+                             search.candidates[i + 1].checkpoint.string()));
     }
-    // A damaged checkpoint must not cost the run while an older one is whole.
-    if (i + 1 == search.candidates.size()) fail(damage);
-    found.warn(damage);
-    say_always(fmt::format("             falling back to {}\n", search.candidates[i + 1]));
   }
-  found.skip_batches = o.skip_batches > 0 ? o.skip_batches : search.skip_batches;
-  if (job.rank() == 0) decide_folder(o, output, search.exact, found);
+  found.skip_batches = o.skip_batches > 0 ? o.skip_batches : taken.skip_batches;
+  if (job.rank() == 0) decide_folder(o, output, taken.named, found);
   return found;
 }
 
 void take_up(Resumption& found, const fs::path& output) {
   const fs::path folder = output / "checkpoints";
-  // First, so that a run that is killed in between does not go on from what it gives up.
-  if (found.point)
+  if (!found.checkpoint.empty() && is_folder_of(output, folder_of(found.checkpoint)))
+    found.checkpoint = named(found.checkpoint);
+  // Before anything is set aside, so that a run that is killed in between does not go on from it.
+  if (found.point) {
+    found.point->checkpoint = found.checkpoint;
     record(*found.point, folder);
-  else if (found.checkpoint.empty())
+  } else if (found.checkpoint.empty()) {
     forget_resume_point(folder);
+  }
   for (const fs::path& checkpoint : found.given_up) {
     found.warnings.push_back(fmt::format("{} is not what this run goes on from; it is kept as {}",
                                          checkpoint.string(), set_aside(checkpoint).string()));

@@ -217,6 +217,74 @@ TEST_CASE("a whole checkpoint whose writer was killed before its last rename is 
         }) == 20);
 }
 
+TEST_CASE("a whole checkpoint without its name is never lost, and a refused start leaves it",
+          "[files]") {
+  const Runs runs;
+  runs.twenty("out");
+  const std::string bytes = read_file(runs.step("out", 20) + "/weights.safetensors");
+  const auto unnamed = runs.folder("out") / "step-00000020.tmp.4711";
+  fs::rename(runs.step("out", 20), unnamed);
+  write_file(runs.folder("out") / "resume.json.tmp.4711.12.0123abcd", "{");
+  write_file(runs.folder("out") / "resume.json.tmp.mine", "{");
+  CHECK(run_program("train_gpt2", runs.flags("out", "--steps 21 --seed 7")).exit_code == 2);
+  CHECK(fs::exists(unnamed));
+  runs.run("out", "--steps 5 --no-save --resume " + runs.step("out", 5));
+  CHECK(read_file(runs.folder("out") / "set-aside/step-00000020/weights.safetensors") == bytes);
+  CHECK(runs.names(runs.folder("out")) ==
+        Names{"set-aside", "resume.json", "resume.json.tmp.mine", "step-00000005"});
+}
+
+TEST_CASE("what was decided is not lost with the checkpoint that was saved after it", "[files]") {
+  const Runs runs;
+  runs.twenty("base");
+  for (const std::string file : {"weights.safetensors", "state.json"}) {
+    CAPTURE(file);
+    runs.copy("base", file);
+    runs.run(file, "--steps 11 --skip-batches 3 --resume " + runs.step(file, 10));
+    fs::resize_file(fs::path(runs.step(file, 11)) / file, 100);
+    CHECK_THAT(runs.run(file, "--steps 12"), Contains("falling back to " + runs.step(file, 10)));
+    CHECK(runs.start(file).at("step") == 10);
+    CHECK(runs.start(file).at("skipped_batches") == 3);
+  }
+  // Of another folder, too.
+  runs.run("other", "--steps 11 --skip-batches 3 --resume " + runs.step("base", 10));
+  fs::remove(fs::path(runs.step("other", 11)) / "optimizer.safetensors");
+  runs.run("other", "--steps 12");
+  CHECK(runs.start("other").at("step") == 10);
+  CHECK(runs.start("other").at("skipped_batches") == 3);
+}
+
+TEST_CASE("batches left out of the newest checkpoint do not pin it", "[files]") {
+  const Runs runs;
+  runs.twenty("out");
+  runs.run("out", "--steps 21 --no-save --skip-batches 2");
+  runs.run("out", "--steps 21 --no-save");
+  CHECK(runs.start("out").at("skipped_batches") == 2);
+  runs.run("out", "--steps 23 --save-every 1 --keep 2");
+  CHECK(runs.start("out").at("skipped_batches") == 2);
+  CHECK(runs.names(runs.folder("out")) == Names{"resume.json", "step-00000022", "step-00000023"});
+}
+
+TEST_CASE("what a start has decided holds for the starts after it", "[files]") {
+  const Runs runs;
+  runs.run("out", "--steps 4 --save-every 1 --keep 2");
+  runs.run("out", "--steps 10 --save-every 1 --keep 9");
+  // The last save has said 9, and is set aside.
+  const std::string fourth = "--steps 7 --resume " + runs.step("out", 4);
+  for (const std::string& flags : {fourth + " --no-save", std::string("--steps 7 --no-save")}) {
+    runs.run("out", flags);
+    CHECK(runs.start("out").at("step") == 4);
+    CHECK(runs.start("out").at("options").at("keep") == 9);
+  }
+  // What was named before a start that saved nothing is kept for the same command.
+  const auto tenth = runs.folder("out") / "set-aside/step-00000010";
+  runs.run("out", "--steps 13 --save-every 1 --keep 1 --resume " + tenth.string());
+  CHECK(runs.names(runs.folder("out")) ==
+        Names{"set-aside", "resume.json", "step-00000004", "step-00000013"});
+  runs.run("out", fourth);
+  CHECK(runs.start("out").at("step") == 4);
+}
+
 TEST_CASE("a checkpoint of another run takes the place of a run's own", "[files]") {
   const Runs runs;
   runs.twenty("first");
@@ -251,13 +319,14 @@ TEST_CASE("a damaged checkpoint that is passed over is kept", "[files]") {
 
 TEST_CASE("lineages", "[files]") {
   Lineage lineage;
-  lineage.name_last();
+  lineage.name(0);
   CHECK(lineage.save() == 0);
   CHECK(lineage.to_json().dump() == R"({"named":[],"saves":[]})");
   for (const std::int64_t save : {1, 2, 6, 7}) {
     lineage.add(save);
-    if (save % 6 == 0) lineage.name_last();
   }
+  for (const std::int64_t save : {6, 6, 4, 9})
+    lineage.name(save);
   CHECK(lineage.to_json().dump() == R"({"named":[6],"saves":[[1,2],[6,7]]})");
   CHECK(lineage.save() == 7);
   std::string held, named;
