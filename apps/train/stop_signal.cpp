@@ -109,9 +109,8 @@ void receive(const Named& signal) {
 extern "C" void lost_memory(int) {
   constexpr std::string_view sentence =
       "error: memory is gone that a file or a file system in memory stands for: a file was cut "
-      "while "
-      "it was in use, or /dev/shm, which ranks share, is full, or a device failed\n";
-  if (::write(STDERR_FILENO, sentence.data(), sentence.size()) < 0) _exit(1);
+      "while it was in use, or /dev/shm, which ranks share, is full, or a device failed\n";
+  [[maybe_unused]] const auto told = ::write(STDERR_FILENO, sentence.data(), sentence.size());
   _exit(1);
 }
 
