@@ -87,6 +87,7 @@ CheckpointHistory::CheckpointHistory(const fs::path& folder, bool with_unnamed) 
   }
   // What was set aside counts too.
   const auto saved = [&](const CheckpointManifest& manifest) {
+    named_.insert(manifest.lineage.named().begin(), manifest.lineage.named().end());
     if (manifest.lineage.save() < last_save_ || manifest.keep == 0) return;
     last_save_ = manifest.lineage.save();
     keep_ = manifest.keep;
@@ -143,9 +144,8 @@ std::vector<CheckpointHistory::Entry> CheckpointHistory::ancestors(
 std::vector<CheckpointHistory::Entry> CheckpointHistory::removable(
     const CheckpointManifest& checkpoint) const {
   auto found = ancestors(checkpoint);
-  std::erase_if(found, [&](const Entry& entry) {
-    return checkpoint.lineage.named(entry.manifest->lineage.save());
-  });
+  std::erase_if(
+      found, [&](const Entry& entry) { return named_.contains(entry.manifest->lineage.save()); });
   return found;
 }
 
@@ -173,7 +173,8 @@ void record(const ResumePoint& point, const fs::path& folder) {
 }
 
 void forget_resume_point(const fs::path& folder) {
-  if (fs::remove(folder / CheckpointHistory::point_file)) sync_directory(folder);
+  std::error_code none;  // where even the folder is none, the first save tells of it
+  if (fs::remove(folder / CheckpointHistory::point_file, none)) sync_directory(folder);
 }
 
 void remove_old_checkpoints(const fs::path& saved, std::int64_t keep) {

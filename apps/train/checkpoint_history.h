@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ class CheckpointHistory {
   std::vector<Entry> entries_;
   std::vector<std::string> misnamed_;
   std::int64_t last_save_ = 0, keep_ = 0;
+  std::set<std::int64_t> named_;  ///< saves that --resume PATH has named, whatever came of it
 };
 
 /// The paths of its entries.

@@ -24,6 +24,7 @@ class Lineage {
   bool holds(std::int64_t save) const;
   /// Whether --resume PATH has named that save.
   bool named(std::int64_t save) const;
+  const std::vector<std::int64_t>& named() const { return named_; }
   /// Notes that it has named that save, if it is one of these.
   void name(std::int64_t save);
   /// Adds the next save.

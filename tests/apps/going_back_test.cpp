@@ -265,6 +265,17 @@ TEST_CASE("batches left out of the newest checkpoint do not pin it", "[files]") 
   CHECK(runs.names(runs.folder("out")) == Names{"resume.json", "step-00000022", "step-00000023"});
 }
 
+TEST_CASE("what --resume has named stays, also where the run goes on from another branch",
+          "[files]") {
+  const Runs runs;
+  runs.run("out", "--steps 5 --save-every 2");
+  runs.run("out", "--steps 7 --keep 2 --save-every 1 --resume " + runs.step("out", 4));
+  const auto fifth = runs.folder("out") / "set-aside/step-00000005";
+  runs.run("out", "--steps 8 --keep 1 --save-every 1 --resume " + fifth.string());
+  CHECK(runs.names(runs.folder("out")) ==
+        Names{"set-aside", "resume.json", "step-00000004", "step-00000008"});
+}
+
 TEST_CASE("what a start has decided holds for the starts after it", "[files]") {
   const Runs runs;
   runs.run("out", "--steps 4 --save-every 1 --keep 2");
