@@ -143,9 +143,12 @@ std::vector<CheckpointHistory::Entry> CheckpointHistory::ancestors(
 
 std::vector<CheckpointHistory::Entry> CheckpointHistory::removable(
     const CheckpointManifest& checkpoint) const {
+  // The name that a start has just given is in no manifest of the folder yet.
+  std::set<std::int64_t> named = named_;
+  named.insert(checkpoint.lineage.named().begin(), checkpoint.lineage.named().end());
   auto found = ancestors(checkpoint);
-  std::erase_if(
-      found, [&](const Entry& entry) { return named_.contains(entry.manifest->lineage.save()); });
+  std::erase_if(found,
+                [&](const Entry& entry) { return named.contains(entry.manifest->lineage.save()); });
   return found;
 }
 
