@@ -13,6 +13,7 @@ namespace sluice::test {
 struct Form {
   bool full = false;       ///< the long form
   std::uint64_t seed = 1;  ///< of everything that is drawn
+  int round = -1;          ///< of the random walk this sequence alone; -1: all
 };
 
 /// Set once, by main.

@@ -8,7 +8,8 @@ int main(int argc, char** argv) {
   using namespace Catch::clara;
   sluice::test::Form& form = sluice::test::form();
   session.cli(session.cli() | Opt(form.full)["--long"]("every call and many rounds, with a table") |
-              Opt(form.seed, "number")["--seed"]("of what is drawn"));
+              Opt(form.seed, "number")["--seed"]("of what is drawn") |
+              Opt(form.round, "number")["--round"]("this sequence of the random walk alone"));
   const int wrong = session.applyCommandLine(argc, argv);
   return wrong != 0 ? wrong : session.run();
 }
