@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
-#include <sstream>
 
 #include "apps/train/command_line.h"
 #include "apps/train/dataset.h"
@@ -13,6 +12,7 @@
 #include "apps/train/model_folder.h"
 #include "apps/train/run_program.h"
 #include "apps/train/terminal.h"
+#include "apps/train/token_ids.h"
 #include "engine/io/printable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
@@ -50,28 +50,6 @@ void declare(CommandLine& line, Options& o) {
   line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
-}
-
-std::vector<std::int32_t> parse_ids(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::int32_t> ids;
-  std::string word;
-  while (stream >> word) {
-    std::size_t used = 0;
-    int id = -1;
-    try {
-      id = std::stoi(word, &used);
-    } catch (const std::exception&) {
-      used = 0;
-    }
-    if (used != word.size())
-      fail(fmt::format("--tokens: '{}' is not a token id; write numbers, \"1 2 3\", or give text "
-                       "as --prompt",
-                       word),
-           ErrorKind::usage);
-    ids.push_back(id);
-  }
-  return ids;
 }
 
 std::string read_prompt(const std::string& prompt) {
@@ -140,7 +118,7 @@ int run(const Options& o) {
                                      .seed = o.seed},
                         .use_cache = !o.no_cache};
   if (!o.tokens.empty()) {
-    const auto ids = parse_ids(o.tokens);
+    const auto ids = parse_token_ids(o.tokens);
     if (ids.empty()) fail("--tokens holds no token id", ErrorKind::usage);
     for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed)
       fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));

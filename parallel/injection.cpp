@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -23,7 +24,7 @@ constexpr std::array<std::string_view, 12> kinds{"stop",     "exit",  "kill",   
                                                  "mismatch", "count", "type",   "slow"};
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
-  fail(fmt::format("--inject {}: {}; give rank=R,op=N,kind=K with K one of {}", text, why,
+  fail(fmt::format("--inject {}: {}; give rank=R,op=N,kind=K with K one of {}", excerpt(text), why,
                    fmt::join(kinds, ", ")),
        ErrorKind::usage);
 }
@@ -31,8 +32,9 @@ constexpr std::array<std::string_view, 12> kinds{"stop",     "exit",  "kill",   
 std::uint64_t number_in(const std::string& text, std::string_view value) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || end != value.data() + value.size() || number > 1u << 30)
-    refuse(text, fmt::format("'{}' is not a number from 0 on", value));
+  constexpr std::uint64_t most = 1u << 30;
+  if (error != std::errc() || end != value.data() + value.size() || number > most)
+    refuse(text, fmt::format("'{}' is not a number from 0 to {}", excerpt(value), most));
   return number;
 }
 
@@ -42,18 +44,21 @@ Injection parse_injection(const std::string& text) {
   Injection injection;
   if (text.empty()) return injection;
   std::set<std::string_view> missing{"rank", "op", "kind"};
-  for (std::string_view rest = text; !rest.empty();) {
+  std::string_view rest = text;
+  for (bool last = false; !last;) {
     const std::string_view item = rest.substr(0, rest.find(','));
+    last = item.size() == rest.size();
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const auto equals = std::min(item.find('='), item.size());
     const std::string_view key = item.substr(0, equals);
     const std::string_view value = item.substr(std::min(item.size(), equals + 1));
-    if (missing.erase(key) == 0) refuse(text, fmt::format("'{}' is unknown or given twice", key));
+    if (missing.erase(key) == 0)
+      refuse(text, fmt::format("'{}' is unknown or given twice", excerpt(key)));
     if (key == "rank") injection.rank = static_cast<int>(number_in(text, value));
     if (key == "op") injection.operation = number_in(text, value);
     if (key != "kind") continue;
     const auto found = std::ranges::find(kinds, value);
-    if (found == kinds.end()) refuse(text, fmt::format("there is no kind '{}'", value));
+    if (found == kinds.end()) refuse(text, fmt::format("there is no kind '{}'", excerpt(value)));
     injection.kind = static_cast<Injection::Kind>(found - kinds.begin() + 1);
   }
   if (!missing.empty()) refuse(text, fmt::format("{} is missing", fmt::join(missing, ", ")));

@@ -42,7 +42,7 @@ SectionSums sums_of(const Json& file, const fs::path& path) {
   whole_number(file.at("section_bytes"), section, section, path);
   const std::int64_t bytes = whole_number(file.at("bytes"), 0, largest, path);
   std::vector<std::uint32_t> sums;
-  for (const Json& sum : file.at("crc32"))
+  for (const Json& sum : file.at("crc32").get_ref<const Json::array_t&>())
     sums.push_back(static_cast<std::uint32_t>(whole_number(sum, 0, largest_sum, path)));
   if (sums.size() != static_cast<std::size_t>((bytes + section - 1) / section))
     damaged(path, "a file has another number of checksums than of sections");
@@ -73,7 +73,8 @@ std::string contents(const fs::path& path, std::uint64_t begin, std::uint64_t en
       if (first.empty()) first = tensor.name;
       last = tensor.name;
     }
-    const std::string tensors = first == last ? first : first + " to " + last;
+    const std::string tensors =
+        first == last ? excerpt(first) : excerpt(first) + " to " + excerpt(last);
     return begin < reader.data_start() ? "its header and " + tensors : tensors;
   } catch (const Error&) {
     return "its header too";

@@ -180,6 +180,18 @@ struct CommandLine::Impl {
     }
   }
 
+  /// CLI11 says "Could not convert: --flag = perhaps", with all of the value.
+  [[noreturn]] void wrong_value(const std::string& message) const {
+    const std::string marker = "Could not convert: ";
+    const auto equals = message.find(" = ");
+    if (!message.starts_with(marker) || equals == message.npos)
+      fail(excerpt(message), ErrorKind::usage);
+    const std::string flag = message.substr(marker.size(), equals - marker.size());
+    fail(fmt::format("{}: '{}' is neither true nor false; --help says of it: {}", flag,
+                     excerpt(message.substr(equals + 3)), help_of(flag)),
+         ErrorKind::usage);
+  }
+
   /// CLI11 says "--lr: 1 required FLOAT missing" and "--lr: At Most 1 required but received 2".
   [[noreturn]] void wrong_count(const std::string& message) const {
     const std::string flag = message.substr(0, message.find(':'));
@@ -322,6 +334,8 @@ bool CommandLine::parse(int argc, const char* const* argv) {
     fail(fmt::format("{}: {}", error.what(), impl_->help_of(error.what())), ErrorKind::usage);
   } catch (const CLI::ArgumentMismatch& error) {
     impl_->wrong_count(error.what());
+  } catch (const CLI::ConversionError& error) {
+    impl_->wrong_value(error.what());
   } catch (const CLI::ParseError& error) {
     fail(error.what(), ErrorKind::usage);
   }

@@ -182,6 +182,53 @@ DeviceProfile describe(DeviceKind kind) {
   return profile;
 }
 
+/// The fields of a file that somebody may have changed.
+struct ProbeFile {
+  const fs::path& file;
+  const nlohmann::json& json;
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    fail(
+        fmt::format("{} is not a probe file: {}; plan --save-probe writes one", file.string(), why),
+        ErrorKind::usage);
+  }
+  const nlohmann::json& at(const char* key) const {
+    if (!json.is_object()) refuse(fmt::format("it holds {}, which is no object", shown(json)));
+    if (!json.contains(key)) refuse(fmt::format("\"{}\" is missing", key));
+    return json[key];
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& expected) const {
+    refuse(fmt::format("\"{}\" is {}; it must be {}", key, shown(json[key]), expected));
+  }
+  std::string name(const char* key) const {
+    constexpr std::size_t longest = 256;  // as CUDA's names of devices
+    const auto& value = at(key);
+    if (!value.is_string() || value.get_ref<const std::string&>().empty() ||
+        value.get_ref<const std::string&>().size() > longest)
+      refuse(key, fmt::format("a text of 1 to {} bytes", longest));
+    return value.get<std::string>();
+  }
+  bool yes(const char* key) const {
+    if (!at(key).is_boolean()) refuse(key, "true or false");
+    return json[key].get<bool>();
+  }
+  std::uint64_t count(const char* key, std::uint64_t most) const {
+    if (!at(key).is_number_unsigned() || json[key].get<std::uint64_t>() > most)
+      refuse(key, fmt::format("a whole number from 0 to {}", most));
+    return json[key].get<std::uint64_t>();
+  }
+  /// Above 2^50 nobody has it.
+  std::size_t bytes(const char* key) const { return count(key, std::uint64_t{1} << 50); }
+  double number(const char* key, double least, double most) const {
+    const double value = at(key).is_number() ? json[key].get<double>() : -1;
+    if (value != 0 && !(value >= least && value <= most))
+      refuse(key, fmt::format("0 or a number from {} to {}", least, most));
+    return value;
+  }
+  /// Of something a second. Where it is less than one, quotients would not be finite.
+  double rate(const char* key) const { return number(key, 1, 1e24); }
+};
+
 /// Rounded so that two measurements of one machine agree.
 double one_figure(double value) {
   if (value <= 0) return 0;
@@ -294,40 +341,33 @@ DeviceProfile load_profile(const fs::path& file) {
     fail(fmt::format("--probe: {}; plan --save-probe FILE writes such a file", error.what()),
          ErrorKind::usage);
   }
-  try {
-    DeviceProfile p{.name = json.at("name").get<std::string>(),
-                    .gpu = json.at("gpu").get<bool>(),
-                    .capability = json.at("capability").get<int>(),
-                    .multiprocessors = json.at("multiprocessors").get<int>(),
-                    .memory = json.at("memory").get<std::size_t>(),
-                    .host_memory = json.value("host_memory", unlimited),
-                    .workspace = json.at("workspace").get<std::size_t>(),
-                    .context = json.at("context").get<std::size_t>(),
-                    .process = json.at("process").get<std::size_t>(),
-                    .wide_flops = json.at("wide_flops").get<double>(),
-                    .narrow_flops = json.at("narrow_flops").get<double>(),
-                    .memory_rate = json.at("memory_rate").get<double>(),
-                    .to_device_rate = json.at("to_device_rate").get<double>(),
-                    .to_host_rate = json.at("to_host_rate").get<double>(),
-                    .host_rate = json.value("host_rate", 0.0)};
-    // Nor do probes of older versions have these two.
-    assume_link(p);
-    p.link_bandwidth = json.value("link_bandwidth", p.link_bandwidth);
-    p.link_latency = json.value("link_latency", p.link_latency);
-    for (const double rate : {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate,
-                              p.to_host_rate, p.host_rate, p.link_bandwidth, p.link_latency})
-      if (!(rate >= 0) || !std::isfinite(rate))
-        fail(fmt::format("{}: a rate is {}; rates are not negative", file.string(), rate),
-             ErrorKind::usage);
-    if (p.memory_rate == 0 || p.link_bandwidth == 0 || p.wide_flops + p.narrow_flops == 0)
-      fail(fmt::format(
-               "{}: memory_rate, link_bandwidth, and wide_flops or narrow_flops, must not be 0",
-               file.string()),
-           ErrorKind::usage);
-    return p;
-  } catch (const nlohmann::json::exception& error) {
-    fail(fmt::format("{} is not a probe file: {}", file.string(), error.what()), ErrorKind::usage);
-  }
+  const ProbeFile probe{file, json};
+  DeviceProfile p{
+      .name = probe.name("name"),
+      .gpu = probe.yes("gpu"),
+      .capability = static_cast<int>(probe.count("capability", 10'000)),
+      .multiprocessors = static_cast<int>(probe.count("multiprocessors", 1 << 20)),
+      .memory = probe.bytes("memory"),
+      .host_memory = json.contains("host_memory") ? probe.bytes("host_memory") : unlimited,
+      .workspace = probe.bytes("workspace"),
+      .context = probe.bytes("context"),
+      .process = probe.bytes("process"),
+      .wide_flops = probe.rate("wide_flops"),
+      .narrow_flops = probe.rate("narrow_flops"),
+      .memory_rate = probe.rate("memory_rate"),
+      .to_device_rate = probe.rate("to_device_rate"),
+      .to_host_rate = probe.rate("to_host_rate"),
+      .host_rate = json.contains("host_rate") ? probe.rate("host_rate") : 0};
+  // Nor do probes of older versions have these two.
+  assume_link(p);
+  if (json.contains("link_bandwidth")) p.link_bandwidth = probe.rate("link_bandwidth");
+  if (json.contains("link_latency")) p.link_latency = probe.number("link_latency", 1e-12, 1);
+  if (p.memory_rate == 0 || p.link_bandwidth == 0 || p.wide_flops + p.narrow_flops == 0)
+    fail(fmt::format(
+             "{}: memory_rate, link_bandwidth, and wide_flops or narrow_flops, must not be 0",
+             file.string()),
+         ErrorKind::usage);
+  return p;
 }
 
 }  // namespace sluice

@@ -52,7 +52,8 @@ Lineage Lineage::from_json(const nlohmann::json& json) {
     lineage.stretches_.push_back(stretch);
   }
   for (const auto& save : json.at("named").get_ref<const nlohmann::json::array_t&>())
-    lineage.named_.push_back(number(save));
+    if (!lineage.holds(lineage.named_.emplace_back(number(save))))
+      throw std::out_of_range("a save that --resume has named is none of its saves");
   return lineage;
 }
 

@@ -32,7 +32,8 @@ class Lineage {
 
   /// {"saves": [[1, 2], [6, 7]], "named": [2]}
   nlohmann::json to_json() const;
-  /// Throws nlohmann::json::exception, or std::out_of_range where the numbers do not increase.
+  /// Throws nlohmann::json::exception, or std::out_of_range where the numbers do not
+  /// increase or a save is named that is none of them.
   static Lineage from_json(const nlohmann::json& json);
 
  private:

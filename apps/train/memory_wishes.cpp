@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/io/json_document.h"
+
 namespace sluice {
 namespace {
 
@@ -92,7 +94,8 @@ std::optional<std::int64_t> speculative_blocks(const TrainOptions& o) {
   std::int64_t blocks = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
   if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
-    fail(fmt::format("--speculative-blocks '{}': neither a number of blocks nor auto", text),
+    fail(fmt::format("--speculative-blocks '{}': neither a number of blocks nor auto",
+                     excerpt(text)),
          ErrorKind::usage);
   return blocks;
 }

@@ -23,6 +23,29 @@ std::vector<std::string> read_back(const std::string& written) {
   return items.size() == 1 ? items[0].inputs : std::vector<std::string>();
 }
 
+/// What CLI11 would pass over or cut without a word; "": nothing. Reads the lines of an array.
+std::string refuse_line(const std::string& line, std::istream& lines) {
+  constexpr std::size_t fewest = 3;  // bytes of a line that CLI11 looks at
+  if (line.empty() || line[0] == '#' || line[0] == ';') return {};
+  if (line.size() < fewest) return "options stand one KEY=VALUE a line";
+  const auto equals = line.find('=');
+  // Of more than 255 dots.
+  if (line.substr(0, equals).find('.') != line.npos) return "no option has a dot in its name";
+  if (equals == line.npos) return {};
+  std::string value = line.substr(equals + 1, line.find('#', equals) - equals - 1);
+  CLI::detail::trim(value);
+  if (!value.starts_with('[')) return {};
+  // CLI11 takes the last character of the file for the bracket that is missing, and a bracket alone
+  // for a value.
+  for (std::string more; value.size() > 1 && !value.ends_with(']') && std::getline(lines, more);) {
+    CLI::detail::trim(more);
+    value += more;
+  }
+  return value.size() > 1 && value.ends_with(']')
+             ? ""
+             : "its array has no end; write [\"one\", \"another\"]";
+}
+
 }  // namespace
 
 std::string configured(const nlohmann::ordered_json& value) {
@@ -57,6 +80,8 @@ std::string refuse_configuration(const std::string& path) try {
       return fmt::format(
           "{} has the section {}: options stand without sections, one KEY=VALUE a line", path,
           quote(line));
+    if (const std::string why = refuse_line(line, lines); !why.empty())
+      return fmt::format("{} has the line {}: {}", path, quote(line), why);
   }
   return {};
 } catch (const Error& error) {

@@ -11,6 +11,7 @@
 #include "apps/train/output_file.h"
 #include "apps/train/program_folder.h"
 #include "apps/train/trace_file.h"
+#include "engine/io/json_document.h"
 #include "models/gpt2/shard.h"
 #include "models/gpt2/weights.h"
 #include "models/text/bpe_files.h"
@@ -115,7 +116,8 @@ std::int64_t parse_micro_batch(const std::string& text) {
   std::int64_t rows = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
   if (error != std::errc() || end != text.data() + text.size() || rows < 1)
-    fail(fmt::format("--micro-batch: '{}' is neither auto nor a whole number of at least 1", text),
+    fail(fmt::format("--micro-batch: '{}' is neither auto nor a whole number of at least 1",
+                     excerpt(text)),
          ErrorKind::usage);
   return rows;
 }

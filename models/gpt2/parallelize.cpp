@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/io/json_document.h"
 #include "engine/ops/add.h"
 
 namespace sluice {
@@ -39,10 +40,10 @@ std::vector<std::int64_t> listed(const std::string& text, std::int64_t layers, i
     std::int64_t count = 0;
     const auto [stop, status] = std::from_chars(at, end, count);
     if (status != std::errc{} || count < 1 || count > layers || (stop != end && *stop != ','))
-      refuse(fmt::format(
-          "--pipeline-split is \"{}\"; it must be blocks, parameters, time, or the blocks "
-          "of each stage such as \"3,4,4,1\", each at least 1",
-          text));
+      refuse(
+          fmt::format("--pipeline-split is {}; it must be blocks, parameters, time, or the blocks "
+                      "of each stage such as \"3,4,4,1\", each at least 1",
+                      quote(text)));
     blocks.push_back(count);
     sum += count;
     if (stop == end) break;
@@ -50,9 +51,9 @@ std::vector<std::int64_t> listed(const std::string& text, std::int64_t layers, i
   }
   if (static_cast<int>(blocks.size()) != stages || sum != layers)
     refuse(
-        fmt::format("--pipeline-split \"{}\" has {} stages with {} blocks in all; there are {} "
+        fmt::format("--pipeline-split {} has {} stages with {} blocks in all; there are {} "
                     "stages and {} blocks",
-                    text, blocks.size(), sum, stages, layers));
+                    quote(text), blocks.size(), sum, stages, layers));
   return blocks;
 }
 

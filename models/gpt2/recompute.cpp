@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -21,13 +22,12 @@ constexpr std::array<std::pair<std::string_view, Recompute>, 5> modes{{
 }};
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why, std::int64_t n_layer) {
-  fail(
-      fmt::format(
-          "recompute is \"{}\": {}; it must be none, gelu, gelu+ln, block or block+host, or a list "
-          "such as \"block*2,gelu+ln\", where each item but the last has a number of the "
-          "model's {} layers",
-          text, why, n_layer),
-      ErrorKind::usage);
+  fail(fmt::format(
+           "recompute is {}: {}; it must be none, gelu, gelu+ln, block or block+host, or a list "
+           "such as \"block*2,gelu+ln\", where each item but the last has a number of the "
+           "model's {} layers",
+           quote(text), why, n_layer),
+       ErrorKind::usage);
 }
 
 }  // namespace
@@ -46,13 +46,13 @@ std::vector<Recompute> parse_recompute(const std::string& text, std::int64_t n_l
     const auto mode =
         std::ranges::find(modes, word, &std::pair<std::string_view, Recompute>::first);
     if (item.empty()) refuse(text, "an item is empty", n_layer);
-    if (mode == modes.end()) refuse(text, fmt::format("\"{}\" is no mode", word), n_layer);
+    if (mode == modes.end()) refuse(text, fmt::format("{} is no mode", quote(word)), n_layer);
     const bool counted = star != std::string_view::npos;
     if (last && counted)
-      refuse(text, fmt::format("the last item, \"{}\", takes all layers that are left", item),
+      refuse(text, fmt::format("the last item, {}, takes all layers that are left", quote(item)),
              n_layer);
     if (!last && !counted)
-      refuse(text, fmt::format("\"{}\" is not the last item and has no number of layers", item),
+      refuse(text, fmt::format("{} is not the last item and has no number of layers", quote(item)),
              n_layer);
     std::size_t count = layers - per_layer.size();
     if (!last) {
@@ -61,8 +61,8 @@ std::vector<Recompute> parse_recompute(const std::string& text, std::int64_t n_l
       const auto [stop, status] = std::from_chars(digits.data(), end, count);
       if (status != std::errc{} || stop != end || count == 0 || count > layers - per_layer.size())
         refuse(text,
-               fmt::format("\"{}\" asks for \"{}\" layers where {} are left", item, digits,
-                           layers - per_layer.size()),
+               fmt::format("\"{}*\" asks for {} layers where {} are left", word,
+                           quote(digits.substr(0, 20)), layers - per_layer.size()),
                n_layer);
     }
     per_layer.insert(per_layer.end(), count, mode->second);

@@ -134,6 +134,7 @@ struct Folder : TempDir {
     fs::create_directories(in / "unsaved/checkpoints");
     write_file(in / "unsaved/run.lock", "");
     write_file(in / "wrong.toml", "learning-rate=1e-3\n");
+    write_file(in / "cut.toml", "data=[text.txt\n");
     fs::create_directory(in / "mlp");
     write_file(in / "mlp/run.lock", "");
     write_file(in / "mlp/log.jsonl", "{}\n");

@@ -53,7 +53,8 @@ TEST_CASE("harnesses know messages that cannot be shown", "[fuzz]") {
   CHECK_NOTHROW(require_showable("x.json: \u00e9 is no number"));
   for (const std::string& bad :
        {std::string(), std::string("two\nlines"), std::string("a\x7F"), std::string("\xFF"),
-        std::string("\xC3"), std::string("a\0b", 3), std::string(1001, 'a')})
+        std::string("\xC3"), std::string("a\0b", 3), std::string(1001, 'a'), std::string("a\u009b"),
+        std::string("a\u202e"), std::string("a\u200b")})
     CHECK_THROWS_AS(require_showable(bad), std::logic_error);
   CHECK_THROWS_AS(refusal([](Bytes) { require(false, "wrong"); }, ""), std::logic_error);
 }

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "engine/io/printable.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "tests/support/temp_dir.h"
@@ -12,9 +13,7 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw std::logic_error(what);
 }
 
-void require_showable(std::string_view message) {
-  // Paths are the user's own and may be long; what comes from a file is cut.
-  constexpr std::size_t longest = 1000;
+void require_showable(std::string_view message, std::size_t longest) {
   require(!message.empty(), "a refusal without a message");
   require(message.size() <= longest, "a message of " + std::to_string(message.size()) + " bytes");
   for (std::size_t at = 0; at < message.size();) {
@@ -24,6 +23,7 @@ void require_showable(std::string_view message) {
     require(byte >= ' ' && byte != 0x7F, "a control character in: " + std::string(message));
     at += size;
   }
+  require(printable(message) == message, "a character that nobody sees in: " + printable(message));
 }
 
 std::string refusal(Reader reader, Bytes input) {

@@ -34,20 +34,33 @@ void read_texts(Bytes input);
 /// 'm' and model.safetensors of a small model, or 'i' and the index of its two shards.
 void read_weights(Bytes input);
 /// A file of a checkpoint that is whole otherwise. 's': state.json as it is, 'r': with its own
-/// checksum put right, 'w' and 'o': weights and optimizer, listed with their size and checksum.
+/// checksum put right, 'w' and 'o': weights and optimizer, listed with their size and checksum,
+/// 'd': weights that were damaged after they were listed. 'p': resume.json beside it.
 void read_checkpoint(Bytes input);
 /// A schedule as CSV, then its way to the executor: lower, validate, simulate.
 void read_schedule(Bytes input);
 /// A flag's value: a whole number, a number and a size.
 void read_number(Bytes input);
+/// A file for --config of a program that has an option of each kind.
+void read_options_file(Bytes input);
+/// 'f' and a rank's record as it is, or 'r' and changes of the records of three ranks
+/// (small_job.h). Refused where a rank has no record: by what post_mortem says to that.
+void read_rank_records(Bytes input);
+/// 'j' and a file of plan --save-probe, or 'n' and the name of a card.
+void read_device_profile(Bytes input);
+/// A flag's value that lists things. 'r': --recompute, 'p': --pipeline-split, 'i': --inject,
+/// 't': generate's --tokens; 's': --save-every, a number and its unit.
+void read_lists(Bytes input);
 
 /// The message with which the reader refuses the input, "" where it accepts it. Checks that the
-/// message can be shown: one line of valid UTF-8, without control characters, not endless.
+/// message can be shown: one line of valid UTF-8, without characters that a terminal would obey or
+/// not show, not endless.
 std::string refusal(Reader reader, Bytes input);
 
 /// For the harnesses: throws std::logic_error, which nothing catches, unless `holds`.
 void require(bool holds, const std::string& what);
-void require_showable(std::string_view message);
+/// Paths are the user's own and may be long; what comes from a file is cut.
+void require_showable(std::string_view message, std::size_t longest = 1000);
 /// The folder of this process, removed at its end.
 const std::filesystem::path& scratch();
 /// Writes a file there and returns its path.

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "apps/train/checkpoint_history.h"
 #include "engine/io/section_sums.h"
 #include "models/gpt2/weights.h"
 #include "tests/fuzz/harness.h"
@@ -46,6 +47,15 @@ std::string resealed(Bytes text) {
   return state.is_discarded() ? std::string(text) : sealed(state);
 }
 
+/// resume.json of a folder without checkpoints.
+void read_point(Bytes bytes) {
+  const auto folder = put("resumed/resume.json", bytes).parent_path();
+  const auto point = CheckpointHistory(folder).resume_point();
+  require(point && point->skip_batches >= 0 && point->saves >= 0 && point->keep >= 0,
+          "a negative number was accepted");
+  require(CheckpointHistory(folder).last_save() == point->saves, "its saves are not counted");
+}
+
 }  // namespace
 
 void read_weights(Bytes input) {
@@ -73,9 +83,14 @@ void read_checkpoint(Bytes input) {
       files.optimizer = bytes;
       files.state = listed(files.state, "optimizer.safetensors", bytes);
       break;
+    case 'd':
+      files.weights = bytes;
+      break;
     case 'r':
       files.state = resealed(bytes);
       break;
+    case 'p':
+      return read_point(bytes);
     default:
       files.state = bytes;
   }

@@ -5,7 +5,7 @@
 namespace sluice::fuzz {
 
 std::span<const Parser> parsers() {
-  static constexpr std::array<Parser, 12> all{{
+  static constexpr std::array<Parser, 16> all{{
       {"safetensors", read_safetensors, safetensors_samples},
       {"json", read_json, json_samples},
       {"config", read_config, config_samples},
@@ -18,6 +18,10 @@ std::span<const Parser> parsers() {
       {"checkpoint", read_checkpoint, checkpoint_samples},
       {"schedule", read_schedule, schedule_samples},
       {"number", read_number, number_samples},
+      {"options_file", read_options_file, options_file_samples},
+      {"rank_records", read_rank_records, rank_records_samples},
+      {"device_profile", read_device_profile, device_profile_samples},
+      {"lists", read_lists, lists_samples},
   }};
   return all;
 }

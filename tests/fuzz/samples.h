@@ -28,6 +28,10 @@ Samples weights_samples();
 Samples checkpoint_samples();
 Samples schedule_samples();
 Samples number_samples();
+Samples options_file_samples();
+Samples rank_records_samples();
+Samples device_profile_samples();
+Samples lists_samples();
 
 /// A harness with its samples, which are its seeds, too.
 struct Parser {

@@ -36,4 +36,25 @@ std::string safetensors(std::uint64_t length, std::string_view rest) {
   return file.append(rest);
 }
 
+std::string reworded(const std::string& file, const std::function<void(Json&)>& change) {
+  const std::size_t length = static_cast<unsigned char>(file[0]) |
+                             static_cast<std::size_t>(static_cast<unsigned char>(file[1])) << 8;
+  Json header = Json::parse(file.substr(8, length));
+  change(header);
+  const std::string text = header.dump();
+  return safetensors(text.size(), text + file.substr(8 + length));
+}
+
+std::string renamed(const std::string& file, const char* from, const char* to) {
+  return reworded(file, [&](Json& header) {
+    header[to] = header[from];
+    header.erase(from);
+  });
+}
+
+std::string infinite(std::string file, std::size_t from_end) {
+  file.replace(file.size() - from_end, 4, std::string("\x00\x00\x80\x7F", 4));
+  return file;
+}
+
 }  // namespace sluice::fuzz

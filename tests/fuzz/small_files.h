@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -20,5 +21,11 @@ nlohmann::json small_tokenizer();
 std::string safetensors(std::string_view header, std::size_t data_bytes);
 /// With this number for the length of its header.
 std::string safetensors(std::uint64_t length, std::string_view rest);
+
+/// A safetensors file of which the header was changed; its data stay.
+std::string reworded(const std::string& file, const std::function<void(nlohmann::json&)>& change);
+std::string renamed(const std::string& file, const char* from, const char* to);
+/// With the bytes of one element replaced by those of an infinity.
+std::string infinite(std::string file, std::size_t from_end);
 
 }  // namespace sluice::fuzz

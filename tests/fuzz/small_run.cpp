@@ -20,6 +20,17 @@ Slots half(const SmallModel& made, bool first) {
   return first ? Slots(slots.begin(), middle) : Slots(middle, slots.end());
 }
 
+/// Written again, a manifest tells the same; its lineage numbers saves from 1.
+void require_same_again(const CheckpointManifest& manifest) {
+  const std::string text = to_text(manifest);
+  const CheckpointManifest again = read_manifest(put("manifest/state.json", text).parent_path());
+  require(to_text(again) == text, "a manifest differs once written");
+  require(again.step == manifest.step && again.keep == manifest.keep, "a number differs");
+  require(manifest.keep >= 0 && manifest.lineage.save() >= 0, "a negative number was accepted");
+  for (const std::int64_t save : manifest.lineage.named())
+    require(save > 0 && manifest.lineage.holds(save), "a save is named that is none of its own");
+}
+
 std::string file_of(const SmallModel& made, const Slots& slots) {
   std::vector<StoredTensor> tensors;
   for (const auto& slot : slots)
@@ -94,6 +105,7 @@ std::int64_t SmallRun::save_and_load(std::int64_t step) {
 
 std::int64_t SmallRun::load_from(const std::filesystem::path& folder) {
   const CheckpointManifest manifest = read_manifest(folder);
+  require_same_again(manifest);
   verify_files(folder, manifest);
   recorded_choice(folder, manifest);
   return load_checkpoint(folder, manifest, *run_, state_);

@@ -1,0 +1,93 @@
+#include "tests/fuzz/samples.h"
+
+namespace sluice::fuzz {
+
+Samples lists_samples() {
+  const std::string unseen = "a\xC2\x9B\xE2\x80\xAE\xE2\x80\x8B";
+  return {
+      {"accepted-mode", "rblock", ""},
+      {"accepted-modes", "rblock*2,gelu+ln*3,none", ""},
+      {"accepted-same-twice", "rblock*2,block*3,block", ""},
+      {"modes-empty", "r", "an item is empty"},
+      {"modes-comma", "r,", "an item is empty"},
+      {"modes-comma-at-end", "rblock*2,", "an item is empty"},
+      {"modes-unknown", "rblocks", "is no mode"},
+      {"modes-unseen", "r" + unseen, "is no mode"},
+      {"modes-endless", "r" + std::string(100'000, 'x'), "is no mode"},
+      {"modes-not-utf8", "rblock*" + std::string(1000, '\xFF') + ",", "where 12 are left"},
+      {"fault-not-utf8", "i" + std::string(1000, '\xFF'), "is unknown"},
+      {"modes-without-number", "rblock,gelu", "has no number of layers"},
+      {"modes-0-layers", "rblock*0,gelu", "asks for \"0\" layers"},
+      {"modes-too-many-layers", "rblock*13,gelu", "where 12 are left"},
+      {"modes-minus", "rblock*-1,gelu", "asks for \"-1\" layers"},
+      {"modes-2^64", "rblock*18446744073709551617,gelu", "where 12 are left"},
+      {"modes-endless-number", "rblock*" + std::string(100'000, '9') + ",gelu",
+       "where 12 are left"},
+      {"modes-last-with-number", "rblock*12", "takes all layers that are left"},
+
+      {"accepted-split", "p3,4,4,1", ""},
+      {"accepted-split-blocks", "pblocks", ""},
+      {"accepted-split-parameters", "pparameters", ""},
+      {"split-time", "ptime", "is measured when a run starts"},
+      {"split-empty", "p", "it must be blocks"},
+      {"split-comma", "p3,4,4,1,", "it must be blocks"},
+      {"split-0", "p0,4,4,4", "each at least 1"},
+      {"split-minus", "p-1,5,4,4", "each at least 1"},
+      {"split-3-stages", "p4,4,4", "has 3 stages with 12 blocks"},
+      {"split-13-blocks", "p4,4,4,1", "has 4 stages with 13 blocks"},
+      {"split-2^64", "p18446744073709551617,4,4,1", "it must be blocks"},
+      {"split-unseen", "p" + unseen, "it must be blocks"},
+      {"split-endless", "p" + std::string(100'000, '1'), "it must be blocks"},
+      {"split-many",
+       "p1" +
+           [] {
+             std::string more;
+             for (int i = 0; i < 10'000; ++i)
+               more += ",1";
+             return more;
+           }(),
+       "has 10001 stages"},
+
+      {"accepted-fault", "irank=1,op=42,kind=stop", ""},
+      {"accepted-fault-other-order", "ikind=slow,rank=0,op=0", ""},
+      {"accepted-no-fault", "i", ""},
+      {"fault-without-kind", "irank=1,op=42", "kind is missing"},
+      {"fault-rank-twice", "irank=1,rank=2,op=42,kind=stop", "given twice"},
+      {"fault-unknown-key", "irank=1,op=42,kind=stop,when=1", "'when' is unknown"},
+      {"fault-unknown-kind", "irank=1,op=42,kind=halt", "no kind 'halt'"},
+      {"fault-kind-none", "irank=1,op=42,kind=none", "no kind 'none'"},
+      {"fault-empty-kind", "irank=1,op=42,kind=", "no kind ''"},
+      {"fault-comma-at-end", "irank=1,op=42,kind=stop,", "is unknown"},
+      {"fault-minus", "irank=-1,op=42,kind=stop", "'-1' is not a number"},
+      {"fault-2^64", "irank=1,op=18446744073709551616,kind=stop", "is not a number"},
+      {"fault-2^32", "irank=4294967296,op=1,kind=stop", "is not a number"},
+      {"fault-unseen", "i" + unseen + "=" + unseen, "is unknown"},
+      {"fault-endless", "irank=" + std::string(100'000, '1'), "is not a number"},
+
+      {"accepted-ids", "t1 2 3", ""},
+      {"accepted-ids-blanks", "t  50256\n0\t", ""},
+      {"accepted-no-ids", "t", ""},
+      {"ids-comma", "t1,2", "is not a token id"},
+      {"ids-text", "tabc", "is not a token id"},
+      {"ids-minus", "t1 -1", "is not a token id"},
+      {"ids-plus", "t+1", "is not a token id"},
+      {"ids-2^31", "t2147483648", "is not a token id"},
+      {"ids-hexadecimal", "t0x10", "is not a token id"},
+      {"ids-fraction", "t1.5", "is not a token id"},
+      {"ids-unseen", "t" + unseen, "is not a token id"},
+      {"ids-endless", "t" + std::string(100'000, '9'), "is not a token id"},
+
+      {"accepted-steps", "s500", ""},
+      {"accepted-time", "s90min", ""},
+      {"accepted-never", "s0", ""},
+      {"accepted-auto", "sauto", ""},
+      {"cadence-empty", "s", "--save-every"},
+      {"cadence-no-time", "s0s", "--save-every"},
+      {"cadence-other-unit", "s3days", "--save-every"},
+      {"cadence-minus", "s-1", "--save-every"},
+      {"cadence-2^41", "s2199023255552", "--save-every"},
+      {"cadence-unseen", "s1" + unseen, "--save-every"},
+  };
+}
+
+}  // namespace sluice::fuzz
