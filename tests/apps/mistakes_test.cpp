@@ -8,8 +8,8 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-// docs/mistakes.md tells what each program says to mistakes that users make. Every row of its
-// tables is run here, in a folder with the files that the page names.
+// docs/reference/mistakes.md tells what each program says to mistakes that users make. Every row of
+// its tables is run here, in a folder with the files that the page names.
 
 namespace sluice::test {
 namespace {
@@ -44,7 +44,7 @@ std::vector<std::string> cells_of(const std::string& line) {
 }
 
 std::vector<Row> read_rows() {
-  std::istringstream page(read_file(fs::path(SLUICE_SOURCE_DIR) / "docs/mistakes.md"));
+  std::istringstream page(read_file(fs::path(SLUICE_SOURCE_DIR) / "docs/reference/mistakes.md"));
   std::vector<Row> rows;
   bool inside = false;
   for (std::string line; std::getline(page, line);) {
@@ -94,7 +94,7 @@ bool matches(const std::string& text, const std::string& pattern) {
   return false;
 }
 
-/// The files that docs/mistakes.md names.
+/// The files that docs/reference/mistakes.md names.
 struct Folder : TempDir {
   Folder() {
     const fs::path& in = path();
@@ -172,7 +172,7 @@ std::string last_line(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("the patterns of docs/mistakes.md match what they should alone", "[mistakes]") {
+TEST_CASE("the patterns of docs/reference/mistakes.md match what they should alone", "[mistakes]") {
   CHECK(matches("a: b", "a: b"));
   CHECK_FALSE(matches("a: b", "a: "));
   CHECK_FALSE(matches("a: b", ": b"));
@@ -183,8 +183,10 @@ TEST_CASE("the patterns of docs/mistakes.md match what they should alone", "[mis
   CHECK_FALSE(matches("a: 17 bytes.", "a: ... bytes"));
 }
 
-TEST_CASE("every mistake in docs/mistakes.md gets its message and exit code, and writes nothing",
-          "[mistakes]") {
+TEST_CASE(
+    "every mistake in docs/reference/mistakes.md gets its message and exit code, and writes "
+    "nothing",
+    "[mistakes]") {
   const auto rows = read_rows();
   CHECK(rows.size() >= 60);
   std::set<std::string> programs;
