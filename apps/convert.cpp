@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/model_folder.h"
-#include "apps/train/output_file.h"
-#include "apps/train/run_program.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/run_program.h"
+#include "apps/output/output_file.h"
 #include "engine/io/printable.h"
 #include "models/gpt2/weights.h"
 

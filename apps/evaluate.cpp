@@ -7,16 +7,16 @@
 #include <numeric>
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/dataset.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_ranks.h"
+#include "apps/data/dataset.h"
 #include "apps/train/evaluation.h"
-#include "apps/train/machine.h"
-#include "apps/train/model_folder.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_ranks.h"
 #include "kernels/cpu/thread_pool.h"
 
-// The loss of a model on all tokens of some data. Under mpirun the ranks divide the sequences.
+// Computes the loss of a model on all tokens of some data. Ranks of mpirun divide the sequences.
 
 namespace sluice {
 namespace {
@@ -47,12 +47,12 @@ void declare(CommandLine& line, Options& o) {
   line.add("--threads", o.threads, "CPU threads; 0: all cores, divided by the ranks", 0, 4096);
 }
 
-/// The loss over all tokens, and what was counted for it.
+/// The loss over all tokens and the counts that belong to it.
 struct Score {
   std::int64_t sequences = 0, tokens = 0;  ///< tokens: predicted ones
-  std::int64_t last = 0;                   ///< of the shorter last sequence; 0: there is none
+  std::int64_t last = 0;                   ///< length of a shorter last sequence; 0: none
   double loss = 0;                         ///< mean over the tokens, in nats
-  std::optional<std::int64_t> bytes{};     ///< of the predicted text; none without a tokenizer
+  std::optional<std::int64_t> bytes{};     ///< the predicted text's bytes; none without a tokenizer
 
   double bits_per_byte() const {
     return loss * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(*bytes);
@@ -68,10 +68,10 @@ std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> 
   return bytes;
 }
 
-/// Which tokens are computed together: batches of whole sequences, then the sequences that are too
-/// few for a batch, then what is too short for a sequence.
+/// Tokens that are computed together: batches of whole sequences, then sequences too few for a
+/// batch, then a rest too short for a sequence.
 struct Piece {
-  std::int64_t first, rows, length;  ///< first: token
+  std::int64_t first, rows, length;  ///< first: index of its first token
 };
 
 std::vector<Piece> pieces_of(std::int64_t predicted, std::int64_t length) {
@@ -111,8 +111,8 @@ Score score(const GPT2& model, const DevicePtr& device, const TokenSource& token
   }
   const auto losses = gather_losses(*ranks, mine, static_cast<std::int64_t>(pieces.size()),
                                     world.rank(), world.size(), true);
-  // A whole batch has weight one: without other pieces this is exactly the mean that validation
-  // has.
+  // A whole batch has weight one: without other pieces the sum is bit for bit the mean that
+  // validation computes.
   double sum = 0, weights = 0;
   const auto whole = static_cast<double>(pieces[0].rows * pieces[0].length);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -146,7 +146,7 @@ void print(const Options& o, const Score& s, std::int64_t length) {
                   s.last > 0 ? fmt::format(", of which the last has {}", s.last) : std::string()));
 }
 
-/// Text needs one; of tokens it only tells how many bytes they stand for.
+/// Returns the tokenizer. Text needs one; for tokens it only counts the bytes they stand for.
 std::unique_ptr<Tokenizer> tokenizer_of(const Options& o, const ModelSource& source, bool needed) {
   if (!o.tokenizer_dir.empty()) return load_tokenizer(o.tokenizer_dir);
   if (needed || has_tokenizer(source.folder)) return load_tokenizer(source);

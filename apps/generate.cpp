@@ -5,17 +5,17 @@
 #include <iostream>
 #include <iterator>
 
-#include "apps/train/command_line.h"
-#include "apps/train/dataset.h"
-#include "apps/train/encode_text.h"
-#include "apps/train/machine.h"
-#include "apps/train/model_folder.h"
-#include "apps/train/run_program.h"
-#include "apps/train/terminal.h"
-#include "apps/train/token_ids.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/run_program.h"
+#include "apps/cli/terminal.h"
+#include "apps/data/dataset.h"
+#include "apps/data/encode_text.h"
 #include "engine/io/printable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
+#include "models/text/token_ids.h"
 
 namespace sluice {
 namespace {
@@ -58,19 +58,19 @@ std::string read_prompt(const std::string& prompt) {
   return prompt;
 }
 
-/// To a terminal what is safe for it, elsewhere the very bytes.
+/// Prints unsafe characters escaped if stdout is a terminal, and the exact bytes otherwise.
 void print_text(const std::string& text) {
   const std::string shown = is_terminal(STDOUT_FILENO) ? printable(text) : text;
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 
-/// Prints text as it is made, but only whole UTF-8 characters, and nothing from a stop text on.
+/// Prints text as it is generated, in whole UTF-8 characters, and stops before the stop text.
 class Printer {
  public:
   explicit Printer(std::string stop) : stop_(std::move(stop)) {}
 
-  /// False once the stop text has appeared.
+  /// Returns false once the stop text has appeared.
   bool add(const std::string& text) {
     text_ += text;
     if (!stop_.empty()) {
@@ -80,7 +80,7 @@ class Printer {
         return false;
       }
     }
-    // A stop text may have begun, a character may be unfinished: hold that much back.
+    // Holds back the bytes at the end that may begin a stop text or are an unfinished character.
     std::size_t end = text_.size() - std::min(text_.size(), stop_.empty() ? 0 : stop_.size() - 1);
     std::size_t start = end;
     while (start > 0 && end - start < 3 && (text_[start - 1] & 0xC0) == 0x80)

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/train/command_line.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_program.h"
+#include "apps/report/plan_report.h"
 #include "apps/train/options.h"
-#include "apps/train/plan_report.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_program.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace {

@@ -2,11 +2,11 @@
 
 #include <string>
 
-#include "apps/train/command_line.h"
-#include "apps/train/run_program.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/run_program.h"
 #include "kernels/base/error.h"
-#include "parallel/rank_report.h"
-#include "parallel/ring_file.h"
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "parallel/flight_recorder/rank_report.h"
 
 int main(int argc, char** argv) {
   using namespace sluice;
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     line.require("folder");
     line.add("--all", all, "Print each rank's last operations too");
     if (!line.parse(argc, argv)) return 0;
-    const auto records = read_rings(folder);
+    const auto records = read_records(folder);
     if (records.empty())
       fail(fmt::format("there are no ranks' files in {}", folder), ErrorKind::usage);
     fmt::print("{}", rank_report(records, all));

@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/data_files.h"
-#include "apps/train/encode_text.h"
-#include "apps/train/output_file.h"
-#include "apps/train/prepared_folder.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_program.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_program.h"
+#include "apps/data/data_files.h"
+#include "apps/data/encode_text.h"
+#include "apps/data/prepared_folder.h"
+#include "apps/output/output_file.h"
 #include "engine/io/printable.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
@@ -65,7 +65,7 @@ DataFiles find_texts(const Options& o) {
   return files;
 }
 
-/// The texts, and the files of the tokenizer.
+/// Returns the text files and the tokenizer's files.
 std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   std::vector<fs::path> inputs;
   for (const TextFile& file : files.texts)
@@ -78,7 +78,7 @@ std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   return inputs;
 }
 
-/// Nothing that is read is written over, nor a token file that somebody else has made.
+/// Refuses to overwrite inputs, and token files that another program has made.
 void require_free(const Options& o, const DataFiles& files) {
   const auto inputs = inputs_of(o, files);
   if (!o.encode_only.empty()) return require_not_input("--encode-only", o.encode_only, inputs);
@@ -96,7 +96,7 @@ void require_free(const Options& o, const DataFiles& files) {
   }
 }
 
-/// Where there should be room for a copy of what can be read only once: beside the result.
+/// Returns a folder with room for a copy of input that can be read only once: beside the result.
 fs::path folder_for_copies(const Options& o) {
   fs::path folder = fs::absolute(o.output.empty() ? o.encode_only : o.output);
   while (!fs::is_directory(folder) && folder.has_relative_path())
@@ -116,7 +116,7 @@ void make_folder(const Options& o, const Tokenizer& tokenizer) {
          ErrorKind::usage);
 }
 
-/// What was read, in one line or two.
+/// Prints what was read, in one line or two.
 void print_report(const TextReport& report) {
   fmt::print("{}\n", printable(report.text()));
   if (!report.skipped.none()) fmt::print("left out {}\n", printable(report.skipped.text()));
@@ -130,7 +130,7 @@ int run(const Options& o) {
   const DataFiles files = find_texts(o);
   require_free(o, files);
   const TextSource source(files, o.text, folder_for_copies(o));
-  // All of it once, so that what is bad is found before anything is written.
+  // Reads everything once, so that errors are found before anything is written.
   const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include "apps/train/command_line.h"
-#include "apps/train/machine.h"
-#include "apps/train/model_folder.h"
-#include "apps/train/output_file.h"
-#include "apps/train/run_program.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/run_program.h"
+#include "apps/output/output_file.h"
 #include "engine/autograd.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
@@ -33,7 +33,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 }
 
-/// A dump of this program has the logits, and its gradients have names of their own.
+/// Recognises this program's own dumps: they have logits, and their gradients have other names.
 bool is_dump(const File& file) {
   try {
     return SafetensorsReader(file.path()).find("logits") != nullptr;

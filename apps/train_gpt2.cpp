@@ -1,10 +1,10 @@
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/job.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/run_program.h"
 #include "apps/train/options.h"
-#include "apps/train/run_program.h"
-#include "apps/train/session.h"
+#include "apps/train_gpt2/job.h"
+#include "apps/train_gpt2/session.h"
 
 int main(int argc, char** argv) {
   std::optional<sluice::Job> job;

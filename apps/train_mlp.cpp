@@ -6,21 +6,21 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_folder.h"
-#include "apps/train/run_log.h"
-#include "apps/train/run_ranks.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_ranks.h"
+#include "apps/output/run_folder.h"
+#include "apps/output/run_log.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/mlp/mlp.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "parallel/communicator_group.h"
+#include "parallel/comm/communicator_group.h"
 
-// The smallest training that several ranks divide: an MLP learns which arm of a spiral a point lies
-// on. Every rank makes the same points, has its part of every pair of matrices and makes the same
+// The smallest training that several ranks divide. An MLP learns which arm of a spiral a point lies
+// on. Every rank makes the same points, has its shard of every pair of matrices and makes the same
 // steps.
 
 namespace sluice {
@@ -59,8 +59,8 @@ void declare(CommandLine& line, Options& o) {
 
 /// Points in the plane and the arms they lie on.
 struct Points {
-  /// [count, 3]: two coordinates, and 1. Biases start at 0, so without the 1 the first LayerNorm
-  /// would take the distance from the middle away.
+  /// [count, 3]: two coordinates and a 1. Biases start at 0, so without the 1 the first LayerNorm
+  /// would remove the distance from the middle.
   Tensor x;
   std::vector<std::int32_t> arms;
 
@@ -69,8 +69,8 @@ struct Points {
   }
 };
 
-/// Points [first, first + count) of an endless sequence. The arms make half a turn on their way
-/// from the middle to the rim and fill half of the plane.
+/// Returns points [first, first + count) of an endless sequence. The arms make half a turn from the
+/// middle to the rim and fill half of the plane.
 Points spiral(const DevicePtr& device, const Options& o, std::string_view sequence,
               std::int64_t first, std::int64_t count) {
   const std::uint64_t key = random_key(o.seed, sequence);
@@ -88,7 +88,7 @@ Points spiral(const DevicePtr& device, const Options& o, std::string_view sequen
   return {Tensor::from_host(device, {count, 3}, o.dtype(), x), std::move(arms)};
 }
 
-/// The share of points whose arm the model finds.
+/// Returns the fraction of points whose arm the model finds.
 double accuracy(const Mlp& model, const Points& points) {
   const std::vector<std::int32_t> found = model.classify(points.x);
   std::size_t right = 0;
@@ -114,7 +114,7 @@ void use_cores(const Options& o, int ranks) {
   if (o.threads == 0) cpu::set_threads(std::max(1, cpu::threads() / ranks));
 }
 
-/// The first rank's.
+/// Opens the log of the run, on rank 0.
 std::optional<RunLog> open_log(const Options& o, int ranks, RunFolder& folder) {
   const fs::path file = folder.path() / "log.jsonl";
   if (fs::exists(file))

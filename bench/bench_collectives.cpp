@@ -1,5 +1,5 @@
-// Times what ranks do together, in the manner of nccl-tests: mpirun -n 2 bench_collectives. Without
-// mpirun the ranks are threads of this process.
+// Times collectives in the manner of nccl-tests: mpirun -n 2 bench_collectives. Without mpirun the
+// ranks are threads of this process.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,15 +12,15 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/train/command_line.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_program.h"
-#include "apps/train/version.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_program.h"
+#include "apps/cli/version.h"
 #include "bench/kernels/report.h"
 #include "kernels/cpu/parallel_for.h"
-#include "parallel/communicator.h"
-#include "parallel/mpi_transport.h"
-#include "parallel/thread_transport.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/transport/mpi_transport.h"
+#include "parallel/comm/transport/thread_transport.h"
 
 namespace sluice::bench {
 namespace {
@@ -51,7 +51,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--json", o.json, "Write all figures here");
 }
 
-/// "4", "64KiB", "64MiB": arrays may be smaller than any memory that --gpu-memory could name.
+/// Parses "4", "64KiB", "64MiB"; arrays may be smaller than any memory that --gpu-memory accepts.
 std::size_t parse_size(const std::string& flag, const std::string& text) {
   std::size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -69,20 +69,20 @@ struct Row {
   std::size_t bytes = 0;
   std::int64_t count = 0;
   double microseconds = 0;
-  double factor = 0;  ///< from the algorithm's bandwidth to the bus's
+  double factor = 0;  ///< bus bandwidth / algorithm bandwidth
   std::int64_t wrong = 0;
 
   double algorithm_rate() const { return static_cast<double>(bytes) / (microseconds * 1e3); }
   double bus_rate() const { return algorithm_rate() * factor; }
 };
 
-/// What every rank contributes at every place: small whole numbers, so that all sums are exact.
+/// Input of `rank` at position `at`: a small whole number, so that all sums are exact.
 int contribution(int rank, std::int64_t at) {
   const std::uint64_t x = static_cast<std::uint64_t>(at) * 1024 + static_cast<std::uint64_t>(rank);
   return static_cast<int>((x * 0x9E3779B97F4A7C15u) >> 62);
 }
 
-/// Numbers that a collective works on.
+/// Array that a collective works on.
 class Numbers {
  public:
   Numbers(DType dtype, std::size_t bytes) : dtype_(dtype), bytes_(bytes) {}
@@ -112,12 +112,12 @@ class Bench {
   int run();
 
  private:
-  /// An array of `count` numbers, or of as many for each rank together.
+  /// A collective on an array of `count` numbers: one array, or an equal part for each rank.
   struct Trial {
     std::int64_t count;
     double factor;
     std::function<Handle()> start;
-    Numbers* result;  ///< and which of its numbers are compared
+    Numbers* result;  ///< checked array; `part`: its checked numbers
     Part part;
     std::function<int(std::int64_t at)> wanted;
   };
@@ -203,7 +203,7 @@ Bench::Trial Bench::trial(const std::string& name, std::int64_t count) {
   if (name == "all_gather")
     return {all,    share,    [=, this] { return c_.all_gather(everything, parts, how); },
             &data_, {0, all}, by_place};
-  // The root's numbers lie in data_, by rank; what every rank has of its own in other_.
+  // data_ holds the root's numbers, ordered by rank; other_ holds each rank's own numbers.
   if (name == "gather")
     return {
         all,
@@ -223,7 +223,7 @@ Bench::Trial Bench::trial(const std::string& name, std::int64_t count) {
 void Bench::fill(const Trial& t) {
   for (std::int64_t at = 0; at < t.count; ++at)
     data_.set(at, contribution(c_.rank(), at));
-  // What is received overwrites these, what gather sends is found here.
+  // Received data overwrites these numbers; gather sends them.
   for (std::int64_t at = 0; at < t.count; ++at)
     other_.set(at, contribution(c_.rank(), at));
 }
@@ -248,7 +248,7 @@ double Bench::microseconds(const Trial& t) {
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < times; ++i)
       t.start()->wait();
-    // The slowest rank's, so that all ranks also agree on how often.
+    // Takes the slowest rank's time, so that all ranks also agree on the number of runs.
     return slowest(std::chrono::duration<double>(Clock::now() - begin).count()) /
            static_cast<double>(times);
   };
@@ -289,7 +289,7 @@ nlohmann::ordered_json Bench::to_json() const {
 }
 
 int Bench::run() {
-  // Rank 0 alone would leave the others waiting if it failed only at the end.
+  // Checked first: rank 0 would leave the others waiting if only it failed at the end.
   if (c_.rank() == 0 && !options_.json.empty()) require_writable(options_.json);
   print(fmt::format("{} ranks, transport {}, {} threads each, signatures {}\n\n", c_.size(),
                     c_.backend(), cpu::threads(), options_.checked ? "compared" : "not compared"));
@@ -353,7 +353,7 @@ int run(const Options& o) {
   run_on_threads(ranks, [&](std::unique_ptr<Transport> transport) {
     const bool first = transport->rank() == 0;
     const int code = run_rank(std::move(transport), ranks);
-    if (first) exit_code = code;  // that of all: wrong elements are counted over the ranks
+    if (first) exit_code = code;  // same on all ranks: wrong elements are summed over them
   });
   return exit_code;
 }

@@ -1,5 +1,5 @@
-// Times generation with random weights against the machine's memory: a token needs every weight
-// once, so the bandwidth of reading bounds how many come in a second.
+// Times generation with random weights and compares it with the memory's speed: each token reads
+// every weight once, so the read bandwidth bounds the tokens per second.
 
 #include <fmt/format.h>
 
@@ -11,15 +11,15 @@
 #include <span>
 #include <vector>
 
-#include "apps/train/command_line.h"
-#include "apps/train/machine.h"
-#include "apps/train/run_program.h"
-#include "apps/train/version.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/run_program.h"
+#include "apps/cli/version.h"
 #include "bench/kernels/report.h"
 #include "bench/kernels/timer.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 
 namespace sluice {
 namespace {
@@ -48,7 +48,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Sums `streams` stretches of the numbers at once, as fast as they come.
+/// Sums `streams` contiguous parts of the numbers at once, as fast as possible.
 template <int streams>
 std::uint64_t sum_of(const std::uint64_t* from, std::int64_t count) {
   const std::int64_t each = count / streams;
@@ -62,7 +62,7 @@ std::uint64_t sum_of(const std::uint64_t* from, std::int64_t count) {
   return sum;
 }
 
-/// Memory as tensors have it: what the weights and the plain read lie in.
+/// Memory allocated like tensors; the plain read reads it.
 class ReadBuffer {
  public:
   ReadBuffer(const DevicePtr& device, std::int64_t bytes)
@@ -72,7 +72,7 @@ class ReadBuffer {
     std::ranges::fill(numbers_, 1);
   }
 
-  /// Bytes a second. Some processors read one long stretch fastest, some several at once; each is
+  /// Bytes per second. Some processors read one long stream fastest, some several at once; each is
   /// tried three times, and the better median counts.
   double rate() const {
     std::vector<double> one, several;
@@ -96,7 +96,7 @@ class ReadBuffer {
           sum_of<streams>(numbers_.data() + begin, end - begin);
     });
     const double took = seconds_since(start);
-    // Every number is 1: the sums are used, so that no compiler leaves the reading out.
+    // Every number is 1. Using the sums keeps the compiler from dropping the reads.
     check(std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) == numbers_.size(),
           "the plain read has lost something");
     return took;
@@ -150,12 +150,12 @@ int run(const Options& o) {
       static_cast<double>(space.parameters()) * static_cast<double>(size_of(precision.dtype));
   const ReadBuffer buffer(device, o.megabytes * 1000000);
 
-  generate_once(model, device, o, 0);  // everything has been touched and made once
+  generate_once(model, device, o, 0);  // warm-up: touches memory and builds caches
   std::vector<double> rates, tokens, ratios, prompts;
   for (std::int64_t round = 0; round < o.rounds; ++round) {
     const double before = buffer.rate();
     const Round made = generate_once(model, device, o, static_cast<std::uint64_t>(round));
-    // Other programs may take the machine's memory between two measurements.
+    // Averages two reads: other programs may take bandwidth between two measurements.
     const double rate = (before + buffer.rate()) / 2;
     rates.push_back(rate / 1e9);
     tokens.push_back(1e3 / made.token_ms);

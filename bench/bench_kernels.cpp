@@ -1,5 +1,5 @@
-// Times single kernels at the shapes of the four GPT-2 sizes and checks them against the CPU's
-// reference, beside what the machine can do at most. `bench_kernels calibrate` measures only that.
+// Times single kernels at the shapes of the four GPT-2 sizes, checks them against the CPU and
+// compares them with the machine's limits. `bench_kernels calibrate` measures only the limits.
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "apps/train/command_line.h"
-#include "apps/train/machine.h"
-#include "apps/train/progress.h"
-#include "apps/train/run_program.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/run_program.h"
 #include "bench/kernels/report.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/config.h"
@@ -64,7 +64,7 @@ constexpr Model models[] = {{"124M", "gpt2", 16384},
                             {"774M", "gpt2-large", 4096},
                             {"1558M", "gpt2-xl", 4096}};
 
-/// The names in a comma-separated list; each must be known.
+/// Parses a comma-separated list of names; each must be known.
 std::vector<std::string> names(const std::string& flag, const std::string& text,
                                const std::vector<std::string>& known) {
   std::vector<std::string> found;
@@ -169,7 +169,7 @@ std::vector<DType> Bench::chosen_dtypes(const Case& item) const {
   const std::string fallback = gpu_ ? "bf16" : "fp32";
   const auto wanted = names("--dtype", options_.dtype.empty() ? fallback : options_.dtype,
                             {"all", "fp32", "bf16", "fp16"});
-  // What there is in one dtype only is measured unless another one was asked for.
+  // A case with a single dtype is measured unless another dtype was requested.
   if (options_.dtype.empty() && item.dtypes.size() == 1) return item.dtypes;
   std::vector<DType> chosen;
   for (const DType dtype : item.dtypes)
@@ -211,7 +211,7 @@ void Bench::measure(const Case& item, const Model& model, DType dtype) {
       fmt::format("{} {} {} {}", item.op, item.variant, model.label, label_of(dtype));
   const Problem problem = item.make(extent, dtype);
   const std::size_t bytes = Buffers::bytes_for(problem);
-  // The CPU's memory is everybody's: what is promised may not be there to be touched.
+  // The CPU's memory is shared: memory within the capacity may not be available when touched.
   const std::size_t room = device_->arena().capacity() - device_->arena().in_use();
   if (bytes > (gpu_ ? room : room / 2)) {
     say(fmt::format("{}: left out, its {} do not fit\n", name, format_bytes(bytes)));
@@ -264,7 +264,7 @@ int Bench::finish() {
 }
 
 int Bench::run(std::vector<Case> cases) {
-  // What is wrong with the request is said before anything is measured.
+  // Reports problems with the request before anything is measured.
   if (!gpu_) std::erase_if(cases, [](const Case& item) { return item.baseline; });
   if (cases.empty()) fail("these rows are another library's on a GPU", ErrorKind::usage);
   const auto chosen = chosen_models();

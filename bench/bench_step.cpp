@@ -9,10 +9,10 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/command_line.h"
-#include "apps/train/machine.h"
-#include "apps/train/run_program.h"
-#include "apps/train/version.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
+#include "apps/cli/run_program.h"
+#include "apps/cli/version.h"
 #include "bench/kernels/calibration.h"
 #include "bench/kernels/report.h"
 #include "engine/autograd.h"
@@ -20,7 +20,7 @@
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/optimizer.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 
 namespace sluice {
 namespace {
@@ -52,8 +52,8 @@ void declare(CommandLine& line, Options& o) {
   line.add("--json", o.json, "Write the figures here");
 }
 
-/// Points of a step. On a GPU they are events, so that the host need not wait between them; the
-/// last one waits for the device.
+/// Time marks within a step. On a GPU they are events, so that the host need not wait between them;
+/// the last one waits for the device.
 class Marks {
  public:
   explicit Marks(const DevicePtr& device) : device_(device) {
@@ -99,7 +99,7 @@ std::string preset_of(const Options& o) {
   return o.size == "774M" ? "gpt2-large" : "gpt2-xl";
 }
 
-/// As the peers call it.
+/// Names the model as the peers do.
 std::string name_of(const Options& o) {
   if (o.n_layer > 0) return fmt::format("L{}-H{}-E{}", o.n_layer, o.n_head, o.n_embd);
   const std::string model = preset_of(o);
@@ -127,7 +127,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
   ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::training);
   space.initialize(1337);
   const auto optimizer = make_adamw(space, {.weight_decay = 0});
-  // A trainer searches for the scale; its cost is that of any.
+  // A trainer searches for the loss scale; any scale costs the same.
   const double loss_scale = precision.loss_scaling ? 1024 : 1;
   const double scale = loss_scale / static_cast<double>(o.batch * o.seq);
   const bool measure_norm = o.grad_clip > 0 || precision.loss_scaling;
@@ -164,7 +164,7 @@ int run(const Options& o) {
   const Precision precision = parse_precision(o.precision, kind);
   const DevicePtr device = make_device(kind, precision);
   const auto times = train(o, config, precision, device);
-  // Before the calibration, which takes memory of its own.
+  // Read before the calibration, which takes memory of its own.
   const double tensors = static_cast<double>(device->arena().peak()) / (1 << 20);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -5,24 +5,24 @@ set(SLUICE_PARSERS
   engine/io/durable.cpp engine/io/file.cpp engine/io/input.cpp engine/io/json_document.cpp
   engine/io/output.cpp engine/io/printable.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
   engine/io/safetensors_header.cpp engine/io/stored_tensor.cpp engine/io/token_file.cpp
-  parallel/injection.cpp
+  parallel/flight_recorder/injection.cpp
   parallel/pipeline/lowering.cpp parallel/pipeline/messages.cpp parallel/pipeline/refusal.cpp
   parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule_text.cpp
   parallel/pipeline/validator.cpp
-  parallel/post_mortem.cpp parallel/rank_report.cpp parallel/ring_reader.cpp
-  parallel/signature.cpp
+  parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/rank_report.cpp parallel/flight_recorder/record_reader.cpp
+  parallel/comm/backend/signature.cpp
   models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
   models/gpt2/weights.cpp
   models/text/bpe_files.cpp models/text/bpe_merger.cpp models/text/bpe_tables.cpp
   models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
   models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
   models/text/tokenizer.cpp
-  apps/train/checkpoint.cpp apps/train/checkpoint_folder.cpp apps/train/checkpoint_history.cpp
-  apps/train/checkpoint_manifest.cpp apps/train/checkpoint_saver.cpp
-  apps/train/command_line.cpp apps/train/device_profile.cpp apps/train/json_lines.cpp
-  apps/train/lineage.cpp apps/train/options_file.cpp apps/train/recorded_choice.cpp
-  apps/train/save_cadence.cpp apps/train/sizes.cpp apps/train/text_source.cpp
-  apps/train/token_ids.cpp)
+  apps/checkpoint/checkpoint.cpp apps/checkpoint/checkpoint_folder.cpp apps/checkpoint/checkpoint_history.cpp
+  apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
+  apps/cli/command_line.cpp apps/plan/cost/device_profile.cpp apps/data/json_lines.cpp
+  apps/checkpoint/lineage.cpp apps/cli/options_file.cpp apps/checkpoint/recorded_choice.cpp
+  apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp
+  models/text/token_ids.cpp)
 
 if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)

@@ -1,4 +1,4 @@
-# What apps/train/processor.cpp is compiled with: the instruction sets that -march lets everything else
+# What apps/cli/processor.cpp is compiled with: the instruction sets that -march lets everything else
 # use, as a definition, and itself for every processor of its kind. On other than x86, which the check
 # does not know, nothing.
 set(SLUICE_BASELINE "")

@@ -36,20 +36,33 @@ if(SLUICE_HARDEN AND NOT SLUICE_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "Release"
   sluice_cxx_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
 endif()
 
-# sluice_library(NAME SOURCES ... HEADERS ... LINKS ...)
-# A folder's static library. HEADERS are its public interface: each must compile alone. Where there
-# is a source of its name, that includes it first (the test `structure: include order` checks it);
-# the target all_verify_interface_header_sets compiles the others. LINKS are the folders to its left
-# and third parties.
+# sluice_library(NAME [FOLDER path] MODULES ... LINKS ...)
+# The static library of a folder. A module is NAME.h with NAME.cpp, or one of them alone. Every header
+# is public and must compile alone: a source of its name includes it first (the test `structure:
+# include order` checks it), and the target all_verify_interface_header_sets compiles the others. LINKS
+# are the libraries to its left and third parties.
 function(sluice_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;LINKS;PRIVATE_LINKS" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
-  set(lone ${ARG_HEADERS})
-  list(FILTER ARG_SOURCES INCLUDE REGEX "[.]cpp$")
-  list(TRANSFORM ARG_SOURCES REPLACE "[.]cpp$" ".h")
-  list(REMOVE_ITEM lone ${ARG_SOURCES})
-  set(paired ${ARG_HEADERS})
-  list(REMOVE_ITEM paired ${lone})
+  cmake_parse_arguments(ARG "" "FOLDER" "MODULES;LINKS;PRIVATE_LINKS" ${ARGN})
+  set(sources "")
+  set(paired "")  # headers with a source
+  set(lone "")
+  foreach(module IN LISTS ARG_MODULES)
+    if(ARG_FOLDER)
+      set(module ${ARG_FOLDER}/${module})
+    endif()
+    set(path ${CMAKE_CURRENT_SOURCE_DIR}/${module})
+    if(EXISTS ${path}.cpp)
+      list(APPEND sources ${module}.cpp)
+    endif()
+    if(EXISTS ${path}.h AND EXISTS ${path}.cpp)
+      list(APPEND paired ${module}.h)
+    elseif(EXISTS ${path}.h)
+      list(APPEND lone ${module}.h)
+    elseif(NOT EXISTS ${path}.cpp)
+      message(FATAL_ERROR "${name}: there is neither ${path}.h nor ${path}.cpp")
+    endif()
+  endforeach()
+  add_library(${name} STATIC ${sources})
   target_sources(${name} PUBLIC
                  FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${paired}
                  FILE_SET lone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${lone})

@@ -18,7 +18,7 @@ Arena::Arena(std::size_t capacity) : capacity_(capacity / alignment * alignment)
 
 std::size_t Arena::allocate(std::size_t bytes, MemoryUse use) {
   const std::lock_guard lock(mutex_);
-  // Compared before rounding up, which could wrap.
+  // Compared before rounding up, because rounding up could wrap around.
   if (bytes > capacity_) refuse(bytes);
   const std::size_t wanted = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
   std::size_t offset = frontier_;

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-/// What a block of memory is for: the categories of the memory plan.
+/// Purpose of a block of memory; these are the categories of the memory plan.
 enum class MemoryUse : std::uint8_t {
   weights,
   gradients,
@@ -26,28 +26,28 @@ constexpr std::size_t memory_uses = 8;
 std::string_view name_of(MemoryUse use);
 using MemoryByUse = std::array<std::size_t, memory_uses>;
 
-/// Divides an address range of `capacity` bytes into blocks: the tightest hole, else the untouched
-/// rest above all blocks; neighbours merged. It deals in offsets only and the capacity decides
-/// nothing but refusal, so the same calls give the same offsets and the same peak on every device,
-/// `meta` included. Safe to call from several threads.
+/// Divides an address range of `capacity` bytes into blocks. A block goes into the tightest free
+/// hole, or else into the untouched rest above all blocks; neighbouring holes are merged. The arena
+/// deals in offsets only, and the capacity decides only whether a call is refused, so the same
+/// calls give the same offsets and the same peak on every device, `meta` included. Thread-safe.
 class Arena {
  public:
   static constexpr std::size_t alignment = 256;
 
   explicit Arena(std::size_t capacity);
 
-  /// The offset of a block; sizes are rounded up to `alignment`. Throws Error with the bytes
-  /// wanted, in use and allowed when nothing fits.
+  /// Returns the offset of a block. Sizes are rounded up to `alignment`. When nothing fits, throws
+  /// Error with the bytes wanted, in use and allowed.
   std::size_t allocate(std::size_t bytes, MemoryUse use = MemoryUse::activations);
   void release(std::size_t offset);
 
   std::size_t in_use() const;
-  /// The most bytes in use at one time since construction.
+  /// The largest number of bytes in use at one time since construction.
   std::size_t peak() const;
-  /// The end of the highest block ever handed out: what the device had to back with memory.
+  /// End of the highest block ever handed out: the bytes that the device had to back with memory.
   std::size_t high_water() const;
   std::size_t capacity() const { return capacity_; }
-  /// Bytes in use when `peak` was reached, by what they were for.
+  /// Bytes in use when `peak` was reached, by purpose.
   MemoryByUse peak_by_use() const;
 
  private:
@@ -65,7 +65,7 @@ class Arena {
   std::size_t in_use_ = 0;
   std::size_t peak_ = 0;
   std::size_t high_water_ = 0;
-  std::size_t frontier_ = 0;  // nothing is used from here on
+  std::size_t frontier_ = 0;  // the untouched rest begins here
   MemoryByUse by_use_{}, peak_by_use_{};
   std::map<std::size_t, Block> used_;                           // by offset
   std::map<std::size_t, std::size_t> free_;                     // holes: offset -> bytes

@@ -29,15 +29,15 @@ void add_into(const Tensor& target, const Tensor& gradient) {
 
 }  // namespace
 
-/// Gradients on their way to nodes that have not run yet, and how often each leaf is still to be
+/// Gradients that wait for nodes that have not run yet, and how often each leaf is still to be
 /// visited.
 struct Backward::State {
   struct Slot {
     Tensor gradient;
-    bool owned = false;  ///< made here, so it may be added to in place
+    bool owned = false;  ///< allocated here, so it may be added to in place
   };
-  std::vector<std::shared_ptr<Node>> order;  ///< the next to run is the last
-  std::unordered_set<Node*> waiting;         ///< the same
+  std::vector<std::shared_ptr<Node>> order;  ///< nodes still to run; the last one runs next
+  std::unordered_set<Node*> waiting;         ///< the same nodes as a set
   std::unordered_map<Node*, std::vector<Slot>> pending;
   std::unordered_map<TensorImpl*, int> visits_left;
   Node* current = nullptr;
@@ -49,7 +49,7 @@ struct Backward::State {
     return slots[edge.output];
   }
 
-  /// What has come so far of the gradient that goes to `edge`; none where nothing has.
+  /// The gradient that has arrived so far at `edge`; none if nothing has.
   Tensor delivered(const Edge& edge) const {
     if (edge.leaf) {
       const auto& gradient = edge.leaf.impl()->gradient;
@@ -78,8 +78,8 @@ class Recording {
   bool previous_ = grad_enabled;
 };
 
-/// Producers before consumers, by depth-first search without recursion, of the nodes behind
-/// `roots` that are not in `seen` yet. The order depends only on how the graph was built.
+/// Returns the nodes behind `roots` that are not in `seen` yet, producers before consumers, by
+/// depth-first search without recursion. The order depends only on how the graph was built.
 std::vector<std::shared_ptr<Node>> topological_order(std::span<const Edge> roots,
                                                      std::unordered_set<Node*>& seen) {
   std::vector<std::shared_ptr<Node>> order;

@@ -10,7 +10,7 @@ DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budge
     : runtime_(std::move(runtime)) {
   reserved_ = budget != 0 ? budget : runtime_->capacity();
   start_ = runtime_->reserve(reserved_);
-  // Where addresses are limited (ulimit -v), take what there is, unless a budget was asked for.
+  // If addresses are limited (ulimit -v), take what there is, unless a budget was requested.
   while (start_ == nullptr && budget == 0 && reserved_ > (std::size_t{1} << 26)) {
     reserved_ /= 2;
     start_ = runtime_->reserve(reserved_);

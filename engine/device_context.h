@@ -11,11 +11,11 @@
 namespace sluice {
 
 /// One device as the engine uses it: its runtime, its compute stream and the arena that owns its
-/// memory. Made in `main` (shared, because every Storage keeps its device alive) and passed down.
+/// memory. Made in `main` and passed down; shared, because every Storage keeps its device alive.
 class DeviceContext {
  public:
-  /// Reserves `budget` bytes of addresses at once (0: what the machine has); nothing is taken from
-  /// the system later. Throws Error when the system refuses the reservation.
+  /// Reserves `budget` bytes of address space at once (0: all that the machine has) and takes
+  /// nothing more from the system later. Throws Error when the system refuses the reservation.
   DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget = 0);
   ~DeviceContext();
   DeviceContext(const DeviceContext&) = delete;
@@ -24,11 +24,11 @@ class DeviceContext {
   Device device() const { return runtime_->device(); }
   Runtime& runtime() const { return *runtime_; }
   Stream stream() const { return runtime_->compute_stream(); }
-  /// For copies that go on beside the computing; made on first use.
+  /// Stream for copies that overlap with computation; created on first use.
   Stream copy_stream();
   const Arena& arena() const { return *arena_; }
 
-  /// Whether f32 matrix products may round their operands to tf32.
+  /// True if f32 matrix products may round their operands to tf32.
   bool tf32() const { return tf32_; }
   void allow_tf32(bool yes) { tf32_ = yes; }
 
@@ -46,7 +46,7 @@ class DeviceContext {
   friend class MemoryScope;
 };
 
-/// While it lives, what is allocated on the device counts as being for `use`.
+/// While an object of this class lives, allocations on the device count towards `use`.
 class MemoryScope {
  public:
   MemoryScope(DeviceContext& device, MemoryUse use)
@@ -64,7 +64,7 @@ using DevicePtr = std::shared_ptr<DeviceContext>;
 
 DevicePtr make_cpu_device(std::size_t budget = 0);
 DevicePtr make_cuda_device(int index = 0, std::size_t budget = 0);
-/// Runs nothing, but allocates as the real device would: its arena's peak is the plan.
+/// Allocates as the real device would but runs no kernels; its arena's peak is the memory plan.
 DevicePtr make_meta_device(std::size_t budget = 0, std::size_t workspace_bytes = 0);
 
 }  // namespace sluice

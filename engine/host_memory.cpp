@@ -7,12 +7,12 @@
 namespace sluice {
 namespace {
 
-/// The host as the CPU runtime sees it, but for where its memory comes from.
+/// The CPU runtime, except that its memory is pinned by `device` if possible.
 class PinnedRuntime final : public Runtime {
  public:
   explicit PinnedRuntime(DevicePtr device) : device_(std::move(device)), cpu_(make_cpu_runtime()) {}
 
-  /// What reserve, which the DeviceContext's constructor calls, found.
+  /// True if reserve(), which the DeviceContext's constructor calls, got pinned memory.
   bool pinned() const { return pinned_; }
 
   Device device() const override { return cpu_->device(); }
@@ -44,7 +44,7 @@ class PinnedRuntime final : public Runtime {
   }
 
  private:
-  DevicePtr device_;  // outlives the memory that was pinned for it
+  DevicePtr device_;  // outlives the memory that it pinned
   std::unique_ptr<Runtime> cpu_;
   bool pinned_ = true;
 };

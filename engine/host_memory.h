@@ -4,16 +4,16 @@
 
 namespace sluice {
 
-/// Host memory beside a device, as devices of their own: the arena of each is one region of exactly
-/// so many bytes, reserved at once. None where nothing was asked for.
+/// Host memory beside a device, as DeviceContexts of its own. The arena of each is one region of
+/// exactly the requested bytes, reserved at once. A kind of which no bytes were requested is null.
 struct HostMemory {
-  DevicePtr pinned{};    ///< from and to which the device copies beside its computing
-  DevicePtr ordinary{};  ///< on which only the CPU works
-  /// The system refused to pin the first: copies make the host wait.
+  DevicePtr pinned{};    ///< page-locked; the device's copies overlap with its computation
+  DevicePtr ordinary{};  ///< pageable; only the CPU computes on it
+  /// True if the system refused to pin the `pinned` region; copies then block the host.
   bool unpinned = false;
 };
 
-/// On `meta` both only count. Throws Error when the system does not have the memory.
+/// The regions of a `meta` device only count bytes. Throws Error when the system lacks the memory.
 HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
                             std::size_t ordinary_bytes = 0);
 

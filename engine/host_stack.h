@@ -12,56 +12,56 @@
 
 namespace sluice {
 
-/// Tensors of a device that rest in host memory between a forward pass and its backward pass: the
-/// last one put down is the first taken up again. Copies run on two streams beside the one that
-/// computes. The two put down last stay on the device, and of those on the host the next is on its
-/// way back while the one above it is in use: so one step of computing hides each copy.
+/// Offloads tensors of a device to host memory between a forward pass and its backward pass. Last
+/// in, first out. Copies run on two streams beside the compute stream. The two tensors put last
+/// stay on the device; of those on the host, the next one is copied back while the one above it is
+/// in use. One step of computation is thus meant to hide each copy.
 class HostStack {
  public:
-  /// Stands for a tensor put down; who lets it go without taking the tensor up gives it up.
+  /// Represents a tensor on the stack. Dropping the ticket without take() discards the tensor.
   using Ticket = std::shared_ptr<const std::size_t>;
 
-  /// `host` may be none where no more than one tensor is ever put down.
+  /// `host` may be null if the stack never holds more than one tensor.
   HostStack(DevicePtr device, DevicePtr host);
-  /// Waits for what is under way: its memory is free for others afterwards.
+  /// Waits for the copies in flight, so that their memory is free for other use afterwards.
   ~HostStack();
   HostStack(const HostStack&) = delete;
   HostStack& operator=(const HostStack&) = delete;
 
-  /// Records copies ("put down", "take up") and what the compute stream waits for them ("stall").
+  /// Records copies ("put down", "take up") and waits of the compute stream for them ("stall").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// The elements of `tensor`, which nobody may write to any more.
+  /// Pushes the elements of `tensor`. Nobody may write to them afterwards.
   Ticket put(Tensor tensor);
-  /// What was put down, without its history. Its ticket must be the topmost that is left.
+  /// Pops the tensor, without its autograd history. `ticket` must be the topmost one left.
   Tensor take(const Ticket& ticket);
-  /// The tensor while it is on the device, else none.
-  Tensor at_hand(const Ticket& ticket) const { return places_[*ticket].data; }
+  /// Returns the tensor while it is on the device, else none.
+  Tensor at_hand(const Ticket& ticket) const { return slots_[*ticket].data; }
 
-  /// Bytes copied each way since it was last asked.
+  /// Returns the bytes copied each way since the last call.
   StreamedBytes take_moved() { return std::exchange(moved_, {}); }
 
  private:
   enum class Where : std::uint8_t { device, leaving, host, coming };
-  /// Of one depth; used again by every pass.
-  struct Place {
-    Tensor data{};     ///< on the device
-    Tensor resting{};  ///< memory on the host
+  /// Entry at one depth of the stack; every pass reuses it.
+  struct Slot {
+    Tensor data{};     ///< copy on the device
+    Tensor resting{};  ///< copy in host memory
     Where where = Where::device;
-    Event ready;    ///< compute stream -> either copy: the memory may be read or written
+    Event ready;    ///< compute stream -> either copy stream: the memory may be read or written
     Event drained;  ///< the copy to the host is done
     Event arrived;  ///< the copy from the host is done
     std::weak_ptr<const std::size_t> ticket{};
   };
   void drop_given_up();
-  void leave(Place& place);
-  void let_go(Place& place);
-  void fetch(Place& place);
+  void leave(Slot& slot);
+  void let_go(Slot& slot);
+  void fetch(Slot& slot);
   void wait(Event event);
 
   DevicePtr device_, host_;
   Stream to_host_, to_device_;
-  std::vector<Place> places_;
+  std::vector<Slot> slots_;
   std::size_t depth_ = 0;
   StreamedBytes moved_;
   Timeline* timeline_ = nullptr;

@@ -6,20 +6,20 @@
 
 namespace sluice {
 
-/// Sees what the ops of this thread compute, to find out where a number went wrong. It may read and
-/// must not write.
+/// Sees the results of the ops of this thread, to find out where a number went wrong. An observer
+/// may read tensors and must not write to them.
 class Observer {
  public:
   virtual ~Observer() = default;
 
-  /// An op has computed these and recorded them as results of `node`.
+  /// Called when an op has computed `outputs` and recorded them as results of `node`.
   virtual void computed(const Node& node, std::span<Tensor* const> outputs) = 0;
-  /// The backward step of `node` has handed over a gradient that goes to `to`. It may be a part of
-  /// a sum that other nodes add to.
+  /// Called when the backward step of `node` has handed over a gradient for the edge `to`. The
+  /// gradient may be a part of a sum to which other nodes add.
   virtual void handed_over(const Node& node, const Edge& to, const Tensor& gradient) = 0;
 };
 
-/// While it lives, `observer` looks on.
+/// While an object of this class lives, `observer` sees the ops of this thread.
 class Observed {
  public:
   explicit Observed(Observer& observer);

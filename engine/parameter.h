@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// How a parameter starts in a model without weights: normal with mean 0, or one value.
+/// Initial values of a parameter: normal with mean 0, or one constant.
 struct Initial {
   double standard_deviation = 0;
   double value = 0;
@@ -16,21 +16,21 @@ struct Initial {
   static Initial constant(double value) { return {0, value}; }
 };
 
-/// What a module declares: a name, a shape, a start, and the member that will hold the tensor.
-/// Memory is given to all parameters of a model at once (optim/parameter_space.h), so that they
-/// lie in one flat space and exist only once.
+/// A parameter as a module declares it: name, shape, initial values, and the member that will hold
+/// the tensor. All parameters of a model get their memory at once (optim/space/parameter_space.h),
+/// so that they lie in one flat space and exist only once.
 struct Parameter {
   std::string name;
   Shape shape;
   Initial initial;
   Tensor* tensor;
-  /// A table whose rows are looked up: its gradient is sparse and its update has no slack, so its
-  /// state stays at full precision on the device.
+  /// True for a table whose rows are looked up. Its gradient is sparse and its update has no slack
+  /// within a step, so its optimizer state stays at full precision on the device.
   bool embedding = false;
-  /// The part of the model that it belongs to, ascending. Norms are summed part by part, so that
-  /// several ranks that have some parts each find the bits of one that has all.
+  /// Number of the part of the model that the parameter belongs to, ascending. Norms are summed
+  /// part by part, so that ranks that have some parts get the same bits as one rank that has all.
   int section = 0;
-  /// What this rank has of it, where several divide it: `shape` is the shard's.
+  /// The elements on this rank if several ranks divide the parameter; `shape` is then the shard's.
   Shard shard{};
 };
 

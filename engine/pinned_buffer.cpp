@@ -14,7 +14,7 @@ PinnedBuffer::PinnedBuffer(DevicePtr device, std::size_t bytes) {
 void PinnedBuffer::Release::operator()(std::byte* start) const {
   try {
     device->runtime().release_pinned(start, bytes);
-  } catch (const Error&) {  // a device that failed has been reported by whoever noticed first
+  } catch (const Error&) {  // whoever noticed first has reported the failed device
     return;
   }
 }

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// Host memory that a device copies from and to without making the host wait; ordinary memory where
-/// the system pins none.
+/// Pinned host memory, from and to which a device copies without blocking the host. Falls back to
+/// pageable memory if the system cannot pin any.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;

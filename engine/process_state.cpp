@@ -23,7 +23,7 @@ struct ProcStat {
 std::optional<ProcStat> read_stat(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  // The second field is the program's name, which may hold spaces and parentheses.
+  // The second field is the program's name, which may contain spaces and parentheses.
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
@@ -39,7 +39,7 @@ std::optional<ProcStat> read_stat(pid_t pid) {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  // A name that is too long may come back without its end.
+  // gethostname may return a name that is too long without its terminating zero.
   if (::gethostname(name.data(), name.size() - 1) != 0) return "?";
   return name.data();
 }
@@ -64,7 +64,7 @@ ProcessState state_of(const ProcessId& process) {
     return ProcessState::unknown;
   if (::kill(process.pid, 0) != 0 && errno == ESRCH) return ProcessState::gone;
   const auto stat = read_stat(process.pid);
-  if (!stat)  // it has ended since, or /proc cannot be read
+  if (!stat)  // the process has ended since, or /proc cannot be read
     return ::kill(process.pid, 0) != 0 && errno == ESRCH ? ProcessState::gone
                                                          : ProcessState::running;
   if (process.started != 0 && stat->started != process.started) return ProcessState::gone;

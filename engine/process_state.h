@@ -7,13 +7,13 @@
 
 namespace sluice {
 
-/// A process so that another process can find it again. Its number alone would not do: numbers are
-/// given anew, and one host can have several spaces of them (containers).
+/// Identifies a process so that another process can find it again. The pid alone is not enough:
+/// pids are reused, and one host can have several pid namespaces (containers).
 struct ProcessId {
   pid_t pid = 0;
   std::string host;
-  std::uint64_t started = 0;     ///< clock ticks since the host was started; 0: not known
-  std::uint64_t namespace_ = 0;  ///< in which `pid` counts; 0: not known
+  std::uint64_t started = 0;     ///< clock ticks since the host's boot; 0: not known
+  std::uint64_t namespace_ = 0;  ///< pid namespace in which `pid` counts; 0: not known
 };
 
 enum class ProcessState {

@@ -31,7 +31,7 @@ void fill_normal(std::uint64_t key, std::uint64_t first, double standard_deviati
       counter = element / 4;
       const auto words = philox(key, counter);
       for (std::size_t pair = 0; pair < 4; pair += 2) {
-        const double u = (words[pair] + 1.0) * 0x1p-32;  // (0, 1]: its logarithm exists
+        const double u = (words[pair] + 1.0) * 0x1p-32;  // in (0, 1], so that its logarithm exists
         const double angle = words[pair + 1] * (0x1p-32 * 2.0 * 3.14159265358979323846);
         const double radius = std::sqrt(-2.0 * std::log(u));
         normals[pair] = radius * std::cos(angle);

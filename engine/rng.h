@@ -11,22 +11,22 @@ namespace sluice {
 /// A key for a named stream of random numbers under a seed.
 std::uint64_t random_key(std::uint64_t seed, std::string_view name);
 
-/// Uniform in [0, 1): element `index` of the stream `key`.
+/// Returns element `index` of the stream `key`, uniform in [0, 1).
 double uniform(std::uint64_t key, std::uint64_t index);
 
-/// Elements [first, first + out.size()) of a stream of standard normal numbers (Box & Muller,
-/// 1958). Any split of a tensor gets the same numbers.
+/// Writes elements [first, first + out.size()) of a stream of normal numbers with mean 0 (Box &
+/// Muller, 1958). Any split of a tensor gets the same numbers.
 void fill_normal(std::uint64_t key, std::uint64_t first, double standard_deviation,
                  std::span<float> out);
 
-/// Where dropout masks of one training step come from.
+/// Source of the dropout masks of one training step.
 struct DropoutSource {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::int64_t first_sample = 0;  ///< global index of the micro-batch's first sequence
   float probability = 0;
 
-  /// The mask of one place in the model; every place has its own `site`.
+  /// Returns the mask of one dropout layer; every layer in the model has its own `site`.
   DropoutMask mask(std::uint64_t site) const;
 };
 

@@ -36,7 +36,7 @@ std::int64_t Shard::place(std::int64_t index) const {
   return place;
 }
 
-/// The index of an element of the shard, and how many lie together in the whole from there on.
+/// Returns an element's index in the whole and the number of contiguous elements from there on.
 std::pair<std::int64_t, std::int64_t> Shard::run_at(std::int64_t place) const {
   std::int64_t rest = place % kept_period_;
   auto range = kept_.begin();

@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-/// Which elements of a tensor one of several ranks has: those whose index in one dimension lies in
-/// some ranges, in the tensor's order. By default all of them. Pure arithmetic.
+/// The elements of a tensor that one of several ranks has: those whose index in one dimension lies
+/// in certain ranges, in the tensor's order. By default all of them. Pure arithmetic.
 class Shard {
  public:
   struct Range {
@@ -21,23 +21,23 @@ class Shard {
   };
 
   Shard() = default;
-  /// `kept`: ascending and apart.
+  /// The ranges in `kept` must be ascending and disjoint.
   Shard(Shape whole, int dimension, std::vector<Range> kept);
 
-  /// Whether other ranks have other elements.
+  /// True if other ranks have other elements.
   bool divided() const { return !kept_.empty(); }
-  /// Of the whole tensor; none where it is not divided.
+  /// Shape of the whole tensor; empty if the tensor is not divided.
   const Shape& whole() const { return whole_; }
   int dimension() const { return dimension_; }
   const std::vector<Range>& kept() const { return kept_; }
-  /// Of the elements here.
+  /// Shape of the elements on this rank.
   Shape shape() const;
 
-  /// How many elements of the shard come before element `index` of the whole.
+  /// Returns the number of elements of the shard that come before element `index` of the whole.
   std::int64_t place(std::int64_t index) const;
 
-  /// Calls body(place in the shard, index in the whole, count) for stretches that lie together in
-  /// both and make up the shard's elements [first, first + count), ascending.
+  /// Calls body(place in the shard, index in the whole, count) for ascending runs of elements that
+  /// are contiguous in both and together make up the shard's elements [first, first + count).
   template <class Body>
   void for_each_run(std::int64_t first, std::int64_t count, Body&& body) const {
     if (!divided()) return body(first, first, count);
@@ -49,11 +49,11 @@ class Shard {
     }
   }
 
-  /// What the shard has of some bytes of the whole tensor, elements of `width` bytes from `first`
-  /// on: they are moved to the front.
+  /// Extracts the shard's part of `elements`, which are elements of `width` bytes of the whole
+  /// tensor from index `first` on. Moves that part to the front of `elements` and returns it.
   std::span<std::byte> pick(std::int64_t first, std::span<std::byte> elements,
                             std::size_t width) const;
-  /// The reverse: puts `mine`, the shard's elements from place(first) on, in their places among
+  /// The reverse: copies `mine`, the shard's elements from place(first) on, to their places among
   /// `elements` of the whole tensor.
   void put(std::int64_t first, std::span<const std::byte> mine, std::size_t width,
            std::span<std::byte> elements) const;
@@ -64,12 +64,12 @@ class Shard {
   Shape whole_;
   int dimension_ = 0;
   std::vector<Range> kept_;
-  std::int64_t inner_ = 1;   ///< elements of one index
-  std::int64_t period_ = 0;  ///< elements of all indices, and of those that are kept
+  std::int64_t inner_ = 1;   ///< elements per index of the divided dimension
+  std::int64_t period_ = 0;  ///< elements of all indices; `kept_period_`: those of the kept indices
   std::int64_t kept_period_ = 0;
 };
 
-/// Rank r's of `count` rows or columns; what does not divide evenly gives the first ranks one more.
+/// The share of rank r in `count` rows or columns; the first ranks get one more if it is uneven.
 Shard::Range part_of(std::int64_t count, int rank, int ranks);
 
 }  // namespace sluice

@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// What was copied between a device and host memory.
+/// Bytes copied between a device and host memory.
 struct StreamedBytes {
   std::uint64_t to_device = 0;
   std::uint64_t to_host = 0;

@@ -17,7 +17,7 @@ namespace sluice {
 class Node;
 struct TensorImpl;
 
-/// Bytes on a device, returned to its arena with the last owner.
+/// Bytes on a device; the last owner returns them to the device's arena.
 class Storage {
  public:
   Storage(DevicePtr device, std::size_t bytes)
@@ -39,7 +39,7 @@ class Storage {
 using Shape = std::vector<std::int64_t>;
 
 std::int64_t element_count(std::span<const std::int64_t> shape);
-/// "[4, 64, 768]"
+/// Formats a shape like "[4, 64, 768]".
 std::string to_string(std::span<const std::int64_t> shape);
 
 /// A value handle to an array on a device: copies share the elements. Always contiguous and
@@ -48,17 +48,17 @@ class Tensor {
  public:
   Tensor() = default;
 
-  /// Contents are whatever was there before.
+  /// The contents are undefined.
   static Tensor empty(const DevicePtr& device, const Shape& shape, DType dtype);
   static Tensor zeros(const DevicePtr& device, const Shape& shape, DType dtype);
-  /// Copies `values` to the device, converted to `dtype`.
+  /// Converts `values` to `dtype` and copies them to the device.
   static Tensor from_host(const DevicePtr& device, const Shape& shape, DType dtype,
                           std::span<const double> values);
   static Tensor from_tokens(const DevicePtr& device, const Shape& shape,
                             std::span<const std::int32_t> ids);
 
   explicit operator bool() const { return impl_ != nullptr; }
-  /// Whether two handles name the same tensor.
+  /// True if both handles name the same tensor.
   bool same_as(const Tensor& other) const { return impl_ == other.impl_; }
 
   const Shape& shape() const;
@@ -70,22 +70,22 @@ class Tensor {
   const DevicePtr& device() const;
   Stream stream() const { return device()->stream(); }
 
-  /// For kernels. `view(rows, columns)` sees the same elements as a matrix.
+  /// Describes the elements to kernels. `view(rows, columns)` sees the same elements as a matrix.
   View view() const;
   View view(std::initializer_list<std::int64_t> shape) const;
 
-  /// The same elements under another shape of the same size, without their history, like slice():
-  /// gradients do not flow through either.
+  /// The same elements under another shape of the same size. Like slice(), the result has no
+  /// autograd history: gradients do not flow through either.
   Tensor reshape(const Shape& shape) const;
   /// Elements [first, first + count) of the flattened tensor, sharing memory.
   Tensor slice(std::int64_t first, const Shape& shape) const;
-  /// The same elements without their history: what a Node saves of its own output, since a handle
-  /// to the output itself would keep the node alive for ever.
+  /// The same elements without autograd history. A Node saves this form of its own output, because
+  /// a handle to the output itself would keep the node alive for ever.
   Tensor detach() const { return slice(0, shape()); }
 
-  /// Copies to the host, widened to double. For tests, sampling and small results.
+  /// Copies the elements to the host as double. Meant for tests, sampling and small results.
   std::vector<double> to_host() const;
-  /// One element.
+  /// Returns one element as double.
   double item(std::int64_t index = 0) const;
   void copy_bytes_to(std::span<std::byte> out) const;
   void copy_bytes_from(std::span<const std::byte> in) const;
@@ -94,9 +94,9 @@ class Tensor {
   // --- gradients (engine/autograd.h has the rest) ---
 
   bool requires_grad() const;
-  /// Makes a leaf collect its gradient.
+  /// Makes a leaf collect its gradient in backward passes.
   Tensor& set_requires_grad(bool value);
-  /// The gradient that backward passes have left here; none before the first.
+  /// The gradient that backward passes have accumulated; none before the first.
   Tensor grad() const;
 
   TensorImpl* impl() const { return impl_.get(); }
@@ -106,24 +106,24 @@ class Tensor {
   std::shared_ptr<TensorImpl> impl_;
 };
 
-/// Where the gradient of a leaf goes. `filled` tells whether something is in the buffer, so that
-/// the first contribution of a step overwrites and no zeroing pass is needed.
+/// Buffer for the gradient of a leaf. `filled` tells whether it has contents, so that the first
+/// contribution of a step overwrites it and no zeroing pass is needed.
 struct GradientBuffer {
   Tensor tensor;
   bool filled = false;
-  /// Called by backward() when the last contribution of that pass has arrived.
+  /// Gradient-ready hook: backward() calls it when the last contribution of the pass has arrived.
   std::function<void()> ready;
 };
 
-/// What handles share. Ops reach it through autograd.h; nothing else should.
+/// The state that handles share. Ops reach it through autograd.h; other code should not use it.
 struct TensorImpl {
   std::shared_ptr<Storage> storage;
   std::size_t offset = 0;  ///< bytes from the storage's start
   Shape shape;
   DType dtype = DType::f32;
   bool requires_grad = false;
-  GradientBuffer gradient;         ///< of a leaf
-  std::shared_ptr<Node> producer;  ///< of a result: the graph is owned by its outputs
+  GradientBuffer gradient;         ///< only of a leaf
+  std::shared_ptr<Node> producer;  ///< only of a result; outputs own their graph
   std::size_t producer_output = 0;
 };
 

@@ -17,7 +17,7 @@ double Timeline::since_start() const {
   return std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
 }
 
-/// Moves the origin to now: differences of events lose precision as they grow.
+/// Moves the origin to now, because differences of event times lose precision as they grow.
 void Timeline::rebase() {
   device_->runtime().record(base_, device_->stream());
   device_->runtime().synchronize(base_);

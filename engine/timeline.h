@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// What work was done for, in a pipeline; -1: nothing of the kind.
+/// Stage and micro-batch of a pipeline for which work was done; -1: none.
 struct SpanLabel {
   int stage = -1;
   int micro_batch = -1;
@@ -18,9 +18,9 @@ struct SpanLabel {
   friend bool operator==(const SpanLabel&, const SpanLabel&) = default;
 };
 
-/// When work began and ended on the streams of a device, by events that cost the streams next to
-/// nothing. On the CPU, where work is done when a call returns, and for the network and the host's
-/// own work beside a device, the host's clock tells.
+/// Records when work began and ended on the streams of a device. It uses events, which are meant to
+/// cost the streams next to nothing. The host's clock times work on the CPU, where work is done
+/// when a call returns, the network, and the host's own work beside a device.
 class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,7 +29,7 @@ class Timeline {
   enum class Lane : std::uint8_t { compute, to_device, to_host, network, host };
 
   struct Span {
-    std::string_view name;  ///< a literal
+    std::string_view name;  ///< must be a string literal
     Lane lane;
     double start;  ///< milliseconds since the timeline was made
     double length;
@@ -38,13 +38,13 @@ class Timeline {
 
   explicit Timeline(DevicePtr device);
 
-  /// When it was made.
+  /// Time at which the timeline was made.
   Clock::time_point started() const { return start_; }
 
-  /// Opens a span with the work that the stream is given from now on; returns its number.
+  /// Opens a span that begins with the next work given to the stream; returns the span's number.
   std::size_t begin(std::string_view name, Lane lane, Stream stream, Label label = {});
   void end(std::size_t span);
-  /// Waits for what was recorded and hands it out, in the order of the calls of begin().
+  /// Waits for the recorded work and returns its spans in the order of the calls of begin().
   std::vector<Span> take();
 
  private:
@@ -66,12 +66,12 @@ class Timeline {
   bool by_events_;
   Clock::time_point start_;
   Event base_;
-  double base_time_ = 0;     ///< of `base_`, in milliseconds since the start
-  std::vector<Open> spans_;  ///< entries are used again: events are not given back
+  double base_time_ = 0;     ///< time of `base_`, in milliseconds since the start
+  std::vector<Open> spans_;  ///< entries are reused, because a runtime does not take events back
   std::size_t count_ = 0;
 };
 
-/// A span for the length of a scope; nothing without a timeline.
+/// Records a span for the length of a scope; does nothing without a timeline.
 class Recorded {
  public:
   Recorded(Timeline* timeline, std::string_view name, Timeline::Lane lane, Stream stream,

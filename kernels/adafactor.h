@@ -7,12 +7,12 @@
 
 namespace sluice {
 
-/// How Adafactor's passes over a matrix are cut: a function of the shape alone, so that neither
-/// threads nor the device change the order of a sum. Blocks are `tile` columns of some rows. Counts
-/// and places below are of the f64 numbers in the scratch memory.
+/// Division of Adafactor's passes over a matrix into blocks: a function of the shape alone, so that
+/// neither threads nor the device change the order of a sum. A block is `tile` columns of some
+/// rows. Counts and offsets below are in f64 numbers of the scratch memory.
 struct AdafactorBlocks {
   static constexpr std::int64_t tile = 128;         ///< columns
-  static constexpr std::int64_t moments_sum = 256;  ///< row moments that are added up together
+  static constexpr std::int64_t moments_sum = 256;  ///< row moments that are summed together
   static constexpr std::int64_t least_rows = 32;
   static constexpr std::int64_t most_splits = 256;
 
@@ -27,16 +27,16 @@ struct AdafactorBlocks {
   constexpr std::int64_t blocks() const { return tiles() * splits(); }
   constexpr std::int64_t moments_sums() const { return (rows + moments_sum - 1) / moments_sum; }
 
-  /// Squares of gradients: of a row in one tile [tiles, rows]; of a column in one split
-  /// [splits, columns].
+  /// Sums of squared gradients: of a row within one tile [tiles, rows]; of a column within one
+  /// split [splits, columns].
   constexpr std::int64_t row_squares() const { return 0; }
   constexpr std::int64_t column_squares() const { return row_squares() + tiles() * rows; }
-  /// A block's squared weights, and its squared updates before they are clipped [splits, tiles].
+  /// Each block's squared weights, and its squared updates before clipping [splits, tiles].
   constexpr std::int64_t weight_squares() const { return column_squares() + splits() * columns; }
   constexpr std::int64_t update_squares() const { return weight_squares() + blocks(); }
-  /// Sums of `moments_sum` row moments.
+  /// Sums of groups of `moments_sum` row moments.
   constexpr std::int64_t moment_sums() const { return update_squares() + blocks(); }
-  /// What the updates are multiplied by.
+  /// The factor by which the updates are multiplied.
   constexpr std::int64_t factor() const { return moment_sums() + moments_sums(); }
   constexpr std::int64_t size() const { return factor() + 1; }
 };
@@ -48,11 +48,11 @@ struct AdafactorBlocks {
 ///   u_ij = g_ij / sqrt(r_i c_j / mean(r))
 ///   w -= rate * weight_decay * w
 ///   w -= rate * max(epsilon2, rms(w)) * u / max(1, rms(u) / clip)
-/// where rms(w) is that before the update, and the factor with it is 1 unless `scale_by_weights`.
-/// grad: [rows * columns], f32 (f64 with all else, or bf16 with bf16 `working`); row_moment:
-/// [rows]; column_moment: [columns]; both of the master's dtype. A vector is a matrix of one row:
-/// without `row_moment`, column_moment is its full second moment. `master` (f32 or f64), `working`,
-/// `remainder` and `gradient_scale` as in AdamW. scratch: f64, [AdafactorBlocks::size()].
+/// where rms(w) is taken before the update; max(epsilon2, rms(w)) is 1 unless `scale_by_weights`.
+/// grad: [rows * columns], f32 (f64 if all is, or bf16 with bf16 `working`); row_moment: [rows];
+/// column_moment: [columns]; both of the master's dtype. A vector is one row: without `row_moment`,
+/// column_moment is its full second moment. `master` (f32 or f64), `working`, `remainder`,
+/// `gradient_scale`: as in AdamW. scratch: f64, [AdafactorBlocks::size()].
 struct Adafactor {
   View master{};
   View working{};

@@ -5,11 +5,11 @@
 
 namespace sluice {
 
-/// What an update has to know of its gradient, computed where the gradient is, so that the host
-/// need not wait for it:
+/// Gradient clipping, computed on the device that has the gradient, so that the host need not wait
+/// for it:
 ///   norm   = sqrt(sum of partial) / loss_scale
-///   factor = min(1, limit / (norm + 1e-6)) / loss_scale, or NaN where the norm is not finite
-/// A limit of 0 means no clipping. partial: [n] f64 as SquaredNorm leaves it, added in a fixed
+///   factor = min(1, limit / (norm + 1e-6)) / loss_scale, or NaN if the norm is not finite
+/// A limit of 0 means no clipping. partial: [n] f64 as SquaredNorm writes it, summed in a fixed
 /// order; norm: one f64; factor: one element of the master weights' dtype.
 struct ClipFactor {
   View norm;

@@ -9,10 +9,10 @@ namespace sluice {
 
 /// Softmax cross-entropy, fused over the vocabulary. losses[i] = log(sum_j exp(logits[i, j])) -
 /// logits[i, targets[i]]. `gradient`, if given, receives gradient_scale * (softmax - one-hot) in
-/// its own dtype. It may lie over the logits, row i beginning where row i of the logits does, so
-/// that probabilities never exist in memory: an element is read before its place is written.
-/// logits: [rows, vocabulary], f32 (f64), rows may be strided; gradient: likewise, and `padding`
-/// columns after each of its rows are set to 0; losses: [rows], f32 (f64); targets: [rows] i32.
+/// its own dtype. It may overlay the logits, each row beginning where that row of the logits does,
+/// so that probabilities never exist in memory: an element is read before its place is written.
+/// logits: [rows, vocabulary], f32 (f64), rows may be strided; gradient: same shape, and `padding`
+/// columns after each row are zeroed; losses: [rows], f32 (f64); targets: [rows] i32.
 struct CrossEntropy {
   View losses;
   View logits;

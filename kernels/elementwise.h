@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-/// out = a + b, element by element, one dtype; out may be a or b.
+/// out = a + b, elementwise, all of one dtype; out may be a or b.
 struct Add {
   View out;
   View a;
@@ -14,8 +14,8 @@ struct Add {
 void launch_cpu(const Add& op);
 void launch_cuda(const Add& op, Stream stream);
 
-/// out = in in out's dtype. bf16 from f32: ties to even, or away from zero as working weights
-/// are derived from their master (`half_away`).
+/// out = in, converted to out's dtype. bf16 from f32 rounds ties to even, or with `half_away` ties
+/// away from zero, as working weights are derived from their master.
 struct Cast {
   View out;
   View in;

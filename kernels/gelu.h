@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-/// The tanh form of GELU (Hendrycks & Gimpel, 2016), which GPT-2 uses:
+/// GELU in its tanh form (Hendrycks & Gimpel, 2016), as in GPT-2:
 ///   out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
 struct GeluForward {
   View out;

@@ -5,9 +5,9 @@
 
 namespace sluice {
 
-/// A product with a GELU epilogue in two steps, for where it does not come in one: calls
-/// `launch(Gemm)` and then `launch(GeluForward)` or `launch(GeluBackward)`. False, and nothing is
-/// launched, if the product has no such epilogue.
+/// Runs a product with a GELU epilogue in two steps where no fused one exists: calls `launch(Gemm)`
+/// and then `launch(GeluForward)` or `launch(GeluBackward)`. If the product has no GELU epilogue,
+/// launches nothing and returns false.
 template <class Launch>
 bool launch_in_two_steps(const Gemm& op, Launch&& launch) {
   if (!op.pre_activation && !op.gelu_input) return false;

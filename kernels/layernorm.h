@@ -5,10 +5,10 @@
 
 namespace sluice {
 
-/// Layer normalisation over the last dimension (Ba et al., 2016, eq. 4; biased variance), with
-/// the residual addition of a transformer block fused in front:
+/// Layer normalization over the last dimension (Ba et al., 2016, eq. 4; biased variance), fused
+/// with the residual addition that precedes it in a transformer block:
 ///   sum = in + branch;   out = (sum - mean) * rstd * weight + bias
-/// Without `branch` it is a plain LayerNorm and `sum` is not written.
+/// A call without `branch` is a plain LayerNorm and does not write `sum`.
 /// in, branch, sum, out: [rows, width]; weight, bias: [width]; mean, rstd: [rows], f32 (f64).
 struct LayerNormForward {
   View out;
@@ -24,9 +24,9 @@ struct LayerNormForward {
 void launch_cpu(const LayerNormForward& op);
 void launch_cuda(const LayerNormForward& op, Stream stream);
 
-/// grad_in = the LayerNorm's gradient + grad_sum (what reached `sum` from elsewhere, if given).
-/// It is the gradient of both `in` and `branch`. grad_weight, grad_bias: [width], f32 (f64);
-/// with `accumulate_*` they are added to. `normalized_in` is the sum (or in) of the forward pass.
+/// grad_in = the LayerNorm's gradient + grad_sum (the gradient of `sum` from its other uses, if
+/// given). It is the gradient of both `in` and `branch`. grad_weight, grad_bias: [width], f32
+/// (f64); `accumulate_*` adds to them. `normalized_in` is the sum (or in) of the forward pass.
 /// grad_in may be grad_sum.
 struct LayerNormBackward {
   View grad_in;

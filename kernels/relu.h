@@ -13,7 +13,7 @@ struct ReluForward {
 void launch_cpu(const ReluForward& op);
 void launch_cuda(const ReluForward& op, Stream stream);
 
-/// grad_in = grad_out where out > 0, else 0. The output decides, so the input need not be kept.
+/// grad_in = grad_out if out > 0, else 0. Uses the output, so the input need not be kept.
 struct ReluBackward {
   View grad_in;
   View grad_out;

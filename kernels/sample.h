@@ -7,11 +7,11 @@
 
 namespace sluice {
 
-/// Draws a token from each row of logits. A temperature of 0 takes the largest (the first of
-/// equals). Otherwise the candidates are the top_k largest (0: all; of equals the first), of those
-/// the fewest whose probability reaches top_p (Holtzman et al., "The curious case of neural text
-/// degeneration", 2020), and the token is the first candidate, in the order of the vocabulary, at
-/// which the sum of their probabilities passes `point` times the sum of all.
+/// Draws a token from each row of logits. At temperature 0 it is the token with the largest logit,
+/// the first among equals. Otherwise the candidates are the top_k largest (0: all; the first among
+/// equals), of those the fewest whose probability reaches top_p (Holtzman et al., "The curious case
+/// of neural text degeneration", 2020). The token is the first candidate, in vocabulary order, at
+/// which the running sum of probabilities exceeds `point` times their total.
 /// logits: [rows, vocabulary] f32; points: [rows] f32 in [0, 1); tokens: [rows] i32.
 struct SampleToken {
   View tokens;

@@ -7,12 +7,12 @@
 
 namespace sluice {
 
-/// Softmax cross-entropy where several ranks have a part of the vocabulary each: two steps, between
-/// which they exchange three numbers a row (Shoeybi et al., "Megatron-LM", 2019). This one finds
-/// them for the columns [first, first + n) of the vocabulary, which `logits` are: the largest
-/// logit; the sum of exp(logit - largest); the target's logit, or 0 where another rank has it.
-/// partials: [rows, 3], f32 (f64); logits: [rows, n], likewise, rows may be strided, and n may be
-/// 0; targets: [rows] i32, of the whole vocabulary.
+/// Softmax cross-entropy if ranks divide the vocabulary. It takes two steps, between which the
+/// ranks exchange three numbers per row (Shoeybi et al., "Megatron-LM", 2019). This step computes
+/// them for `logits`, the columns [first, first + n) of the vocabulary: the largest logit; the sum
+/// of exp(logit - largest); the target's logit, or 0 if another rank has it. partials: [rows, 3],
+/// f32 (f64); logits: [rows, n], same dtype, rows may be strided, and n may be 0; targets: [rows]
+/// i32, ids of the whole vocabulary.
 struct CrossEntropyPartials {
   View partials;
   View logits;
@@ -22,9 +22,9 @@ struct CrossEntropyPartials {
 void launch_cpu(const CrossEntropyPartials& op);
 void launch_cuda(const CrossEntropyPartials& op, Stream stream);
 
-/// The other: losses, the same bits on every rank, and the gradient of these columns, from the
-/// numbers of all ranks in the order of the ranks. partials: [ranks, rows, 3]. Everything else as
-/// in CrossEntropy; the gradient may lie over the logits just so.
+/// The second step computes the losses, with the same bits on every rank, and the gradient of this
+/// rank's columns from the partials of all ranks, in rank order. partials: [ranks, rows, 3].
+/// Everything else is as in CrossEntropy; the gradient may overlay the logits as there.
 struct CrossEntropyOfPartials {
   View losses;
   View logits;

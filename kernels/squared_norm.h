@@ -8,8 +8,8 @@
 namespace sluice {
 
 /// partial[i] = sum of squares of the i-th block of `block` elements of `in`. The blocks are fixed
-/// by the parameters, not by threads or ranks; whoever needs the norm adds the partials in order.
-/// in: [n] f32, bf16 or, on the CPU, f64; partial: [ceil(n / block)] f64.
+/// by the parameters, not by threads or ranks; the norm adds the partials in order. in: [n] f32,
+/// bf16 or, on the CPU, f64; partial: [ceil(n / block)] f64.
 struct SquaredNorm {
   View partial;
   View in;

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// x W + b, the weight stored [in, out]: the sizes of the whole layer, of which one of several
-/// ranks may have a shard.
+/// A layer x W + b with the weight stored as [in, out]. The sizes are those of the whole layer, of
+/// which one of several ranks may have a shard.
 struct LinearLayer {
   std::string name;
   std::int64_t in;
@@ -21,13 +21,13 @@ struct LinearLayer {
   Shard weight_shard{}, bias_shard{};
   LinearOptions divided{};
 
-  /// Other ranks of `group` have the other columns of the weight.
+  /// Keeps only these columns of the weight; other ranks of `group` have the others.
   void keep_columns(const std::vector<Shard::Range>& kept, TensorGroup* group) {
     weight_shard = {{in, out}, 1, kept};
     bias_shard = {{out}, 0, kept};
     divided.columns = group;
   }
-  /// Other ranks of `group` have the other rows of the weight.
+  /// Keeps only these rows of the weight; other ranks of `group` have the others.
   void keep_rows(const Shard::Range& kept, TensorGroup* group) {
     weight_shard = {{in, out}, 0, {kept}};
     divided.rows = group;
@@ -48,9 +48,10 @@ struct LinearLayer {
             .shard = bias_shard};
   }
   /// `tokens`: see LinearOptions.
-  Tensor operator()(const Tensor& x, const Recall& recall = {}, const Shape& tokens = {}) const {
+  Tensor operator()(const Tensor& x, const Recomputable& recomputable = {},
+                    const Shape& tokens = {}) const {
     LinearOptions options = divided;
-    options.recall = recall;
+    options.recomputable = recomputable;
     options.tokens = tokens;
     return linear(x, weight, bias, options);
   }

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// A model or a part of one: an ordered list of named parameters. The pointers in the list are to
-/// members, so a Module stays where it was made.
+/// A model or a part of one: an ordered list of named parameters. The list points to members, so a
+/// Module cannot be copied or moved.
 class Module {
  public:
   Module() = default;
@@ -15,7 +15,7 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// In the order in which they are laid out in memory.
+  /// All parameters, in the order of their memory layout.
   virtual std::vector<Parameter> parameters() = 0;
 };
 

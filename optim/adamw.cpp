@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-/// Elements that share a scale when moments are quantised; a block never crosses a row.
+/// Elements that share a scale if moments are quantised; a block never crosses a row.
 constexpr std::int64_t scale_block = AdamW::block;
 
 std::int64_t scale_blocks(const Chunk& chunk) {

@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-/// The dynamic loss scale of fp16 training, with the rules of PyTorch's GradScaler: after an update
-/// that overflowed the scale halves; after 2000 in a row that did not, it doubles.
+/// The dynamic loss scale of fp16 training, with the rules of PyTorch's GradScaler: the scale
+/// halves after an update that overflowed, and doubles after 2000 updates in a row that did not.
 class LossScaler {
  public:
   static constexpr double growth = 2;
@@ -14,10 +14,10 @@ class LossScaler {
 
   struct State {
     double scale = 65536;
-    std::int64_t good_updates = 0;  ///< since the scale last changed
+    std::int64_t good_updates = 0;  ///< updates without overflow since the scale last changed
   };
 
-  /// Without loss scaling: the scale is 1 for ever.
+  /// Turns loss scaling off: the scale is always 1.
   LossScaler() : enabled_(false), state_{.scale = 1} {}
   explicit LossScaler(const State& state) : enabled_(true), state_(state) {}
 
@@ -25,13 +25,13 @@ class LossScaler {
   double scale() const { return state_.scale; }
   const State& state() const { return state_; }
 
-  /// After every update: whether its gradients were finite and it was applied.
+  /// Adjusts the scale after an update. `applied`: the gradients were finite and it was applied.
   void update(bool applied) {
     if (!enabled_) return;
     if (!applied) {
       state_ = {.scale = state_.scale * backoff};
     } else if (++state_.good_updates == growth_interval) {
-      // Where the scale would leave fp32 it stays, as GradScaler's does.
+      // As in GradScaler, the scale stays as it is where growth would take it beyond fp32.
       const double larger = state_.scale * growth;
       state_ = {.scale = larger <= 3.4028234663852886e38 ? larger : state_.scale};
     }

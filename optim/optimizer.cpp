@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, int places)
+Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, int buffers)
     : space_(space),
       rule_(std::move(rule)),
       state_(
@@ -21,8 +21,8 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
           space.device(), space.options().host) {
   for (std::size_t i = 0; i < space.chunks().size(); ++i)
     if (space.chunks()[i].on_host && space.chunks()[i].mine) on_host_.push_back(i);
-  make_ring(places);
-  make_desk(places);
+  make_ring(buffers);
+  make_cpu_updater(buffers);
   std::int64_t scratch = 0;
   for (const Chunk& chunk : space.chunks())
     if (chunk.mine) scratch = std::max(scratch, rule_->scratch(chunk));
@@ -31,7 +31,7 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
   scratch_ = Tensor::empty(space.device(), {scratch}, DType::f64);
 }
 
-void Optimizer::make_ring(int places) {
+void Optimizer::make_ring(int buffers) {
   std::vector<StateRing::Item> items;
   std::vector<StateRing::Speculation> speculations;
   for (const std::size_t i : on_host_ | std::views::reverse)
@@ -48,7 +48,7 @@ void Optimizer::make_ring(int places) {
         Tensor::zeros(space_.device(), {1}, accumulator_of(space_.working().dtype()));
   }
   if (!items.empty())
-    ring_.emplace(space_.device(), std::move(items), places, std::move(speculations));
+    ring_.emplace(space_.device(), std::move(items), buffers, std::move(speculations));
 }
 
 StateRing::Item Optimizer::homes(std::size_t chunk) const {
@@ -69,10 +69,10 @@ StateRing::Speculation Optimizer::speculation(std::size_t chunk) const {
   return kept;
 }
 
-void Optimizer::make_desk(int places) {
+void Optimizer::make_cpu_updater(int buffers) {
   const bool whole_master =
       space_.has_master() && !splits_master(space_.options().layout, space_.working().dtype());
-  std::vector<UpdateDesk::Item> items;
+  std::vector<CpuUpdater::Item> items;
   for (const std::size_t i : on_host_) {
     const Chunk& chunk = space_.chunks()[i];
     if (!chunk.by_cpu) continue;
@@ -81,7 +81,7 @@ void Optimizer::make_desk(int places) {
                      .reads_weights = !whole_master});
   }
   if (!items.empty())
-    desk_.emplace(space_.device(), space_.options().host.pinned, std::move(items), places);
+    cpu_updater_.emplace(space_.device(), space_.options().host.pinned, std::move(items), buffers);
 }
 
 View Optimizer::working_view(const Chunk& chunk) const {
@@ -91,14 +91,14 @@ View Optimizer::working_view(const Chunk& chunk) const {
 void Optimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
   if (ring_) ring_->set_timeline(timeline);
-  if (desk_) desk_->set_timeline(timeline);
+  if (cpu_updater_) cpu_updater_->set_timeline(timeline);
 }
 
 StreamedBytes Optimizer::moved() const {
   StreamedBytes bytes = ring_ ? ring_->moved() : StreamedBytes{};
-  if (desk_) {
-    bytes.to_device += desk_->moved().to_device;
-    bytes.to_host += desk_->moved().to_host;
+  if (cpu_updater_) {
+    bytes.to_device += cpu_updater_->moved().to_device;
+    bytes.to_host += cpu_updater_->moved().to_host;
   }
   return bytes;
 }
@@ -120,21 +120,21 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   pending_ = true;
   next_ = 0;
   if (speculating_) {
-    judge(gradient_scale);
+    resolve_speculation(gradient_scale);
   } else if (ring_) {
     ring_->rewind();
     ring_->prefetch();
     for (const std::size_t chunk : speculative_)
       update_in_ring(chunk);
-    keep();
+    commit();
   }
-  if (desk_ && pending_) desk_->round(step_.gradient_scale);
+  if (cpu_updater_ && pending_) cpu_updater_->round(step_.gradient_scale);
 }
 
-void Optimizer::retract() {
+void Optimizer::roll_back() {
   --updates_;
   pending_ = again_ = false;
-  if (!speculative_.empty()) ring_->abandon();
+  if (!speculative_.empty()) ring_->roll_back();
 }
 
 void Optimizer::prefetch() {
@@ -167,34 +167,34 @@ void Optimizer::speculate_down_to(std::int64_t begin) {
   }
 }
 
-void Optimizer::abandon() {
+void Optimizer::cancel() {
   if (!std::exchange(speculating_, false)) return;
-  ring_->abandon();
+  ring_->roll_back();
   ++taken_back_;
 }
 
-/// Waits for what the gradients are multiplied by.
-void Optimizer::judge(const Tensor& gradient_scale) {
+/// Waits until the host knows the factor by which gradients are multiplied.
+void Optimizer::resolve_speculation(const Tensor& gradient_scale) {
   step_.gradient_scale = speculative_scale_.view();
   speculate_down_to(0);
   speculating_ = false;
   step_.gradient_scale = gradient_scale ? gradient_scale.view() : View{};
   const double factor = gradient_scale ? gradient_scale.item() : 1;
-  if (factor == speculative_factor_) return keep();
+  if (factor == speculative_factor_) return commit();
   ++taken_back_;
   if (std::isfinite(factor)) {
     ring_->take_back();
     again_ = true;
-  } else {  // nothing else changes either
-    ring_->abandon();
+  } else {  // not finite: the rest of the step changes nothing, either
+    ring_->roll_back();
     pending_ = false;
   }
 }
 
-/// Speculative chunks are what the ring has made of them.
-void Optimizer::keep() {
+/// Makes the state that the ring has updated speculatively the current one.
+void Optimizer::commit() {
   if (speculative_.empty()) return;
-  ring_->keep();
+  ring_->commit();
   for (const std::size_t chunk : speculative_) {
     if (space_.has_master()) space_.master()->move_home(chunk);
     state_.move_home(chunk);
@@ -207,12 +207,12 @@ void Optimizer::update_through(std::int64_t end) {
     const Chunk& chunk = space_.chunks()[index];
     if (chunk.offset >= end) return;
     if (chunk.by_cpu)
-      update_on_desk(index);
+      update_on_cpu(index);
     else if (!chunk.speculative || again_)
       update_in_ring(index);
   }
   pending_ = false;
-  if (std::exchange(again_, false)) keep();
+  if (std::exchange(again_, false)) commit();
 }
 
 void Optimizer::update_in_ring(std::size_t chunk) {
@@ -230,7 +230,7 @@ void Optimizer::finish() {
 
 void Optimizer::settle() {
   finish();
-  if (desk_) desk_->settle();
+  if (cpu_updater_) cpu_updater_->settle();
   if (!ring_) return;
   ring_->forget();
   ring_->settle();
@@ -238,7 +238,7 @@ void Optimizer::settle() {
 
 namespace {
 
-/// The model computes with `working`; `master` is none where that is the master.
+/// `working` is what the model computes with; `master` is none where `working` is the master.
 void set_weights(ChunkViews& views, const View& working, const View& master) {
   if (!master) {
     views.master = working;
@@ -250,20 +250,20 @@ void set_weights(ChunkViews& views, const View& working, const View& master) {
 
 }  // namespace
 
-/// Where it rests, with what the desk has of it.
-void Optimizer::update_on_desk(std::size_t index) {
-  const UpdateDesk::AtHand at = desk_->take();
+/// Updates a chunk in host memory, from staged copies of its gradient and weights.
+void Optimizer::update_on_cpu(std::size_t index) {
+  const CpuUpdater::Staged at = cpu_updater_->take();
   {
-    const Recorded span(timeline_, "cpu update", Timeline::Lane::host, desk_->host_stream());
+    const Recorded span(timeline_, "cpu update", Timeline::Lane::host, cpu_updater_->host_stream());
     ChunkViews views{.chunk = space_.chunks()[index], .gradient = at.gradient};
     set_weights(views, at.weights,
                 space_.has_master() ? space_.master()->views(index).front() : View{});
     if (state_.home(index)) views.state = state_.views(index);
     UpdateStep step = step_;
     step.gradient_scale = at.scale;
-    rule_->update(views, step, desk_->host_stream());
+    rule_->update(views, step, cpu_updater_->host_stream());
   }
-  desk_->done();
+  cpu_updater_->done();
 }
 
 void Optimizer::update_on_device(std::size_t index, const std::vector<std::byte*>& visiting) {
@@ -286,7 +286,7 @@ std::vector<StateField> Optimizer::fields(const ParameterSpace::Slot& slot) cons
     const Chunk& chunk = space_.chunks()[i];
     if (chunk.offset + chunk.size <= slot.offset || chunk.offset >= slot.offset + slot.size)
       continue;
-    if (!alone(slot)) {  // a number for every element
+    if (!alone(slot)) {  // the chunk's fields have one number per element
       fields = state_.fields(i);
       for (StateField& field : fields)
         field.count = slot.size;
@@ -314,7 +314,7 @@ void Optimizer::for_each_piece(const ParameterSpace::Slot& slot, std::size_t fie
       continue;
     const StateField& stored = state_.fields(i)[field];
     const auto width = size_of(stored.dtype);
-    // Where a chunk holds several slots, its fields have a number for every element.
+    // Fields of a chunk that holds several slots have one number per element.
     const std::int64_t begin = std::max(slot.offset, chunk.offset);
     const std::int64_t end = std::min(slot.offset + slot.size, chunk.offset + chunk.size);
     const std::int64_t start = alone(slot) ? 0 : begin - chunk.offset;
@@ -346,12 +346,12 @@ void Optimizer::write_state(const ParameterSpace::Slot& slot, std::size_t field,
 }
 
 std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
-                                      int places) {
-  return std::make_unique<Optimizer>(space, adamw_rule(options, space.options().layout), places);
+                                      int buffers) {
+  return std::make_unique<Optimizer>(space, adamw_rule(options, space.options().layout), buffers);
 }
 
-std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options, int places) {
-  return std::make_unique<Optimizer>(space, sgd_rule(options), places);
+std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options, int buffers) {
+  return std::make_unique<Optimizer>(space, sgd_rule(options), buffers);
 }
 
 std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options) {

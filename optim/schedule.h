@@ -6,8 +6,8 @@ namespace sluice {
 
 enum class ScheduleKind { constant, cosine, linear };
 
-/// The learning rate as a pure function of the update. With W warm-up steps and N updates in all:
-/// rate * (k+1) / W for k < W; afterwards, with r = (k-W) / max(1, N-W), the rate stays, or falls
+/// The learning rate as a pure function of the update. With W warm-up steps and N updates in all it
+/// is rate * (k+1) / W for k < W. Afterwards, with r = (k-W) / max(1, N-W), it is constant or falls
 /// to `final_rate` linearly or along half a cosine (Loshchilov & Hutter, SGDR, 2017, eq. 5).
 struct RateSchedule {
   ScheduleKind kind = ScheduleKind::constant;

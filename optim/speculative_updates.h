@@ -7,22 +7,22 @@
 
 namespace sluice {
 
-/// Begins the updates of an Optimizer's speculative chunks while the backward pass still runs: each
-/// as soon as its gradient and those of all chunks above it are complete. SuperOffload (arXiv
-/// 2509.21271) does that on the CPU; here what an update changes keeps its old bits until the norm
-/// of all gradients is known, so that a step that clips has the bits of one that waited.
+/// Starts the updates of an Optimizer's speculative chunks while the backward pass still runs: each
+/// as soon as its gradient and those of all speculative chunks after it are complete. SuperOffload
+/// (arXiv 2509.21271) does that on the CPU. Here the old bits of an update are kept until the norm
+/// of all gradients is known, so a step that clips has the same bits as one that waited.
 class SpeculativeUpdates {
  public:
-  /// Listens to gradients as long as it lives. Both outlive it.
+  /// Listens to gradients as long as it exists. Both arguments must outlive it.
   SpeculativeUpdates(ParameterSpace& space, Optimizer& optimizer);
   ~SpeculativeUpdates();
   SpeculativeUpdates(const SpeculativeUpdates&) = delete;
   SpeculativeUpdates& operator=(const SpeculativeUpdates&) = delete;
 
-  /// The backward pass that follows completes the gradients of a step, see Optimizer::speculate.
+  /// Called before the backward pass that completes a step's gradients; see Optimizer::speculate.
   void begin(double rate, double gradient_scale);
-  /// No step follows: weights and state are as they were.
-  void abandon() { optimizer_.abandon(); }
+  /// Restores weights and state, since no step follows.
+  void cancel() { optimizer_.cancel(); }
   std::int64_t taken_back() const { return optimizer_.taken_back(); }
 
  private:
@@ -30,9 +30,9 @@ class SpeculativeUpdates {
 
   ParameterSpace& space_;
   Optimizer& optimizer_;
-  std::vector<std::size_t> slots_;  ///< speculative ones, backwards
-  std::vector<bool> complete_;      ///< of slots_
-  std::size_t next_ = 0;            ///< the first of slots_ that is not
+  std::vector<std::size_t> slots_;  ///< the speculative slots, in reverse order
+  std::vector<bool> complete_;      ///< one flag for each of slots_
+  std::size_t next_ = 0;            ///< position of the first incomplete one in slots_
   bool active_ = false;
 };
 

@@ -9,30 +9,30 @@
 
 namespace sluice {
 
-/// Brings micro-batches to the device while the one before is computed on: two places there, two
-/// pinned ones on the host, and a stream of its own.
+/// Copies micro-batches to the device while the previous one is computed on. It has two device
+/// buffers, two pinned host buffers and a stream of its own.
 class BatchUpload {
  public:
   struct MicroBatch {
     Tensor tokens, targets;
   };
 
-  /// Micro-batches of `rows` x `columns` ids. Without `own_stream` copies take their turn in the
+  /// Micro-batches are `rows` x `columns` ids. Without `own_stream` the copies are queued in the
   /// compute stream.
   BatchUpload(const DevicePtr& device, std::int64_t rows, std::int64_t columns,
               bool own_stream = true);
   BatchUpload(const BatchUpload&) = delete;
   BatchUpload& operator=(const BatchUpload&) = delete;
 
-  /// Starts copying; at most one more micro-batch may be on its way.
+  /// Starts copying a micro-batch. At most one more may be in flight.
   void start(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
-  /// The oldest that was started; what the compute stream is given from now on finds it there.
+  /// Returns the oldest micro-batch started; work queued in the compute stream from now on sees it.
   MicroBatch take();
-  /// The one taken last has been given all its work: its place may be filled again after that.
+  /// Marks the micro-batch taken last as used: its buffer is refilled after the work queued so far.
   void done();
 
  private:
-  struct Place {
+  struct Buffer {
     MicroBatch batch;
     PinnedBuffer staged;
     Event arrived, free;
@@ -40,8 +40,8 @@ class BatchUpload {
 
   DevicePtr device_;
   Stream stream_;
-  std::size_t bytes_;  ///< of the ids of one micro-batch
-  std::array<Place, 2> places_;
+  std::size_t bytes_;  ///< bytes of one micro-batch's ids
+  std::array<Buffer, 2> buffers_;
   std::size_t started_ = 0, taken_ = 0;
 };
 

@@ -10,10 +10,10 @@
 namespace sluice {
 namespace {
 
-/// The head and what else comes after all blocks.
+/// The layer number of the head and of all else that follows the blocks.
 constexpr std::int32_t above_all = 1 << 30;
 
-/// Infinity and NaN have all bits of the exponent set, and nothing else has.
+/// Returns true if a word has all exponent bits set, which only infinity and NaN have.
 template <class Word>
 bool has_exponent(std::span<const std::byte> bytes, Word exponent) {
   bool found = false;
@@ -40,8 +40,8 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
   }
 }
 
-/// "h.3.mlp" of h.3.mlp.c_fc.weight and h.3.mlp.c_proj.bias; of names with nothing in common, what
-/// the first belongs to.
+/// Returns "h.3.mlp" for h.3.mlp.c_fc.weight and h.3.mlp.c_proj.bias. Names with nothing in common
+/// give the part of the first name before its first dot.
 std::string_view common_parent(std::string_view first, std::string_view last) {
   const auto end = std::ranges::mismatch(first, last).in1;
   const auto common = static_cast<std::size_t>(end - first.begin());
@@ -49,7 +49,7 @@ std::string_view common_parent(std::string_view first, std::string_view last) {
   return first.substr(0, dot != std::string_view::npos ? dot : first.find('.'));
 }
 
-/// Of a parameter whose name begins with "h.3.": 4; 0 for embeddings.
+/// Returns 4 for a parameter whose name begins with "h.3.", and 0 for embeddings.
 std::int32_t layer_of(std::string_view name) {
   if (name.starts_with("ln_f")) return above_all;
   std::int32_t layer = -1;
@@ -87,13 +87,13 @@ std::string_view Diagnosis::name_of(const Edge& edge) const {
   return found == names_.end() ? std::string_view() : found->second;
 }
 
-Diagnosis::Place Diagnosis::place_of(const Node& node) const {
+Diagnosis::Position Diagnosis::position_of(const Node& node) const {
   std::vector<std::string_view> names;
   for (const Edge& input : node.inputs())
     if (const auto name = name_of(input); !name.empty()) names.push_back(name);
   if (names.empty()) return last_;
   const std::string_view name = common_parent(names.front(), names.back());
-  // The head shares its table with the embedding, but it computes from what an op has computed.
+  // The head shares its table with the embedding, but its input is the result of another op.
   const bool computes = std::ranges::any_of(
       node.inputs(), [](const Edge& input) { return input.producer != nullptr; });
   const bool head = computes && layer_of(name) == 0;
@@ -101,28 +101,28 @@ Diagnosis::Place Diagnosis::place_of(const Node& node) const {
 }
 
 void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
-  const Place place = places_[&node] = place_of(node);
-  last_ = place;
-  // Ops without parameters that follow belong to the block: "h.3" of "h.3.ln_1".
+  const Position position = positions_[&node] = position_of(node);
+  last_ = position;
+  // Later ops without parameters belong to the same block: "h.3.ln_1" becomes "h.3".
   if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
-  // What a checkpoint has computed is looked at op by op when it is computed again. Until then
-  // nobody knows whose numbers are added up behind it.
+  // A checkpointed block's output is skipped here: its ops are looked at one by one when it is
+  // recomputed. Until then nobody can tell which of them a bad number in the sum comes from.
   const bool sums_checkpoint =
       node.name() == "add" && std::ranges::any_of(node.inputs(), [](const Edge& input) {
         return input.producer != nullptr && input.producer->name() == "checkpoint";
       });
   if (node.name() == "checkpoint" || sums_checkpoint) return;
   for (const Tensor* output : outputs)
-    look(*output, Sighting::Phase::forward, place.layer,
-         fmt::format("the output of {} in {} (forward)", node.name(), place.name));
+    look(*output, Sighting::Phase::forward, position.layer,
+         fmt::format("the output of {} in {} (forward)", node.name(), position.name));
 }
 
 void Diagnosis::handed_over(const Node& node, const Edge& to, const Tensor& gradient) {
-  const Place& place = places_[&node];
+  const Position& position = positions_[&node];
   const std::string_view weight = name_of(to);
-  look(gradient, Sighting::Phase::backward, -place.layer,
+  look(gradient, Sighting::Phase::backward, -position.layer,
        weight.empty()
-           ? fmt::format("the input's gradient of {} in {} (backward)", node.name(), place.name)
+           ? fmt::format("the input's gradient of {} in {} (backward)", node.name(), position.name)
            : fmt::format("the gradient of weight {}, from {} (backward)", weight, node.name()));
 }
 

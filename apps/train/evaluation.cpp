@@ -30,11 +30,11 @@ double loss_of(const GPT2& model, const DevicePtr& device, std::span<const std::
 }
 
 std::vector<double> gather_losses(Communicator& ranks, std::span<const double> mine,
-                                  std::int64_t all, int replica, int replicas, bool answers) {
+                                  std::int64_t all, int replica, int replicas, bool reports_loss) {
   std::vector<double> losses(static_cast<std::size_t>(all));
-  for (std::size_t i = 0; i < mine.size() && answers; ++i)
+  for (std::size_t i = 0; i < mine.size() && reports_loss; ++i)
     losses[static_cast<std::size_t>(replica) + i * static_cast<std::size_t>(replicas)] = mine[i];
-  // Each is a sum of one loss and zeros.
+  // Every element of the sum is one loss plus zeros, so it is exact.
   ranks
       .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
                   {.label = "validation"})

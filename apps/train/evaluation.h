@@ -4,46 +4,46 @@
 #include <span>
 #include <vector>
 
-#include "apps/train/token_source.h"
+#include "apps/data/token_source.h"
 #include "models/gpt2/gpt2.h"
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
-// The loss on fixed tokens. How they are cut into batches follows from the tokens alone, not from
-// the micro-batch of the training or the number of ranks, so neither changes a bit of it.
+// The loss on fixed tokens. The tokens alone decide how they are cut into batches; the training's
+// micro-batch and the number of ranks do not, so neither changes a bit of the loss.
 
 namespace sluice {
 
-/// Consecutive whole sequences from the beginning of tokens, cut into batches of equal size.
-/// Sequence i reads tokens [i*T, i*T + T], of which the last T are targets.
+/// Whole consecutive sequences from the beginning of the tokens, cut into batches of equal size.
+/// Sequence i reads tokens [i*T, i*T + T], of which the last T are targets (T: `seq_len`).
 class EvaluationBatches {
  public:
-  /// At most `sequences`, and at most as many as `tokens` tokens give, in batches of `rows`; 0:
-  /// rows_for(). What does not fill a batch is left out, unless there is no more.
+  /// Takes at most `sequences`, and no more than `tokens` tokens hold, in batches of `rows` (0:
+  /// rows_for()). An incomplete last batch is dropped, unless it would be the only one.
   EvaluationBatches(std::int64_t tokens, std::int64_t sequences, std::int64_t seq_len,
                     std::int64_t rows = 0);
 
   std::int64_t seq_len() const { return seq_len_; }
-  std::int64_t rows() const { return rows_; }    ///< sequences of a batch
-  std::int64_t count() const { return count_; }  ///< of batches
+  std::int64_t rows() const { return rows_; }    ///< sequences per batch
+  std::int64_t count() const { return count_; }  ///< number of batches
   std::int64_t sequences() const { return rows_ * count_; }
-  std::int64_t tokens() const { return sequences() * seq_len_; }  ///< that are predicted
+  std::int64_t tokens() const { return sequences() * seq_len_; }  ///< predicted tokens
 
-  /// As many sequences as are worth computing together: about 1024 tokens.
+  /// Returns the number of sequences worth computing together: about 1024 tokens.
   static std::int64_t rows_for(std::int64_t seq_len);
 
  private:
   std::int64_t seq_len_, rows_, count_;
 };
 
-/// The mean cross-entropy in nats of `rows` sequences that follow each other in `ids`, which are
-/// rows * T + 1 tokens; without gradients.
+/// Returns the mean cross-entropy in nats of `rows` consecutive sequences, without gradients. `ids`
+/// has rows * T + 1 tokens.
 double loss_of(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> ids,
                std::int64_t rows);
 
-/// Puts together what replicas have computed in turns: replica r of R has in `mine` the losses of
-/// batches r, r + R, ... of `all`; where several ranks are one replica, one of them `answers`. All
-/// ranks call it and get all losses, in order.
+/// Collects the losses that replicas compute in turns. Replica r of R has in `mine` the losses of
+/// batches r, r + R, ... of `all`; if several ranks form a replica, one of them has `reports_loss`.
+/// All ranks call it and get all losses, in the order of the batches.
 std::vector<double> gather_losses(Communicator& ranks, std::span<const double> mine,
-                                  std::int64_t all, int replica, int replicas, bool answers);
+                                  std::int64_t all, int replica, int replicas, bool reports_loss);
 
 }  // namespace sluice

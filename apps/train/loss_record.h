@@ -8,17 +8,17 @@
 
 namespace sluice {
 
-/// The losses of an update's micro-batches, on the host: they take none of the device's memory,
-/// however many there are, and the host waits for all of them at once.
+/// The losses of an update's micro-batches, in pinned host memory. They take no device memory,
+/// however many there are, and the host waits once for all of them.
 class LossRecord {
  public:
   LossRecord(const DevicePtr& device, std::int64_t micro_batches, DType dtype);
 
-  /// All are zero until they are kept.
+  /// Sets all losses to zero.
   void clear();
-  /// One element of the dtype, once what computes it is done.
+  /// Queues a copy of `loss`, one element of the dtype, to the host on the loss's stream.
   void keep(std::int64_t micro_batch, const Tensor& loss);
-  /// Of the first `count`. Waits for the device.
+  /// Returns the first `count` losses. Waits for the device.
   std::vector<double> values(std::int64_t count) const;
 
  private:

@@ -9,7 +9,7 @@ std::string to_flags(const MemoryChoice& c) {
       fmt::format("--micro-batch {} --recompute {} --state-layout {} --gradients {}", c.micro_batch,
                   to_string(c.recompute), name_of(c.layout), c.narrow_gradients ? "bf16" : "fp32");
   flags += c.streams() ? fmt::format(" --resident-blocks {}", c.resident_blocks) : " --offload off";
-  // Where nothing streams, what chunks are rounded up to still takes bytes.
+  // The chunk size matters without streaming too: rounding up to chunks takes memory.
   if (c.streams() || c.staging.chunk != Staging().chunk)
     flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
   if (c.streams())

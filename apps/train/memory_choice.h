@@ -6,31 +6,31 @@
 #include <vector>
 
 #include "models/gpt2/recompute.h"
-#include "optim/state_layout.h"
+#include "optim/space/state_layout.h"
 
 namespace sluice {
 
-/// What state on its way takes of the device.
+/// The device buffers through which optimizer state streams.
 struct Staging {
-  std::int64_t chunk = std::int64_t{4} << 20;  ///< parameters that stream at a time
-  int places = 4;                              ///< chunks that may be on their way
+  std::int64_t chunk = std::int64_t{4} << 20;  ///< parameters per chunk, which is copied as a whole
+  int places = 4;                              ///< chunks that may be in flight at a time
 
   bool operator==(const Staging&) const = default;
 };
 
-/// Everything that decides how much memory a training run takes beside its model and its batch.
+/// Everything beside model and batch that decides how much memory a training run takes.
 struct MemoryChoice {
-  std::int64_t micro_batch = 1;        ///< sequences
-  std::vector<Recompute> recompute{};  ///< of each layer
+  std::int64_t micro_batch = 1;        ///< sequences computed at a time
+  std::vector<Recompute> recompute{};  ///< by layer
   StateLayout layout = StateLayout::fp32;
-  bool narrow_gradients = false;     ///< sums of the blocks' matrices in bf16
-  std::int64_t resident_blocks = 0;  ///< the lowest, whose state stays on the device
-  std::int64_t cpu_blocks = 0;       ///< the highest, whose state the CPU updates in host memory
-  /// The highest of those between, whose state visits the device: updated under the backward pass.
+  bool narrow_gradients = false;     ///< accumulates the blocks' matrix gradients in bf16
+  std::int64_t resident_blocks = 0;  ///< lowest blocks, whose state stays on the device
+  std::int64_t cpu_blocks = 0;       ///< highest blocks, whose state the CPU updates in host memory
+  /// Highest of the blocks whose state streams; updated speculatively during the backward pass.
   std::int64_t speculative_blocks = 0;
   Staging staging{};
 
-  /// Whether inputs of blocks rest on the host between the passes.
+  /// Returns true if any block's input is kept in host memory until the backward pass.
   bool rests_inputs() const {
     return std::ranges::find(recompute, Recompute::block_on_host) != recompute.end();
   }
@@ -40,7 +40,7 @@ struct MemoryChoice {
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
 
-/// As flags of train_gpt2.
+/// Returns the choice as flags of train_gpt2.
 std::string to_flags(const MemoryChoice& choice);
 
 }  // namespace sluice

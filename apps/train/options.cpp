@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "apps/train/sizes.h"
+#include "apps/cli/sizes.h"
 
 namespace sluice {
 
@@ -52,7 +52,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--warmup-steps", o.warmup_steps, "Updates until the rate is full");
   line.add_choice("--lr-schedule", o.lr_schedule, "Shape of the rate after warm-up",
                   {"constant", "cosine", "linear"});
-  // At 1 the bias correction would divide by zero.
+  // A beta of 1 would make the bias correction divide by zero.
   line.add("--beta1", o.beta1, "AdamW's first decay; SGD's momentum", 0, 0.9999999);
   line.add("--beta2", o.beta2, "AdamW's second decay", 0, 0.9999999);
   line.add("--eps", o.eps, "AdamW's epsilon, outside the root", 0, 1);
@@ -182,8 +182,6 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--skip-batches", o.skip_batches,
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);
-  line.add("--deterministic", o.deterministic,
-           "Equal bits for equal seeds: always so, there is no faster way to choose");
   line.allow_config_file();
 }
 

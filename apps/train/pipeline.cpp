@@ -6,7 +6,7 @@
 #include <array>
 #include <filesystem>
 
-#include "apps/train/sizes.h"
+#include "apps/cli/sizes.h"
 #include "engine/ops/add.h"
 #include "models/text/text_files.h"
 #include "parallel/pipeline/schedule_text.h"
@@ -37,9 +37,9 @@ Schedule scheduled(const TrainOptions& o, int micro_batches) {
   return schedule;
 }
 
-/// Forward alone, in an order in which no rank waits for ever: micro-batch by micro-batch, where
-/// every receive is posted before the stage before it computes. Where stages go round the ranks, in
-/// groups of as many micro-batches as there are ranks, so that nobody waits for one to come round.
+/// Returns a deadlock-free schedule of forward passes. It goes micro-batch by micro-batch; each
+/// receive is posted before the previous stage computes. If stages go round the ranks, it takes as
+/// many micro-batches at a time as there are ranks, so that no rank waits for one to come round.
 Schedule forward_only(const std::vector<int>& of_rank, int ranks, int micro_batches) {
   Schedule schedule{.stages = static_cast<int>(of_rank.size()), .micro_batches = micro_batches};
   schedule.ranks.resize(static_cast<std::size_t>(ranks));
@@ -139,7 +139,7 @@ std::vector<Stage*> Pipeline::here() const {
   return all;
 }
 
-/// Of the parameters of some blocks and of what is with them, but for the tied table.
+/// Returns the range of the part's parameters in the space, but for the tied table.
 SpaceRange Pipeline::range_of(const GPT2Part& part) const {
   const auto offset = [&](const std::string& name) {
     const auto* slot = space_.find(name);
@@ -150,7 +150,7 @@ SpaceRange Pipeline::range_of(const GPT2Part& part) const {
   };
   const bool last = part.last == model_.config().n_layer;
   SpaceRange range{part.first == 0 ? offset("wpe.weight") : block(part.first), space_.size()};
-  // The next block that is here begins another stage.
+  // The range ends where the next block on this rank, which belongs to another stage, begins.
   for (std::int64_t layer = part.last; !last && layer < model_.config().n_layer; ++layer)
     range.end = std::min(range.end, block(layer));
   return range;
@@ -195,7 +195,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
   const auto count = static_cast<std::int64_t>(fresh.size()), width = model_.config().n_embd;
   const DevicePtr& device = space_.device();
   std::int32_t token = 0;
-  Tensor stream;  // what the stage before has left, on this rank
+  Tensor stream;  // residual stream from the stage before, on this rank
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     if (!stages_[stage]) continue;
     const int number = static_cast<int>(stage);

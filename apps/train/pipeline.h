@@ -9,55 +9,55 @@
 #include "apps/train/ranks.h"
 #include "models/gpt2/generate.h"
 #include "models/gpt2/parallelize.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
+#include "parallel/data_parallel/tied_parameter.h"
 #include "parallel/pipeline/executor.h"
-#include "parallel/tied_parameter.h"
 
 namespace sluice {
 
-/// How a run's model is divided between the ranks of a pipeline, and what they do in a step.
+/// The division of a run's model between the ranks of a pipeline, and their schedule of a step.
 struct PipelinePlan {
-  Schedule schedule;  ///< lowered
+  Schedule schedule;  ///< lowered: with its sends and receives
   std::vector<int> rank_of_stage;
   std::vector<GPT2Part> parts;  ///< by stage
   Stash stash = Stash::graph;
-  std::vector<int> live;                    ///< most micro-batches of all stages of a rank, by rank
-  std::optional<std::size_t> most_stashed;  ///< bytes of inputs that stay on the device
+  std::vector<int> live;                    ///< most micro-batches in flight at once, by rank
+  std::optional<std::size_t> most_stashed;  ///< bytes of stashed inputs kept on the device
 
-  /// Those of a rank, ascending.
+  /// Returns the parts of the stages on `rank`, ascending.
   std::vector<GPT2Part> parts_of(int rank) const;
 };
 
-/// None where the options ask for no pipeline. Throws Error (usage) unless the schedule is proved
-/// to run to its end.
+/// Returns none if the options ask for no pipeline. Throws Error (usage) unless the schedule is
+/// proved to run to its end.
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
                                                   const GPT2Config& config,
                                                   std::int64_t micro_batch);
 
-/// What a rank of a pipeline has beside its parameters: stages, and those that it exchanges with.
+/// A rank's part of a pipeline beside its parameters: its stages and the links to other ranks.
 class Pipeline {
  public:
   struct Hooks {
-    /// At the rank that predicts.
+    /// Called on the rank of the last stage, which computes the loss.
     std::function<void(int micro_batch, const Tensor& loss)> loss;
     std::function<void()> before_first_backward;
-    /// The gradients of this range are complete after the backward that follows.
+    /// The gradients of `range` are complete after the backward pass that follows this call.
     std::function<void(const SpaceRange& range)> before_last_backward;
   };
 
-  /// `piece`: elements of the tied table's gradient that are exchanged at a time. `host` is where
-  /// stashed inputs rest, if not all may stay on the device. Everything given outlives it.
+  /// `piece`: elements of the tied table's gradient exchanged at a time. `host` holds the stashed
+  /// inputs that may not stay on the device. All arguments must outlive the pipeline.
   Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
            std::int64_t piece, const DevicePtr& host);
 
   void set_timeline(Timeline* timeline) { executor_.set_timeline(timeline); }
 
-  /// Forward and backward of a step's micro-batches; the gradients of both ends are added up.
+  /// Runs forward and backward of a step's micro-batches and sums the tied table's two gradients.
   void step(const MicroBatches& data, const Hooks& hooks);
-  /// Forward alone, of any number of micro-batches.
+  /// Runs the forward pass of `count` micro-batches.
   void evaluate(const MicroBatches& data, int count,
                 const std::function<void(int, const Tensor&)>& loss);
-  /// As generate() in models/gpt2/generate.h; all ranks call it together and return the same.
+  /// Same as generate() in models/gpt2/generate.h. All ranks call it together and return the same.
   std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt,
                                      const Generation& options);
 
@@ -72,12 +72,12 @@ class Pipeline {
   ParameterSpace& space_;
   const PipelinePlan& plan_;
   Communicator& all_;
-  int rank_;       ///< in the pipeline
-  int predictor_;  ///< whose tokens count, among all ranks
+  int rank_;       ///< rank within the pipeline
+  int predictor_;  ///< the one of all ranks whose sampled tokens are used
   MicroBatches data_;
-  std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by number, null where others have them
+  std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by stage number; null if on another rank
   StageLinks links_;
-  std::shared_ptr<Communicator> ends_;  ///< the first and the last rank
+  std::shared_ptr<Communicator> ends_;  ///< the ranks of the first and the last stage
   std::optional<TiedParameter> tied_;
   PipelineExecutor executor_;
 };

@@ -8,26 +8,26 @@
 namespace sluice {
 namespace {
 
-/// Beyond the GroupIds.
+/// Ids of pipeline links and of state collectors, above those of GroupId.
 constexpr std::uint64_t first_link = 16, first_collector = 20000;
 
 std::uint64_t id_of(GroupId id) {
   return static_cast<std::uint64_t>(id);
 }
 
-/// Of the first rank and each other one of the first replica.
-Collector make_collector(Communicator& control, const Mesh& mesh, const MakeGroupOf& make) {
-  Collector collector{.mesh = mesh, .all = &control};
+/// Makes the links from rank 0 to each other rank of the first replica.
+GatherLinks make_gather_links(Communicator& control, const Mesh& mesh, const MakeGroupOf& make) {
+  GatherLinks gather_links{.mesh = mesh, .all = &control};
   const int parts = mesh.pp * mesh.tp;
-  collector.to_first.resize(static_cast<std::size_t>(parts));
+  gather_links.to_first.resize(static_cast<std::size_t>(parts));
   for (int part = 1; part < parts; ++part)
     if (control.rank() == 0 || control.rank() == part)
-      collector.to_first[static_cast<std::size_t>(part)] =
+      gather_links.to_first[static_cast<std::size_t>(part)] =
           make({{0, part},
                 first_collector + static_cast<std::uint64_t>(part),
                 fmt::format("state {}", part),
                 0});
-  return collector;
+  return gather_links;
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
   const int rank = control->rank();
   const int replica = mesh.replica(rank), stage = mesh.stage(rank), shard = mesh.shard(rank);
   Ranks ranks{.control = control, .mesh = mesh};
-  // A group on the host's memory, and one on the device's where that is another.
+  // Makes a group on host memory and, if the device has memory of its own, another one on that.
   const auto pair = [&](const std::vector<int>& members, GroupId host, GroupId device,
                         const std::string& name, std::size_t largest) {
     const bool all = static_cast<int>(members.size()) == mesh.size();
@@ -59,7 +59,7 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
       members.push_back(mesh.rank(replica, place, shard));
     return make({members, first_link + id, name + suffix, exchanges.stages});
   };
-  if (mesh.pp * mesh.tp > 1) ranks.collector = make_collector(*control, mesh, make);
+  if (mesh.pp * mesh.tp > 1) ranks.gather_links = make_gather_links(*control, mesh, make);
   return ranks;
 }
 

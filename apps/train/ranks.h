@@ -6,64 +6,64 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
-#include "parallel/mesh.h"
-#include "parallel/model_state.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/mesh.h"
+#include "parallel/data_parallel/model_state.h"
 #include "parallel/pipeline/links.h"
 
 namespace sluice {
 
-/// The ranks of a run, as its parts see them.
+/// The communicators of a rank and its position in the mesh.
 struct Ranks {
-  std::shared_ptr<Communicator> control;  ///< all, on host memory
+  std::shared_ptr<Communicator> control;  ///< all ranks, on host memory
   Mesh mesh{};
-  /// Those that have the same part of the model: on the memory of the device that computes, and on
-  /// the host's.
+  /// Ranks with the same part of the model: `data` on the memory of the computing device, `peers`
+  /// on the host's.
   std::shared_ptr<Communicator> data{}, peers{};
-  /// Those that divide the matrices of that part: likewise.
+  /// Ranks that divide the matrices of that part: `tensor` on the device, `shards` on the host.
   std::shared_ptr<Communicator> tensor{}, shards{};
-  MakeGroup group{};      ///< of ranks of this pipeline, by their places in it
-  Collector collector{};  ///< of the state of a model of which no rank has all
+  MakeGroup group{};           ///< makes groups of this pipeline's ranks, given by pipeline rank
+  GatherLinks gather_links{};  ///< collect the state of a model that no rank has whole
 
   int rank() const { return control->rank(); }
   int size() const { return control->size(); }
-  /// Whose share of each batch this rank works on, where in its pipeline, and of its matrices.
+  /// Index of this rank's replica, its rank in the pipeline, and its shard of the matrices.
   int replica() const { return mesh.replica(rank()); }
   int stage() const { return mesh.stage(rank()); }
   int shard() const { return mesh.shard(rank()); }
 };
 
-/// Some ranks of a run that are to have a communicator.
+/// A request for a communicator of some ranks.
 struct Group {
   std::vector<int> members;
-  std::uint64_t id;  ///< another one for each communicator of the same ranks
+  std::uint64_t id;  ///< differs between communicators of the same ranks
   std::string name;
-  std::size_t largest;  ///< bytes of one operation on the device's memory; 0: on the host's
+  std::size_t largest;  ///< bytes of one operation on device memory; 0: it is on host memory
 };
 using MakeGroupOf = std::function<std::shared_ptr<Communicator>(const Group&)>;
 
-/// The most bytes that ranks exchange in one operation on the device's memory.
+/// The most bytes that ranks exchange in one operation on device memory.
 struct Exchanges {
-  std::size_t data = 0;    ///< replicas
-  std::size_t stages = 0;  ///< neighbours in a pipeline
-  std::size_t tensor = 0;  ///< those that divide matrices
+  std::size_t data = 0;    ///< between replicas
+  std::size_t stages = 0;  ///< between neighbours in a pipeline
+  std::size_t tensor = 0;  ///< between ranks that divide matrices
 };
 
 /// The ids of the groups that make_ranks asks for.
 enum class GroupId : std::uint64_t { data = 1, peers, tensor, shards };
 
-/// This rank among those of `mesh`; `gpu`: the device that computes has memory of its own. All
-/// ranks call it together.
+/// Makes this rank's communicators for `mesh`. `gpu`: the computing device has memory of its own.
+/// All ranks call it together.
 Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool gpu,
                  const Exchanges& exchanges, const MakeGroupOf& make);
 
-/// A run of one process.
+/// Returns the ranks of a run of one process.
 inline Ranks single_rank() {
   const std::shared_ptr<Communicator> alone = Communicator::planned(1, 0);
   return make_ranks(alone, {}, false, {}, [&](const Group&) { return alone; });
 }
 
-/// One rank for a plan, in which nothing is sent.
+/// Returns one rank's communicators for a plan, in which nothing is sent.
 Ranks planned_ranks(const Mesh& mesh, int rank);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 #include "apps/train/sample.h"
 
-#include "apps/train/encode_text.h"
+#include "apps/data/encode_text.h"
 
 namespace sluice {
 

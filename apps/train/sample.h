@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-/// What a sample starts from: the prompt's tokens.
+/// Returns the tokens of the prompt from which a sample starts.
 std::vector<std::int32_t> sample_prompt(const TrainOptions& options, const RunSetup& setup);
 
-/// The prompt and what the model says after it, of the tokens that the tokenizer knows. All ranks
-/// call it together.
+/// Returns the prompt and its continuation by the model, made of tokens that the tokenizer knows.
+/// All ranks call it together.
 std::string sample_text(const TrainOptions& options, const RunSetup& setup, Training& training,
                         std::int64_t step);
 

@@ -6,11 +6,11 @@
 #include <charconv>
 #include <utility>
 
-#include "apps/train/encode_text.h"
-#include "apps/train/model_folder.h"
-#include "apps/train/output_file.h"
-#include "apps/train/program_folder.h"
-#include "apps/train/trace_file.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/data/encode_text.h"
+#include "apps/output/output_file.h"
+#include "apps/output/program_folder.h"
+#include "apps/trace/trace_file.h"
 #include "engine/io/json_document.h"
 #include "models/gpt2/shard.h"
 #include "models/gpt2/weights.h"
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The text that ships with the program: its own documentation and sources.
+/// Returns the path of the text that ships with the program: its own documentation and sources.
 std::string shipped_text() {
   const fs::path text = program_folder().parent_path() / "share/sluice/corpus.txt";
   if (!fs::exists(text))
@@ -40,7 +40,7 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
     config.n_head = o.n_head;
     config.n_embd = o.n_embd;
     config.n_positions = o.context.value_or(128);
-    config.vocab_size = 0;  // the tokenizer's, below
+    config.vocab_size = 0;  // set below from the tokenizer
   } else if (const auto known = preset(o.model)) {
     config = *known;
     config.n_positions = o.context.value_or(config.n_positions);
@@ -60,8 +60,8 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
-/// Where the tokenizer comes from, in order: --tokenizer-dir, the model's folder, the folder of
-/// prepared data, the kind asked for.
+/// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
+/// folder of prepared data, the requested kind.
 std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup,
                                              const DataInput& data) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
@@ -148,10 +148,10 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
            ErrorKind::usage);
     trainer.micro_batch = rows;
   } else {
-    // Enough tokens for full-speed matrix products, few enough for modest activations.
+    // Meant to suffice for full-speed matrix products while activations stay small.
     constexpr std::int64_t enough_tokens = 8192;
     std::int64_t rows = share;
-    // Enough micro-batches that a pipeline is filled for four fifths of the time.
+    // Enough micro-batches to keep a pipeline filled for four fifths of the time.
     const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
     const auto divides = [&] {
       return share % rows == 0 && divides_tokens(o, rows, trainer.seq_len);
@@ -175,7 +175,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
       .loss = o.skip_loss_spike, .gradient_norm = o.skip_grad_spike, .window = o.spike_window};
 }
 
-/// There must be enough text for one batch, and for one sequence of validation.
+/// Refuses data with too little text for one batch or for one validation sequence.
 void require_data(const TrainOptions& o, RunSetup& setup) {
   const auto& trainer = setup.trainer;
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
@@ -194,7 +194,7 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
-/// What several ranks can divide between them.
+/// Refuses options and models that tensor parallelism cannot divide between ranks.
 void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
   if (o.tp == 1 && o.sequence_parallel)
     fail("--sequence-parallel is for ranks that divide the matrices: give --tp too",
@@ -267,7 +267,7 @@ void resolve_memory(const TrainOptions& o, RunSetup& setup) {
 
 namespace {
 
-/// A trace that is there already may be written over, but not one that the run reads.
+/// Refuses a trace file that the run reads as data; an existing trace may be overwritten.
 void require_free_trace(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
   require_trace_or_new(o.trace);
   for (const DataFiles* const files : {&data, &val}) {
@@ -311,8 +311,8 @@ RunSetup resolve(const TrainOptions& o) {
 }
 
 std::string unusual_rate(const TrainOptions& o, double rate) {
-  // AdamW's step is about the rate itself, Adafactor's about the rate times the weight's size,
-  // SGD's the rate times the gradient.
+  // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
+  // weight's magnitude, and SGD's is the rate times the gradient.
   struct Usual {
     const char* optimizer;
     double low, high;

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/train/dataset.h"
-#include "apps/train/machine.h"
+#include "apps/cli/machine.h"
+#include "apps/data/dataset.h"
+#include "apps/data/sampler.h"
 #include "apps/train/options.h"
-#include "apps/train/sampler.h"
 #include "apps/train/trainer.h"
 #include "models/gpt2/config.h"
 #include "models/text/tokenizer.h"
@@ -15,50 +15,50 @@
 
 namespace sluice {
 
-/// What a run's options come to once files were looked at and defaults filled in; every
-/// contradiction among them has been refused.
+/// The resolved options of a run: files have been looked at, defaults filled in, and contradictory
+/// options refused.
 struct RunSetup {
   GPT2Config config;
   DeviceKind device = DeviceKind::cpu;
   Precision precision;
   std::filesystem::path model_folder;    ///< empty: random weights
-  std::unique_ptr<Tokenizer> tokenizer;  ///< none: token data of unknown origin
-  bool can_sample = true;                ///< there is a tokenizer, or nobody has looked for one
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
+  bool can_sample = true;                ///< there is a tokenizer, or none was looked for yet
   std::string data_name;                 ///< for messages
   Dataset data;
   RateSchedule schedule;
   Trainer::Options trainer;
-  std::shared_ptr<const PipelinePlan> pipeline;  ///< none: every rank has all of the model
+  std::shared_ptr<const PipelinePlan> pipeline;  ///< null: no pipeline
 };
 
 RunSetup resolve(const TrainOptions& options);
 
-/// Decides again, for options that differ in how memory is used alone, what follows from them.
-/// Where it throws `setup` has to be given others.
+/// Resolves again everything that depends on memory options; `options` may differ only in those.
+/// If it throws, `setup` must be resolved again with other options before it is used.
 void resolve_memory(const TrainOptions& options, RunSetup& setup);
 
-/// In which order the run reads its training data.
+/// Returns the order in which the run reads its training data.
 SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
 
-/// What a run validates on, the same in every layout: the first sequences of the validation data,
-/// as many as --val-steps batches of --batch-size have.
+/// Returns the validation batches: the first sequences of the validation data, as many as fill
+/// --val-steps batches of --batch-size. They are the same in every layout of ranks.
 EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup);
 
-/// Whether --sequence-parallel can divide the tokens of a micro-batch of so many sequences.
+/// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
 
-/// A sentence on a learning rate that is unusual for the optimizer, which is nevertheless taken; ""
-/// if it is not.
+/// Returns a sentence about a learning rate that is accepted but unusual for the optimizer; "" if
+/// it is usual.
 std::string unusual_rate(const TrainOptions& options, double rate);
 
-/// What one stage of a pipeline hands to the next for a micro-batch of so many sequences.
+/// Returns the bytes that a pipeline stage sends to the next stage for `micro_batch` sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
 
-/// The same without looking at any data, for planning alone: `gpu` and `capability` (ten times
-/// major plus minor) are those of the device planned for.
+/// Does what resolve() does without looking at any data; for planning. `gpu` and `capability` (ten
+/// times major plus minor) describe the device planned for.
 RunSetup resolve_shape(const TrainOptions& options, bool gpu, int capability,
                        const std::string& device_name);
-/// Whether the shape of the model follows from the options alone.
+/// Returns true if the options alone decide the model's shape.
 bool knows_shape(const TrainOptions& options);
 
 }  // namespace sluice

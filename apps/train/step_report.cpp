@@ -27,7 +27,7 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
   }
   report.transfer = std::max(up, down);
   report.communication = std::max(0.0, last_reduction - first_reduction);
-  // Updates of streamed state run in the course of a pass, and so do stalls.
+  // Updates of streamed state run during a pass, and so do stalls; they are not part of its time.
   for (const auto& pass : spans) {
     if (pass.name != "forward" && pass.name != "backward") continue;
     for (const auto& span : spans)

@@ -7,33 +7,33 @@
 #include <vector>
 
 #include "engine/timeline.h"
-#include "optim/state_ring.h"
+#include "optim/offload/state_ring.h"
 
 namespace sluice {
 
-/// Where the device's time went in one step, in milliseconds. Where state streams, its updates are
-/// those of the step before.
+/// Durations within one step, in milliseconds. If state streams, the updates counted are those of
+/// the previous step.
 struct StepReport {
-  double forward = 0;   ///< updates and stalls in its course taken out
-  double backward = 0;  ///< likewise
+  double forward = 0;   ///< forward pass, less the updates and stalls during it
+  double backward = 0;  ///< backward pass, likewise
   double update = 0;
-  double cpu_update = 0;     ///< of the CPU's share, beside the device
-  double stall = 0;          ///< the computing waited for copies or for the CPU
-  double transfer = 0;       ///< of the busier direction
-  double communication = 0;  ///< reductions of gradients, from the first start to the last end
-  double wait = 0;           ///< of it and of gathering weights: what was not hidden
+  double cpu_update = 0;     ///< the CPU's updates, which run beside the device
+  double stall = 0;          ///< compute stream waiting for copies or for the CPU
+  double transfer = 0;       ///< copies in the busier direction
+  double communication = 0;  ///< gradient reductions, from the first start to the last end
+  double wait = 0;           ///< waiting for reductions or gathered weights, not hidden
   StreamedBytes moved{};
-  /// What had begun under the backward pass was undone; none: updates do not begin there.
+  /// Speculative updates were rolled back in this step; none: the run does not speculate.
   std::optional<bool> taken_back{};
 
-  /// The share of the transfers that was hidden behind computing.
+  /// Returns the fraction of the transfers that was hidden behind computing.
   double overlap() const { return transfer > 0 ? std::max(0.0, 1 - stall / transfer) : 1; }
 };
 
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved);
-/// "forward 31 ms, backward 64, update 3": the parts that took time.
+/// Returns the parts that took time: "forward 31 ms, backward 64, update 3".
 std::string spell(const StepReport& report);
-/// For the log.
+/// Returns the report as fields of the run's log.
 nlohmann::ordered_json fields_of(const StepReport& report);
 
 }  // namespace sluice

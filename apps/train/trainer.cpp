@@ -70,7 +70,7 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
   return loss;
 }
 
-/// The gradients of all ranks.
+/// Computes the gradients of this rank's micro-batches and reduces them over the ranks.
 void Trainer::compute(const MicroBatches& batch, std::optional<double> rate) {
   space_.forget_gradients();
   if (pipeline_ != nullptr)
@@ -109,7 +109,7 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
 }
 
 void Trainer::compute_in_pipeline(const MicroBatches& batch) {
-  losses_.clear();  // only one rank sees them
+  losses_.clear();  // only the last stage's rank sets them
   bool first = true;
   pipeline_->step(batch, {.loss = [this](int m, const Tensor& loss) { losses_.keep(m, loss); },
                           .before_first_backward = [this] { ranks_.optimizer.finish(); },
@@ -121,7 +121,7 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
 }
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
-  // Of all ranks: gradients are sums, and nothing is divided after them.
+  // Counts the tokens of all ranks: gradients are summed over ranks and not divided afterwards.
   const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
   TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
   const MicroBatches micro_batches{
@@ -137,32 +137,32 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   const std::int64_t taken_back = speculation_ != nullptr ? speculation_->taken_back() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
-  // The update is launched before anybody waits for the norm: where the norm is not finite, the
-  // kernels change nothing. A guard against spikes has to know the numbers first, and speculation
-  // what it would have been given.
+  // The update is launched before the host waits for the norm: if the norm is not finite, the
+  // kernels change nothing. A spike guard has to know loss and norm before the update, and step()
+  // itself waits for the scale if updates were speculative.
   if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
   result.gradient_norm = space_.gradient_norm();
-  // Those of all micro-batches of all ranks, in the order of the batch; zeros of ranks that do not
-  // predict, or predict the same as another.
+  // Gathers the losses of all micro-batches of all ranks, in the order of the batch. A rank that
+  // computes no loss, or the same losses as another rank, contributes zeros.
   const auto count =
       static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
   auto here = losses_.values(count);
-  if (!ranks_.answers) std::ranges::fill(here, 0.0);
+  if (!ranks_.reports_loss) std::ranges::fill(here, 0.0);
   for (const double loss : ranks_.control.gather_values(std::span<const double>(here), "losses"))
     result.loss += loss;
   const bool finite = std::isfinite(result.gradient_norm);
   result.applied = finite;
   if (spikes_.active()) {
-    if (finite) result.reason = spikes_.judge(result.loss, result.gradient_norm);
+    if (finite) result.reason = spikes_.reason_to_skip(result.loss, result.gradient_norm);
     result.applied = finite && result.reason.empty();
     if (result.applied) {
       ranks_.optimizer.step(result.rate, factor);
       spikes_.keep(result.loss, result.gradient_norm);
     } else if (speculation_ != nullptr) {
-      speculation_->abandon();
+      speculation_->cancel();
     }
   } else if (!finite) {
-    ranks_.optimizer.retract();
+    ranks_.optimizer.roll_back();
   }
   spans_ = timeline_.take();
   result.report = report_of(spans_, moved());
@@ -172,7 +172,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   return result;
 }
 
-/// State by the updates of the step before, and inputs of blocks.
+/// Returns the bytes moved for the previous step's updates of state and for this step's inputs.
 StreamedBytes Trainer::moved() {
   StreamedBytes bytes = ranks_.optimizer.moved();
   if (block_inputs_ != nullptr) {
@@ -183,10 +183,10 @@ StreamedBytes Trainer::moved() {
   return bytes;
 }
 
-/// Unless the weights or the loss scale explain it, computes the step again while somebody looks
-/// on. Nothing is left of it but what was seen: the next step overwrites gradients and losses.
+/// Computes the step again under observation, unless the weights or the loss scale explain the
+/// fault. Nothing else remains of it: the next step overwrites its gradients and losses.
 void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
-  ranks_.optimizer.finish();  // what others have of the weights may still be on its way
+  ranks_.optimizer.finish();  // weights from other ranks may still be in flight
   Diagnosis diagnosis(space_);
   diagnosis.look_at_weights();
   Sighting first = diagnosis.first(ranks_.control);
@@ -235,11 +235,11 @@ std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,
 
 double Trainer::evaluate(const TokenSource& tokens, const EvaluationBatches& batches) const {
   const NoGrad no_grad;
-  // A rank without a batch of its own has weights to give all the same.
+  // A rank without a batch of its own still takes part in gathering the weights.
   ranks_.optimizer.finish();
   const std::vector<double> losses =
       gather_losses(ranks_.control, evaluate_here(tokens, batches), batches.count(),
-                    ranks_.replica(), ranks_.replicas(), ranks_.answers);
+                    ranks_.replica(), ranks_.replicas(), ranks_.reports_loss);
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 

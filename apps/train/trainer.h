@@ -3,19 +3,19 @@
 #include <cstdint>
 #include <vector>
 
+#include "apps/checkpoint/spike_guard.h"
+#include "apps/data/loader.h"
 #include "apps/train/batch_upload.h"
 #include "apps/train/evaluation.h"
-#include "apps/train/loader.h"
 #include "apps/train/loss_record.h"
 #include "apps/train/pipeline.h"
-#include "apps/train/spike_guard.h"
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/speculative_updates.h"
-#include "parallel/communicator_group.h"
-#include "parallel/data_parallel.h"
+#include "parallel/comm/communicator_group.h"
+#include "parallel/data_parallel/data_parallel.h"
 
 namespace sluice {
 
@@ -24,68 +24,68 @@ struct TrainStep {
   double gradient_norm = 0;  ///< before clipping
   double rate = 0;
   double loss_scale = 1;
-  bool applied = true;  ///< false: nothing was changed
-  /// Of an update that was not: what spiked, or where the first number that is not finite is.
+  bool applied = true;  ///< false: the update was skipped and nothing changed
+  /// Why the update was skipped: what spiked, or where the first non-finite number is.
   std::string reason{};
-  bool weights_finite = true;  ///< as far as anybody has looked
+  bool weights_finite = true;  ///< false: a diagnosis has found a non-finite weight
   StepReport report{};
 };
 
-/// Where a rank has a part of the model alone.
+/// Links to the other ranks of a replica, if each rank has only a part of the model.
 struct DividedModel {
-  Pipeline* pipeline = nullptr;         ///< its stages
-  CommunicatorGroup* tensor = nullptr;  ///< those that divide the matrices with it
+  Pipeline* pipeline = nullptr;         ///< this rank's stages; null: no pipeline
+  CommunicatorGroup* tensor = nullptr;  ///< ranks that divide the matrices with it; null: whole
 };
 
-/// One update after another: forward and backward of this rank's micro-batches in order, the
-/// reduction of gradients over the ranks, clipping, the optimizer. All ranks call the same
-/// functions in the same order. It neither prints nor saves.
+/// Runs updates: forward and backward of this rank's micro-batches in order, reduction of gradients
+/// over the ranks, clipping, the optimizer's step. All ranks call the same functions in the same
+/// order. It neither prints nor saves.
 class Trainer {
  public:
   struct Options {
-    std::int64_t batch_size = 1;   ///< sequences of an update, of all ranks together
+    std::int64_t batch_size = 1;   ///< sequences per update, of all ranks together
     std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides a rank's share
     std::int64_t seq_len = 1;
     double grad_clip = 1;
     double dropout = 0;
     std::uint64_t seed = 0;
-    bool loss_scaling = false;  ///< for f16
-    bool copy_stream = true;    ///< batches arrive beside the computing
+    bool loss_scaling = false;  ///< needed for f16
+    bool copy_stream = true;    ///< copy batches on a stream of their own
     SpikeGuard::Options spikes{};
   };
 
-  /// The model's forward passes wait, block by block, for updates that are still under way.
+  /// Makes the model's forward passes wait, block by block, for updates still under way.
   Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const RateSchedule& schedule,
           const Options& options, const DividedModel& divided = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The update of step `step`, counted from 0, from this rank's share of the batch.
+  /// Runs update `step`, counted from 0, on this rank's share of the batch.
   TrainStep step(std::int64_t step, const Batch& batch);
 
-  /// The mean loss over the first `sequences` of `tokens`, or as many as there are; the replicas
-  /// take turns. The same bits for every micro-batch and number of replicas.
+  /// Returns the mean loss over the first `sequences` of `tokens`, or as many as there are.
+  /// Replicas take turns. The bits are the same for every micro-batch and number of replicas.
   double evaluate(const TokenSource& tokens, std::int64_t sequences) const;
   double evaluate(const TokenSource& tokens, const EvaluationBatches& batches) const;
 
-  /// Where inputs of blocks rest; its copies are part of the reports of steps.
+  /// Stack of block inputs kept in host memory; its copies count in the step reports.
   void set_block_inputs(HostStack* inputs);
-  /// Updates that begin under the backward pass. With one replica and no pipeline alone.
+  /// Updates that begin during the backward pass. Only for one replica without a pipeline.
   void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
 
   std::int64_t micro_batch() const { return options_.micro_batch; }
   LossScaler& scaler() { return scaler_; }
   SpikeGuard& spikes() { return spikes_; }
-  /// What happened when in the last step.
+  /// The timeline's spans of the last step.
   const std::vector<Timeline::Span>& spans() const { return spans_; }
-  /// What they count from.
+  /// The time that spans count from.
   Timeline::Clock::time_point started() const { return timeline_.started(); }
 
  private:
   Tensor forward(const Tensor& tokens, const Tensor& targets,
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
-  /// `rate`: of the update that is going to follow; none: none is.
+  /// `rate`: learning rate of the update that follows; none: no update follows.
   void compute(const MicroBatches& batch, std::optional<double> rate = {});
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
@@ -105,9 +105,9 @@ class Trainer {
   SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;
-  std::optional<BatchUpload> upload_;  ///< none with a pipeline, in which several are alive
+  std::optional<BatchUpload> upload_;  ///< none with a pipeline, which needs several at once
   LossRecord losses_;
-  std::vector<std::int64_t> ends_;  ///< in the parameter space: of each block, of all
+  std::vector<std::int64_t> ends_;  ///< end of each block in the parameter space, then of all
   Timeline timeline_;
   std::vector<Timeline::Span> spans_;
 };

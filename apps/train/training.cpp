@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "parallel/replicas.h"
+#include "parallel/data_parallel/replicas.h"
 
 namespace sluice {
 namespace {
 
-/// Where the large matrices of the blocks from `first` on begin; empty: there are none.
+/// Returns the first large matrix of the blocks from `first` on, by name; empty: there is none.
 std::string matrices_from(const std::vector<Parameter>& parameters, std::int64_t first,
                           std::int64_t layers) {
   for (auto layer = first; layer < layers; ++layer) {
@@ -39,8 +39,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
                                           int places) {
   if (o.optimizer == "sgd")
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
-  // Not scaled by the weights, against the paper: GPT-2's start out small, and a --lr that suits
-  // AdamW would come to a fiftieth of it (200 steps at 1e-3: loss 4.5 instead of 2.6).
+  // Unlike the paper, no scaling by the weights: GPT-2's start out small, so a --lr that suits
+  // AdamW would amount to a fiftieth of it (200 steps at 1e-3: loss 4.5 instead of 2.6).
   if (o.optimizer == "adafactor")
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
   return make_adamw(
@@ -48,12 +48,12 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
       places);
 }
 
-/// Those of this rank's stages, or of all of the model.
+/// Returns the parameters of this rank's stages, or of all of the model without a pipeline.
 std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int stage) {
   return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
 }
 
-/// Of all stages and of a share of the matrices: names and places, no tensors.
+/// Returns the layout of one shard of the whole model (all stages): names and places, no tensors.
 SpaceLayout layout_of(const RunSetup& setup, const MemoryChoice& choice, const TensorShare& share) {
   GPT2 model(setup.config, share);
   std::vector<Parameter> parameters = model.parameters();
@@ -69,8 +69,8 @@ std::vector<SpaceLayout> layouts_of(const RunSetup& setup, const MemoryChoice& c
   return layouts;
 }
 
-Partition divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
-                 const RunSetup& setup, const MemoryChoice& choice, int ranks) {
+BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
+                  const RunSetup& setup, const MemoryChoice& choice, int ranks) {
   const SpaceLayout layout(parameters, {.narrow_gradients = choice.narrow_gradients});
   return {layout,
           {.ranks = ranks,
@@ -79,10 +79,10 @@ Partition divide(const std::vector<Parameter>& parameters, const TrainOptions& o
            .whole_tensors = o.optimizer == "adafactor"}};
 }
 
-/// With --zero 1 a rank has the state of its own part alone.
-SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const Partition& partition,
+/// Restricts the optimizer state to the ranges that this rank owns with --zero 1.
+SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
                       const Ranks& ranks) {
-  if (o.zero == 1 && ranks.mesh.dp > 1) options.mine = partition.owned(ranks.replica());
+  if (o.zero == 1 && ranks.mesh.dp > 1) options.mine = bucket_plan.owned(ranks.replica());
   return options;
 }
 
@@ -99,24 +99,25 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   const std::size_t wide = size_of(accumulator_of(setup.precision.dtype));
   const std::size_t narrow = size_of(setup.precision.dtype);
   Exchanges bytes{.stages = boundary_bytes(setup, choice)};
-  // The stream of a micro-batch or of a prompt; what ranks know of a softmax; a token's logits.
+  // The largest of: hidden states of a micro-batch or prompt, softmax statistics, a token's logits.
   const std::size_t softmax =
       static_cast<std::size_t>(3 * mesh.tp * LinearCrossEntropyOptions().chunk) * wide;
   // The gradients of a LayerNorm's two parameters.
   const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
   bytes.tensor = std::max(
       {bytes.stages, softmax, norm, static_cast<std::size_t>(setup.config.vocab_size) * wide});
-  // The parameters of each rank fill buckets in a way of their own.
+  // Buckets differ between ranks, since each rank has other parameters.
   for (int part = 0; part < mesh.pp * mesh.tp; ++part) {
-    // A number of the norm for every block.
+    // The gradient norm exchanges one number for every block of the space.
     std::size_t blocks = 0;
     for (const auto& stretch : layout_of(setup, choice, {mesh.shard(part), mesh.tp}).stretches)
       blocks += static_cast<std::size_t>(stretch.blocks());
     bytes.data = std::max(bytes.data, blocks * sizeof(double));
     GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
-    const Partition partition = divide(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
-                                       options, setup, choice, mesh.dp);
-    for (const auto& bucket : partition.buckets()) {
+    const BucketPlan bucket_plan =
+        divide(parameters_of(model, setup.pipeline.get(), mesh.stage(part)), options, setup, choice,
+               mesh.dp);
+    for (const auto& bucket : bucket_plan.buckets()) {
       bytes.data = std::max(
           bytes.data, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
       for (const auto& gradients : bucket.gradients)
@@ -137,7 +138,7 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
 
 namespace {
 
-/// Of one rank that has all of the model.
+/// Returns the sizes of the checkpoint, which are those of a single rank with the whole model.
 CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup& setup,
                                     const MemoryChoice& choice) {
   TrainOptions alone = options;
@@ -156,14 +157,14 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   return bytes_of(training.checkpoint());
 }
 
-/// Where no rank has all of the model. A rank answers for what no rank before it has.
+/// Returns none if each rank has the whole model. The first stage's copy of the tied table counts.
 std::optional<ModelNorm> norm_of(Training& training, const std::vector<SpaceLayout>& shards) {
   const Ranks& ranks = training.ranks;
   if (!training.plan && ranks.mesh.tp == 1) return std::nullopt;
-  ModelNorm::Place place{.shard = ranks.shard()};
+  ModelNorm::Position position{.shard = ranks.shard()};
   if (training.plan && ranks.stage() != training.plan->rank_of_stage.front())
-    place.copy = "wte.weight";
-  return std::make_optional<ModelNorm>(training.space, shards, place, *ranks.control);
+    position.copy = "wte.weight";
+  return std::make_optional<ModelNorm>(training.space, shards, position, *ranks.control);
 }
 
 std::unique_ptr<CommunicatorGroup> group_of(const Ranks& ranks, bool scratch) {
@@ -184,16 +185,17 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                            .divides_tokens = options.sequence_parallel}),
       whole(layout_of(setup, choice, {})),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
-      partition(divide(parameters, options, setup, choice, ranks.mesh.dp)),
-      space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
-            own_part(space_options(options, choice, parameters, host), options, partition, ranks)),
+      bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),
+      space(
+          parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
+          own_part(space_options(options, choice, parameters, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(norm_of(*this, layouts_of(setup, choice, ranks.mesh.tp))),
-      parallel(space, *optimizer, partition, *ranks.data, *ranks.peers, *ranks.control,
+      parallel(space, *optimizer, bucket_plan, *ranks.data, *ranks.peers, *ranks.control,
                {.sharded = options.zero == 1,
                 .overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
-                .answers = ranks.shard() == 0,
+                .reports_loss = ranks.shard() == 0,
                 .norm = norm ? &*norm : nullptr}),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
               {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
@@ -222,7 +224,7 @@ Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& s
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
   std::size_t bytes = bucket_bytes(options, gpu);
-  // Between GPUs the table goes through buffers that are made for what stages hand on.
+  // The table is exchanged through the buffers made for messages between stages on GPUs.
   if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   pipeline.emplace(model, space, *plan, ranks,
                    static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)),

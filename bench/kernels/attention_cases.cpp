@@ -11,7 +11,7 @@ DropoutMask mask_of(float probability) {
   return {.key = 0x5157A11CE, .probability = probability, .first_sample = 0};
 }
 
-/// FlashAttention's count: two products of T x T x d for each head, halved by causality.
+/// FlashAttention's count: two products of T x T x d per head, halved by causality.
 double forward_flops(const Extent& e) {
   const auto t = static_cast<double>(e.positions);
   return 4 * t * t * static_cast<double>(e.width) * static_cast<double>(e.sequences()) / 2;
@@ -80,7 +80,7 @@ Problem backward(const Extent& e, DType dtype, float probability) {
   return problem;
 }
 
-/// One new token for each sequence at the end of a full cache.
+/// One new token per sequence at the end of a full cache.
 Problem cached_token(const Extent& e, DType dtype) {
   constexpr std::int64_t sequences = 8;
   const Operand cache{
@@ -103,7 +103,7 @@ Problem cached_token(const Extent& e, DType dtype) {
                 stream);
           },
       .flops = 4.0 * static_cast<double>(sequences * e.positions * e.width)};
-  // The caches are read; all but a row of each stays as it is.
+  // The caches are read, and one row of each is written.
   problem.bytes =
       bytes_of(problem.operands) - 2 * static_cast<double>(cache.bytes()) +
       2.0 * static_cast<double>(sequences * e.width) * static_cast<double>(size_of(dtype));

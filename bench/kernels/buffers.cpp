@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 
-/// Random numbers are drawn once and repeated. The length is odd, so that rows do not repeat.
+/// Random numbers are drawn once and repeated. The odd period keeps rows from being equal.
 constexpr std::int64_t period = (std::int64_t{1} << 20) + 7;
 
 std::size_t aligned(std::size_t bytes) {
@@ -73,7 +73,7 @@ void dispatch_all(DType dtype, Body&& body) {
   dispatch_floating(dtype, body);
 }
 
-/// Calls body(value index, byte offset) for every element that is not between rows.
+/// Calls body(value index, byte offset) for every element, skipping the gaps between rows.
 template <class Body>
 void each_element(const Operand& operand, Body&& body) {
   const std::int64_t columns = operand.row_stride != 0 ? operand.shape[1] : operand.elements();
@@ -114,7 +114,7 @@ Buffers::Buffers(const DevicePtr& device, const Problem& problem, int copies)
     const auto count = static_cast<std::size_t>(std::min(period, operand.elements()));
     const std::size_t size = size_of(operand.dtype);
     std::vector<std::byte> pattern(count * size);
-    // Operands begin at different places, so that a + b is not 2a.
+    // Operands start at different offsets of the random numbers, so that a + b is not 2a.
     const std::size_t shift = i * 104729;
     dispatch_all(operand.dtype, [&]<class T>() {
       for (std::size_t j = 0; j < count; ++j)

@@ -9,7 +9,7 @@
 
 namespace sluice::bench {
 
-/// Memory of a device, given back with its owner.
+/// A block of device memory; the destructor returns it.
 class Block {
  public:
   Block(DevicePtr device, std::size_t bytes)
@@ -25,26 +25,26 @@ class Block {
   std::byte* start_;
 };
 
-/// The operands of a problem on a device: all hold numbers when it is made, as their Filling says,
-/// in each of the copies. Copies let repetitions find memory that no cache holds.
+/// The operands of a problem on a device. The constructor fills all of them in every copy, as their
+/// Filling says. With several copies, repetitions can use memory that no cache holds.
 class Buffers {
  public:
   Buffers(const DevicePtr& device, const Problem& problem, int copies);
 
-  /// Bytes that one copy takes.
+  /// Returns the bytes that one copy needs.
   static std::size_t bytes_for(const Problem& problem);
 
   int copies() const { return static_cast<int>(operands_.size()); }
   const Operands& operands(int copy) const { return operands_[static_cast<std::size_t>(copy)]; }
 
-  /// Overwrites operand `index` of the first copy with NaN, -1 where it holds integers.
+  /// Overwrites operand `index` of the first copy with NaN, or with -1 if it holds integers.
   void poison(std::size_t index);
-  /// Operand `index` of the first copy, widened; what lies between rows is left out.
+  /// Operand `index` of the first copy as double, without the gaps between rows.
   std::vector<double> download(std::size_t index) const;
   void upload(std::size_t index, std::span<const double> values);
 
  private:
-  /// Copies `pattern` to the operand again and again until it is full.
+  /// Fills the operand with repetitions of `pattern`.
   void repeat(std::size_t index, std::span<const std::byte> pattern);
 
   DevicePtr device_;

@@ -40,7 +40,7 @@ double Calibration::copy_rate() {
     runtime.copy_within(to + begin, from + begin, static_cast<std::size_t>(end - begin),
                         device_->stream());
   };
-  // One processor core does not fill the memory's bandwidth, and kernels use all.
+  // One processor core does not use the full memory bandwidth, whereas kernels use all cores.
   const auto copy_all = [&] {
     if (device_->device().kind == DeviceKind::cpu)
       cpu::parallel_ranges(bytes, std::int64_t{4} << 20, copy);

@@ -6,18 +6,18 @@
 
 namespace sluice::bench {
 
-/// What this machine can do at most, measured on random numbers when it is first asked for. A
-/// kernel's speed is stated as a part of it.
+/// The highest rates of this machine, measured on random numbers at first use. The speed of a
+/// kernel is reported as a fraction of them.
 class Calibration {
  public:
   Calibration(DevicePtr device, const TimerOptions& options);
 
-  /// Bytes read and written by a plain copy, each counted, a second.
+  /// Bytes read plus bytes written per second by a plain copy.
   double copy_rate();
-  /// Floating-point operations a second of a large matrix product with operands of `dtype`.
+  /// Floating-point operations per second of a large matrix product with operands of `dtype`.
   double gemm_rate(DType dtype);
 
-  /// Those that were asked for.
+  /// Rates measured so far.
   const std::map<DType, double>& gemm_rates() const { return gemm_rates_; }
   std::string copy_shape() const;
   std::string gemm_shape(DType dtype) const;

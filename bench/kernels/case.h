@@ -10,29 +10,29 @@
 
 namespace sluice::bench {
 
-/// What a case is built for: a GPT-2, and how much of its work there is at one time.
+/// Size of the problem of a case: a GPT-2 model, and the amount of its work done at one time.
 struct Extent {
   std::int64_t width = 768;
   std::int64_t heads = 12;
-  std::int64_t tokens = 1024;      ///< rows, a whole number of sequences
-  std::int64_t positions = 1024;   ///< tokens of a sequence
+  std::int64_t tokens = 1024;      ///< rows; a whole number of sequences
+  std::int64_t positions = 1024;   ///< tokens per sequence
   std::int64_t parameters = 1024;  ///< elements of the flat buffers
   static constexpr std::int64_t vocabulary = 50257;
-  static constexpr std::int64_t vocabulary_stride = 50304;  ///< rows of logits are padded to this
+  static constexpr std::int64_t vocabulary_stride = 50304;  ///< padded row length of logits
 
   std::int64_t sequences() const { return tokens / positions; }
 };
 
 enum class Role {
   input,
-  output,   ///< written whole: holds NaN before a checked run
+  output,   ///< overwritten as a whole: holds NaN before a checked run
   updated,  ///< read and written
   derived,  ///< written by Problem::prepare, then an input
 };
 
-/// How an operand starts. Never zeros: a GPU that multiplies zeros draws less power and clocks
-/// higher than one at work. Logits spread as a trained model's do, so that some probabilities are
-/// large and an error in any of them shows.
+/// Initial contents of an operand. There are no zeros, because a GPU that multiplies zeros draws
+/// less power and clocks higher than in real work. Logits are spread like a trained model's, so
+/// that some probabilities are large and an error in any of them shows.
 enum class Filling { normal, logits, positive, unit, tokens, one };
 
 struct Operand {
@@ -40,26 +40,26 @@ struct Operand {
   std::vector<std::int64_t> shape;
   Role role = Role::input;
   Filling filling = Filling::normal;
-  std::int64_t row_stride = 0;  ///< elements between the rows of a matrix; 0: packed
+  std::int64_t row_stride = 0;  ///< elements between the starts of a matrix's rows; 0: packed
 
-  std::int64_t elements() const;  ///< those between its rows counted
+  std::int64_t elements() const;  ///< includes the gaps between rows
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
   View view(std::byte* address) const;
 };
 
 using Operands = std::vector<View>;
 
-/// One launch with everything that it needs, of a size and in a dtype.
+/// One launch with everything that it needs, for one size and dtype.
 struct Problem {
   std::string dimensions{};  ///< "16384x768"
   std::vector<Operand> operands{};
   std::function<void(const Operands&, Stream)> launch{};
-  double bytes = 0;                                        ///< that must move, at the least
-  double flops = 0;                                        ///< 0: nobody counts them
-  std::function<void(const Operands&, Stream)> prepare{};  ///< makes what is derived
+  double bytes = 0;                                        ///< lower bound of the bytes to move
+  double flops = 0;                                        ///< 0: not counted
+  std::function<void(const Operands&, Stream)> prepare{};  ///< computes operands of role `derived`
 };
 
-/// What is wanted on an H200: part of the copy bandwidth, or a rate.
+/// Target on an H200: a fraction of the copy bandwidth, or a rate.
 struct Goal {
   double of_copy = 0;
   double tflop_per_s = 0;
@@ -67,7 +67,7 @@ struct Goal {
 
 enum class Ceiling { copy, gemm };
 
-/// A way to use a kernel, at any size and in any dtype of its list.
+/// One way to use a kernel, at any size and in any dtype of its list.
 struct Case {
   std::string op;
   std::string variant;
@@ -76,26 +76,26 @@ struct Case {
   std::function<Problem(const Extent&, DType)> make;
   Goal goal{};
   double error_factor = 1;                  ///< multiplies the dtype's error bound
-  DType reference = DType::f64;             ///< what the CPU computes the reference in
-  std::int64_t least_checked_tokens = 256;  ///< where the whole problem is too large to check
-  /// Another library's, on a GPU only. What it cannot do is said, and is no failure of the program.
+  DType reference = DType::f64;             ///< dtype of the CPU's reference
+  std::int64_t least_checked_tokens = 256;  ///< if the whole problem is too large to check
+  /// A kernel of another library, on a GPU only. Reports what it cannot do; that is no failure.
   bool baseline = false;
 };
 
-// One for each family of ops; all_cases joins them in this order.
+// There is one function per family of ops; all_cases joins them in this order.
 void add_gemm_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
 void add_norm_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
 void add_head_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
-/// Where cuDNN was found at build time. None where there is no GPU, or with a note no library.
+/// Adds cuDNN's cases if it was found at build time; none without a GPU, or if it cannot be opened.
 void add_cudnn_cases(std::vector<Case>& cases);
 std::vector<Case> all_cases();
 
-/// f32, bf16 and f16, as most kernels have them.
+/// Returns f32, bf16 and f16, which most kernels support.
 std::vector<DType> model_dtypes();
-/// fp32, bf16, fp16, as --dtype names them.
+/// Names a dtype as --dtype does: fp32, bf16, fp16.
 std::string label_of(DType dtype);
 
 double bytes_of(const std::vector<Operand>& operands);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t most_elements = std::int64_t{1} << 25;
 constexpr double most_flops = 4e9;
-/// Not a multiple of any vector, so that the tail of a kernel is checked too.
+/// Not a multiple of any vector width, so that a kernel's remainder loop is checked too.
 constexpr std::int64_t most_parameters = (std::int64_t{1} << 22) + 1234567;
 
 double bound_of(DType dtype) {
@@ -26,7 +26,7 @@ double bound_of(DType dtype) {
   }
 }
 
-/// The extent, with fewer tokens as long as the problem is too large for the reference.
+/// Halves the tokens of the extent while the problem is too large for the reference.
 Extent checked_extent(const Case& item, Extent e) {
   e.parameters = std::min(e.parameters, most_parameters);
   while (e.tokens / 2 >= item.least_checked_tokens) {
@@ -67,8 +67,8 @@ void compare(const std::vector<double>& result, const std::vector<double>& refer
   deviation.worst = std::max(deviation.worst, worst);
 }
 
-/// Runs the problem and returns what it wrote. `inputs` are given to it, or taken from it where
-/// they are not there yet.
+/// Runs the problem and returns its outputs. `inputs` are copied to it; inputs that are still empty
+/// are copied from it instead.
 Values outcome(const Problem& problem, const DevicePtr& device, Values& inputs) {
   Buffers buffers(device, problem, 1);
   const std::size_t count = problem.operands.size();

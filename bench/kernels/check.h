@@ -5,15 +5,15 @@
 
 namespace sluice::bench {
 
-/// How far a kernel's results are from the CPU's in f64, on the problem itself or, where that is
+/// Deviation of a kernel's results from the CPU's in f64, on the problem itself or, if that is too
 /// large, on one of fewer tokens.
 struct Deviation {
-  double error = 0;  ///< |result - reference| / |reference|, of the worst operand; l2 norms
-  double worst = 0;  ///< of one element, relative to it plus the operand's root mean square
-  double bound = 0;  ///< what `error` may be
+  double error = 0;  ///< |result - reference| / |reference| in l2 norms, worst operand
+  double worst = 0;  ///< worst element: error / (its value + operand's RMS)
+  double bound = 0;  ///< upper limit of `error`
   std::int64_t tokens = 0;
 
-  /// One wrong element among millions hardly moves the norm: it has a bound of its own.
+  /// One wrong element among millions hardly changes the norm, so `worst` has a bound of its own.
   bool within() const { return error <= bound && worst <= 16 * bound; }
 };
 

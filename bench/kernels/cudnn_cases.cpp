@@ -1,5 +1,5 @@
-// cuDNN's LayerNorm and softmax: what a library does with the same memory. On the CPU the same
-// cases compute the reference.
+// LayerNorm and softmax of cuDNN: the speed of a library with the same memory traffic. On the CPU
+// the same cases compute the reference.
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <memory>
 
-#include "apps/train/progress.h"
+#include "apps/cli/progress.h"
 #include "bench/kernels/case.h"
 #include "bench/kernels/cudnn_graph.h"
 #include "kernels/base/error.h"
@@ -31,12 +31,12 @@ Operand rows(const Extent& e, DType dtype, Role role = Role::input) {
 Operand statistic(const Extent& e, DType dtype, Role role) {
   return {.dtype = accumulator_of(dtype), .shape = {e.tokens}, .role = role};
 }
-/// In f32 for every dtype: what all engines of cuDNN take.
+/// Parameters and gradients of width `width`: f32 for every dtype, as all engines of cuDNN accept.
 Operand line(const Extent& e, DType dtype, Role role = Role::input) {
   return {.dtype = accumulator_of(dtype), .shape = {e.width}, .role = role};
 }
 
-/// Plans are made at the first launch, which is not measured: until then there is no stream.
+/// A plan is made at the first launch, which is not measured, because no stream exists before.
 using LazyPlan = std::shared_ptr<std::unique_ptr<CudnnPlan>>;
 
 LazyPlan later() {
@@ -65,8 +65,8 @@ Problem layernorm(const Extent& e, DType dtype) {
   return problem;
 }
 
-/// Without what the own one does besides: no gradient of the residual is added, and the parameters'
-/// gradients are written. The statistics are the input's own, as a formula may rely on.
+/// Does less than the project's own kernel: it adds no gradient of the residual, and overwrites the
+/// parameters' gradients. The statistics are those of the input, as a formula may assume.
 Problem layernorm_backward(const Extent& e, DType dtype) {
   Problem problem{
       .dimensions = fmt::format("{}x{}", e.tokens, e.width),
@@ -92,7 +92,7 @@ Problem layernorm_backward(const Extent& e, DType dtype) {
           },
       .prepare =
           [plan = later()](const Operands& v, Stream stream) {
-            // grad_in holds the output, which nobody wants.
+            // grad_in receives the forward output, which is not used.
             normalize(
                 plan,
                 {.out = v[0], .mean = v[5], .rstd = v[6], .in = v[4], .weight = v[7], .bias = v[7]},
@@ -102,7 +102,7 @@ Problem layernorm_backward(const Extent& e, DType dtype) {
   return problem;
 }
 
-/// cuDNN's softmax over the rows of packed matrices, which it is fastest with.
+/// cuDNN's softmax over the rows of packed matrices, its fastest layout.
 class Softmax {
  public:
   explicit Softmax(const View& like) {
@@ -142,7 +142,7 @@ const Softmax& softmax_of(const LazySoftmax& softmax, const View& like) {
   return **softmax;
 }
 
-// The reference, in f64.
+// The reference implementation, in f64.
 
 const double* row_of(const View& view, std::int64_t row) {
   return reinterpret_cast<const double*>(view.address) + row * view.strides[0];
@@ -197,8 +197,8 @@ Problem softmax_forward(const Extent& e, DType dtype) {
   return problem;
 }
 
-/// The formula holds for any numbers in place of the probabilities. Those of a whole vocabulary
-/// would be fp16's denormals, and the check would see their rounding instead of the kernel's.
+/// The formula holds for any numbers instead of probabilities. Those of a whole vocabulary would be
+/// denormal in fp16, and the check would measure their rounding, not the kernel's error.
 Problem softmax_backward(const Extent& e, DType dtype) {
   Problem problem{.dimensions = fmt::format("{}x{}", e.tokens, e.vocabulary),
                   .operands = {logits(e, dtype, Filling::normal, Role::output),

@@ -10,7 +10,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr std::int64_t alignment = 16;
-/// As the own LayerNorm has it. It outlives every plan: plans read it when they run.
+/// Same as in the project's LayerNorm. Static, because plans read it when they run.
 constexpr float epsilon = 1e-5f;
 
 }  // namespace
@@ -74,7 +74,7 @@ bool CudnnPlan::choose(cudnnBackendHeurMode_t mode, Stream stream) {
   CudnnDescriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristic");
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-  // A heuristic that knows no engine for the graph may say so here instead of proposing none.
+  // A heuristic without an engine for the graph may fail here instead of proposing none.
   refusal_ = cudnn().cudnnBackendFinalize(heuristic.get());
   if (refusal_ != CUDNN_STATUS_SUCCESS) return false;
   refusal_ = CUDNN_STATUS_NOT_SUPPORTED;
@@ -119,7 +119,7 @@ bool CudnnPlan::make_plan(const CudnnDescriptor& configuration, Stream stream) {
 }
 
 const CudnnDescriptor& CudnnPlan::arguments(const std::vector<void*>& addresses, Stream stream) {
-  // Kept for the next launch: to make them takes the host longer than a small kernel the GPU.
+  // Kept for the next launch: making them takes the host longer than a small kernel takes the GPU.
   if (const auto made = arguments_.find(addresses); made != arguments_.end()) return made->second;
   std::vector<void*> pointers;
   std::vector<std::int64_t> identities;

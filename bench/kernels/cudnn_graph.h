@@ -9,10 +9,10 @@
 
 namespace sluice::bench {
 
-/// A descriptor of cuDNN's graph interface, destroyed with its owner.
+/// A descriptor of cuDNN's graph interface; the destructor destroys it.
 class CudnnDescriptor {
  public:
-  /// `name` is for errors.
+  /// `name` is used in errors.
   CudnnDescriptor(cudnnBackendDescriptorType_t type, const char* name);
   ~CudnnDescriptor();
   CudnnDescriptor(CudnnDescriptor&& other) noexcept;
@@ -36,10 +36,10 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-/// One operation of cuDNN, with the engine that it takes first for the shapes and that runs here.
+/// One cuDNN operation with the first engine that cuDNN proposes for the shapes and that runs here.
 class CudnnPlan {
  public:
-  /// What an operation reads or writes, as a matrix; of a single element: by value, from the host.
+  /// An operand of an operation, as a matrix. A single element is passed by value, from the host.
   struct Tensor {
     cudnnBackendAttributeName_t attribute;
     DType dtype;
@@ -48,25 +48,25 @@ class CudnnPlan {
     const float* value = nullptr;
   };
 
-  /// `operation` lacks nothing but its tensors.
+  /// `operation` must be complete except for its tensors.
   CudnnPlan(CudnnDescriptor operation, const std::vector<Tensor>& tensors, Stream stream);
 
-  /// Addresses in the order of the tensors, those by value left out.
+  /// Takes the addresses in the order of the tensors, without those passed by value.
   void launch(const std::vector<void*>& addresses, Stream stream);
 
  private:
   void add(const Tensor& tensor);
-  /// Tries what a heuristic proposes; true when a plan was made.
+  /// Tries the engines that a heuristic proposes; returns true if a plan was made.
   bool choose(cudnnBackendHeurMode_t mode, Stream stream);
   bool make_plan(const CudnnDescriptor& configuration, Stream stream);
   const CudnnDescriptor& arguments(const std::vector<void*>& addresses, Stream stream);
 
   std::vector<CudnnDescriptor> tensors_;
-  std::vector<const float*> values_;  ///< null: the next address
+  std::vector<const float*> values_;  ///< null: the tensor takes the next address
   CudnnDescriptor operation_, graph_;
   std::unique_ptr<CudnnDescriptor> configuration_, plan_;
   std::size_t workspace_bytes_ = 0;
-  cudnnStatus_t refusal_ = CUDNN_STATUS_NOT_SUPPORTED;  ///< of the last engine
+  cudnnStatus_t refusal_ = CUDNN_STATUS_NOT_SUPPORTED;  ///< status of the last engine tried
   std::map<std::vector<void*>, CudnnDescriptor> arguments_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 struct Opened {
   CudnnLibrary library;
-  std::string why;  ///< empty: it is open
+  std::string why;  ///< empty: the library is open
 };
 
 template <class Function>
@@ -35,7 +35,7 @@ Opened open_library() {
   return opened;
 }
 
-/// Never closed: at the program's end the driver may be gone before the library.
+/// The library is never closed: at the program's end the driver may be gone before it.
 const Opened& opened() {
   static const Opened result = open_library();
   return result;
@@ -59,7 +59,7 @@ void check_cudnn(cudnnStatus_t status, const std::string& call) {
 }
 
 cudnnHandle_t cudnn_handle(Stream stream) {
-  cudaStream_t queue = cuda::handle_of(stream);  // selects the device, for which a handle is made
+  cudaStream_t queue = cuda::handle_of(stream);  // selects the device of the handle
   static cudnnHandle_t handle = nullptr;
   if (handle == nullptr) SLUICE_CUDNN(cudnnCreate, &handle);
   SLUICE_CUDNN(cudnnSetStream, handle, queue);

@@ -1,4 +1,4 @@
-// Ops that touch each element once, at the sizes where a GPT-2 has them.
+// Ops that touch each element once, at the sizes that GPT-2 uses.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ using Launch = std::function<void(const Operands&, Stream)>;
 
 constexpr Goal streaming{.of_copy = 0.92};
 
-/// One output and some inputs of the same dtype and width.
+/// A case with one output and some inputs, all of the same dtype and width.
 Case streaming_case(const char* op, const char* variant, std::int64_t width_factor, int inputs,
                     const Launch& launch) {
   const auto make = [=](const Extent& e, DType dtype) {
@@ -61,7 +61,7 @@ Problem dropout_problem(const Extent& e, DType dtype) {
           .bytes = bytes_of(operands)};
 }
 
-/// The bias gradient of the first matrix of the MLP.
+/// The bias gradient of the MLP's first matrix.
 Problem column_sum_problem(const Extent& e, DType dtype) {
   const std::int64_t columns = 4 * e.width;
   const std::vector<Operand> operands{

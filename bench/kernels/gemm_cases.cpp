@@ -1,4 +1,4 @@
-// The matrix products of a GPT-2: forward, the gradient of the input and that of the weight, as
+// The matrix products of a GPT-2: forward, gradient of the input and gradient of the weight, as
 // engine/ops/linear.cpp and linear_cross_entropy.cpp call them.
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct Layer {
 constexpr Layer layers[] = {
     {"gemm_qkv", 1, 3}, {"gemm_projection", 1, 1}, {"gemm_fc", 1, 4}, {"gemm_fc_projection", 4, 1}};
 
-/// The bytes that a product must move, and its operations.
+/// Adds the bytes that a product must move and its number of operations.
 Problem counted(std::int64_t m, std::int64_t n, std::int64_t k, Problem problem) {
   problem.dimensions = fmt::format("{}x{}x{}", m, n, k);
   problem.bytes = bytes_of(problem.operands);
@@ -61,9 +61,9 @@ Problem weight_gradient(const Extent& e, const Layer& layer, DType dtype) {
        }});
 }
 
-/// The products around the GELU of engine/ops/gelu_mlp.cpp, as they are there: in one step where
-/// the GPU has that, else in two. Beside gemm_fc, gemm_fc_projection and gelu they tell what one
-/// step brings.
+/// The products fused with the GELU of engine/ops/gelu_mlp.cpp, run as there: in one step if the
+/// GPU can, else in two. Comparing them with gemm_fc, gemm_fc_projection and gelu shows the gain of
+/// fusing.
 Problem forward_with_gelu(const Extent& e, DType dtype) {
   const std::int64_t in = e.width, out = 4 * e.width;
   return counted(
@@ -106,7 +106,7 @@ Problem head_forward(const Extent& e, DType dtype) {
                   }});
 }
 
-/// The gradient of the logits lies in their place: narrow elements at the stride of wide ones.
+/// The gradient overlays the logits: narrow elements at the row stride of wide ones.
 Operand logits_gradient(const Extent& e, DType dtype) {
   const auto narrow = static_cast<std::int64_t>(size_of(accumulator_of(dtype)) / size_of(dtype));
   return {.dtype = dtype,
@@ -114,7 +114,7 @@ Operand logits_gradient(const Extent& e, DType dtype) {
           .row_stride = narrow * e.vocabulary_stride};
 }
 
-/// Without what lies between the rows.
+/// Bytes without the gaps between rows.
 double logits_bytes(const Extent& e, DType dtype) {
   return static_cast<double>(e.tokens * e.vocabulary) * static_cast<double>(size_of(dtype));
 }

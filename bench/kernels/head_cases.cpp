@@ -1,4 +1,4 @@
-// What stands at the two ends of a model: the embedding, the loss and the choice of a token.
+// Ops at the two ends of a model: the embedding, the loss and the sampling of a token.
 
 #include <fmt/format.h>
 
@@ -33,15 +33,15 @@ Problem embedding_forward(const Extent& e, DType dtype) {
                         .out = v[0], .tokens = v[1], .token_table = v[2], .position_table = v[3]},
                     stream);
               },
-          // A row of the table for each token; the positions once.
+          // One row of the table per token, and the positions once.
           .bytes = static_cast<double>((2 * e.tokens + e.positions) * e.width) * element +
                    4.0 * static_cast<double>(e.tokens)};
 }
 
 Problem embedding_backward(const Extent& e, DType dtype) {
   const DType sums = accumulator_of(dtype);
-  // Of n draws among V, V (1 - (1 - 1/V)^n) rows are met; for these n that is nearly n, so the
-  // distinct rows are bounded by the smaller of both.
+  // The expected number of distinct rows in n draws from V is V (1 - (1 - 1/V)^n). For these n that
+  // is close to n, so the smaller of n and V is an upper bound.
   const std::int64_t touched = std::min(e.tokens, e.vocabulary) + e.positions;
   return {
       .dimensions = fmt::format("{}x{}", e.tokens, e.width),
@@ -63,7 +63,7 @@ Problem embedding_backward(const Extent& e, DType dtype) {
 }
 
 /// Logits are f32 and are read once; their gradient is written in the model's dtype. Here it has
-/// memory of its own, so that a repetition finds the logits as they were.
+/// memory of its own, so that a repetition finds the logits unchanged.
 Problem cross_entropy(const Extent& e, DType dtype, bool gradient) {
   const DType sums = accumulator_of(dtype);
   const std::int64_t padding = e.vocabulary_stride - e.vocabulary;
@@ -137,7 +137,7 @@ void add_head_cases(std::vector<Case>& cases) {
                    .dtypes = model_dtypes(),
                    .make = [](const Extent& e, DType d) { return cross_entropy(e, d, true); },
                    .goal = {.of_copy = 0.80}});
-  // Ties and sums near a threshold must fall as they do in f32, so that is the reference.
+  // The reference is f32, because ties and sums near a threshold must fall as they do in f32.
   cases.push_back({.op = "sample_token",
                    .variant = "greedy",
                    .dtypes = {DType::f32},

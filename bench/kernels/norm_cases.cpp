@@ -55,7 +55,7 @@ Problem residual(const Extent& e, DType dtype) {
                   }});
 }
 
-/// As inside a block: the residual's gradient is added, the parameters' gradients are added to.
+/// As inside a block: adds the residual's gradient and accumulates the parameters' gradients.
 Problem backward(const Extent& e, DType dtype) {
   return counted(
       e, {.operands = {rows(e, dtype, Role::output), line(e, accumulator_of(dtype), Role::updated),

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/version.h"
+#include "apps/cli/version.h"
 #include "kernels/base/error.h"
 
 namespace sluice::bench {
@@ -34,7 +34,7 @@ std::string milliseconds(double value) {
   return value < 10 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value);
 }
 
-/// What was moved or done, and at which rate.
+/// Formats the bytes moved or the operations done.
 std::string amount(const Row& row) {
   return row.ceiling == Ceiling::copy ? fmt::format("{:.4g} MB", row.bytes / 1e6)
                                       : fmt::format("{:.4g} GFLOP", row.flops / 1e9);
@@ -56,7 +56,7 @@ std::string deviation(const Row& row) {
   return fmt::format("{:.1e}{}", row.deviation->error, row.deviation->within() ? "" : " WRONG");
 }
 
-/// JSON has no infinity: null stands for a result that is not a number.
+/// JSON has no infinity, so a result that is not finite becomes null.
 Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }

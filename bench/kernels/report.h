@@ -19,15 +19,15 @@ struct Row {
   double bytes = 0;
   double flops = 0;
   Ceiling ceiling = Ceiling::copy;
-  double fraction = 0;  ///< of that ceiling
-  Goal goal{};          ///< 0: none, or not on this device
+  double fraction = 0;  ///< fraction of that ceiling
+  Goal goal{};          ///< 0: no goal, or not on this device
   std::optional<Deviation> deviation{};
-  std::optional<double> times_saved{};  ///< the median over that of the saved run
-  bool slower = false;                  ///< beyond the threshold
+  std::optional<double> times_saved{};  ///< median divided by the saved run's median
+  bool slower = false;                  ///< slower than saved, beyond the threshold
 
   double bytes_per_second() const { return bytes / timing.median * 1e3; }
   double flops_per_second() const { return flops / timing.median * 1e3; }
-  /// What makes it the same case in another run.
+  /// Identifies the same case in another run.
   std::string key() const;
 };
 
@@ -43,10 +43,10 @@ nlohmann::ordered_json to_json(const Machine& machine, Calibration& calibration,
                                const std::vector<Row>& rows);
 std::string to_csv(const std::vector<Row>& rows);
 
-/// The medians of a file that --json wrote, by Row::key. Throws Error (usage) where it is not one.
+/// Reads medians by Row::key from a file that --json wrote. Throws Error (usage) for other files.
 std::map<std::string, double> saved_medians(const std::string& path);
 
-/// Throws Error where the file cannot be written; it is made, if it was not there.
+/// Throws Error if the file cannot be written; creates it if it does not exist.
 void require_writable(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 

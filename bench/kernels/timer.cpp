@@ -9,10 +9,10 @@ namespace sluice::bench {
 namespace {
 
 constexpr int batch = 64;
-constexpr std::size_t cold_bytes = std::size_t{256} << 20;  // several times any cache
+constexpr std::size_t cold_bytes = std::size_t{256} << 20;  // several times any cache's size
 constexpr std::size_t head_start_bytes = std::size_t{256} << 20;
-/// Fills queued ahead of a batch: 65 us each at 4 TB/s, so that the host is done with queueing the
-/// batch before the GPU begins it, and a launch's own time does not count as the kernel's.
+/// Fills queued ahead of a batch: 65 us each at 4 TB/s. The host thus finishes queueing the batch
+/// before the GPU starts it, and launch overhead does not count as the kernel's time.
 constexpr int head_start_fills = 10;
 constexpr int least_repetitions = 5;
 constexpr int most_repetitions = 2000;
@@ -65,7 +65,7 @@ void Timer::run_batch(const std::function<void(int copy)>& launch, int copies, i
   if (head_start_) {
     for (int i = 0; i < head_start_fills; ++i)
       runtime.fill_zero(head_start_->start(), head_start_bytes, stream);
-    launch(copies - 1);  // not measured: it writes back what the fills have left dirty
+    launch(copies - 1);  // not measured: writes back the fills' dirty lines
   }
   for (int i = 0; i < count; ++i) {
     runtime.record(starts_[static_cast<std::size_t>(i)], stream);
@@ -89,7 +89,7 @@ Timing Timer::time(const Problem& problem) const {
 
 Timing Timer::time(const std::function<void(int copy)>& launch, int copies) const {
   std::vector<double> times;
-  run_batch(launch, copies, 1, times);  // the first may choose an algorithm or touch new memory
+  run_batch(launch, copies, 1, times);  // the first run may choose an algorithm or touch memory
   times.clear();
   run_batch(launch, copies, 3, times);
   const double estimate = std::max(quantile(times, 0.5), 1e-4);

@@ -9,7 +9,7 @@
 
 namespace sluice::bench {
 
-/// Milliseconds of one launch over the repetitions.
+/// Milliseconds per launch over the repetitions.
 struct Timing {
   double median = 0;
   double p20 = 0;
@@ -23,36 +23,36 @@ struct TimerOptions {
   bool cold = false;
 };
 
-/// The value below which `fraction` of them lie.
+/// Returns the value below which the given fraction of `values` lies.
 double quantile(std::vector<double> values, double fraction);
 
-/// Whether the device is a GPU and not an emulated one.
+/// True for a real GPU, false for an emulated one.
 bool is_gpu(const DevicePtr& device);
 
-/// Times launches by the device's own events on a GPU and by the clock on the CPU. Cold: every
-/// repetition finds its operands in memory, because those before it used other copies of them.
-/// Nothing is flushed: lines that a flush has left dirty would be written back on the kernel's
-/// time, where in training it is its own predecessors' lines that are.
+/// Times launches with the device's events on a GPU and with the clock on the CPU. Cold: every
+/// repetition finds its operands in memory, not in a cache, because the previous ones used other
+/// copies. Nothing is flushed: dirty lines of a flush would be written back on the kernel's time,
+/// whereas in training those lines belong to the kernels before it.
 class Timer {
  public:
   Timer(DevicePtr device, const TimerOptions& options);
 
-  /// Throws Error where the operands do not fit.
+  /// Throws Error if the operands do not fit.
   Timing time(const Problem& problem) const;
   Timing time(const std::function<void(int copy)>& launch, int copies) const;
 
-  /// How often the operands are there in a cold measurement.
+  /// Number of copies of the operands in a cold measurement.
   int copies_of(std::size_t bytes) const;
 
  private:
-  /// Milliseconds of each of `count` launches.
+  /// Appends the milliseconds of each of `count` launches to `times`.
   void run_batch(const std::function<void(int copy)>& launch, int copies, int count,
                  std::vector<double>& times) const;
 
   DevicePtr device_;
   TimerOptions options_;
   std::vector<Event> starts_, ends_;
-  std::unique_ptr<Block> head_start_;  ///< what the GPU fills while launches pile up
+  std::unique_ptr<Block> head_start_;  ///< memory that the GPU fills while launches queue up
 };
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// What a step does once over the flat parameter space.
+// Ops that run once per step over the flat parameter space.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ Operand flat(const Extent& e, DType dtype, Role role, Filling filling = Filling:
   return {.dtype = dtype, .shape = {e.parameters}, .role = role, .filling = filling};
 }
 
-/// In f64, for the reference, the kernels know no working weights: they are a copy there.
+/// The f64 kernels of the reference have no working weights, so a copy provides them.
 bool has_working(DType dtype) {
   return dtype != DType::f32;
 }
@@ -49,7 +49,7 @@ Problem adamw(const Extent& e, DType dtype) {
                     run(op, stream);
                     if (has_working(dtype)) derive_working(dtype, v[5], v[0], stream);
                   }};
-  // The reference has the operand in all cases; the f32 kernel does without.
+  // The reference always has this operand; the f32 kernel does without it.
   if (has_working(dtype)) problem.operands.push_back(flat(e, dtype, Role::output));
   problem.bytes = bytes_of(problem.operands);
   return problem;
@@ -108,7 +108,7 @@ Problem clip_factor(const Extent& e, DType dtype) {
           .bytes = bytes_of(operands)};
 }
 
-/// The losses of a micro-batch.
+/// Sum of the losses of a micro-batch.
 Problem sum(const Extent& e, DType dtype) {
   const std::vector<Operand> operands{
       {.dtype = dtype, .shape = {1}, .role = Role::output},

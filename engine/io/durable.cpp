@@ -26,7 +26,7 @@ std::string place_of(const ProcessId& process) {
   return fmt::format("{:08x}", crc32_of(std::as_bytes(std::span(text))));
 }
 
-/// A number in front of a point, both of which are taken away; written as fmt would.
+/// Parses and removes a number and the point after it; the number must be formatted as fmt would.
 template <class Number>
 bool take_number(std::string_view& text, Number& number) {
   const std::string_view digits = text.substr(0, text.find('.'));
@@ -103,7 +103,7 @@ void create_directories_durably(const std::filesystem::path& path) {
     made /= part;
     if (std::filesystem::is_directory(made)) continue;
     std::error_code error;
-    // Made by another process in the meantime, it is as good.
+    // A folder that another process has made in the meantime serves as well.
     std::filesystem::create_directory(made, error);
     if (error)
       fail(fmt::format("cannot make the folder {}: {}{}", path.string(),

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/io/checked_math.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -69,7 +69,7 @@ File::~File() {
 }
 
 File File::open(std::filesystem::path path) {
-  // Without O_NONBLOCK the open itself would wait for a pipe's writer.
+  // open() without O_NONBLOCK would wait for a pipe's writer.
   const int descriptor = open_descriptor(path, O_RDONLY | O_NONBLOCK);
   if (descriptor < 0) fail_to_open("open", path);
   File file(descriptor, std::move(path));
@@ -175,14 +175,14 @@ void File::sync() {
 }
 
 void File::drop_cache(std::uint64_t offset, std::uint64_t bytes) const {
-  // Advice: a system that does not take it keeps the pages until it needs them.
+  // This is advice: a system that ignores it keeps the pages until it needs their memory.
   ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
                   POSIX_FADV_DONTNEED);
 }
 
 void File::close() {
-  // Linux frees the descriptor even when close fails, so it is never closed twice; and a close
-  // that a signal interrupted has closed.
+  // Linux frees the descriptor even if close() fails, so it is never closed twice. An interrupted
+  // close() has closed the descriptor.
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR)
     fail_with_errno("close", path_);
 }

@@ -25,7 +25,7 @@ class PlainInput final : public Input {
 
  private:
   const File& file_;
-  std::uint64_t size_;  // a file that grows meanwhile gives what it held
+  std::uint64_t size_;  // size at the start; bytes appended later are not read
   std::uint64_t at_ = 0;
 };
 
@@ -47,7 +47,7 @@ class GzipInput final : public Input {
   }
 
  private:
-  /// Of the compressed bytes, the first that zlib has not taken.
+  /// Position in the compressed file of the first byte that zlib has not consumed.
   std::uint64_t place() const { return taken_ - zlib_.avail_in; }
 
   bool refill() {
@@ -59,7 +59,7 @@ class GzipInput final : public Input {
     return got > 0;
   }
 
-  /// Whether one begins here. gzip itself ignores zeros behind the last, which tapes have.
+  /// True if a gzip member begins here. Like gzip, ignores zeros after the last (tapes have them).
   bool next_member() {
     while (refill() && members_ > 0 && *zlib_.next_in == 0) {
       ++zlib_.next_in;
@@ -102,7 +102,7 @@ class GzipInput final : public Input {
   z_stream zlib_{};
   std::uint64_t taken_ = 0;
   std::int64_t members_ = 0;
-  bool inside_ = false;  // of a member
+  bool inside_ = false;  // inside a member
 };
 
 }  // namespace

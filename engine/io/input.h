@@ -12,15 +12,15 @@ namespace sluice {
 class Input {
  public:
   virtual ~Input() = default;
-  /// Fills `out`; less of it only at the end, and 0 from then on.
+  /// Fills `out` and returns the number of bytes: fewer than asked only at the end, then 0.
   virtual std::size_t read(std::span<std::byte> out) = 0;
 };
 
-/// The file as it lies, as long as it is now. `file` must outlive the input.
+/// Reads the raw bytes of the file, up to its present size. `file` must outlive the input.
 std::unique_ptr<Input> open_input(const File& file);
 
-/// What is compressed in it: one gzip member or several. Errors (usage) name the file and the
-/// place: data that is damaged, ends early, or is followed by something else than zeros.
+/// Reads the decompressed contents of a gzip file of one or more members. Errors (usage) name the
+/// file and the position of data that is damaged, ends early, or is followed by non-zero bytes.
 std::unique_ptr<Input> open_gzip(const File& file);
 
 }  // namespace sluice

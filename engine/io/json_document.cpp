@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/io/checked_math.h"
 #include "engine/io/file.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -15,9 +15,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The part of the library's message that is meant for people, e.g. "parse error at line 1,
-/// column 5: syntax error while parsing value - invalid literal". What it quotes of the input
-/// after that can be as long as the input.
+/// Returns the part of the library's message that is meant for people, e.g. "parse error at line 1,
+/// column 5: syntax error while parsing value - invalid literal". The rest quotes the input and can
+/// be as long as the input.
 std::string reason_of(std::string_view message) {
   if (const auto end_of_tag = message.find("] "); end_of_tag != message.npos)
     message.remove_prefix(end_of_tag + 2);
@@ -27,8 +27,8 @@ std::string reason_of(std::string_view message) {
 }
 
 /// Builds the document from the parser's events. The library's own builder keeps the last of two
-/// equal keys; its callback interface could tell, but takes quadratic time in the members of an
-/// object. Its parser does not recurse, so that depth costs no stack.
+/// equal keys. Its callback interface could detect them, but takes quadratic time in an object's
+/// members. Its parser does not recurse, so nesting needs no stack.
 class DocumentBuilder final : public Json::json_sax_t {
  public:
   DocumentBuilder(Json& root, std::string_view what) : root_(root), what_(what) {}
@@ -42,7 +42,7 @@ class DocumentBuilder final : public Json::json_sax_t {
     refuse_nul(value);
     return add(std::move(value));
   }
-  bool binary(binary_t&) override { return false; }  // does not occur in text
+  bool binary(binary_t&) override { return false; }  // never occurs in text
 
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool end_object() override { return close(); }
@@ -102,14 +102,14 @@ class DocumentBuilder final : public Json::json_sax_t {
   Json& root_;
   std::string_view what_;
   std::vector<Json*> open_;  ///< the arrays and objects around the current position
-  Json* member_ = nullptr;   ///< of the innermost object: where the value of the last key goes
+  Json* member_ = nullptr;   ///< in the innermost object: destination of the last key's value
   std::size_t values_ = 0;
 };
 
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what) {
-  // The parser below skips a byte order mark and takes NUL for the end of its input.
+  // The parser below skips a byte order mark and takes NUL as the end of its input.
   if (text.starts_with("\xEF\xBB\xBF"))
     fail(fmt::format("{} begins with a byte order mark; save it as UTF-8 without one", what),
          ErrorKind::usage);

@@ -10,20 +10,20 @@
 
 namespace sluice {
 
-/// Takes the bytes of a file, front to back.
+/// Receives the bytes of a file, front to back.
 class Output {
  public:
   virtual ~Output() = default;
 
-  /// For messages.
+  /// Name for messages.
   virtual std::string name() const = 0;
   virtual void write(std::span<const std::byte> bytes) = 0;
-  /// After the last byte.
+  /// Called after the last byte.
   virtual void finish() = 0;
 };
 
-/// Synced on the way, so that the end of a large file does not keep others waiting for minutes, and
-/// when it is finished; its directory is not. Unfinished it is a partial file.
+/// Writes to a file and syncs it as it goes, so that the end of a large file does not block others
+/// for minutes, and at finish(). Its directory is not synced. Until finish() the file is partial.
 class FileOutput final : public Output {
  public:
   explicit FileOutput(std::filesystem::path path) : file_(File::create(std::move(path))) {}
@@ -37,7 +37,7 @@ class FileOutput final : public Output {
   std::uint64_t unsynced_ = 0;
 };
 
-/// Keeps nothing: for a process that only helps another to write.
+/// Discards everything; for a process that only helps another one to write.
 class NoOutput final : public Output {
  public:
   std::string name() const override { return "a discarded file"; }
@@ -45,7 +45,7 @@ class NoOutput final : public Output {
   void finish() override {}
 };
 
-/// Fills memory of the right size; Error if it is not.
+/// Fills a memory range of exactly the right size; any other size is an Error.
 class MemoryOutput final : public Output {
  public:
   explicit MemoryOutput(std::span<std::byte> memory) : rest_(memory) {}

@@ -13,7 +13,7 @@ namespace {
 struct Range {
   char32_t first, last;
 };
-/// Beyond ASCII.
+/// Invisible or control characters beyond ASCII.
 constexpr Range unseen[] = {{0x80, 0x9F},     {0x061C, 0x061C}, {0x200B, 0x200F}, {0x2028, 0x202E},
                             {0x2060, 0x2060}, {0x2066, 0x2069}, {0xFEFF, 0xFEFF}};
 

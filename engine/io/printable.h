@@ -5,13 +5,13 @@
 
 namespace sluice {
 
-/// Foreign text as a terminal may have it. What would move the cursor, give the terminal an order,
-/// change the direction of text or not be seen becomes a visible escape: control characters but
-/// newline and tab ("\x1b", "\u009b"), bidirectional and zero-width ones ("\u202e"), separators of
-/// lines and paragraphs, and bytes that are no UTF-8 ("\xff"). All other text stays as it is.
+/// Makes foreign text safe for a terminal. Characters that would move the cursor, give a command,
+/// change the direction of text or be invisible become visible escapes: control characters except
+/// newline and tab ("\x1b", "\u009b"), bidirectional and zero-width ones ("\u202e"), line and
+/// paragraph separators, and bytes that are not UTF-8 ("\xff"). Other text is unchanged.
 std::string printable(std::string_view text);
 
-/// The same where a newline or a tab would make a line of its own: "\n", "\t".
+/// Same for text that must stay on one line: newline and tab become "\n" and "\t".
 std::string printable_line(std::string_view text);
 
 }  // namespace sluice

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whose temporaries are in the folder itself where they cannot be beside it.
+/// Base names of temporary folders inside the folder, used if they cannot be beside it.
 constexpr const char *new_inside = ".new", *old_inside = ".old";
 
 std::string last_reason() {
@@ -32,13 +32,13 @@ fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// A path whose last part is the folder's own name.
+/// Returns a path whose last component is the folder's own name.
 fs::path named(const fs::path& target) {
   if (!fs::is_directory(target)) {
     fs::path path = target;
     while ((path.filename().empty() || path.filename() == ".") && path.has_relative_path())
       path = path.parent_path();
-    // What is in the way, a file or a link to nowhere, is named by this.
+    // If a file or a dangling link is in the way, this call throws the Error that names it.
     if (fs::symlink_status(path).type() != fs::file_type::not_found)
       create_directories_durably(path);
     return path;
@@ -49,14 +49,14 @@ fs::path named(const fs::path& target) {
   return target;
 }
 
-/// Whether something is mounted there, which keeps its place.
+/// True for a mount point, which cannot be renamed.
 bool is_mount_point(const fs::path& folder) {
   struct statx status {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &status) == 0 &&
          (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/// Gives a new folder the owner and the rights of the one whose place it will take.
+/// Gives a new folder the owner and permissions of the folder that it will replace.
 bool liken(const fs::path& folder, const fs::path& to) {
   struct stat mine {
   }, other{};
@@ -76,10 +76,10 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return found;
 }
 
-/// Renames what must not replace anything.
+/// Renames without replacing anything.
 bool move_to(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
-  if (errno == ENOENT && !fs::exists(fs::symlink_status(from))) return true;  // somebody else has
+  if (errno == ENOENT && !fs::exists(fs::symlink_status(from))) return true;  // moved by another
   if (errno != EINVAL && errno != ENOSYS) return false;
   return !fs::exists(fs::symlink_status(to)) && ::rename(from.c_str(), to.c_str()) == 0;
 }
@@ -97,10 +97,10 @@ ReplacedFolder::ReplacedFolder(const fs::path& target, std::string key,
   try {
     create_directories_durably(directory_of(target_));
   } catch (const Error&) {
-    create_directories_durably(target_);  // the message is to name what was asked for
+    create_directories_durably(target_);  // makes the message name the requested folder
     throw;
   }
-  std::vector<std::string> later;  // it is told by publish(), unless it has gone by then
+  std::vector<std::string> later;  // publish() reports these if they still exist then
   empty_left_behind(directory_of(target_), target_.filename().string(), later);
   std::error_code none;
   const bool there = fs::is_directory(target_);
@@ -111,7 +111,7 @@ ReplacedFolder::ReplacedFolder(const fs::path& target, std::string key,
     if (!there || liken(staging_, target_)) return;
     ::rmdir(staging_.c_str());
   }
-  // errno of the last try is that of the message.
+  // The error message takes errno from the last attempt.
   if (there && make_staging(temporary_name(target_ / new_inside))) return;
   fail(fmt::format("cannot make a folder {} {}: {}", there ? "in" : "beside", target_.string(),
                    last_reason()));
@@ -119,7 +119,7 @@ ReplacedFolder::ReplacedFolder(const fs::path& target, std::string key,
 
 ReplacedFolder::~ReplacedFolder() {
   std::error_code ignored;
-  // It holds nothing but what was written for this.
+  // The staging folder holds only files written for this replacement.
   if (!staging_.empty()) fs::remove_all(staging_, ignored);
 }
 
@@ -136,10 +136,10 @@ bool ReplacedFolder::removable(const fs::path& file) const {
   return ours_(name) || (!of.empty() && ours_(of) && writer_is_gone(name));
 }
 
-/// Moves to the target what is not ours and removes the folder; says what had to stay.
+/// Moves files that are not ours to the target and removes the folder. Reports what had to stay.
 std::string ReplacedFolder::empty(const fs::path& folder) const {
   std::vector<std::string> stayed;
-  // Another writer may move something here for as long as it holds the target's old place.
+  // Another writer may still move files here while it refers to the target as it was before.
   for (int round = 0; round < 3; ++round) {
     stayed.clear();
     bool moved = false;
@@ -163,7 +163,7 @@ std::string ReplacedFolder::empty(const fs::path& folder) const {
                      fmt::join(stayed, ", "), target_.string(), folder.string(), last_reason());
 }
 
-/// Of writers that are gone: the folders in `inside` whose temporary names are of `base`.
+/// Empties the folders in `inside` that are temporaries of `base` and whose writers have ended.
 void ReplacedFolder::empty_left_behind(const fs::path& inside, std::string_view base,
                                        std::vector<std::string>& stayed) const {
   for (const fs::path& path : entries_of(inside)) {
@@ -176,23 +176,23 @@ void ReplacedFolder::empty_left_behind(const fs::path& inside, std::string_view 
   }
 }
 
-/// Where the old files are now; nothing: the file system cannot do that.
+/// Returns the folder that now has the old files; nothing if the file system cannot exchange them.
 std::optional<fs::path> ReplacedFolder::change_places() {
   if (directory_of(staging_) == target_) return std::nullopt;
   while (::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
     if (fs::is_directory(target_)) return std::nullopt;
     if (::rename(staging_.c_str(), target_.c_str()) == 0) break;
-    // Another writer may have made it in the meantime.
+    // Another writer may have made the target in the meantime.
     if (errno != ENOTEMPTY && errno != EEXIST)
       fail(fmt::format("cannot rename {} to {}: {}", staging_.string(), target_.string(),
                        last_reason()));
   }
-  fs::path old = std::exchange(staging_, {});  // whose files are no longer ours alone
+  fs::path old = std::exchange(staging_, {});  // its files are no longer only ours
   sync_directory(directory_of(target_));
   return old;
 }
 
-/// Returns where the old files are now.
+/// Returns the folder that now has the old files.
 fs::path ReplacedFolder::replace_one_by_one() {
   const File lock = lock_directory(target_);
   const fs::path aside = temporary_name(target_ / old_inside);

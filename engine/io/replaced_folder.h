@@ -9,34 +9,34 @@
 
 namespace sluice {
 
-/// A folder whose files change together. They are written into a folder beside it, under its
-/// temporary name (durable.h), and the two folders change places. Whoever is killed at any moment
-/// leaves the old files or the new ones under the name.
+/// A folder whose files are replaced together. The new files are written into a folder beside it,
+/// under its temporary name (durable.h), and then the two folders are exchanged. A process that is
+/// killed at any moment leaves either the old files or the new ones under the name.
 ///
-/// Of the old folder only files with the names that are ours are removed. All else, be it folders
-/// or links, moves to the new one. What a writer that was killed has left outside, the next one
-/// moves first.
+/// Only files of the old folder whose names are `ours` are removed. Everything else, folders and
+/// links included, moves to the new folder. If a killed writer has left such files outside, the
+/// next writer moves them first.
 ///
-/// Where folders cannot change places (some network file systems; a mount point; the current
-/// folder; a folder above that is not writable) the files do so one by one, and the key does
-/// first and last: whoever is killed meanwhile leaves a folder without it.
+/// If folders cannot be exchanged (some network file systems; a mount point; the current folder; a
+/// read-only parent folder), the files are replaced one by one. The key file is moved away first
+/// and put in place last, so a process killed meanwhile leaves a folder without the key file.
 ///
-/// Of several writers at the same time the last one's files stay. Errors are those of File.
+/// If several writers run at once, the files of the last one stay. Errors are those of File.
 class ReplacedFolder {
  public:
-  /// `key`: the file without which nobody reads the folder. `ours`: whether a file of this name
-  /// belongs to what is replaced. Makes the folders above `target` that are missing; where it is a
-  /// link, the folder behind it is meant.
+  /// `key`: the file without which nobody reads the folder. `ours`: true for names of files that
+  /// belong to the replaced contents. Makes the missing parents of `target`. If `target` is a link,
+  /// the folder that it points to is replaced.
   ReplacedFolder(const std::filesystem::path& target, std::string key,
                  std::function<bool(std::string_view name)> ours);
   ReplacedFolder(const ReplacedFolder&) = delete;
   ReplacedFolder& operator=(const ReplacedFolder&) = delete;
-  ~ReplacedFolder();  ///< without publish(): nothing is left, and the folder is as it was
+  ~ReplacedFolder();  ///< without publish(): removes the new files; the folder is unchanged
 
-  /// Where to write the new files, of which each must be synced before publish(). Only once.
+  /// Folder for the new files. Sync each of them before publish(), which may be called only once.
   const std::filesystem::path& path() const { return staging_; }
-  /// Returns once the new files are there for good: a sentence for each folder that had to stay
-  /// because somebody's files in it could not be moved.
+  /// Returns once the new files are durably in place. The result has one sentence for each old
+  /// folder that had to stay because files of somebody else in it could not be moved.
   std::vector<std::string> publish();
 
  private:

@@ -6,14 +6,14 @@
 #include <array>
 #include <utility>
 
-#include "engine/io/checked_math.h"
 #include "engine/io/json_document.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
 namespace {
 
-/// A file begins with the length of its header, 8 bytes, least significant first.
+/// A file begins with the length of its header: 8 bytes, least significant first.
 constexpr std::uint64_t length_bytes = 8;
 
 std::uint64_t decode_length(std::span<const std::byte, length_bytes> bytes) {
@@ -30,7 +30,7 @@ std::array<std::byte, length_bytes> encode_length(std::uint64_t length) {
   return bytes;
 }
 
-/// What people store in place of weights without noticing, by its first bytes.
+/// Recognizes, by the first bytes, files that people often have in place of weights by mistake.
 std::string_view what_it_is(std::span<const std::byte, length_bytes> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text == "version ")
@@ -87,7 +87,7 @@ void SafetensorsReader::read(const StoredTensor& tensor, std::uint64_t offset,
     fail(fmt::format("{}: {} bytes from byte {} were asked of tensor {}, which has {}",
                      path().string(), out.size(), offset, quote(tensor.name), tensor.byte_size()));
   file_.read_at(data_start_ + tensor.begin + offset, out);
-  // A file of gigabytes read once must not push a training run out of its memory limit.
+  // A file of gigabytes that is read once must not push a training out of its memory limit.
   constexpr std::size_t large = 1 << 20;
   if (out.size() >= large) file_.drop_cache(data_start_ + tensor.begin + offset, out.size());
 }
@@ -113,7 +113,7 @@ void SafetensorsWriter::begin(const std::map<std::string, std::string>& metadata
   if (text.size() > max_safetensors_header)
     fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", output_.name(),
                      text.size(), max_safetensors_header));
-  // What a reader would refuse (two equal names, say) is refused before any data is written.
+  // Refuses what a reader would refuse (e.g. two equal names) before any data is written.
   parse_safetensors_header(text, data_bytes_, output_.name());
   const auto length = encode_length(text.size());
   output_.write(length);

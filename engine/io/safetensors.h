@@ -17,25 +17,25 @@
 
 namespace sluice {
 
-/// Opens a safetensors file and checks all of its header; the data is read on demand. A file that
-/// is not exactly as the format says is refused (ErrorKind::usage) with a sentence that names the
-/// file, the tensor and the value. What the values mean (which tensors a model needs, their
-/// shapes, whether they are finite) is the caller's to check. Time is n log n in the header.
+/// Opens a safetensors file and checks its whole header; the data is read on demand. A file that
+/// does not follow the format exactly is refused (ErrorKind::usage) with a sentence that names the
+/// file, the tensor and the value. The caller checks the meaning of the contents: the tensors that
+/// a model needs, their shapes, finite values. Takes n log n time in the header's size.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// In the order of their bytes in the file.
+  /// Tensors in the order of their bytes in the file.
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
-  /// Null when the file has no such tensor. Valid as long as the reader stays where it is.
+  /// Returns null if the file has no such tensor. Valid while the reader exists and is not moved.
   const StoredTensor* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
-  /// Where the data begins in the file.
+  /// Offset of the first data byte in the file.
   std::uint64_t data_start() const { return data_start_; }
-  /// Fills `out` with the bytes of `tensor`, one of tensors(), from its byte `offset` on. Safe from
-  /// several threads at once. A file that was truncated since it was opened is an Error.
+  /// Fills `out` with bytes of `tensor`, which is one of tensors(), from its byte `offset` on.
+  /// Thread-safe. A file that was truncated since it was opened is an Error.
   void read(const StoredTensor& tensor, std::uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -47,25 +47,25 @@ class SafetensorsReader {
 
 /// Writes a safetensors file front to back, so that tensors of any size need no memory. The data
 /// starts at a multiple of 8 bytes. A writer destroyed without finish() leaves a partial file,
-/// which SafetensorsReader refuses; for a file that appears at once, write beside and rename.
+/// which SafetensorsReader refuses. To make a file appear at once, write another one and rename it.
 class SafetensorsWriter {
  public:
-  /// Writes the header. The tensors follow each other in the order given; their offsets are
-  /// computed here. Names must be unique valid UTF-8 and the shapes non-negative, else Error.
+  /// Writes the header. The tensors follow each other in the order given, and their offsets are
+  /// computed here. Names must be unique valid UTF-8 and dimensions non-negative, else Error.
   SafetensorsWriter(std::filesystem::path path, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
-  /// The same to wherever `output`, which outlives the writer, takes it.
+  /// Same, but writes to `output`, which must outlive the writer.
   SafetensorsWriter(Output& output, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
 
-  /// Of the whole file.
+  /// Bytes of the whole file.
   std::uint64_t bytes() const { return data_start_ + data_bytes_; }
-  /// With offsets, in the order in which write() expects the data.
+  /// Tensors with their offsets, in the order in which write() expects the data.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
 
-  /// Appends to the data, of which any piece may be written at a time.
+  /// Appends to the data, in pieces of any size.
   void write(std::span<const std::byte> bytes);
-  /// Error unless exactly all bytes were written. Syncs the file, not its directory, and closes.
+  /// Error unless exactly all bytes were written. Syncs the file, not its directory, and closes it.
   void finish();
 
  private:

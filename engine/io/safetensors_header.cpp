@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/io/checked_math.h"
 #include "engine/io/json_document.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -21,9 +21,9 @@ using Json = nlohmann::json;
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::array<std::string_view, 3> entry_keys = {"dtype", "shape", "data_offsets"};
 
-/// Empty when the elements or their bytes do not fit in 63 bits, or a dimension is negative. Others
-/// multiply the dimensions of a shape as signed numbers, so no product on the way to the last one,
-/// which may be 0, is larger either.
+/// Empty if the elements or their bytes do not fit in 63 bits, or a dimension is negative. Other
+/// readers multiply the dimensions as signed numbers, so this limit also holds for every partial
+/// product, even if a later dimension is 0.
 std::optional<std::uint64_t> bytes_of(StoredType type, std::span<const std::int64_t> shape) {
   const auto multiply = [](std::uint64_t a, std::uint64_t b) {
     const auto product = checked_multiply(a, b);
@@ -38,7 +38,7 @@ std::optional<std::uint64_t> bytes_of(StoredType type, std::span<const std::int6
   return multiply(*elements, size_of(type));
 }
 
-/// Reads one header; holds what every message needs.
+/// Parses one header and holds the values that every message needs.
 class HeaderParser {
  public:
   HeaderParser(std::uint64_t data_bytes, std::string_view what)
@@ -56,7 +56,7 @@ class HeaderParser {
       else
         header.tensors.push_back(tensor_from(name, value));
     }
-    // By the end too: an empty tensor comes before the one that starts at the same byte.
+    // Sorted by the end too: an empty tensor comes before the one that starts at the same byte.
     std::ranges::stable_sort(header.tensors, {},
                              [](const auto& t) { return std::pair(t.begin, t.end); });
     check_coverage(header.tensors);
@@ -157,7 +157,7 @@ class HeaderParser {
 
   std::uint64_t integer_from(const std::string& name, std::string_view role,
                              const Json& value) const {
-    // Not is_number(): "-0", 1.0, 1e3 and integers of more than 64 bits are refused as well.
+    // is_number() would accept "-0", 1.0, 1e3 and integers of more than 64 bits, refused here.
     if (!value.is_number_unsigned())
       refuse_tensor(name, fmt::format("has the {} {}, which is not an integer from 0 to 2^64 - 1",
                                       role, shown(value)));

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// Element types that a safetensors file can hold here.
+/// Element types of safetensors files that are supported.
 enum class StoredType : std::uint8_t { F64, F32, F16, BF16, I64, I32, I16, U16, I8, U8, BOOL };
 
 inline constexpr std::array all_stored_types = {StoredType::F64,  StoredType::F32, StoredType::F16,
@@ -40,7 +40,7 @@ constexpr std::size_t size_of(StoredType type) {
   return 0;
 }
 
-/// As written in the file.
+/// Name of the type as it is written in the file.
 constexpr std::string_view name_of(StoredType type) {
   switch (type) {
     case StoredType::F64:
@@ -82,24 +82,24 @@ struct StoredTensor {
 };
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor> tensors;  ///< in the order of their bytes
+  std::vector<StoredTensor> tensors;  ///< in the order of their bytes in the file
   std::map<std::string, std::string> metadata;
 };
 
 /// The longest header that the reference implementation accepts, in bytes.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
-/// Reads the JSON of a header whose file holds `data_bytes` bytes after it. The tensors cover these
-/// bytes exactly, without overlap, and each range has the size that its type and shape imply.
-/// Errors are ErrorKind::usage and name `what` (the file), the tensor and the value.
+/// Parses the JSON header of a file that holds `data_bytes` bytes after it. The tensors must cover
+/// these bytes exactly, without overlap, and each range must have the size that its type and shape
+/// imply. Errors are ErrorKind::usage and name `what` (the file), the tensor and the value.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            std::string_view what);
 
-/// The JSON of a header, from tensors whose offsets are set.
+/// Formats the JSON header for tensors whose offsets are set.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 /// Sets the offsets of the tensors so that they follow each other, and returns the sum of their
-/// bytes. Error when a size is negative or does not fit in 63 bits.
+/// bytes. Error if a dimension is negative or a size does not fit in 63 bits.
 std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors);
 
 }  // namespace sluice

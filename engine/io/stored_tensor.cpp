@@ -38,7 +38,7 @@ DType dtype_of(StoredType type) {
   fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
 }
 
-/// A host buffer of `elements` values as a View for the conversion kernel.
+/// A host buffer of `elements` values, with a View for the conversion kernel.
 struct HostPiece {
   HostPiece(DType type, std::int64_t elements)
       : bytes(static_cast<std::size_t>(elements) * size_of(type)), dtype(type) {}

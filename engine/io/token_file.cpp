@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/io/checked_math.h"
+#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -23,7 +23,7 @@ constexpr std::int32_t llmc_magic = 20240520;
 constexpr std::int32_t llmc_version = 1;
 constexpr std::uint64_t llmc_header_bytes = 256 * sizeof(std::int32_t);
 
-/// Where the ids start: after llm.c's header, or 0 for a headerless file.
+/// Returns the offset of the ids: after llm.c's header, or 0 in a headerless file.
 std::uint64_t find_data_start(const File& file, std::uint64_t file_size) {
   struct {
     std::int32_t magic, version, count;
@@ -52,7 +52,7 @@ std::uint64_t find_data_start(const File& file, std::uint64_t file_size) {
   return llmc_header_bytes;
 }
 
-/// Of ids, none of which is negative.
+/// Finds the first id that is not below `vocab_size`. No id may be negative.
 std::optional<std::size_t> first_outside(std::span<const std::int32_t> ids,
                                          std::int64_t vocab_size) {
   std::int32_t largest = -1;

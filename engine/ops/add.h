@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// a + b, of one shape and dtype.
+/// a + b for tensors of equal shape and dtype.
 Tensor add(const Tensor& a, const Tensor& b);
 
 }  // namespace sluice

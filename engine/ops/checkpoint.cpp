@@ -5,13 +5,13 @@
 namespace sluice {
 namespace {
 
-/// An input between the passes: here, or put down.
+/// An input between the passes: kept on the device, or on the host stack.
 struct KeptInput {
   Tensor tensor;
   HostStack::Ticket ticket{};
 };
 
-/// Inputs: those of the function, then its leaves.
+/// Inputs of the node: those of the function, then its leaves.
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(std::vector<KeptInput> inputs, CheckpointFunction function, HostStack* host)
@@ -69,7 +69,7 @@ std::vector<Tensor> checkpoint(std::vector<Tensor> inputs, const std::vector<Ten
   }
   std::vector<Tensor*> results;
   for (Tensor& output : outputs) {
-    // An output that is an input itself must not become a result of this node.
+    // An output that is itself an input must not become a result of this node.
     output = output.detach();
     results.push_back(&output);
   }

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-/// Keeps nothing: the mask is computed again from its key.
+/// Saves no mask; backward recomputes it from its key.
 class DropoutNode final : public Node {
  public:
   DropoutNode(const DropoutMask& mask, const DropoutStretch& stretch)

@@ -35,7 +35,7 @@ class EmbeddingNode final : public Node {
   }
 
  private:
-  /// The kernel adds rows, so a buffer that holds nothing yet starts from zero.
+  /// The kernel adds rows, so a buffer without contents is zeroed first.
   static View zeroed_target(std::size_t input, DType dtype, Backward& pass) {
     const auto target = pass.target(input, dtype);
     if (!target.accumulate) target.tensor.fill_zero();

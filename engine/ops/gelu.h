@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// The tanh form of GELU, element by element.
+/// Elementwise GELU in its tanh form.
 Tensor gelu(const Tensor& x);
 
 }  // namespace sluice

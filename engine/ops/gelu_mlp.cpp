@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-/// gelu(x W_in + b_in), and what the GELU is taken of.
+/// Computes gelu(x W_in + b_in) and stores the GELU's input too.
 void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Tensor& x,
                     const GeluMlpWeights& weights) {
   run(Gemm{.out = hidden.view(),
@@ -26,11 +26,11 @@ void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Te
       x.stream());
 }
 
-/// Inputs: x, weight_in, bias_in, weight_out, bias_out.
+/// Inputs of the node: x, weight_in, bias_in, weight_out, bias_out.
 class GeluMlpNode final : public Node {
  public:
-  /// Without `hidden`, it is computed again.
-  GeluMlpNode(Recall x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights,
+  /// If `hidden` is none, backward recomputes it.
+  GeluMlpNode(Recomputable x, Tensor pre_activation, Tensor hidden, const GeluMlpWeights& weights,
               const GeluMlpGroup& ranks)
       : x_(std::move(x)),
         pre_activation_(std::move(pre_activation)),
@@ -59,7 +59,7 @@ class GeluMlpNode final : public Node {
     const Stream stream = pre_activation_.stream();
     const bool tf32 = pre_activation_.device()->tf32();
     Tensor x = group != nullptr ? group->collect(x_(), ranks_.tokens, "input") : x_();
-    // What went in, the gradient of what came out, and where the two belong.
+    // Arguments: index of the weight, input of its product, gradient of its product's result.
     add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad, pass);
     const Tensor grad_hidden = like_hidden();
     run(Gemm{.out = grad_hidden.view(),
@@ -99,14 +99,14 @@ class GeluMlpNode final : public Node {
                          pre_activation_.dtype());
   }
 
-  /// The product's GELU is taken of what it stored, so the kernel gives the same bits.
+  /// The forward product applies the GELU to its rounded result, so the kernel gives the same bits.
   Tensor hidden_again() const {
     Tensor hidden = like_hidden();
     run(GeluForward{.out = hidden.view(), .in = pre_activation_.view()}, hidden.stream());
     return hidden;
   }
 
-  /// Of the weight that is input `weight` and the bias that follows it.
+  /// Adds the gradients of input `weight` and of the bias, which is the next input.
   void add_weight_gradients(std::size_t weight, const Tensor& in, const View& grad,
                             Backward& pass) const {
     const DType sums = accumulator_of(in.dtype());
@@ -127,7 +127,7 @@ class GeluMlpNode final : public Node {
     }
   }
 
-  Recall x_;
+  Recomputable x_;
   Tensor pre_activation_, hidden_;
   GeluMlpWeights weights_;
   GeluMlpGroup ranks_;
@@ -164,9 +164,10 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
   if (group != nullptr) result = group->add_up(std::exchange(result, {}), ranks.tokens, "output")();
   if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
     Tensor* const outputs[] = {&result};
-    attach(std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recall(x), pre_activation,
-                                         recompute.gelu ? Tensor() : hidden, weights, ranks),
-           {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
+    attach(
+        std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recomputable(x), pre_activation,
+                                      recompute.gelu ? Tensor() : hidden, weights, ranks),
+        {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
   }
   return result;
 }

@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-/// Inputs: weight, bias, then what was added up: x alone, or stream and branch, which receive the
-/// same gradient.
+/// Inputs of the node: weight, bias, then the addends: x alone, or stream and branch, which receive
+/// the same gradient.
 class LayerNormNode final : public Node {
  public:
   LayerNormNode(Tensor in, Tensor weight, Tensor mean, Tensor rstd, TensorGroup* group)
@@ -27,14 +27,14 @@ class LayerNormNode final : public Node {
     return {{"in", in_}, {"weight", weight_}, {"mean", mean_}, {"rstd", rstd_}};
   }
 
-  /// Output 0 is the normalised tensor, output 1 the sum.
+  /// Output 0 is the normalized tensor, output 1 the sum.
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad_out = grad_outputs[0];
     const Tensor& grad_sum = grad_outputs[1];
     if (!grad_out) return give_to_addends(grad_sum, pass);
     const DType sums = accumulator_of(in_.dtype());
     Tensor grad_in = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
-    // What ranks have of the gradients of weight and bias is added up in one go.
+    // The ranks' gradients of weight and bias are summed in one operation.
     Tensor both;
     if (group_ != nullptr) both = Tensor::empty(in_.device(), {2, weight_.size()}, sums);
     const auto place = [&](std::size_t input) {
@@ -126,25 +126,25 @@ ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, cons
   run(forward, stream.stream());
   if (!recording({stream, branch, weight, bias})) return result;
   const Tensor in = branch ? result.sum.detach() : stream;
-  result.recall =
-      Recall({{"in", in}, {"weight", weight}, {"bias", bias}, {"mean", mean}, {"rstd", rstd}},
-             [in, mean = mean, rstd = rstd, weight, bias, epsilon] {
-               // Statistics are those of the sum as it was stored: the same kernel finds the same
-               // again.
-               Tensor out = like(in);
-               run(LayerNormForward{.out = out.view(),
-                                    .mean = mean.view(),
-                                    .rstd = rstd.view(),
-                                    .in = in.view(),
-                                    .weight = weight.view(),
-                                    .bias = bias.view(),
-                                    .epsilon = epsilon},
-                   in.stream());
-               return out;
-             });
+  result.recomputable =
+      Recomputable({{"in", in}, {"weight", weight}, {"bias", bias}, {"mean", mean}, {"rstd", rstd}},
+                   [in, mean = mean, rstd = rstd, weight, bias, epsilon] {
+                     // The statistics are those of the sum as it was stored, so the same kernel
+                     // computes the same ones again.
+                     Tensor out = like(in);
+                     run(LayerNormForward{.out = out.view(),
+                                          .mean = mean.view(),
+                                          .rstd = rstd.view(),
+                                          .in = in.view(),
+                                          .weight = weight.view(),
+                                          .bias = bias.view(),
+                                          .epsilon = epsilon},
+                         in.stream());
+                     return out;
+                   });
   const auto node = std::make_shared<LayerNormNode>(in, weight, mean, rstd, group);
-  // The gradients of both outputs meet in one pass, and with the same rounding, whether the stream
-  // was added up here or before.
+  // The gradients of both outputs are combined in one pass, with the same rounding whether the
+  // stream was summed here or before.
   if (!branch) result.sum = stream.detach();
   std::vector<Tensor> inputs{weight, bias, stream};
   if (branch) inputs.push_back(branch);

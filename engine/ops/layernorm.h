@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/ops/recall.h"
+#include "engine/ops/recomputable.h"
 #include "engine/tensor.h"
 #include "engine/tensor_group.h"
 
@@ -9,16 +9,16 @@ namespace sluice {
 /// LayerNorm over the last dimension. x: [..., width]; weight, bias: [width].
 Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon);
 
-/// The residual addition and the LayerNorm after it, in one pass over memory.
+/// Residual addition and the LayerNorm that follows it, in one pass over memory.
 struct ResidualNorm {
   Tensor sum;         ///< stream + branch
   Tensor normalized;  ///< LayerNorm(sum)
-  /// Of `normalized`, from what the LayerNorm keeps anyhow; for the op that takes it. None when
-  /// nothing is recorded.
-  Recall recall{};
+  /// Recomputes `normalized` from tensors that the LayerNorm keeps anyway; for the op that consumes
+  /// it. None if nothing is recorded.
+  Recomputable recomputable{};
 };
-/// Without a branch the sum is the stream. Where ranks divide the tokens, the gradients of weight
-/// and bias are added up over the `group`.
+/// The sum is the stream itself if there is no branch. `group`: ranks that divide the tokens; the
+/// gradients of weight and bias are summed over them.
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
                                 const Tensor& bias, double epsilon, TensorGroup* group = nullptr);
 

@@ -15,7 +15,7 @@ namespace {
 
 class LinearNode final : public Node {
  public:
-  LinearNode(Recall x, Tensor weight, const LinearOptions& options)
+  LinearNode(Recomputable x, Tensor weight, const LinearOptions& options)
       : x_(std::move(x)),
         weight_(std::move(weight)),
         columns_(options.columns),
@@ -51,7 +51,7 @@ class LinearNode final : public Node {
                .tf32 = tf32},
           grad.stream());
     }
-    // Before the sum is under way, which would hold it up.
+    // Collects x before the sum starts, because the sum would delay it.
     if (pass.wants(1)) x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
     if (grad_x && columns_ != nullptr)
       sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
@@ -77,7 +77,7 @@ class LinearNode final : public Node {
   }
 
  private:
-  Recall x_;
+  Recomputable x_;
   Tensor weight_;
   TensorGroup *columns_, *rows_;
   Shape tokens_;
@@ -153,9 +153,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
     result = options.rows->add_up(std::exchange(result, {}), options.tokens, "output")();
   if (recording({x, weight, bias})) {
     Tensor* const outputs[] = {&result};
-    attach(
-        std::make_shared<LinearNode>(options.recall ? options.recall : Recall(x), weight, options),
-        {x, weight, bias}, outputs);
+    attach(std::make_shared<LinearNode>(
+               options.recomputable ? options.recomputable : Recomputable(x), weight, options),
+           {x, weight, bias}, outputs);
   }
   return result;
 }

@@ -1,20 +1,20 @@
 #pragma once
 
-#include "engine/ops/recall.h"
+#include "engine/ops/recomputable.h"
 #include "engine/tensor.h"
 #include "engine/tensor_group.h"
 
 namespace sluice {
 
 struct LinearOptions {
-  Recall recall{};  ///< of x: kept for the backward pass in its place
-  /// Ranks that divide the weight by its columns: each has some of the outputs. Their parts of the
-  /// gradient of x are added up beside the gradients of the weight.
+  Recomputable recomputable{};  ///< recomputes x; kept for backward instead of x
+  /// Ranks that divide the columns of the weight: each computes some of the outputs. Their parts of
+  /// x's gradient are summed while the weight's gradients are computed.
   TensorGroup* columns = nullptr;
-  /// Ranks that divide the weight by its rows: each has some of x. Their parts of the result are
-  /// added up; the bias is the first rank's to add, its gradient the same for all.
+  /// Ranks that divide the rows of the weight: each has some columns of x. Their parts of the
+  /// result are summed. Only rank 0 adds the bias, whose gradient is the same on all ranks.
   TensorGroup* rows = nullptr;
-  /// See TensorGroup: of x where columns are divided, of the result where rows are.
+  /// `tokens` of TensorGroup: for x if columns are divided, for the result if rows are divided.
   Shape tokens{};
 };
 
@@ -23,8 +23,8 @@ struct LinearOptions {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
 
-/// x W^T, for a table of rows: weight: [out, in], as the tied vocabulary head uses the embedding.
-/// The result has `out_dtype` (f32 makes logits exact to compare in 16-bit runs).
+/// x W^T for a weight [out, in]; the tied vocabulary head uses the embedding table so. The result
+/// has dtype `out_dtype` (f32 gives logits that can be compared exactly in 16-bit runs).
 Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype);
 
 }  // namespace sluice

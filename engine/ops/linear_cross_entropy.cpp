@@ -16,8 +16,8 @@
 namespace sluice {
 namespace {
 
-/// All is computed by the time it exists; it only passes the gradient of `hidden` on, once what
-/// other ranks have of it has been added.
+/// Created when everything is computed. It only passes on the gradient of `hidden`, after the parts
+/// of other ranks have been added.
 class LinearCrossEntropyNode final : public Node {
  public:
   LinearCrossEntropyNode(Tensor grad_hidden, std::function<Tensor()> sum)
@@ -35,10 +35,10 @@ class LinearCrossEntropyNode final : public Node {
 
  private:
   Tensor grad_hidden_;
-  std::function<Tensor()> sum_;  ///< of it, where several ranks have a part
+  std::function<Tensor()> sum_;  ///< sum of the ranks' parts, if several have one
 };
 
-/// The loss of some tokens and the gradient of their logits, as the options say.
+/// Computes the loss of some tokens and the gradient of their logits.
 void run_loss(const View& losses, const View& logits, const View& gradient, const Tensor& targets,
               std::int64_t padding, const LinearCrossEntropyOptions& options) {
   const Stream stream = targets.stream();
@@ -98,9 +98,9 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
     grad_hidden = Tensor::empty(device, hidden.shape(), hidden.dtype());
 
   const std::int64_t chunk = std::min(options.chunk, rows);
-  // Logits are f32 also in 16-bit training: rounding them costs more than all other rounding of
-  // the loss together. Their gradient takes their place, in the dtype of the products to come.
-  // Rows are padded, so that GPUs can read them in wide pieces.
+  // Logits are f32 also in 16-bit training, because rounding them costs more accuracy than all
+  // other rounding of the loss together. Their gradient overwrites them, in the dtype of the next
+  // products. Rows are padded, so that GPUs can use wide loads.
   constexpr std::int64_t multiple = 64;
   const std::int64_t padded = (vocabulary + multiple - 1) / multiple * multiple;
   const Tensor buffer = [&] {

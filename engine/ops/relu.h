@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// max(x, 0), element by element.
+/// Elementwise max(x, 0).
 Tensor relu(const Tensor& x);
 
 }  // namespace sluice

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-/// `meta` runs nothing and counts: fake addresses, real allocation arithmetic.
+/// `meta` runs no kernels: addresses are fake, but allocations are counted as on a real device.
 enum class DeviceKind : std::uint8_t { cpu, cuda, meta };
 
 struct Device {

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// Calls `body.template operator()<T>()` with the C++ type of a floating dtype: the step from a
-/// run-time dtype to a template argument.
+/// Calls `body.template operator()<T>()` with the C++ type of a floating dtype: turns a run-time
+/// dtype into a template argument.
 template <class Body>
 void dispatch_floating(DType dtype, Body&& body) {
   switch (dtype) {

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// Element types of tensors. f64 exists so that gradients can be proven; i32 holds token ids,
-/// i16 the remainders of split master weights, u8 codes of quantised moments.
+/// Element types of tensors. f64 exists to check gradients by finite differences; i32 holds token
+/// ids, i16 the remainders of split master weights, u8 the codes of quantized moments.
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16, u8 };
 
 constexpr std::size_t size_of(DType dtype) {
@@ -54,8 +54,8 @@ constexpr bool is_floating(DType dtype) {
   return dtype != DType::i32 && dtype != DType::i16 && dtype != DType::u8;
 }
 
-/// The type in which sums over `dtype` are kept, and in which statistics and gradients of
-/// parameters are stored: f64 for f64, else f32.
+/// The dtype of sums over `dtype`, of statistics and of parameters' gradients: f64 for f64, else
+/// f32.
 constexpr DType accumulator_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }

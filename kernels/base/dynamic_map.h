@@ -6,18 +6,18 @@
 
 namespace sluice {
 
-/// An 8-bit code for numbers of very different size (the dynamic map of Dettmers, "8-bit
-/// approximations for parallelism in deep learning", 2016, as used in Dettmers et al., "8-bit
-/// optimizers via block-wise quantization", 2022), for magnitudes in [0, 1]. Decade k, the
-/// x with 10^-(k+1) < x <= 10^-k, has n_k = widest / 2^k evenly spaced values
+/// An 8-bit code for magnitudes in [0, 1] of very different size (the dynamic map of Dettmers,
+/// "8-bit approximations for parallelism in deep learning", 2016, as used in Dettmers et al.,
+/// "8-bit optimizers via block-wise quantization", 2022). Decade k, i.e. 10^-(k+1) < x <= 10^-k,
+/// has n_k = widest / 2^k evenly spaced values
 ///   10^-k (0.1 + 0.9 (j+1) / n_k),  j = 0 .. n_k - 1,
-/// whose code is n_k + j: codes grow with what they stand for, and the highest is 1. Code 0 is 0.
-/// The narrowest decade has the one value 10^-k; below it there is only 0.
+/// with codes n_k + j: codes grow with their values, and the highest code is 1. Code 0 is 0. The
+/// narrowest decade has the single value 10^-k; below it there is only 0.
 template <int widest>
 struct DynamicMagnitude {
   static constexpr int highest = 2 * widest - 1;
 
-  /// One exact numerator over one exact denominator: the same bits from every compiler.
+  /// Divides one exact numerator by one exact denominator: the same bits from every compiler.
   static constexpr float decode(int code) {
     if (code == 0) return 0.0f;
     int n = widest;
@@ -27,29 +27,29 @@ struct DynamicMagnitude {
     return static_cast<float>(9 * (code + 1) - 8 * n) / static_cast<float>(denominator);
   }
 
-  /// One of the two codes beside x, with the probabilities that make x the mean (to 2^-13 of their
-  /// distance); the code of a value that has one. More than 1, and NaN, count as 1. `random` is
-  /// less than 2^16.
+  /// Returns one of the two codes next to x, with probabilities that make x the mean (to 2^-13 of
+  /// their distance), or the code of x if x has one. Values above 1, and NaN, count as 1. `random`
+  /// is less than 2^16.
   ///
-  /// Where x lies between codes is a continuous function of straight pieces that flatten from
-  /// decade to decade: the least of them all. It is computed in steps of 2^-12, wider than its
-  /// error, so that a value that has a code is met exactly.
+  /// The position of x between codes is a continuous, piecewise linear function. Its pieces flatten
+  /// from decade to decade, so it is the minimum of them all. It is computed in steps of 2^-12,
+  /// wider than its error, so that a value that has a code gets exactly that code.
   static constexpr std::uint32_t encode(float x, std::uint32_t random) {
     const float position = lesser(static_cast<float>(highest) * one, least_piece<widest, 1>(x));
     return (static_cast<std::uint32_t>(static_cast<int>(position + 0.5f)) + (random >> 4)) >> 12;
   }
 
  private:
-  static constexpr float one = 4096;  // from a code to the next
+  static constexpr float one = 4096;  // distance between neighbouring codes
 
-  /// The first where the second is NaN.
+  /// Returns a if b is NaN.
   static constexpr float lesser(float a, float b) { return b < a ? b : a; }
 
-  /// Of the decade with n values and those below it; `fives` is 5^k. A template and not a loop: a
-  /// loop inside would keep the one over elements from becoming SIMD.
+  /// Minimum over the decade with n values and those below it; `fives` is 5^k. This is a template,
+  /// because an inner loop would keep the loop over elements from being vectorized.
   template <int n, int fives>
   static constexpr float least_piece(float x) {
-    if constexpr (n == 1) {  // from 0 to the only value
+    if constexpr (n == 1) {  // from 0 to the decade's single value
       return x * (one * widest * fives);
     } else {
       constexpr auto slope = static_cast<float>(10.0 * one * widest * fives / 9);
@@ -59,8 +59,8 @@ struct DynamicMagnitude {
   }
 };
 
-/// x in [-1, 1]: the sign in the highest bit, seven decades of 64 to 1 magnitudes. Code 0x80 is
-/// not used. What is nearer to 0 than 10^-6 may become 0.
+/// Map of [-1, 1]: the sign in the highest bit, seven decades of 64 to 1 magnitudes. Code 0x80 is
+/// not used. Values closer to 0 than 10^-6 may become 0.
 struct SignedMap {
   using Magnitude = DynamicMagnitude<64>;
 
@@ -74,7 +74,7 @@ struct SignedMap {
   }
 };
 
-/// x in [0, 1]: eight decades of 128 to 1 values. Only 0 becomes 0: it is for what is divided by.
+/// Map of [0, 1]: eight decades of 128 to 1 values. Only 0 becomes 0, since values are divisors.
 struct PositiveMap {
   using Magnitude = DynamicMagnitude<128>;
 

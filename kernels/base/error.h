@@ -6,15 +6,15 @@
 
 namespace sluice {
 
-/// Who can mend it; `apps/` turns the kind into the exit code (1, 2, 3).
+/// Says who can fix the error; `apps/` turns the kind into the exit code (1, 2, 3).
 enum class ErrorKind {
   runtime,    ///< the machine or a file: disk full, out of memory, corrupt checkpoint
-  usage,      ///< what the user asked for: a flag, a value, an unsuitable file
+  usage,      ///< the request of the user: a flag, a value, an unsuitable file
   numerical,  ///< the training itself: a loss that is not finite
 };
 
-/// Where a check stands in the source. std::source_location would do, but clang before 16 cannot
-/// read libstdc++'s, and clang-tidy and libFuzzer come with clang.
+/// Source position of a check. std::source_location would serve, but clang before 16 cannot read
+/// libstdc++'s, and clang-tidy and libFuzzer come with clang.
 struct SourceLine {
   const char* file;
   int line;
@@ -25,8 +25,8 @@ struct SourceLine {
   }
 };
 
-/// The project's only exception. The message is one sentence for the user: what was wrong, the
-/// value, where, and what to do. File and line are those of the check that failed.
+/// The project's only exception type. The message is one sentence for the user: the problem, the
+/// value, the place, and the remedy. File and line are those of the check that failed.
 class Error : public std::runtime_error {
  public:
   Error(const std::string& message, ErrorKind kind, SourceLine where)
@@ -40,13 +40,13 @@ class Error : public std::runtime_error {
   SourceLine where_;
 };
 
-/// Throws Error. Format the values into `message` at the call.
+/// Throws Error. The caller formats values into `message`.
 [[noreturn]] inline void fail(const std::string& message, ErrorKind kind = ErrorKind::runtime,
                               SourceLine where = SourceLine::current()) {
   throw Error(message, kind, where);
 }
 
-/// Throws Error unless `condition` holds. For messages without values; it never disappears.
+/// Throws Error unless `condition` holds, in every build. For messages without values.
 inline void check(bool condition, std::string_view message,
                   SourceLine where = SourceLine::current()) {
   if (!condition) [[unlikely]]

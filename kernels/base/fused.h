@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-/// a * b + c, rounded once. Written out in formulas of which the CPU and a GPU must compute the
-/// same bits: of sums that are written plainly, every compiler contracts others. Sums and products
-/// that stand alone, quotients and square roots are rounded alike by all (IEEE 754).
+/// a * b + c with one rounding. Formulas of which the CPU and a GPU must compute the same bits use
+/// it explicitly, because compilers differ in which plain sums they contract. Single sums,
+/// products, quotients and square roots are rounded alike by all (IEEE 754).
 template <class T>
 constexpr T fused(T a, T b, T c) {
 #ifdef __CUDA_ARCH__

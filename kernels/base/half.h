@@ -15,21 +15,21 @@ struct BFloat16 {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
 
-  // On bits, without branches or temporaries, so that loops over them become SIMD.
+  // These work on bits, without branches or temporaries, so that loops over them vectorize.
 
   static constexpr std::uint16_t round_to_even(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
     return select(u, (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
   }
-  /// Ties away from zero: how every state layout derives the working weight from its fp32 master
-  /// (a tie rounded to even would need a 17th bit in the split layout).
+  /// Rounds ties away from zero. Every state layout derives the working weight from its fp32 master
+  /// so (rounding ties to even would need a 17th bit in the split layout).
   static constexpr std::uint16_t round_half_away(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
     return select(u, (u + 0x8000u) >> 16);
   }
 
  private:
-  /// `rounded`, or a quiet NaN where the fp32 was one.
+  /// Returns `rounded`, or a quiet NaN if the fp32 value is a NaN.
   static constexpr std::uint16_t select(std::uint32_t u, std::uint32_t rounded) {
     const std::uint32_t quiet_nan = (u >> 16) | 0x40u;
     return static_cast<std::uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded);
@@ -50,7 +50,7 @@ struct Half {
       out = magnitude > 0x7F800000u ? 0x7E00u | ((magnitude >> 13) & 0x1FFu) : 0x7C00u;
     } else if (magnitude >= 0x477FF000u) {  // rounds to 65536 or more
       out = 0x7C00u;
-    } else if (magnitude < 0x38800000u) {  // subnormal: let an fp32 addition do the rounding
+    } else if (magnitude < 0x38800000u) {  // subnormal: an fp32 addition does the rounding
       const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
       out = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
     } else {

@@ -6,8 +6,8 @@
 namespace sluice {
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure
-/// function from (key, counter) to four random words, so that the number an element gets does not
-/// depend on threads, tiles, devices or the order of calls.
+/// function from (key, counter) to four random words, so that an element's number does not depend
+/// on threads, tiles, devices or the order of calls.
 constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low,
                                               std::uint64_t counter_high = 0) {
   auto c0 = static_cast<std::uint32_t>(counter_low);
@@ -31,7 +31,7 @@ constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t c
   return {c0, c1, c2, c3};
 }
 
-/// Mixes a further value into a key (the finaliser of splitmix64).
+/// Mixes another value into a key (the finalizer of splitmix64).
 constexpr std::uint64_t mix_key(std::uint64_t key, std::uint64_t value) {
   std::uint64_t z = key + 0x9E3779B97F4A7C15u * (value + 1);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

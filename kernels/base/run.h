@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-/// The only device dispatch of the program. An op is an argument struct `Op` with free functions
-/// `launch_cpu(const Op&)` and `launch_cuda(const Op&, Stream)` beside it; on `meta` nothing runs.
-/// The CPU has done the work when the call returns, a GPU does it in the order of the stream.
+/// Runs an op; this is the only device dispatch of the program. An op is an argument struct `Op`
+/// with free functions `launch_cpu(const Op&)` and `launch_cuda(const Op&, Stream)`; `meta` runs
+/// nothing. A CPU has done the work when the call returns; a GPU does it in stream order.
 template <class Op>
 void run(const Op& op, Stream stream) {
   switch (stream.device.kind) {

@@ -8,21 +8,21 @@
 
 namespace sluice {
 
-/// What a device says of itself.
+/// Properties that a device reports.
 struct DeviceInfo {
   std::string name{};
   int capability = 0;  ///< CUDA: ten times major plus minor, 90 for an H100
   int multiprocessors = 0;
-  std::size_t memory = 0;       ///< bytes in all
-  std::size_t free_memory = 0;  ///< bytes that nobody had taken when it was asked
+  std::size_t memory = 0;       ///< total bytes
+  std::size_t free_memory = 0;  ///< bytes that were free when it was queried
   std::string driver{};
   bool emulated = false;  ///< the CUDA kernels run on the host
-  std::string uuid{};     ///< CUDA: "GPU-3f2a...", by which ranks tell whether they share a GPU
+  std::string uuid{};     ///< CUDA: "GPU-3f2a..."; ranks use it to detect a shared GPU
 };
 
 /// Memory, copies, streams and events of one device. It has no allocation policy: the engine's
-/// Arena divides the region that `reserve` returns. The defaults are those of a device where work
-/// is done when a call returns.
+/// Arena divides the region that `reserve` returns. The default implementations are those of a
+/// device on which work is done when a call returns.
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -30,46 +30,46 @@ class Runtime {
   virtual Device device() const = 0;
   virtual DeviceInfo info() const = 0;
 
-  /// An address range of `bytes`, at least 256-byte aligned on a GPU and 64-byte aligned on the
-  /// CPU, where memory backs it when it is first touched. nullptr when the system refuses it.
+  /// Reserves an address range of `bytes`, aligned to at least 256 bytes on a GPU and 64 bytes on
+  /// the CPU, where the first touch backs it with memory. nullptr if the system refuses.
   virtual std::byte* reserve(std::size_t bytes) = 0;
   virtual void release(std::byte* start, std::size_t bytes) = 0;
 
-  /// Bytes that `reserve` can hope to back: physical memory, or a container's limit if lower.
+  /// Bytes that `reserve` may expect to back: physical memory, or a container's lower limit.
   virtual std::size_t capacity() const = 0;
 
-  /// Host memory that a GPU copies from and to without a detour and without making the host wait;
-  /// nullptr when the system refuses it.
+  /// Allocates pinned host memory, from and to which a GPU copies directly and without blocking the
+  /// host; nullptr if the system refuses.
   virtual std::byte* reserve_pinned(std::size_t bytes);
   virtual void release_pinned(std::byte* start, std::size_t bytes);
 
-  /// Scratch that kernels on a stream share, one after another: the engine takes it from the arena
-  /// and hands it over with the stream.
+  /// Bytes of scratch memory that kernels on a stream share, one after another. The engine takes it
+  /// from the arena and passes it to set_workspace().
   virtual std::size_t workspace_bytes() const { return 0; }
 
-  /// The stream that computes; made with the runtime.
+  /// The compute stream; created with the runtime.
   virtual Stream compute_stream() const { return {device(), 0}; }
   virtual Stream make_stream() { return {device(), 0}; }
   virtual void set_workspace(Stream, std::byte*, std::size_t) {}
   virtual void synchronize(Stream) {}
 
   virtual Event make_event() { return {}; }
-  /// The event stands for all work that the stream has been given so far.
+  /// Makes the event stand for all work that the stream has been given so far.
   virtual void record(Event, Stream) {}
-  /// What the stream is given from now on starts after the event's last record.
+  /// Makes later work on the stream start after the event's last record.
   virtual void wait(Stream, Event) {}
   virtual void synchronize(Event) {}
-  /// Whether the event's last record has been reached; does not wait. True before the first record.
+  /// True if the event's last record has been reached, or if there is none; does not wait.
   virtual bool reached(Event) { return true; }
-  /// Between two records that have both been reached.
+  /// Time between two records that have both been reached.
   virtual double milliseconds(Event, Event) { return 0; }
 
-  /// `from` may be reused when the call returns, unless it is pinned: then when the stream has
-  /// come past the copy.
+  /// `from` may be reused when the call returns. If it is pinned, it may be reused only after the
+  /// stream has completed the copy.
   virtual void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                               Stream stream) = 0;
-  /// `to` is filled when the call returns, unless it is pinned: then when the stream has come past
-  /// the copy.
+  /// `to` is filled when the call returns. If it is pinned, it is filled only after the stream has
+  /// completed the copy.
   virtual void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
                             Stream stream) = 0;
   virtual void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
@@ -78,14 +78,14 @@ class Runtime {
 };
 
 std::unique_ptr<Runtime> make_cpu_runtime();
-/// Hands out addresses that must never be touched; copies and fills do nothing. It asks for the
-/// workspace of the device that it stands for.
+/// The addresses of a meta runtime must never be touched; copies and fills do nothing. It requests
+/// the workspace of the device that it stands for.
 std::unique_ptr<Runtime> make_meta_runtime(std::size_t workspace_bytes = 0);
 
-/// How many CUDA devices this program can use; 0 where it was built without CUDA or there is no
-/// driver. `why`, if given, says which.
+/// Number of CUDA devices that this program can use; 0 if it was built without CUDA or there is no
+/// driver. `why`, if given, receives the reason.
 int cuda_devices(std::string* why = nullptr);
-/// Throws Error with what is missing and what to do.
+/// Throws Error that says what is missing and what to do.
 std::unique_ptr<Runtime> make_cuda_runtime(int index = 0);
 
 }  // namespace sluice

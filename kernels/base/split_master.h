@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-/// An fp32 master weight kept as its bf16 working weight and a signed 16-bit remainder, exactly:
+/// An fp32 master weight stored exactly as its bf16 working weight and a signed 16-bit remainder:
 /// master = (high << 16) + low on the bits. `high` is the master rounded half away from zero, so
-/// that low fits (a tie rounded to even would need a 17th bit); training is the same to the bit.
+/// that low fits (ties to even would need a 17th bit); training has the same bits.
 struct SplitMaster {
   BFloat16 high;
   std::int16_t low;

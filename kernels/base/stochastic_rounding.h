@@ -8,20 +8,20 @@
 
 namespace sluice {
 
-/// The random bits of stochastic rounding: a pure function from (key, element) to 32 bits, so that
-/// an element rounds alike wherever and in whichever piece of its array it is computed. Rounding
-/// asks little of them and they are drawn for every element of every step: two rounds of a 32-bit
-/// integer hash (lowbias32; Wellons, "Prospecting for hash functions", 2018) in place of Philox,
-/// in multiplications and shifts that a CPU does many at a time.
+/// Random bits for stochastic rounding: a pure function from (key, element) to 32 bits, so that an
+/// element is rounded alike in whichever piece of its array it is computed. Rounding needs no
+/// strong random numbers, but needs them for every element in every step. It therefore uses two
+/// rounds of a 32-bit integer hash (lowbias32; Wellons, "Prospecting for hash functions", 2018)
+/// instead of Philox: multiplications and shifts that a CPU vectorizes.
 class RoundingBits {
  public:
-  /// Neighbouring keys, such as the numbers of steps, give unrelated bits.
+  /// Neighbouring keys, such as step numbers, give unrelated bits.
   explicit constexpr RoundingBits(std::uint64_t key)
       : first_(static_cast<std::uint32_t>(mix_key(key, 0))),
         second_(static_cast<std::uint32_t>(mix_key(key, 0) >> 32)) {}
 
   constexpr std::uint32_t operator()(std::int64_t element) const { return (*this)(element, 0); }
-  /// Of element first + i: without 64-bit numbers in a loop over i.
+  /// Bits of element first + i, without 64-bit numbers in a loop over i.
   constexpr std::uint32_t operator()(std::int64_t first, std::uint32_t i) const {
     const auto low = static_cast<std::uint32_t>(first);
     const auto high = static_cast<std::uint32_t>(static_cast<std::uint64_t>(first) >> 32);
@@ -39,9 +39,9 @@ class RoundingBits {
   std::uint32_t first_, second_;
 };
 
-/// One of the two bf16 values beside `value`, with the probabilities that make `value` the mean:
-/// random bits are added below the cut and what is below it is dropped. A bf16 value stays what it
-/// is, and nothing finite becomes infinite.
+/// Returns one of the two bf16 values next to `value`, with probabilities that make `value` the
+/// mean: random bits are added below the cut, and then the bits below it are dropped. A bf16 value
+/// stays unchanged, and no finite value becomes infinite.
 constexpr BFloat16 round_stochastically(float value, std::uint16_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// Value handle of a queue of work on one device. The Runtime that made it owns what `id` names;
-/// on the CPU and on `meta`, where work is done when a call returns, every stream is 0.
+/// Value handle of a queue of work on one device. The Runtime that made it owns the object that
+/// `id` names. On the CPU and on `meta`, where work is done when a call returns, every id is 0.
 struct Stream {
   Device device;
   std::uint64_t id = 0;

@@ -42,8 +42,8 @@ constexpr DType dtype_for<std::uint8_t>() {
   return DType::u8;
 }
 
-/// What a kernel sees of a tensor: address, element type, shape and strides (in elements).
-/// It owns nothing; a default View stands for "not given". The last dimension is contiguous.
+/// A tensor as a kernel sees it: address, element type, shape and strides (in elements). A View
+/// owns nothing; a default View means "not given". The last dimension is contiguous.
 struct View {
   static constexpr int max_rank = 4;
 
@@ -80,7 +80,7 @@ struct View {
   std::int64_t stride(int d) const {
     return strides[static_cast<std::size_t>(d < 0 ? d + rank : d)];
   }
-  /// Elements in all dimensions but the last: the rows of a kernel that works row by row.
+  /// Product of all dimensions but the last: the number of rows for row-wise kernels.
   std::int64_t rows() const { return dim(-1) == 0 ? 0 : size() / dim(-1); }
 
   /// The only place where an address becomes a typed pointer.

@@ -13,13 +13,13 @@ using namespace cpu;
 
 constexpr std::int64_t tile = AdafactorBlocks::tile;
 
-/// The matrix in blocks, and where their sums go.
+/// The matrix in blocks, with the place of their sums in scratch memory.
 struct Plan : AdafactorBlocks {
   double* scratch;
 
   struct Block {
     std::int64_t index, tile, split;
-    std::int64_t column, columns;  ///< the first, and how many
+    std::int64_t column, columns;  ///< first column and number of columns
     std::int64_t first_row, end_row;
   };
   template <class Body>
@@ -37,14 +37,14 @@ struct Plan : AdafactorBlocks {
   }
 };
 
-/// What an update reads beside the weights, in the master's type.
+/// Inputs of an update besides the weights, in the master's type.
 template <class A, class G>
 struct Gradients {
   const G* grad;
   A scale;
   const A* row_moment;  ///< null: a vector
   const A* column_moment;
-  A mean{};  ///< of the row moments
+  A mean{};  ///< mean of the row moments
 
   A row_root(std::int64_t row) const {
     return row_moment != nullptr ? std::sqrt(row_moment[row] / mean) : A(1);
@@ -72,8 +72,8 @@ void add_squares(const Plan& plan, const Gradients<A, G>& in) {
   });
 }
 
-/// Moves the moments of rows or of columns towards the means of squares over `length` elements;
-/// `sums` are [parts, count]. Leaves the sums of stretches of moments in `totals`, if given.
+/// Moves the moments of rows or columns towards the means of squares over `length` elements; `sums`
+/// are [parts, count]. If `totals` is given, stores the sums of groups of moments there.
 template <class A>
 void move_moments(const Adafactor& op, A* moments, const double* sums, std::int64_t parts,
                   std::int64_t count, std::int64_t length, double* totals) {
@@ -138,7 +138,7 @@ double root_mean(const Plan& plan, std::int64_t sums) {
   return std::sqrt(sum / static_cast<double>(plan.rows * plan.columns));
 }
 
-/// What updates are multiplied by: the rate, the weights' size, and what clips them.
+/// The factor by which updates are multiplied: learning rate, weights' size, and clipping.
 double factor_of(const Adafactor& op, const Plan& plan) {
   double factor = op.rate;
   if (op.scale_by_weights) factor *= std::max(op.epsilon2, root_mean(plan, plan.weight_squares()));
@@ -156,7 +156,7 @@ void apply(const Plan& plan, const Gradients<A, G>& in, const Master& weights, A
       const G* grad = in.grad + at;
       const auto line = weights.from(at);
       const A row_root = in.row_root(row);
-      // One quotient: of two products, the compiler would be free in which one to fuse.
+      // Uses one quotient: with two products, the compiler could choose which one to fuse.
 #pragma omp simd
       for (std::int64_t j = 0; j < block.columns; ++j)
         line.store(j, line.load(j) * keep -

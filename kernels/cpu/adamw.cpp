@@ -18,7 +18,7 @@ namespace {
 
 using namespace cpu;
 
-/// The numbers of one update, in the master's type.
+/// Coefficients of one update, in the master's type.
 template <class A>
 struct Coefficients {
   A beta1, beta2, scale, epsilon, keep, rate, root_correction;
@@ -51,8 +51,8 @@ inline void store_moment(T& to, A value, [[maybe_unused]] std::uint32_t random) 
     to = value;
 }
 
-/// One pass over memory: everything an element needs is read once and written once. `element` is
-/// where the first one lies in the parameter space.
+/// One pass over memory: reads everything that an element needs once and writes it once. `element`
+/// is the position of the first element in the parameter space.
 template <class Master, class M, class V, class G, class A = typename Master::Type>
 void update(Master weights, PlainMoments<M, V> moments, const G* grad, std::int64_t count,
             const Coefficients<A> c, [[maybe_unused]] const RoundingBits random_bits,
@@ -71,7 +71,7 @@ void update(Master weights, PlainMoments<M, V> moments, const G* grad, std::int6
   }
 }
 
-/// What each code of a map stands for.
+/// The value of each code of a map.
 template <class Map>
 constexpr std::array<float, 256> values_of_codes() {
   std::array<float, 256> values{};
@@ -84,8 +84,8 @@ inline std::uint32_t magnitude_bits(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-/// What a block's values are multiplied by to lie within 1; 0 where its scale is 0, where it is so
-/// small that its inverse would overflow, and where it is not finite.
+/// Factor that scales a block's values to at most 1. 0 if the block's scale is 0, so small that its
+/// inverse would overflow, or not finite.
 inline float inverse_of(float scale) {
   return scale >= FLT_MIN ? 1 / scale : 0.0f;
 }
@@ -98,8 +98,8 @@ struct CodedMoments {
   float* second_scale;
 };
 
-/// One block, its moments as floats in between. Bytes have loops of their own: in a loop the
-/// narrowest type sets how many elements go together, and 64 are more than the registers hold.
+/// Updates one block, with its moments as floats in between. Bytes have loops of their own: the
+/// narrowest type of a loop sets how many elements it takes at once, and 64 exceed the registers.
 template <class Master, class G>
 void update_block(Master weights, CodedMoments moments, const G* grad, std::int64_t count,
                   const Coefficients<float> c, const RoundingBits random_bits,
@@ -123,7 +123,7 @@ void update_block(Master weights, CodedMoments moments, const G* grad, std::int6
     first[i] = m;
     roots[i] = root;
   }
-  // The order of magnitudes is that of their bits, with the infinite and NaN above all others.
+  // Magnitudes are ordered as their bits are, with infinities and NaN above all others.
   std::uint32_t first_top = 0, second_top = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     first_top = std::max(first_top, magnitude_bits(first[i]));
@@ -147,7 +147,7 @@ void update_block(Master weights, CodedMoments moments, const G* grad, std::int6
   }
 }
 
-constexpr std::int64_t grain = std::int64_t{1} << 16;  ///< elements a task
+constexpr std::int64_t grain = std::int64_t{1} << 16;  ///< elements per task
 
 template <class G, class M, class V, class Master, class A>
 void update_plain(const AdamW& op, Master weights, const Coefficients<A> c) {

@@ -4,7 +4,7 @@
 #include "kernels/adamw.h"
 #include "kernels/base/error.h"
 
-// What both devices refuse.
+// Layout checks that both devices share.
 
 namespace sluice {
 namespace {

@@ -13,7 +13,7 @@ namespace {
 
 using namespace cpu;
 
-/// Scores of one query tile against one key tile become probabilities relative to a running
+/// Turns the scores of one query tile against one key tile into probabilities relative to a running
 /// maximum; sums and maxima are those of the online softmax.
 template <class A>
 struct OnlineSoftmax {
@@ -25,10 +25,10 @@ struct OnlineSoftmax {
     std::fill(sum, sum + attention_tile, A{0});
   }
 
-  /// Replaces scores[row, 0..keys) by exp(score - maximum), the rest of the row by 0, and returns
-  /// the factor by which earlier results of this row shrink.
+  /// Replaces scores[row, 0..keys) by exp(score - maximum) and the rest of the row by 0. Returns
+  /// the factor by which earlier results of this row must be scaled down.
   A absorb(A* scores, std::int64_t row, std::int64_t keys) {
-    // Whole registers: the compiler's loop for what is left over would take one at a time.
+    // Computes whole registers: the compiler's remainder loop would take one element at a time.
     const std::int64_t computed = padded_width(keys);
     std::fill(scores + keys, scores + computed, -std::numeric_limits<A>::infinity());
     A top = maximum[row];
@@ -113,7 +113,7 @@ void launch_cpu(const AttentionForward& op) {
   dispatch_floating(op.qkv.dtype, [&]<class T>() {
     const std::int64_t tiles = padded_length(op.qkv.dim(1)) / attention_tile;
     parallel_for(op.qkv.dim(0) * op.heads * tiles, [&](std::int64_t task) {
-      // Long rows first within a head: the last tile sees the most keys.
+      // Runs long rows first within a head: the last tile attends to the most keys.
       const std::int64_t tile = tiles - 1 - task % tiles;
       const std::int64_t head = task / tiles;
       forward_tile<T>(op, head / op.heads, head % op.heads, tile * attention_tile);

@@ -11,10 +11,10 @@ namespace {
 
 using namespace cpu;
 
-/// The backward pass of one head. Probabilities are computed again tile by tile from q, k and the
-/// stored log-sum-exp; with delta = rowsum(grad_out * out), the gradient of a score is
-/// P * (dP - delta) (FlashAttention-2, algorithm 2). One thread walks all tiles of a head in a
-/// fixed order, so the sums are the same for any number of threads.
+/// The backward pass of one head. Recomputes probabilities tile by tile from q, k and the stored
+/// log-sum-exp; with delta = rowsum(grad_out * out), the gradient of a score is P * (dP - delta)
+/// (FlashAttention-2, algorithm 2). One thread walks all tiles of a head in a fixed order, so the
+/// sums are the same for any number of threads.
 template <class T>
 class HeadBackward {
   using A = Accumulator<T>;
@@ -90,7 +90,7 @@ class HeadBackward {
     }
   }
 
-  /// Adds what the pair (query tile, key tile) contributes to all three gradients.
+  /// Adds the contributions of the pair (query tile, key tile) to all three gradients.
   void accumulate(std::int64_t query, std::int64_t key) {
     constexpr std::int64_t n = attention_tile;
     const std::int64_t rows = std::min(n, positions_ - query);
@@ -117,7 +117,7 @@ class HeadBackward {
                     key);
       else
         std::fill(factors, factors + n, A{1});
-      // Whole registers: the compiler's loop for what is left over would take one at a time.
+      // Computes whole registers: the compiler's remainder loop would take one element at a time.
       const std::int64_t computed = padded_width(visible);
 #pragma omp simd
       for (std::int64_t j = 0; j < computed; ++j) {
@@ -136,8 +136,8 @@ class HeadBackward {
                   on_diagonal(Triangle::lower_left));
   }
 
-  /// `part` is 0 for q, 1 for k, 2 for v. The query tile already carries the score's scale, so
-  /// grad_key has it too; grad_query gets it here.
+  /// Stores part 0 (q), 1 (k) or 2 (v). The query tile is already multiplied by the score's scale,
+  /// so grad_key includes it; grad_query is multiplied by it here.
   void store(const A* from, int part, std::int64_t first, std::int64_t rows) {
     T* to = op_.grad_qkv.data<T>() + (sample_ * positions_ + first) * stride_ + part * channels_ +
             head_ * width_;

@@ -9,10 +9,10 @@
 
 namespace sluice::cpu {
 
-/// Queries and keys are taken in square tiles of this many positions.
+/// Queries and keys are processed in square tiles of this many positions.
 constexpr std::int64_t attention_tile = 64;
 
-/// The width of a head in scratch, or so many elements of a row, padded to whole SIMD registers.
+/// The width of a head, or a number of elements of a row, padded to whole SIMD registers.
 constexpr std::int64_t padded_width(std::int64_t width) {
   return (width + 15) / 16 * 16;
 }
@@ -20,7 +20,7 @@ constexpr std::int64_t padded_length(std::int64_t positions) {
   return (positions + attention_tile - 1) / attention_tile * attention_tile;
 }
 
-/// Scratch that a thread keeps between calls; contents are left over from before.
+/// Scratch memory that a thread keeps between calls; it still holds the contents of earlier calls.
 template <class A, int which>
 A* thread_scratch(std::int64_t count) {
   thread_local std::vector<A> buffer;
@@ -29,7 +29,7 @@ A* thread_scratch(std::int64_t count) {
   return buffer.data();
 }
 
-/// Copies `rows` strided rows into a zero-padded [padded_rows, ld] scratch tile, scaled.
+/// Copies `rows` strided rows, scaled, into a zero-padded [padded_rows, ld] scratch tile.
 template <class T, class A>
 void load_rows(A* to, std::int64_t ld, const T* from, std::int64_t stride, std::int64_t rows,
                std::int64_t width, std::int64_t padded_rows, A scale = 1) {
@@ -41,7 +41,7 @@ void load_rows(A* to, std::int64_t ld, const T* from, std::int64_t stride, std::
   std::fill(to + rows * ld, to + padded_rows * ld, A{0});
 }
 
-/// Copies `rows` strided rows transposed into a zero-padded [width, attention_tile] tile.
+/// Copies `rows` strided rows, transposed, into a zero-padded [width, attention_tile] tile.
 template <class T, class A>
 void load_transposed(A* to, const T* from, std::int64_t stride, std::int64_t rows,
                      std::int64_t width) {
@@ -52,8 +52,8 @@ void load_transposed(A* to, const T* from, std::int64_t stride, std::int64_t row
   }
 }
 
-/// The dropout factors (0 or 1/(1-p)) of one row of attention probabilities: query position
-/// `query`, keys [first_key, first_key + attention_tile).
+/// Computes the dropout factors (0 or 1/(1-p)) of one row of attention probabilities: row `row`,
+/// keys [first_key, first_key + attention_tile).
 template <class A>
 void dropout_row(A* factors, const DropoutMask& mask, std::int64_t sample, std::int64_t row,
                  std::int64_t first_key) {

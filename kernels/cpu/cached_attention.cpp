@@ -27,7 +27,7 @@ void append(const CachedAttention& op) {
   }
 }
 
-/// One new position of one head: a softmax over all positions up to its own.
+/// Attention for one new position of one head: a softmax over all positions up to its own.
 template <class T>
 void attend(const CachedAttention& op, std::int64_t b, std::int64_t i, std::int64_t h) {
   using A = Accumulator<T>;
@@ -77,7 +77,7 @@ void launch_cpu(const CachedAttention& op) {
   dispatch_floating(op.qkv.dtype, [&]<class T>() {
     append<T>(op);
     const std::int64_t fresh = op.qkv.dim(1);
-    // Few keys are not worth the threads.
+    // A task has about this many elements; fewer are not worth a thread.
     constexpr std::int64_t elements = 1 << 16;
     const std::int64_t of_head = (op.start + fresh) * (op.out.dim(2) / op.heads);
     const std::int64_t grain = std::max<std::int64_t>(1, elements / of_head);

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/math.h"
 
-// What softmax cross-entropy does with one row of logits, whole or a part of the vocabulary.
+// Softmax cross-entropy of one row of logits: the whole vocabulary or a part of it.
 
 namespace sluice::cpu {
 
@@ -15,7 +15,7 @@ struct Normalizer {
   A top, sum;
 };
 
-/// Over no columns: -infinity and 0.
+/// Returns -infinity and 0 for no columns.
 template <class A>
 Normalizer<A> normalizer(const A* logits, std::int64_t columns) {
   constexpr A lowest = -std::numeric_limits<A>::infinity();
@@ -23,7 +23,7 @@ Normalizer<A> normalizer(const A* logits, std::int64_t columns) {
 #pragma omp simd reduction(max : top)
   for (std::int64_t j = 0; j < columns; ++j)
     top = logits[j] > top ? logits[j] : top;
-  const A base = top == lowest ? A(0) : top;  // all are impossible, and -inf - -inf would be NaN
+  const A base = top == lowest ? A(0) : top;  // all tokens are impossible; -inf - -inf would be NaN
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t j = 0; j < columns; ++j)
@@ -31,8 +31,8 @@ Normalizer<A> normalizer(const A* logits, std::int64_t columns) {
   return {top, sum};
 }
 
-/// scale * (softmax - one-hot), with the normaliser of the whole vocabulary. A `target` outside of
-/// the columns is none of them. The gradient's elements are at most as wide as the logits', so when
+/// Writes scale * (softmax - one-hot), using the normalizer of the whole vocabulary. `target` may
+/// be outside of these columns. The gradient's elements are at most as wide as the logits', so if
 /// both begin at one address a store never reaches a logit that is still to be read.
 template <class A, class T>
 void write_gradient(T* gradient, const A* logits, std::int64_t columns, std::int64_t target,
@@ -44,7 +44,7 @@ void write_gradient(T* gradient, const A* logits, std::int64_t columns, std::int
 #pragma omp simd
   for (std::int64_t j = 0; j < columns; ++j)
     store(gradient[j], fast_exp(logits[j] - top) * factor);
-  // From the unrounded probability: in 16 bits 1 - p would lose a small p.
+  // Uses the unrounded probability, because in 16 bits 1 - p would lose a small p.
   if (here) store(gradient[target], scale * (fast_exp(at_target - top) / sum - A(1)));
 }
 

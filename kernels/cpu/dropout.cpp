@@ -19,12 +19,12 @@ void launch_cpu(const Dropout& op) {
     const std::int64_t samples = (op.first + count - 1) / size - first_sample + 1;
     const A scale = static_cast<A>(op.mask.scale());
     const std::uint32_t threshold = op.mask.threshold();
-    constexpr std::int64_t grain = 1 << 12;  // a multiple of the four words of one counter
+    constexpr std::int64_t grain = 1 << 12;  // a multiple of the four random words per counter
     const std::int64_t pieces = (size + grain - 1) / grain;
     parallel_for(samples * pieces, [&](std::int64_t task) {
       const std::int64_t sample = first_sample + task / pieces;
       const std::int64_t piece = task % pieces * grain;
-      // Element j of the sample is element start + j of the stretch, which may not have them all.
+      // Element j of the sample is element start + j of `out`, which may hold only a part of it.
       const std::int64_t start = sample * size - op.first;
       const std::int64_t begin = std::max(piece, -start);
       const std::int64_t end = std::min({piece + grain, size, count - start});
@@ -38,7 +38,7 @@ void launch_cpu(const Dropout& op) {
       const auto drop = [&](std::int64_t i, std::uint32_t word) {
         store(out[i], word >= threshold ? static_cast<A>(in[i]) * scale : A(0));
       };
-      // Up to three elements whose counter begins before the stretch, then four a counter.
+      // The first up to three elements use a counter begun before `begin`; then four per counter.
       const std::int64_t ahead = std::min((begin + 3) / 4 * 4, end) - begin;
       for (std::int64_t i = 0; i < ahead; ++i)
         drop(i, words_of(begin / 4)[static_cast<std::size_t>((begin + i) % 4)]);

@@ -13,8 +13,8 @@ constexpr double root_two_over_pi = 0.79788456080286535588;
 constexpr double cubic = 0.044715;
 constexpr std::int64_t grain = 1 << 14;
 
-// Loops stand in functions of their own: pointers that a lambda has captured are memory to the
-// compiler, and it would gather through them.
+// These loops are separate functions: the compiler treats pointers captured by a lambda as memory
+// and would use gather instructions.
 
 template <class T>
 void forward(const T* in, T* out, std::int64_t count) {

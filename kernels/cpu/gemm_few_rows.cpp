@@ -13,14 +13,14 @@ namespace sluice::cpu {
 namespace {
 
 constexpr std::int64_t most_rows = 8;
-/// Bytes of b that are worth a task.
+/// Bytes of b per task; less is not worth a task.
 constexpr std::int64_t task_bytes = 1 << 18;
-/// Parts of k whose sums are kept apart: more would cost more to add up than they balance.
+/// Limit of separate parts of k: summing more of them would cost more than they balance.
 constexpr std::int64_t most_parts = 16;
-/// Rows of b that are read at the same time. They lie apart, so that the next row of each goes on
-/// where it has ended: a processor fetches ahead along long runs, not over jumps.
+/// Rows of b that are read at the same time. They lie far apart, and the next row of each stream
+/// begins where its last one ended, because a processor prefetches along long runs, not over jumps.
 constexpr std::int64_t streams = 8;
-/// Columns of them that stay in the first cache until all rows of a have met them.
+/// Columns of these rows per block, meant to stay in the L1 cache for all rows of a.
 constexpr std::int64_t block = 256;
 
 float widen(float value) {
@@ -29,8 +29,8 @@ float widen(float value) {
 float widen(BFloat16 value) {
   return static_cast<float>(value);
 }
-/// Without branches, so that loops over it become SIMD: the exponent is put right by a product,
-/// which is exact for subnormal numbers too.
+/// Widens without branches, so that loops vectorize: a product corrects the exponent, and it is
+/// exact for subnormal numbers too.
 float widen(Half value) {
   const std::uint32_t magnitude = (value.bits & 0x7FFFu) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
@@ -39,8 +39,8 @@ float widen(Half value) {
   return std::bit_cast<float>(bits | (value.bits & 0x8000u) << 16);
 }
 
-/// Two bf16 that follow one another. A mask and a shift widen vectors of both, where numbers taken
-/// singly need a shuffle and a shift for each vector.
+/// Two consecutive bf16. A mask and a shift widen a vector of both, whereas single numbers need a
+/// shuffle and a shift per vector.
 typedef std::uint32_t Pair __attribute__((may_alias));
 
 float lower(Pair pair) {
@@ -50,7 +50,7 @@ float upper(Pair pair) {
   return std::bit_cast<float>(pair & 0xFFFF0000u);
 }
 
-/// Whether rows of b can be read in pairs.
+/// True if rows of b can be read in pairs.
 template <class In>
 bool in_pairs(const Gemm& op, std::int64_t columns) {
   return std::is_same_v<In, BFloat16> && std::endian::native == std::endian::little &&
@@ -58,7 +58,7 @@ bool in_pairs(const Gemm& op, std::int64_t columns) {
          reinterpret_cast<std::uintptr_t>(op.b.data<In>()) % alignof(Pair) == 0;
 }
 
-/// sums += x w for as many rows of w as there are streams: element i of x is at i * step.
+/// sums += x w for `streams` rows of w; element i of x is at i * step.
 template <class In>
 void add_streams(float* sums, const float* x, std::int64_t step, const In* w, std::int64_t ld,
                  std::int64_t columns) {
@@ -82,7 +82,7 @@ void add_streams(float* sums, const float* x, std::int64_t step, const In* w, st
   }
 }
 
-/// The same for pairs, whose first numbers go to one sum and whose second ones to another.
+/// Same for pairs, whose first numbers go to one sum and whose second ones to another.
 void add_streams(float* first, float* second, const float* x, std::int64_t step, const Pair* w,
                  std::int64_t ld, std::int64_t pairs) {
   const Pair *w0 = w, *w1 = w + ld, *w2 = w + 2 * ld, *w3 = w + 3 * ld;
@@ -104,7 +104,7 @@ void add_streams(float* first, float* second, const float* x, std::int64_t step,
   }
 }
 
-/// The same for one row of w.
+/// Same for one row of w.
 template <class In>
 void add_row(float* sums, float x, const In* w, std::int64_t columns) {
 #pragma omp simd
@@ -112,7 +112,7 @@ void add_row(float* sums, float x, const In* w, std::int64_t columns) {
     sums[j] += x * widen(w[j]);
 }
 
-/// x w for four rows of w, to numbers that lie `step` apart.
+/// x w for four rows of w; the results are stored `step` apart.
 template <class In>
 void dot_four(float* out, std::int64_t step, const float* x, const In* w, std::int64_t ld,
               std::int64_t k) {
@@ -128,7 +128,7 @@ void dot_four(float* out, std::int64_t step, const float* x, const In* w, std::i
   out[0] = s0, out[step] = s1, out[2 * step] = s2, out[3 * step] = s3;
 }
 
-/// The same for k / 2 pairs; x has the numbers for the first of each, then those for the second.
+/// Same for k / 2 pairs; x has the numbers for the first of each pair, then those for the second.
 void dot_four(float* out, std::int64_t step, const float* x, const Pair* w, std::int64_t ld,
               std::int64_t pairs) {
   const Pair *w0 = w, *w1 = w + ld, *w2 = w + 2 * ld, *w3 = w + 3 * ld;
@@ -153,7 +153,7 @@ float dot_one(const float* x, const In* w, std::int64_t k) {
   return sum;
 }
 
-/// Bias, what was there before, and rounding: once.
+/// Adds the bias and, if accumulating, the previous contents, and rounds once.
 template <class Out, class Bias>
 void finish_row(Out* out, const float* sums, const Bias* bias, bool accumulate,
                 std::int64_t columns) {
@@ -174,7 +174,7 @@ Size size_of_product(const Gemm& op) {
   return {op.out.dim(0), op.out.dim(1), op.transpose_a ? op.a.dim(0) : op.a.dim(1)};
 }
 
-/// Finished sums [m, end - begin], a row every `ld`, to columns [begin, end) of out.
+/// Writes finished sums [m, end - begin], with row stride `ld`, to columns [begin, end) of out.
 template <class Out>
 void finish(const Gemm& op, const float* sums, std::int64_t ld, std::int64_t begin,
             std::int64_t end) {
@@ -186,7 +186,7 @@ void finish(const Gemm& op, const float* sums, std::int64_t ld, std::int64_t beg
   });
 }
 
-/// a as f32 rows that follow one another.
+/// Copies a to contiguous f32 rows.
 template <class In>
 const float* pack(const Gemm& op, Size size) {
   thread_local std::vector<float> packed;
@@ -200,7 +200,7 @@ const float* pack(const Gemm& op, Size size) {
   return packed.data();
 }
 
-/// x with the even numbers of each row before the odd ones.
+/// Copies x with the even elements of each row before the odd ones.
 const float* split_pairs(const float* x, Size size) {
   thread_local std::vector<float> split;
   split.resize(static_cast<std::size_t>(size.m * size.k));
@@ -242,8 +242,8 @@ void multiply_transposed(const Gemm& op, Size size, const float* x) {
   });
 }
 
-/// Adds x[first to last) times those rows of b to `sums`. Of a block of columns the even ones come
-/// first there.
+/// Adds x[first to last) times those rows of b to `sums`, in which the even columns of each block
+/// come first.
 void add_pairs(float* sums, const float* x, const Pair* b, std::int64_t ldb, std::int64_t first,
                std::int64_t last, std::int64_t pairs) {
   constexpr std::int64_t half = block / 2;
@@ -260,7 +260,7 @@ void add_pairs(float* sums, const float* x, const Pair* b, std::int64_t ldb, std
     }
 }
 
-/// Puts the columns of a block in their order.
+/// Puts the columns of a block back in order.
 void join_pairs(float* sums) {
   constexpr std::int64_t half = block / 2;
   float first[half];
@@ -271,8 +271,8 @@ void join_pairs(float* sums) {
   }
 }
 
-/// Adds x[., first to last) times those rows of b to `sums`, which has the sums of `block` columns
-/// for all rows of a one after another, then those of the next block.
+/// Adds x[., first to last) times those rows of b to `sums`: the sums of one block of columns for
+/// all rows of a one after another, then those of the next block.
 template <class In>
 void add_rows(float* sums, const float* x, Size size, const In* b, std::int64_t ldb,
               std::int64_t first, std::int64_t last, std::int64_t columns) {
@@ -285,7 +285,7 @@ void add_rows(float* sums, const float* x, Size size, const In* b, std::int64_t 
         add_streams(sums + j, x + l, each, w, each * ldb, count);
         continue;
       }
-      // Side by side the rows cannot drive each other out of the cache, and each is widened once.
+      // Contiguous copies cannot evict each other from the cache, and each element is widened once.
       float near[streams * block];
       for (std::int64_t r = 0; r < streams; ++r) {
 #pragma omp simd
@@ -303,11 +303,11 @@ void add_rows(float* sums, const float* x, Size size, const In* b, std::int64_t 
                 std::min(block, columns - j));
 }
 
-/// b: [k, n]. Its rows are cut into parts, whose sums are added up at the end.
+/// b: [k, n]. Its rows are divided into parts, whose sums are added at the end.
 template <class In, class Out>
 void multiply_plain(const Gemm& op, Size size, const float* x) {
   const std::int64_t bytes = size.k * size.n * static_cast<std::int64_t>(sizeof(In));
-  // A power of two goes into that many threads without a rest.
+  // A power of two divides evenly over as many threads.
   const auto wanted =
       std::bit_ceil(static_cast<std::uint64_t>((bytes + task_bytes - 1) / task_bytes));
   const std::int64_t parts = std::min(most_parts, static_cast<std::int64_t>(wanted));
@@ -319,7 +319,7 @@ void multiply_plain(const Gemm& op, Size size, const float* x) {
   float* const sums = kept.data();
   const In* b = op.b.data<In>();
   const std::int64_t ldb = op.b.stride(0);
-  const bool pairs = size.m == 1 && in_pairs<In>(op, size.n);  // several rows widen once
+  const bool pairs = size.m == 1 && in_pairs<In>(op, size.n);  // several rows share the widening
   parallel_for(parts, [&](std::int64_t part) {
     float* const mine = sums + part * part_size;
     const std::int64_t first = std::min(size.k, part * rows), last = std::min(size.k, first + rows);

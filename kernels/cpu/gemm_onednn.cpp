@@ -18,7 +18,7 @@ namespace {
 
 using Memory = dnnl::memory;
 
-/// Everything that makes one tile's primitive different from another's.
+/// Everything that distinguishes one tile's primitive from another's.
 struct TileShape {
   std::int64_t m, n, k;
   std::int64_t lda, ldb, ldc;
@@ -83,15 +83,15 @@ TilePrimitive make_primitive(const TileShape& s) {
   return p;
 }
 
-/// oneDNN plans and computes with OpenMP's threads, as many as the calling thread may start. A tile
-/// is the work of one.
+/// Limits OpenMP to one thread for the calling thread. oneDNN plans and computes with OpenMP's
+/// threads, and one thread computes one tile.
 void use_one_thread() {
   thread_local const bool done = (omp_set_num_threads(1), true);
   static_cast<void>(done);
 }
 
-/// A memo of primitives: creating one costs as much as a small product. One per thread that
-/// issues products, so that it needs no lock. nullopt: this processor cannot do it.
+/// Caches primitives, because creating one costs as much as a small product. One cache per thread
+/// that issues products, so that it needs no lock. nullopt: this processor cannot compute it.
 const std::optional<TilePrimitive>& primitive_for(const TileShape& shape) {
   thread_local std::unordered_map<TileShape, std::optional<TilePrimitive>, TileShapeHash> memo;
   const auto found = memo.find(shape);
@@ -112,9 +112,9 @@ std::byte* scratch_of_this_thread(std::size_t bytes) {
   return scratch.data();
 }
 
-/// The tile of the fixed grid, from measurements (docs/performance.md): a vocabulary-sized operand
-/// should be read as few times as possible, long sums over a transposed right operand like wide
-/// tiles, and a product of few tiles is cut finer so that several threads have work.
+/// The tile of the fixed grid, from measurements (docs/results/performance.md): a vocabulary-sized
+/// operand should be read as few times as possible, long sums over a transposed right operand
+/// favour wide tiles, and a product of few tiles is cut finer so that several threads have work.
 std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n, std::int64_t k,
                                                 bool transpose_b) {
   constexpr std::int64_t vocabulary_sized = 8192;
@@ -122,7 +122,7 @@ std::pair<std::int64_t, std::int64_t> tile_size(std::int64_t m, std::int64_t n, 
   if (n > vocabulary_sized || k > vocabulary_sized) return {256, 384};
   if (k >= long_sum && transpose_b) return {128, 768};
   std::int64_t tile_m = 256;
-  // Columns of equal width, in whole SIMD registers: 512 is two tiles of 256, not 384 and 128.
+  // Columns have equal width in whole SIMD registers: 512 is two tiles of 256, not 384 + 128.
   const std::int64_t columns = (n + 383) / 384;
   const std::int64_t tile_n = ((n + columns - 1) / columns + 15) / 16 * 16;
   while (tile_m > 64 && (m + tile_m - 1) / tile_m * columns < 4)
@@ -163,7 +163,7 @@ bool run_grid(const Gemm& op) {
   const auto [tile_m, tile_n] = tile_size(m, n, k, op.transpose_b);
   const std::int64_t grid_m = (m + tile_m - 1) / tile_m;
   const std::int64_t grid_n = (n + tile_n - 1) / tile_n;
-  // Whole tiles, and the narrower ones of the last row and column.
+  // Primitives for whole tiles, and for the smaller ones of the last row and column.
   const TilePrimitive* primitives[2][2] = {};
   for (int last_row = 0; last_row < 2; ++last_row) {
     for (int last_column = 0; last_column < 2; ++last_column) {
@@ -193,7 +193,7 @@ bool run_grid(const Gemm& op) {
   return true;
 }
 
-/// An f32 copy of a two-dimensional View, rows packed.
+/// Returns an f32 copy of a two-dimensional View, with contiguous rows.
 View widen(const View& view, std::vector<float>& storage) {
   storage.resize(static_cast<std::size_t>(view.size()));
   View wide(reinterpret_cast<std::byte*>(storage.data()), DType::f32, {view.dim(0), view.dim(1)});

@@ -13,7 +13,7 @@ namespace {
 template <class In, class Out>
 void multiply(const Gemm& op) {
   using A = Accumulator<In>;
-  constexpr std::int64_t panel = 256;  // columns whose sums stay in cache
+  constexpr std::int64_t panel = 256;  // columns whose sums are meant to stay in cache
   const std::int64_t m = op.out.dim(0);
   const std::int64_t n = op.out.dim(1);
   const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);

@@ -4,7 +4,7 @@
 
 namespace sluice::cpu {
 
-/// The product in plain loops: for f64, for builds without oneDNN, and as the reference in tests.
+/// Computes the product in plain loops: for f64, builds without oneDNN, and as tests' reference.
 void gemm_plain(const Gemm& op);
 
 }  // namespace sluice::cpu

@@ -11,7 +11,7 @@ namespace {
 
 using namespace cpu;
 
-/// Rows handed to a thread at a time, and columns when the sum runs down the rows.
+/// Rows per task, and columns per task for sums down the rows.
 constexpr std::int64_t row_grain = 16;
 constexpr std::int64_t column_grain = 64;
 
@@ -83,8 +83,8 @@ void backward_row(const LayerNormBackward& op, std::int64_t row) {
   }
 }
 
-/// The gradients of weight and bias for a few columns, summed down the rows in order: no partial
-/// sums per thread, so the bits do not depend on how many there are.
+/// Computes the gradients of weight and bias for a few columns, summed down the rows in order.
+/// There are no partial sums per thread, so the bits do not depend on the number of threads.
 template <class T>
 void backward_columns(const LayerNormBackward& op, std::int64_t begin, std::int64_t end) {
   using A = Accumulator<T>;
@@ -124,7 +124,7 @@ void launch_cpu(const LayerNormForward& op) {
 
 void launch_cpu(const LayerNormBackward& op) {
   dispatch_floating(op.grad_out.dtype, [&]<class T>() {
-    // Columns first: grad_in may be the buffer of grad_sum but never of grad_out.
+    // Columns come first: grad_in may be the buffer of grad_sum but never of grad_out.
     parallel_ranges(op.grad_out.dim(-1), column_grain, [&](std::int64_t begin, std::int64_t end) {
       backward_columns<T>(op, begin, end);
     });

@@ -10,7 +10,7 @@
 
 namespace sluice::cpu {
 
-/// Derives the working weight that belongs to a master weight. bf16 rounds half away from zero.
+/// Derives the working weight from a master weight. bf16 rounds half away from zero.
 template <class W, class A>
 inline void store_working(W& to, A master) {
   if constexpr (std::is_same_v<W, BFloat16>)
@@ -19,8 +19,8 @@ inline void store_working(W& to, A master) {
     store(to, static_cast<Accumulator<W>>(master));
 }
 
-/// Where master weights lie: in an array of their own, with the working weights derived from them
-/// (null where the master is what the model computes with), or split over two.
+/// Storage of master weights: an array of their own, with the working weights derived from them
+/// (null if the model computes with the master itself), or split over two arrays.
 template <class A, class W>
 struct WholeMaster {
   using Type = A;

@@ -9,7 +9,7 @@
 
 namespace sluice::cpu {
 
-/// The type in which an element type is computed and summed.
+/// The type in which values of an element type are computed and summed.
 template <class T>
 struct AccumulatorOf {
   using type = float;
@@ -21,8 +21,8 @@ struct AccumulatorOf<double> {
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
 
-/// Rounds a computed value into an element. In loops it takes the place of an assignment from a
-/// converted temporary, which the compiler would not vectorise.
+/// Rounds a computed value into an element. Loops use it instead of an assignment from a converted
+/// temporary, which the compiler would not vectorize.
 template <class T>
 inline void store(T& to, Accumulator<T> value) {
   if constexpr (std::is_same_v<T, BFloat16>)
@@ -31,16 +31,16 @@ inline void store(T& to, Accumulator<T> value) {
     to = static_cast<T>(value);
 }
 
-/// Between these the exp of an fp32 number is a normal one.
+/// exp of an fp32 number between these limits is a normal fp32 number.
 inline constexpr float lowest_exponent = -87.33654f;
 inline constexpr float highest_exponent = 88.72283f;
 
-/// exp for loops that the compiler vectorises: no branches, no calls. fp32 within 1.5 ulp between
-/// the ends of the normal range, past which it keeps the value at that end; NaN for NaN. Reduction
-/// by ln 2 in two parts and a polynomial of degree 6 (minimax coefficients of the Cephes library's
-/// expf).
+/// exp for loops that the compiler vectorizes: no branches, no calls. fp32 is within 1.5 ulp inside
+/// the normal range; beyond either end it keeps the value at that end; NaN gives NaN. Reduction by
+/// ln 2 in two parts and a polynomial of degree 6 (minimax coefficients of expf in the Cephes
+/// library).
 inline float saturating_exp(float x) {
-  // A NaN fails both comparisons, and makes NaN of the polynomial.
+  // A NaN fails both comparisons and makes the polynomial NaN.
   const float raised = x < lowest_exponent ? lowest_exponent : x;
   const float clamped = raised > highest_exponent ? highest_exponent : raised;
   constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -55,8 +55,8 @@ inline float saturating_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // 2^n in two factors, since n = 128 has no fp32 of its own.
-  // The integer n stands in the low bits of `shifted`.
+  // 2^n is a product of two factors, because 2^128 does not fit in fp32. The integer n is in the
+  // low bits of `shifted`.
   const auto exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(magic);
   const std::int32_t half = exponent >> 1;
   const float a = std::bit_cast<float>((half + 127) << 23);
@@ -64,7 +64,7 @@ inline float saturating_exp(float x) {
   return p * a * b;
 }
 
-/// The same, but 0 below the normal range and infinity above it.
+/// Same, but 0 below the normal range and infinity above it.
 inline float fast_exp(float x) {
   const float inside = saturating_exp(x);
   const float above = x > highest_exponent ? INFINITY : inside;
@@ -74,8 +74,8 @@ inline double fast_exp(double x) {
   return std::exp(x);
 }
 
-/// tanh through exp; absolute error below 2e-7 in fp32, which is what GELU needs. Of an exp with
-/// cases at its ends the compiler would divide once for each.
+/// tanh through exp; absolute error below 2e-7 in fp32, which suffices for GELU. If exp had
+/// branches at its ends, the compiler would divide once for each of them.
 inline float fast_tanh(float x) {
   return 1.0f - 2.0f / (saturating_exp(2.0f * x) + 1.0f);
 }

@@ -8,9 +8,9 @@
 
 namespace sluice::cpu {
 
-/// Calls body(i) for i in [0, count), spread over the threads. Iterations must be independent of
-/// each other and of which thread runs them: that keeps results equal for any number of threads.
-/// The body must not throw.
+/// Calls body(i) for i in [0, count), spread over the threads. Iterations must not depend on each
+/// other or on the thread that runs them; results are then equal for any number of threads. The
+/// body must not throw.
 template <class Body>
 void parallel_for(std::int64_t count, Body&& body) {
   if (count <= 1 || threads() == 1) {
@@ -23,7 +23,7 @@ void parallel_for(std::int64_t count, Body&& body) {
   run_on_threads(count, task, const_cast<std::remove_const_t<Bare>*>(std::addressof(body)));
 }
 
-/// Cuts [0, size) into pieces of `grain` and calls body(begin, end) for each.
+/// Divides [0, size) into pieces of `grain` and calls body(begin, end) for each.
 template <class Body>
 void parallel_ranges(std::int64_t size, std::int64_t grain, Body&& body) {
   const std::int64_t pieces = (size + grain - 1) / grain;

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-/// The smallest limit of a control group and those above it; the largest number without one.
+/// The smallest limit of a control group and its parents; the largest number if there is none.
 std::size_t limit_upwards(const std::string& mount, std::string group, const char* file_name) {
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   while (true) {
@@ -25,8 +25,8 @@ std::size_t limit_upwards(const std::string& mount, std::string group, const cha
   }
 }
 
-/// The limit of the process's own control group, version 1 or 2. In a container the group's path
-/// is that of the host and its files are at the mount's root: both are looked at.
+/// The limit of the process's own control group, version 1 or 2. In a container the group's path is
+/// that of the host, but its files are at the mount's root, so both places are read.
 std::size_t cgroup_limit() {
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   std::ifstream groups("/proc/self/cgroup");
@@ -44,7 +44,7 @@ std::size_t cgroup_limit() {
   return limit;
 }
 
-/// The processor's own name for itself.
+/// The processor's model name.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
@@ -63,7 +63,7 @@ class CpuRuntime final : public Runtime {
     void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) return nullptr;
-    // Large pages make the first touch of a gigabyte several times faster. A hint: may fail.
+    // Large pages make the first touch of a gigabyte several times faster. This hint may fail.
     madvise(start, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(start);
   }

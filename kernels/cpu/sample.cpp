@@ -13,12 +13,12 @@
 namespace sluice {
 namespace {
 
-/// A token and its logit as one number: the larger logit is the larger number, and of equals the
-/// first token. So no order of them has ties, and NaN has a place too.
+/// A token and its logit as one number: a larger logit gives a larger number, and among equal
+/// logits the first token does. The order of keys has no ties, and NaN has a place in it too.
 using Key = std::uint64_t;
 
 Key key_of(float logit, std::int64_t token) {
-  const auto bits = std::bit_cast<std::uint32_t>(logit == 0 ? 0.0f : logit);  // one zero
+  const auto bits = std::bit_cast<std::uint32_t>(logit == 0 ? 0.0f : logit);  // -0 becomes 0
   const std::uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<Key>(ordered) << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(token));
 }
@@ -59,7 +59,7 @@ double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-/// Of all tokens; nothing is sorted.
+/// Draws from all tokens; needs no sorting.
 std::int32_t draw_of_all(const Row& row, double point) {
   const std::vector<double> weights = weights_of(row);
   const double total = sum_of(weights);
@@ -68,12 +68,12 @@ std::int32_t draw_of_all(const Row& row, double point) {
     sum += weights[token];
     if (sum > point * total) return static_cast<std::int32_t>(token);
   }
-  // The sum ends at the total, so this is a row without one: a logit was infinite, or none a
-  // number.
+  // The running sum ends at the total, so the total is not a number: a logit was infinite, or none
+  // was a number.
   return static_cast<std::int32_t>(std::ranges::max_element(row.logits) - row.logits.begin());
 }
 
-/// Of those that top_k and top_p leave.
+/// Draws from the tokens that top_k and top_p leave.
 std::int32_t draw_of_candidates(const Row& row, double point, const SampleToken& op) {
   std::vector<Key> keys(row.logits.size());
   for (std::size_t token = 0; token < keys.size(); ++token)
@@ -90,7 +90,7 @@ std::int32_t draw_of_candidates(const Row& row, double point, const SampleToken&
   } else {
     total = sum_of(weights_of(row));
   }
-  // The fewest that reach top_p. No more are sorted than a few times as many.
+  // Takes the fewest that reach top_p, and sorts at most a few times as many.
   std::vector<double> weights;
   double kept = 0;
   while (weights.size() < keys.size() &&

@@ -44,7 +44,7 @@ void launch_cpu(const CrossEntropyOfPartials& op) {
     const A* logits = op.logits.data<A>();
     const A* partials = op.partials.data<A>();
     const std::int64_t ranks = op.partials.dim(0);
-    const std::int64_t stride = rows * partials_of_row;  // from rank to rank
+    const std::int64_t stride = rows * partials_of_row;  // distance between ranks
     T* gradient = op.gradient ? op.gradient.data<T>() : nullptr;
     const std::int64_t gradient_stride = op.gradient ? op.gradient.stride(0) : 0;
     A* losses = op.losses.data<A>();

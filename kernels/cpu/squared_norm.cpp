@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-/// fp32 sums over short stretches, fp64 over the stretches: good to 1e-7 and still SIMD.
+/// Sums pieces in fp32 and the pieces' sums in fp64: accurate to 1e-7 and still vectorized.
 template <class T>
 double sum_of_squares(const T* in, std::int64_t count) {
   using A = cpu::Accumulator<T>;

@@ -16,12 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a thread waits in a loop before it sleeps. To be woken takes about as long, so waiting
-/// costs at most twice what the best choice would (Karlin et al., 1991, "competitive spinning").
+/// Time that a thread spins before it sleeps. Waking up takes about as long, so the cost is at most
+/// twice that of the best choice (Karlin et al., 1991, "competitive spinning").
 constexpr auto spin = std::chrono::microseconds(50);
 
-std::atomic<int> process_threads{0};  ///< 0: nobody has chosen
-thread_local int thread_limit = 0;    ///< 0: none
+std::atomic<int> process_threads{0};  ///< 0: not set
+thread_local int thread_limit = 0;    ///< 0: no limit
 thread_local bool in_task = false;
 
 void relax() {
@@ -32,7 +32,7 @@ void relax() {
 #endif
 }
 
-/// Waits until the word differs from `old`; its new value.
+/// Waits until the word differs from `old`; returns its new value.
 std::uint32_t wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t old) {
   std::uint32_t now = word.load(std::memory_order_acquire);
   for (const auto end = Clock::now() + spin; now == old && Clock::now() < end;) {
@@ -48,7 +48,7 @@ std::uint32_t wait_for_change(const std::atomic<std::uint32_t>& word, std::uint3
   return now;
 }
 
-/// The helpers of one thread. A loop is numbered; `ticket_` holds its number and the next index.
+/// The helpers of one thread. Each loop has a number; `ticket_` holds it and the next index.
 class Pool {
  public:
   Pool() = default;
@@ -83,14 +83,14 @@ class Pool {
           help(number, loop);
         });
       } catch (const std::system_error&) {
-        return;  // no more threads are allowed: the others do the work
+        return;  // no more threads are allowed: the existing ones do the work
       }
     }
   }
 
-  /// Announces a loop. A helper may still be looking at the loop before this one. It reads what the
-  /// loop is before it takes an index of it, so the ticket is closed first: whoever sees any part
-  /// of the new loop finds a ticket that has changed.
+  /// Announces a loop. A helper may still be examining the previous loop. It reads the description
+  /// of a loop before it takes an index, so the ticket is closed first: a helper that sees any part
+  /// of the new loop finds that the ticket has changed.
   void open(std::uint32_t count, Task task, void* context, int helpers) {
     ++loop_;
     ticket_.store(ticket(loop_, closed), std::memory_order_relaxed);
@@ -114,7 +114,7 @@ class Pool {
     }
   }
 
-  /// Takes indices of this loop until there are no more.
+  /// Takes indices of this loop until none are left.
   void take_part(std::uint32_t loop) noexcept {
     std::uint32_t mine = 0, count = 0;
     std::uint64_t seen = ticket_.load(std::memory_order_acquire);
@@ -143,8 +143,8 @@ class Pool {
 
   std::uint32_t loop_ = 0;
   std::vector<std::thread> helpers_;
-  // What everybody writes, what is written once a loop, and what the caller waits for: on lines of
-  // their own.
+  // Three cache lines: data that every thread writes, data written once per loop, and data that the
+  // caller waits for.
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<std::uint32_t> announced_{0};
   std::atomic<std::uint32_t> count_{0};

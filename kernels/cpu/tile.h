@@ -5,8 +5,8 @@
 
 namespace sluice::cpu {
 
-/// Bytes of the widest SIMD register that the build's target has. A wider vector type would compile
-/// too, but GCC moves its halves through the stack.
+/// Bytes of the widest SIMD register of the build's target. A wider vector type would compile too,
+/// but GCC moves its halves through the stack.
 #if defined(__AVX512F__)
 constexpr int simd_bytes = 64;
 #elif defined(__AVX__)
@@ -15,34 +15,34 @@ constexpr int simd_bytes = 32;
 constexpr int simd_bytes = 16;
 #endif
 
-/// One SIMD register of A.
+/// One SIMD register of elements of type A.
 template <class A>
 struct Simd {
   static constexpr int width = simd_bytes / static_cast<int>(sizeof(A));
   typedef A type __attribute__((vector_size(simd_bytes), aligned(alignof(A)), may_alias));
 };
 
-/// How `tile_multiply` reads its left operand: element (i, k) is at i * row + k * column, so a
+/// Strides of the left operand of `tile_multiply`: element (i, k) is at i * row + k * column, so a
 /// transposed operand costs nothing.
 struct TileStrides {
   std::int64_t row;
   std::int64_t column;
 };
 
-/// Which elements of a product of causal attention's diagonal tile matter: there row i of the
-/// scores knows only the columns up to i.
+/// Selects the relevant elements of a product in causal attention's diagonal tile, where row i of
+/// the scores has only the columns up to i.
 enum class Triangle {
-  none,           ///< all
-  lower_product,  ///< of the product those with column <= row; others may be left as they are
-  lower_left,     ///< of the left operand those with k <= row; the others are 0
-  upper_left,     ///< of the left operand those with k >= row; the others are 0
+  none,           ///< all elements
+  lower_product,  ///< of the product only column <= row; the others may stay as they are
+  lower_left,     ///< of the left operand only k <= row; the others are 0
+  upper_left,     ///< of the left operand only k >= row; the others are 0
 };
 
-/// Rows whose sums are held in registers together. With two registers a row, eight sums hide the
-/// latency of a multiply-add and fit where there are sixteen registers; AVX-512 has thirty-two.
+/// Rows whose sums are held in registers together. With two registers per row, eight sums are meant
+/// to hide the latency of a multiply-add and fit in sixteen registers; AVX-512 has thirty-two.
 constexpr std::int64_t strip_rows = simd_bytes == 64 ? 8 : 4;
 
-/// A strip of rows by `registers` SIMD registers of the product, summed over k in [begin, end).
+/// Computes a strip of rows by `registers` SIMD registers of the product, summed over [begin, end).
 template <int registers, class A>
 void tile_multiply_strip(A* c, std::int64_t ldc, const A* a, TileStrides strides, const A* b,
                          std::int64_t ldb, std::int64_t begin, std::int64_t end) {
@@ -65,8 +65,8 @@ void tile_multiply_strip(A* c, std::int64_t ldc, const A* a, TileStrides strides
       *reinterpret_cast<Vector*>(c + i * ldc + j * width) = sum[i][j];
 }
 
-/// c += a b for the small tiles of attention, all in cache. c: [rows, columns], b: [depth,
-/// columns], row-major; rows a multiple of `strip_rows`, columns of Simd<A>::width.
+/// c += a b for the small tiles of attention, meant to be all in cache. c: [rows, columns], b:
+/// [depth, columns], row-major; rows a multiple of `strip_rows`, columns of Simd<A>::width.
 template <class A>
 void tile_multiply(A* c, std::int64_t ldc, const A* a, TileStrides strides, const A* b,
                    std::int64_t ldb, std::int64_t rows, std::int64_t columns, std::int64_t depth,

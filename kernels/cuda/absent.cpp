@@ -1,4 +1,4 @@
-// The GPU side of a build without CUDA: nothing but the refusal.
+// The GPU side of a build without CUDA: every function throws an Error.
 
 #include "kernels/adafactor.h"
 #include "kernels/adamw.h"

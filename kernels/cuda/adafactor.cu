@@ -16,7 +16,7 @@ using namespace cuda;
 constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
 constexpr int tile = static_cast<int>(AdafactorBlocks::tile);
-constexpr int share = tile / warp_size;  ///< of a lane, of a tile's row
+constexpr int share = tile / warp_size;  ///< columns per lane in a tile's row
 static_assert(threads == AdafactorBlocks::moments_sum);
 
 struct Shared {
@@ -27,16 +27,16 @@ struct SquaresShared {
   double partial[warps];
 };
 
-/// Where the scale is not finite, the whole update is skipped.
+/// True if the scale is not finite; the whole update is then skipped.
 __device__ __forceinline__ bool skips(float scale) {
   return !(scale - scale == 0);
 }
 
-/// A lane's `share` of the columns of a tile: neighbours where they can be accessed together, else
-/// every 32nd. Those past the end of a row read as zero and are not written.
+/// A lane's `share` of the columns of a tile: neighbours if they can be accessed together, else
+/// every 32nd column. Columns beyond the end of a row are read as zero and not written.
 template <bool packed>
 struct Lane {
-  std::int64_t start;  ///< of the tile
+  std::int64_t start;  ///< first column of the tile
   std::int64_t columns;
   int lane;
 
@@ -46,7 +46,7 @@ struct Lane {
   __device__ __forceinline__ std::int64_t column(int i) const { return start + place(i); }
   __device__ __forceinline__ bool has(int i) const { return column(i) < columns; }
 
-  /// `row` is the row's start.
+  /// `row` points to the start of the row.
   template <class T>
   __device__ __forceinline__ void read(T (&to)[share], const T* row) const {
     if constexpr (packed) {
@@ -77,13 +77,13 @@ struct Lane {
   }
 };
 
-/// What an update reads and writes.
+/// Arrays that an update reads and writes.
 template <class W, class G>
 struct Matrix {
   AdafactorBlocks blocks;
   float* master;
-  W* working;               ///< null where the master is what the model computes with
-  std::int16_t* remainder;  ///< not null: master is, and working is its other half
+  W* working;               ///< null if the model computes with the master itself
+  std::int16_t* remainder;  ///< if not null, master is null; working is its other half
   const G* grad;
   const float* row_moment;  ///< null: a vector
   const float* column_moment;
@@ -92,7 +92,7 @@ struct Matrix {
 
   __device__ __forceinline__ float scale() const { return scale_at != nullptr ? *scale_at : 1.0f; }
 
-  /// Calls body(row, its first element) for the rows of this warp.
+  /// Calls body(row, index of its first element) for the rows of this warp.
   template <class Body>
   __device__ __forceinline__ void each_row(Body&& body) const {
     const std::int64_t split = blocks.rows_per_split(), first = blockIdx.y * split;
@@ -157,8 +157,8 @@ __device__ __forceinline__ std::int64_t block_index() {
   return static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
 }
 
-/// Sums of the squares of gradients, along rows and down columns, and of weights. fp32 within a
-/// thread's rows and a warp's row, fp64 between them.
+/// Sums the squares of gradients, along rows and down columns, and of weights. It sums in fp32
+/// within a thread's rows and a warp's row, and in fp64 across them.
 template <class W, class G, bool packed>
 __global__ void __launch_bounds__(threads) add_squares(Matrix<W, G> matrix, bool of_weights) {
   auto& shared = shared_memory<SquaresShared>();
@@ -195,20 +195,20 @@ __global__ void __launch_bounds__(threads) add_squares(Matrix<W, G> matrix, bool
   if (of_weights && threadIdx.x == 0) matrix.scratch[blocks.weight_squares() + block_index()] = sum;
   const std::int64_t column = lane.start + threadIdx.x;
   if (threadIdx.x >= tile || column >= blocks.columns) return;
-  double total = 0;  // block_sum was a barrier
+  double total = 0;  // block_sum included a barrier
 #pragma unroll
   for (int warp = 0; warp < warps; ++warp)
     total += static_cast<double>(shared.column[warp][threadIdx.x]);
   matrix.scratch[blocks.column_squares() + blockIdx.y * blocks.columns + column] = total;
 }
 
-/// The moments of rows, or of columns, and their means of squares.
+/// The moments of rows or of columns, and the means of squares that they move towards.
 struct Side {
   float* moments;
   const double* sums;  ///< [parts, count]
-  double* totals;      ///< of the moments of a block of threads; null: not wanted
+  double* totals;      ///< sum of moments per thread block; null: not needed
   std::int64_t parts, count;
-  double length;  ///< squares in a sum over all parts
+  double length;  ///< number of squares in the sum over all parts
 };
 
 __global__ void __launch_bounds__(threads)
@@ -233,17 +233,17 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0 && side.totals != nullptr) side.totals[blockIdx.x] = total;
 }
 
-/// Sum of scratch numbers, the same bits in every block that asks.
+/// Sum of numbers in scratch memory, with the same bits in every block.
 __device__ __forceinline__ double sum_of(const double* numbers, std::int64_t count) {
   double mine = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += threads)
     mine += numbers[i];
   const double sum = block_sum<warps>(mine, shared_memory<Shared>().partial);
-  __syncthreads();  // before the shared memory is used again
+  __syncthreads();  // before the shared memory is reused
   return sum;
 }
 
-/// What gradients are divided by to become updates: row_root * column_root.
+/// Divisors that turn gradients into updates: row_root * column_root.
 template <class W, class G, bool packed>
 struct Roots {
   float mean = 1;
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(threads) add_update_squares(Matrix<W, G> matri
   if (threadIdx.x == 0) matrix.scratch[matrix.blocks.update_squares() + block_index()] = sum;
 }
 
-/// What updates are multiplied by: the rate, the weights' size, and what clips them.
+/// Computes the factor of all updates: learning rate, weights' size, and clipping.
 __global__ void __launch_bounds__(threads)
     find_factor(double* scratch, AdafactorBlocks blocks, const float* scale_at, double rate,
                 double epsilon2, double clip, bool scale_by_weights) {
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(threads) apply(Matrix<W, G> matrix, float keep
     matrix.read_master(w, lane, at);
     matrix.read_gradient(g, lane, at);
     const float root = roots.row(matrix, row);
-    // Fused in so many words: the bits must be the same wherever the compiler puts this.
+    // Explicitly fused, so that the bits are the same wherever the compiler moves this.
 #pragma unroll
     for (int i = 0; i < share; ++i)
       w[i] = fmaf(w[i], keep, -(factor * g[i]) / (root * roots.column[i]));

@@ -20,7 +20,7 @@ using namespace cuda;
 constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
 
-/// Random bits matter to bf16 only, of which the lower half is used.
+/// Only bf16 needs random bits, and uses the lower half of them.
 template <class T, int N>
 __device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
                                              const std::uint32_t (&random)[N]) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
   }
 }
 
-/// N parameters a thread; each array is read once and written once. `element` is where the first
-/// one lies in the parameter space.
+/// Updates N parameters per thread; reads and writes each array once. `element` is the position of
+/// the first parameter in the parameter space.
 template <class W, class M, class V, int N>
 __global__ void __launch_bounds__(threads)
     update(AdamWArrays<W> arrays, M* first_moment, V* second_moment, std::int64_t count,
@@ -79,14 +79,14 @@ struct CodedMoments {
   float* second_scale;
 };
 
-/// How blocks lie in the arrays.
+/// Layout of blocks in the arrays.
 struct Rows {
   std::int64_t length;
   unsigned row_blocks, blocks;
 };
 
 struct Shared {
-  float first_values[256], second_values[256];  ///< what codes stand for
+  float first_values[256], second_values[256];  ///< values of the codes
 };
 
 __device__ __forceinline__ std::uint32_t magnitude_bits(float value) {
@@ -96,8 +96,8 @@ __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b
   return a > b ? a : b;
 }
 
-/// The float whose magnitude's bits are the largest in the warp. The order of bits is that of the
-/// values, with the infinite and NaN above all others.
+/// Returns the float whose magnitude's bits are the largest in the warp. Bits are ordered as the
+/// values are, with infinities and NaN above all others.
 __device__ __forceinline__ float warp_top(std::uint32_t bits) {
 #pragma unroll
   for (int mask = warp_size / 2; mask > 0; mask /= 2)
@@ -105,13 +105,13 @@ __device__ __forceinline__ float warp_top(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
 }
 
-/// What a block's values are multiplied by to lie within 1; 0 where its scale is 0, where it is so
-/// small that its inverse would overflow, and where it is not finite.
+/// Factor that scales a block's values to at most 1. 0 if the block's scale is 0, so small that its
+/// inverse would overflow, or not finite.
 __device__ __forceinline__ float inverse_of(float scale) {
   return scale >= FLT_MIN ? 1.0f / scale : 0.0f;
 }
 
-/// A warp a block of 256 elements, in groups of N neighbours a lane. The new moments wait in
+/// One warp per block of 256 elements, in groups of N neighbours per lane. The new moments stay in
 /// registers until their scale is known.
 template <class W, int N>
 __global__ void __launch_bounds__(threads)
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(threads)
        block += step) {
     const std::int64_t in_row = static_cast<std::int64_t>(block % rows.row_blocks) * AdamW::block;
     const std::int64_t start = block / rows.row_blocks * rows.length + in_row;
-    const std::int64_t rest = rows.length - in_row;  // a lane's elements are all of it or none
+    const std::int64_t rest = rows.length - in_row;  // a lane has all of its elements or none
     const float old_first = moments.first_scale[block], old_second = moments.second_scale[block];
     float m[groups][N], roots[groups][N];
     std::uint32_t first_top = 0, second_top = 0;
@@ -206,7 +206,7 @@ void launch_coded(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) 
                              op.second_scale.data<float>()};
   const Rows rows{op.row_length, pieces(op.row_length, AdamW::block),
                   static_cast<unsigned>(op.first_scale.size())};
-  // As many as run at a time: each fills its tables once.
+  // Launches as many blocks as can be resident, so that each fills its tables once.
   constexpr unsigned resident = 2048 / threads;
   const unsigned most = static_cast<unsigned>(queue_of(stream).multiprocessors) * resident;
   const bool packed = op.row_length % 4 == 0 && in_fours(op);

@@ -12,7 +12,7 @@
 
 namespace sluice::cuda {
 
-/// The numbers of one AdamW update.
+/// Coefficients of one AdamW update.
 struct AdamWCoefficients {
   float beta1, beta2, epsilon, keep, rate, root_correction;
 
@@ -25,14 +25,14 @@ struct AdamWCoefficients {
         root_correction(static_cast<float>(1 / std::sqrt(op.correction2))) {}
 };
 
-/// What an update reads and writes apart from the moments.
+/// Arrays that an update reads and writes, except the moments.
 template <class W>
 struct AdamWArrays {
-  float* master;            ///< null where it is split
-  W* working;               ///< null where the master is what the model computes with
-  std::int16_t* remainder;  ///< null where the master is whole
+  float* master;            ///< null if the master is split
+  W* working;               ///< null if the model computes with the master itself
+  std::int16_t* remainder;  ///< null if the master is whole
   const float* grad;
-  const BFloat16* narrow_grad;  ///< in place of grad
+  const BFloat16* narrow_grad;  ///< used instead of grad if not null
   const float* scale;
 
   explicit AdamWArrays(const AdamW& op)
@@ -85,7 +85,7 @@ struct AdamWArrays {
 
   template <int N>
   __device__ __forceinline__ void load_grad(float (&g)[N], std::int64_t first) const {
-    // The same for all threads: cheaper than twice as many kernels.
+    // All threads take the same branch: cheaper than twice as many kernels (not measured).
     if (narrow_grad != nullptr)
       load_floats(g, narrow_grad + first);
     else
@@ -93,7 +93,7 @@ struct AdamWArrays {
   }
 };
 
-/// Whether the arrays can be accessed four elements at a time.
+/// True if the arrays can be accessed four elements at a time.
 inline bool in_fours(const AdamW& op) {
   for (const View& view :
        {op.master, op.working, op.remainder, op.grad, op.first_moment, op.second_moment})

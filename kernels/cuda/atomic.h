@@ -9,8 +9,8 @@
 
 namespace sluice::cuda {
 
-/// Adds to an integer in global memory and returns what it was. There is none for floats: their
-/// sums would depend on the order.
+/// Adds to an integer in global memory and returns the previous value. There is no version for
+/// floats, because their sums would depend on the order.
 __device__ __forceinline__ std::int32_t add_atomic(std::int32_t* to, std::int32_t value) {
 #ifdef __CUDACC__
   return atomicAdd(to, value);

@@ -10,11 +10,11 @@ namespace {
 
 using namespace cuda;
 
-/// Keys that are taken at a time.
+/// Keys per tile.
 template <int D, Staging staging>
 constexpr int key_tile_of = (staging == Staging::registers) && D > 64 ? 32 : 64;
 
-/// 16-row groups a warp computes: two share what is loaded of K and V, where registers allow it.
+/// 16-row groups per warp: two share the loaded K and V if there are enough registers.
 template <int D, Staging staging>
 constexpr int groups_of = D <= 64 && staging == Staging::async ? 2 : 1;
 template <int D, Staging staging>
@@ -32,7 +32,7 @@ struct Arguments {
   bool packed;
   float scale_log2;  ///< 1/sqrt(width) * log2(e): powers of two are cheaper
   DropoutMask mask;
-  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
+  std::int64_t first_mask_row;  ///< first query of first_head in the mask
 };
 
 template <class T, int D, Staging staging>
@@ -44,9 +44,9 @@ struct Shared {
   alignas(128) T value[stages][key_tile * D];
 };
 
-/// Scores of one key tile become probabilities relative to a running maximum (Dao,
-/// "FlashAttention-2", 2023, algorithm 1); the sums so far shrink when it rises. A thread has two
-/// rows of each group; a row lies over four lanes.
+/// Turns scores of one key tile into probabilities relative to a running maximum (Dao,
+/// "FlashAttention-2", 2023, algorithm 1), and scales the sums so far when the maximum rises. A
+/// thread has two rows of each group; a row is spread over four lanes.
 template <int D, Staging staging>
 struct Softmax {
   static constexpr int groups = groups_of<D, staging>;
@@ -97,8 +97,8 @@ struct Softmax {
   }
 };
 
-/// Block (query tile, head, sequence): queries stay in registers, keys and values come by in tiles
-/// up to the diagonal.
+/// Block (query tile, head, sequence). The queries stay in registers; the block loops over tiles of
+/// keys and values up to the diagonal.
 template <class T, int D, Staging staging>
 __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int warp = static_cast<int>(threadIdx.x) / warp_size;
-    // Long rows first: the last tile sees the most keys.
+    // Long rows run first: the last tile attends to the most keys.
     const std::int64_t first =
         static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * query_tile<D, staging>;
     const std::int64_t sample = blockIdx.z;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
               visit(scores[m][j][i], first + warp_row + 16 * m + lane / 4 + i / 2 * 8,
                     first_key + 8 * j + lane % 4 * 2 + i % 2);
       };
-      // Only tiles on the diagonal hold keys that some of the queries must not see.
+      // Only tiles on the diagonal have keys that some of the queries must not see.
       if (first_key + key_tile > first)
         each_score([](float& score, std::int64_t row, std::int64_t key) {
           if (key > row) score = -INFINITY;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
         }
       }
       add_weighted<T, key_tile, D>(out, scores, shared.value[stage]);
-      __syncthreads();  // the stage may be filled again
+      __syncthreads();  // the stage may be refilled
       if (staging == Staging::registers && more) arrive(0);
     }
 

@@ -10,7 +10,7 @@ using namespace cuda;
 
 constexpr int own_tile = attention_warps * 16;
 
-/// Rows that come by at a time: fewer where accumulators, or tiles on their way, take registers.
+/// Rows per moving tile: fewer if accumulators or staged tiles need the registers.
 template <int D, Staging staging>
 constexpr int moving_tile = staging == Staging::async ? (D <= 64 ? 64 : 32)
                                                       : (D <= 32   ? 64
@@ -31,7 +31,7 @@ struct Arguments {
   bool packed;
   float scale;
   DropoutMask mask;
-  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
+  std::int64_t first_mask_row;  ///< first query of first_head in the mask
 };
 
 template <class T, int D, Staging staging>
@@ -42,7 +42,7 @@ struct Shared {
   alignas(
       16) float log_sum_exp[stages][moving_tile<D, staging>];  ///< of moving queries, times log2(e)
   alignas(16) float delta[stages][moving_tile<D, staging>];
-  std::int64_t mask_row;  ///< of the head's first query: registers are short in the loop
+  std::int64_t mask_row;  ///< of the head's first query; saves registers in the loop
 };
 
 template <class T, int D, Staging staging, Owner owner>
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_size * 16;
-    // Long rows first: the last queries see the most keys, the first keys the most queries.
+    // Long rows run first: the last queries have the most keys, the first keys the most queries.
     const std::int64_t first =
         static_cast<std::int64_t>(own_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * own_tile;
     const std::int64_t sample = blockIdx.z;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const float* log_sum_exp = a.log_sum_exp + sample * a.heads * a.length + head_row;
     const float* delta = a.delta + sample * a.heads * a.length + head_row;
 
-    // Scores are own[0] times moving[0], gradients of the probabilities own[1] times moving[1].
+    // Scores are own[0] times moving[0]; gradients of probabilities are own[1] times moving[1].
     TileCopy<T, own_tile, D, staging> own_copy;
     own_copy.start(shared.own[0], own_keys ? keys : queries, first);
     own_copy.finish(shared.own[0]);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       if constexpr (staging == Staging::async) cp_async_commit();
       if (own_keys && static_cast<int>(threadIdx.x) < moving_rows) {
         const std::int64_t row = from + threadIdx.x;
-        // Queries past the end have probability 0.
+        // Queries beyond the end have probability 0.
         held_statistics[0] = row < a.length ? log_sum_exp[row] * log2_e : INFINITY;
         held_statistics[1] = row < a.length ? delta[row] : 0.0f;
       }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       }
     };
 
-    // Of the rows that come by, those on the visible side of the diagonal.
+    // Loops only over rows on the visible side of the diagonal.
     const std::int64_t end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
     const std::int64_t start = own_keys ? first / moving_rows * moving_rows : 0;
     const auto tiles = static_cast<int>((end - start + moving_rows - 1) / moving_rows);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       if constexpr (own_keys)
         add_weighted<T, moving_rows, D>(grad_value, p, shared.moving[stage][1]);
       add_weighted<T, moving_rows, D>(grad_first, grad_p, shared.moving[stage][0]);
-      __syncthreads();  // the stage may be filled again
+      __syncthreads();  // the stage may be refilled
       if (more && staging == Staging::registers) arrive(0);
       if (more && staging == Staging::async) arrive((tile + 1) % Memory::stages);
     }
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
 
 constexpr int delta_warps = 4;
 
-/// delta[b, h, t] = sum over d of grad_out * out: a warp a row.
+/// delta[b, h, t] = sum over d of grad_out * out, one warp per row.
 template <class T>
 __global__ void __launch_bounds__(delta_warps* warp_size)
     row_products(float* delta, const T* grad_out, const T* out, std::int64_t tasks,
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(delta_warps* warp_size)
   const std::int64_t task =
       static_cast<std::int64_t>(blockIdx.x) * delta_warps + threadIdx.x / warp_size;
   if (task >= tasks) return;
-  // Rows lie [sample, position, head] in memory.
+  // The memory layout of rows is [sample, position, head].
   const std::int64_t head = task % heads;
   const std::int64_t position = task / heads % length;
   const std::int64_t sample = task / heads / length;

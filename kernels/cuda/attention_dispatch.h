@@ -8,18 +8,18 @@
 
 namespace sluice::cuda {
 
-/// Widest head of the tensor-core kernels; wider ones, and fp32, go to the plain kernels.
+/// Widest head of the tensor-core kernels; wider heads, and fp32, use the plain kernels.
 constexpr int max_tile_width = 128;
 
 /// The backward pass recomputes the probabilities from log_sum_exp (Dao, 2023, algorithm 2). Each
-/// block owns some rows and lets the rows they meet come by in tiles: blocks that own queries make
-/// dQ, blocks that own keys make dK and dV. Every gradient has one writer and sums in a fixed
-/// order, so that no atomics are needed and the bits are the same in every run, for seven products
-/// where five would do.
+/// block owns some rows and loops over tiles of the rows that they interact with: blocks that own
+/// queries compute dQ, blocks that own keys compute dK and dV. Every gradient has one writer and is
+/// summed in a fixed order, so no atomics are needed and every run gives the same bits. The price
+/// is seven matrix products instead of five.
 enum class Owner { queries, keys };
 
 /// Calls `body.operator()<T, D, staging>()` with the element type, the compiled head width and the
-/// way to stage tiles that suit the data and the GPU.
+/// staging method that suit the data and the GPU.
 template <class Body>
 void dispatch_tiles(DType dtype, int width, int capability, Body&& body) {
   const auto with_type = [&]<class T, Staging staging>() {
@@ -39,8 +39,8 @@ void dispatch_tiles(DType dtype, int width, int capability, Body&& body) {
   with_type.template operator()<Half, Staging::async>();
 }
 
-/// Head `head` of sequence `sample` in part `part` (0 q, 1 k, 2 v) of qkv rows, or of rows of
-/// another tensor of `channels` columns, where stride is theirs.
+/// Rows of head `head` of sequence `sample` in part `part` (0 q, 1 k, 2 v) of qkv, or in another
+/// tensor of `channels` columns; `stride` is the row stride of that tensor.
 template <class T>
 __device__ __forceinline__ HeadRows<T> head_rows(const T* start, std::int64_t sample,
                                                  std::int64_t length, std::int64_t stride,
@@ -48,12 +48,12 @@ __device__ __forceinline__ HeadRows<T> head_rows(const T* start, std::int64_t sa
   return {start + sample * length * stride + column, stride, length, width, packed};
 }
 
-/// Whether the rows of all heads can be moved 16 bytes at a time.
+/// True if the rows of all heads can be moved 16 bytes at a time.
 inline bool packed_heads(int width, std::initializer_list<View> views) {
   return width % chunk == 0 && aligned(16, views);
 }
 
-// Attention of any width up to 256 and any dtype in fp32 arithmetic, without tensor cores.
+// Attention for any width up to 256 and any dtype, in fp32 arithmetic without tensor cores.
 void attention_plain(const AttentionForward& op, Stream stream);
 void attention_plain(const AttentionBackward& op, float* delta, Stream stream);
 

@@ -9,18 +9,18 @@
 
 namespace sluice::cuda {
 
-/// Which scores of a warp's 16 rows and `columns` columns are kept, as accumulators have them: rows
-/// are queries and columns keys, or the other way round with `rows_are_keys`. One call of philox
-/// decides on four neighbouring keys, which two or four lanes hold between them: each computes a
-/// part and tells the others. The loop is not unrolled: the numbers would take too many registers.
+/// The scores that dropout keeps of a warp's 16 rows and `columns` columns, in accumulator layout:
+/// rows are queries and columns keys, or the reverse with `rows_are_keys`. One philox call decides
+/// for four neighbouring keys, which two or four lanes hold: each lane computes a part and shares
+/// it. The loop is not unrolled, because the random numbers would take too many registers.
 template <int columns, bool rows_are_keys>
 struct KeptScores {
   static_assert(columns % 8 == 0 && columns <= 64);
   static constexpr int sharers = rows_are_keys ? 4 : 2;
-  std::uint32_t words[sharers] = {};  ///< four bits for every 8 columns
+  std::uint32_t words[sharers] = {};  ///< four bits per 8 columns
   int shift = 0;
 
-  /// `row` and `column` are the first ones; `query_base` is added to queries, for the head.
+  /// `row` and `column`: the first of each; `query_base`: offset of the head's queries in the mask.
   __device__ __forceinline__ void decide(const DropoutMask& mask, std::int64_t sample,
                                          std::int64_t query_base, std::int64_t row,
                                          std::int64_t column) {
@@ -28,7 +28,7 @@ struct KeptScores {
     const int group = lane / 4;
     const int pair_of = lane % 4;
     const std::uint32_t threshold = mask.threshold();
-    // What this lane computes: half the rows of its pair, or one column of two and half the rows.
+    // The share of this lane: half the rows of its pair, or one of two columns and half the rows.
     const int part = rows_are_keys ? group % 4 : pair_of % 2;
     const int half = rows_are_keys ? part / 2 : part;
     const std::int64_t my_row = row + group + 8 * half;
@@ -59,7 +59,7 @@ struct KeptScores {
     }
   }
 
-  /// Of accumulator i of 8-column group j.
+  /// True if accumulator i of 8-column group j is kept.
   __device__ __forceinline__ bool operator()(int j, int i) const {
     const std::uint32_t word = words[rows_are_keys ? i / 2 * 2 + i % 2 : i / 2];
     return (word >> (4 * j + (rows_are_keys ? 0 : i % 2) + shift) & 1u) != 0;

@@ -7,10 +7,10 @@ namespace {
 
 using namespace cuda;
 
-/// A row of a head is held by `lanes` neighbouring threads, 32 elements each in groups of four.
+/// A row of a head is held by `lanes` neighbouring threads: 32 elements each, in groups of four.
 constexpr int held = 32;
 constexpr int threads = 128;
-/// Rows that come by at a time.
+/// Rows per moving tile.
 constexpr int tile_rows = 32;
 constexpr int max_width = 256;
 
@@ -28,7 +28,7 @@ struct Arguments {
   int width;
   float scale;
   DropoutMask mask;
-  std::int64_t first_mask_row;  ///< of first_head: its first query, in the mask
+  std::int64_t first_mask_row;  ///< first query of first_head in the mask
 };
 
 template <int lanes>
@@ -36,7 +36,7 @@ struct Shared {
   float rows[2][tile_rows][held * lanes];
 };
 
-/// Where element i of this thread lies in its row.
+/// Column of element i of this thread in its row.
 template <int lanes>
 __device__ __forceinline__ int column_of(int i) {
   const int part = static_cast<int>(threadIdx.x) % lanes;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_held(T* to, int width, const float (&from)
   }
 }
 
-/// The next rows of two operands, zero-padded, for the whole block.
+/// Loads the next rows of two operands, zero-padded, with the whole block.
 template <int lanes, class T>
 __device__ __forceinline__ void load_tiles(Shared<lanes>& shared, const HeadRows<T>& first,
                                            const HeadRows<T>& second, std::int64_t from) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_tiles(Shared<lanes>& shared, const HeadRows
   }
 }
 
-/// The product of two rows; every lane of the row gets it.
+/// Dot product of two rows; every lane of the row gets it.
 template <int lanes>
 __device__ __forceinline__ float dot(const float (&mine)[held], const float* row) {
   float sum = 0;
@@ -112,13 +112,13 @@ __device__ __forceinline__ float keep_factor(const DropoutMask& mask, std::int64
   return words[static_cast<std::size_t>(key % 4)] >= mask.threshold() ? mask.scale() : 0.0f;
 }
 
-/// What a thread knows of its place: block (row tile, head, sequence).
+/// Position of a thread's work: block (row tile, head, sequence).
 template <class T, int lanes>
-struct Place {
+struct ThreadPosition {
   static constexpr int rows = threads / lanes;
   std::int64_t first, row, sample, column, head_row;
 
-  __device__ explicit Place(const Arguments<T>& a)
+  __device__ explicit ThreadPosition(const Arguments<T>& a)
       : first(static_cast<std::int64_t>(blockIdx.x) * rows),
         row(first + threadIdx.x / lanes),
         sample(blockIdx.z),
@@ -137,7 +137,7 @@ struct Place {
 template <class T, int lanes>
 __global__ void __launch_bounds__(threads) forward(Arguments<T> a) {
   auto& shared = shared_memory<Shared<lanes>>();
-  const Place<T, lanes> place(a);
+  const ThreadPosition<T, lanes> place(a);
   float query[held], out[held] = {};
   load_held<lanes>(query, place.part(a, 0), place.row, a.scale * log2_e);
   float top = -INFINITY, sum = 0;
@@ -175,12 +175,12 @@ template <class T, int lanes, Owner owner>
 __global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
   constexpr bool own_keys = owner == Owner::keys;
   auto& shared = shared_memory<Shared<lanes>>();
-  const Place<T, lanes> place(a);
+  const ThreadPosition<T, lanes> place(a);
   const HeadRows<T> grads =
       head_rows(a.grad_out, place.sample, a.length, a.channels, place.column, a.width, false);
   const std::int64_t statistics = place.sample * a.heads * a.length + place.head_row;
-  // Scores are own_score times the first tile, gradients of probabilities own_grad times the
-  // second.
+  // Scores are own_score times the first tile; gradients of probabilities are own_grad times the
+  // second tile.
   float own_score[held], own_grad[held], grad_first[held] = {}, grad_value[held] = {};
   load_held<lanes>(own_score, place.part(a, own_keys ? 1 : 0), place.row, 1.0f);
   load_held<lanes>(own_grad, own_keys ? place.part(a, 2) : grads, place.row, 1.0f);
@@ -233,7 +233,7 @@ dim3 grid_of(const View& qkv, int heads) {
           static_cast<unsigned>(qkv.dim(0))};
 }
 
-/// What the forward and the backward pass both need.
+/// Arguments that the forward and the backward pass share.
 template <class T, class Op>
 Arguments<T> common_arguments(const Op& op) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);

@@ -8,18 +8,18 @@
 
 namespace sluice::cuda {
 
-// The products of attention on tensor cores, from tiles in shared memory, and the way of their
-// results back to global memory. Every lane of the warp takes part in each.
+// Tensor-core products of attention from tiles in shared memory, and the stores of their results to
+// global memory. Every lane of the warp must take part in each.
 
-/// Rows [first, first + 16) and columns [16 k, 16 k + 16) of a tile, as the left operand of mma.
+/// Loads rows [first, first + 16), columns [16 k, 16 k + 16) of a tile as left operand of mma.
 template <class T, int D>
 __device__ __forceinline__ void load_left(std::uint32_t (&a)[4], T* tile, int first, int k) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   ldmatrix_x4<false>(a, chunk_at<T, D>(tile, first + lane % 16, 2 * k + lane / 16));
 }
 
-/// sums[m][j] (16 x 8 each) = left rows times the transpose of the tile: the products of rows with
-/// rows. left(m, k, a) gives the left operand of 16-row group m at columns 16 k.
+/// sums[m][j] (16 x 8 each) = left rows times the transpose of the tile (products of rows with
+/// rows). left(m, k, a) gives the left operand of 16-row group m at columns 16 k.
 template <class T, int rows, int D, int groups, class Left>
 __device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4], T* tile,
                                               Left&& left) {
@@ -51,8 +51,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4]
   }
 }
 
-/// sums += weights times the tile: weights are 16 x rows accumulators, rounded to T. An accumulator
-/// pair has the layout of a left operand, so they never leave their registers.
+/// sums += weights times the tile. The weights are 16 x rows accumulators, rounded to T. A pair of
+/// accumulators has the layout of a left operand, so the weights never leave their registers.
 template <class T, int rows, int D, int groups>
 __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
                                              const float (&weights)[groups][rows / 8][4], T* tile) {
@@ -79,9 +79,9 @@ __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
   }
 }
 
-/// Writes a warp's 16 rows of results through its own rows of a tile in shared memory, which turns
-/// the accumulators' layout into whole chunks. Row i of the warp goes to `to + i * stride`. Behind
-/// a barrier, after which nobody reads what the tile held.
+/// Writes a warp's 16 rows of results to global memory, row i to `to + i * stride`, through the
+/// warp's own rows of a tile in shared memory, which turns the accumulator layout into whole
+/// chunks. A barrier must precede the call, and nobody may read the tile's old contents after it.
 template <class T, int D>
 __device__ __forceinline__ void store_rows(T* to, std::int64_t stride, int count, int width,
                                            bool packed, const float (&sums)[D / 8][4], T* tile,

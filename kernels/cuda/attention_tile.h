@@ -9,21 +9,21 @@
 
 namespace sluice::cuda {
 
-// Tiles of 16-bit rows of a head in shared memory, as the forward and the backward attention
-// kernels use them. Blocks are four warps of 16 rows each (or twice 16); D is the head's width
-// rounded up to what the kernels are compiled for.
+// Tiles of 16-bit rows of a head in shared memory, as the forward and backward attention kernels
+// use them. Blocks are four warps of 16 rows each (or twice 16). D is the head's width rounded up
+// to a width for which the kernels are compiled.
 
 constexpr int attention_warps = 4;
 constexpr int attention_threads = attention_warps * warp_size;
-/// Elements of 16 bytes, the unit in which tiles are moved.
+/// Number of elements in 16 bytes, the unit in which tiles are moved.
 constexpr int chunk = 8;
 
-/// How tiles come from global memory: by cp.async (compute capability 8.0 and later), or through
-/// registers, loaded before a tile is computed on and stored after.
+/// Staging of tiles from global memory: by cp.async (compute capability 8.0 and later), or through
+/// registers that are loaded before the computation on a tile and stored after it.
 enum class Staging { async, registers };
 
-/// Whether kernels of this kind are compiled for the architecture at hand, which has one or the
-/// other; on the host both are.
+/// True if kernels with this staging are compiled for the current architecture. Each architecture
+/// has one of the two; the host has both.
 template <Staging staging>
 #if !defined(__CUDA_ARCH__)
 constexpr bool compiled = true;
@@ -43,15 +43,15 @@ struct HeadRows {
   bool packed;  ///< every 8 elements are 16-byte aligned, and the width is a multiple of 8
 };
 
-/// A [rows, D] tile. Chunks are swizzled, so that eight rows of one chunk column, which ldmatrix
-/// reads at once, lie in different banks whatever the row's length.
+/// Address of a chunk in a [rows, D] tile. Chunks are swizzled, so that eight rows of one chunk
+/// column, which ldmatrix reads at once, lie in different banks for every row length.
 template <class T, int D>
 __device__ __forceinline__ T* chunk_at(T* tile, int row, int column_chunk) {
   const int swizzled = D % 64 == 0 ? column_chunk ^ (row & 7) : column_chunk ^ ((row >> 1) & 3);
   return tile + row * D + swizzled * chunk;
 }
 
-/// 8 elements of a head; zeros outside of it.
+/// Reads 8 elements of a head; elements outside of it are zero.
 template <class T>
 __device__ __forceinline__ Pack<T, chunk> read_chunk(const HeadRows<T>& rows, std::int64_t row,
                                                      int column) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ Pack<T, chunk> read_chunk(const HeadRows<T>& rows, st
   return result;
 }
 
-/// One tile on its way from global to shared memory, moved by the whole block.
+/// Copies one tile from global to shared memory with the whole block.
 template <class T, int rows, int D, Staging staging>
 struct TileCopy {
   static constexpr int each = rows * (D / chunk) / attention_threads;
@@ -94,7 +94,7 @@ struct TileCopy {
       }
     }
   }
-  /// Registers: the tile's place is free from here on. cp.async: the copies end in their group.
+  /// Registers: the tile must be free by now. cp.async: does nothing; the group's wait ends copies.
   __device__ __forceinline__ void finish(T* tile) {
     if constexpr (staging == Staging::registers) {
 #pragma unroll

@@ -16,12 +16,12 @@ constexpr int threads = warps * warp_size;
 constexpr int max_width = 256;
 constexpr int per_lane = max_width / warp_size;
 
-/// The new keys and values take their places in the caches.
+/// Copies the new keys and values to their positions in the caches.
 template <class T>
 __global__ void __launch_bounds__(threads)
     append(T* key_cache, T* value_cache, const T* qkv, std::int64_t fresh, std::int64_t start,
            std::int64_t capacity, std::int64_t channels) {
-  const std::int64_t row = blockIdx.x;  // of the batch's new positions
+  const std::int64_t row = blockIdx.x;  // index among the new positions of the batch
   const T* from = qkv + row * 3 * channels;
   const std::int64_t to = (row / fresh * capacity + start + row % fresh) * channels;
   for (std::int64_t j = threadIdx.x; j < channels; j += threads) {
@@ -36,8 +36,8 @@ struct Shared {
   float out[warps][max_width];
 };
 
-/// Block (head, new position, sequence): its warps take the keys in turn, each with a softmax of
-/// its own, and the four are joined in order at the end.
+/// Block (head, new position, sequence). Its warps take the keys in turn, each with its own
+/// softmax, and the four results are combined in order at the end.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attend(T* out, const T* key_cache, const T* value_cache, const T* qkv, std::int64_t fresh,

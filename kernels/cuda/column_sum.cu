@@ -18,7 +18,7 @@ struct Shared {
   float partial[warps][warp_size * N];
 };
 
-/// A block takes 32 * N columns and one part of the rows; its warps take the rows in turn.
+/// A block sums 32 * N columns of one part of the rows; its warps take the rows in turn.
 template <class T, int N>
 __global__ void __launch_bounds__(warps* warp_size)
     sum_rows(float* partial, const T* in, std::int64_t rows, std::int64_t columns,

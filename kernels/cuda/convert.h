@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-/// An element widened to fp32, in which everything is computed.
+/// Widens an element to fp32, in which all kernels compute.
 template <class T>
 __device__ __forceinline__ float to_float(T value) {
 #ifdef __CUDACC__
@@ -25,7 +25,7 @@ __device__ __forceinline__ float to_float(T value) {
     return static_cast<float>(value);
 }
 
-/// Rounded to nearest, ties to even.
+/// Rounds to nearest, ties to even.
 template <class T>
 __device__ __forceinline__ T from_float(float value) {
 #ifdef __CUDACC__
@@ -44,7 +44,7 @@ __device__ __forceinline__ T from_float(float value) {
 #endif
 }
 
-/// Two neighbours of a matrix operand in one register, the first in the lower half.
+/// Packs two neighbours of a matrix operand in one register, the first in the lower half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pair(float low, float high) {
 #ifdef __CUDACC__

@@ -8,8 +8,8 @@ namespace {
 
 using namespace cuda;
 
-/// One block a row: a pass for the normaliser, a second that writes the gradient, where `gradient`
-/// is given.
+/// One block per row. The first pass computes the normalizer; the second writes the gradient, if
+/// `gradient` is given.
 template <class T, int N>
 __global__ void __launch_bounds__(row_threads)
     cross_entropy(float* losses, const float* logits, std::int64_t logits_stride, T* gradient,

@@ -6,8 +6,8 @@
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
 
-// What a block does with one row of logits in softmax cross-entropy, be it the whole vocabulary or
-// a part. N logits a thread at a time.
+// Softmax cross-entropy of one row of logits by one block: the whole vocabulary or a part of it.
+// Each thread takes N logits at a time.
 
 namespace sluice::cuda {
 
@@ -19,14 +19,14 @@ struct RowShared {
   float sums[row_warps];
 };
 
-/// A running maximum, and the sum of exp(x - maximum) so far (Milakov & Gimelshein, "Online
-/// normalizer calculation for softmax", 2018).
+/// Running maximum and the sum of exp(x - maximum) so far (Milakov & Gimelshein, "Online normalizer
+/// calculation for softmax", 2018).
 struct Online {
   float top = -INFINITY;
   float sum = 0;
 
   __device__ void add(float x) {
-    if (x == -INFINITY) return;  // impossible, and -inf - -inf would be NaN
+    if (x == -INFINITY) return;  // impossible token; -inf - -inf would be NaN
     const float higher = maximum(top, x);
     if (higher != top) sum *= exp2_fast((top - higher) * log2_e);
     top = higher;
@@ -34,7 +34,7 @@ struct Online {
   }
 };
 
-/// That of a whole row. Over no columns: -infinity and 0.
+/// Maximum and sum of a whole row; -infinity and 0 for no columns.
 template <int N>
 __device__ __forceinline__ Online normalizer(const float* x, std::int64_t columns,
                                              RowShared& shared) {
@@ -51,14 +51,14 @@ __device__ __forceinline__ Online normalizer(const float* x, std::int64_t column
   if (packed + threadIdx.x < columns) mine.add(x[packed + threadIdx.x]);
   Online row;
   row.top = block_max<row_warps>(mine.top, shared.maxima);
-  const float base = row.top == -INFINITY ? 0.0f : row.top;  // as above, where all are
+  const float base = row.top == -INFINITY ? 0.0f : row.top;  // 0 if all are impossible, as above
   const float shrink = exp2_fast((mine.top - base) * log2_e);
   row.sum = block_sum<row_warps>(mine.sum * shrink, shared.sums);
   return row;
 }
 
-/// scale * (softmax - one-hot), with the normaliser of the whole vocabulary, then `padding` zeros.
-/// A `target` outside of the columns is none of them.
+/// Writes scale * (softmax - one-hot), using the normalizer of the whole vocabulary, then `padding`
+/// zeros. `target` may be outside of these columns.
 template <int N, class T>
 __device__ __forceinline__ void write_gradient(T* out, const float* x, std::int64_t columns,
                                                std::int64_t target, const Online& whole,
@@ -66,11 +66,11 @@ __device__ __forceinline__ void write_gradient(T* out, const float* x, std::int6
   const float factor = scale / whole.sum;
   const auto slope = [&](float value, std::int64_t j) {
     const float p = exp2_fast((value - whole.top) * log2_e);
-    // From the unrounded probability: in 16 bits 1 - p would lose a small p.
+    // Uses the unrounded probability, because in 16 bits 1 - p would lose a small p.
     return j == target ? scale * (p / whole.sum - 1.0f) : p * factor;
   };
-  // The gradient may lie over the logits, in fewer bytes: what a round of the block writes was
-  // read in this round or before, and the barrier keeps the order.
+  // The gradient may overlay the logits, in fewer bytes. A round of the block only overwrites
+  // logits that were read in this round or before; the barrier keeps that order.
   const std::int64_t end = columns + padding;
   for (std::int64_t base = 0; base < end; base += row_threads * N) {
     const std::int64_t j = base + static_cast<std::int64_t>(threadIdx.x) * N;

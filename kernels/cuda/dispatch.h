@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-/// As dispatch_floating, for the types that the GPU kernels know. f64 is for proofs on the CPU.
+/// Like dispatch_floating, for the types of the GPU kernels. f64 is only for tests on the CPU.
 template <class Body>
 void dispatch(DType dtype, Body&& body) {
   switch (dtype) {

@@ -11,8 +11,8 @@ using namespace cuda;
 
 constexpr int threads = 256;
 
-/// N elements of a sample a thread, of which four share a counter of the random numbers. Groups of
-/// N are `groups` a sample, `count` in all; the first of them is group first_group of the batch.
+/// N elements of a sample per thread; four share one counter of the random numbers. A sample has
+/// `groups` groups of N and the launch has `count`, the first of which is the batch's first_group.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
     drop(T* out, const T* in, std::int64_t first_group, std::int64_t groups, std::int64_t count,
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads)
                               static_cast<std::uint64_t>(mask.first_sample + sample));
 #pragma unroll
     for (int j = 0; j < 4 && i + j < N; ++j) {
-      // Where N is 1, the element's own word of the four.
+      // If N is 1, this selects the element's own word of the four.
       const auto word = static_cast<std::size_t>((first + i + j) % 4);
       values[i + j] = words[word] >= threshold ? values[i + j] * scale : 0.0f;
     }

@@ -19,7 +19,7 @@ struct Constant {
   __device__ float operator()() const { return value; }
 };
 
-/// bf16 with ties away from zero, as working weights are derived from their master.
+/// Rounds to bf16, ties away from zero, as working weights are derived from their master.
 __global__ void round_half_away(BFloat16* out, const float* in, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < count) out[i].bits = BFloat16::round_half_away(in[i]);

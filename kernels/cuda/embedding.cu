@@ -12,7 +12,7 @@ using namespace cuda;
 
 constexpr int threads = 128;
 
-/// A block a row of the output. `rows` are those of token_table; position_table may be null.
+/// One block per row of the output. `rows`: those of token_table. position_table may be null.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
     embed(T* out, const std::int32_t* tokens, const T* token_table, std::int64_t first_row,
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// A thread adds up one element of a position over the batch, in order.
+/// Each thread sums one element of a position over the batch, in order.
 template <class T>
 __global__ void __launch_bounds__(threads)
     add_positions(float* table, const T* grad_out, std::int64_t batch, std::int64_t elements,
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(threads)
   table[first_element + i] = sum;
 }
 
-/// Block (token's row, columns): the rows of grad_out at which the token stands are added in order.
-/// Their places come from its bucket, in any order, and are sorted here; a token that fills more
-/// than `sortable` places is looked for from the start instead.
+/// Block (row of the token table, columns). Adds the rows of grad_out at the token's positions, in
+/// order. The positions come from its bucket, unsorted, and are sorted here. If a token has more
+/// than `sortable` positions, the block searches all tokens instead.
 template <class T>
 __global__ void __launch_bounds__(threads)
     add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t first_row,

@@ -19,8 +19,8 @@
 
 namespace sluice::cuda {
 
-/// The one way to start a kernel. Work is done in the order of the stream's launches; the call
-/// returns at once. Throws Error for a shape the device cannot run.
+/// Launches a kernel; there is no other way. Kernels run in the order of the stream's launches, and
+/// the call returns at once. Throws Error for a shape that the device cannot run.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
             Stream stream, Args... args) {
@@ -31,7 +31,7 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
   check(grid.y < 65536 && grid.z < 65536, "a kernel was launched with too large a grid");
 #ifdef __CUDACC__
   const cudaStream_t handle = handle_of(stream);  // selects the device
-  constexpr std::size_t free_limit = 48 << 10;    // above it a kernel has to ask
+  constexpr std::size_t free_limit = 48 << 10;    // larger sizes need an attribute
   if (shared_bytes > free_limit)
     SLUICE_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -47,7 +47,7 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
 #endif
 }
 
-/// How many pieces of `size` cover `count`.
+/// Number of pieces of `size` that cover `count`.
 template <class Size>
 constexpr unsigned pieces(std::int64_t count, Size size) {
   return static_cast<unsigned>((count + size - 1) / size);
@@ -57,8 +57,8 @@ constexpr unsigned pieces(std::int64_t count, Size size) {
 extern __shared__ __align__(128) unsigned char shared_bytes_of_block[];
 #endif
 
-/// The block's shared memory, which has the size given at the launch. Kernels declare a struct of
-/// what they share and launch with its size; there is no other shared memory.
+/// The block's shared memory, of the size given at the launch. A kernel declares a struct with all
+/// it shares and is launched with its size; there is no other shared memory.
 template <class T>
 __device__ __forceinline__ T& shared_memory() {
 #ifdef __CUDACC__

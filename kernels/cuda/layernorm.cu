@@ -10,10 +10,10 @@ namespace {
 
 using namespace cuda;
 
-/// A warp takes a row.
+/// One warp per row.
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
-/// Elements of a row that a lane keeps in registers: rows of up to 2048 are read once.
+/// Elements of a row that a lane keeps in registers: rows of up to 2048 are read only once.
 constexpr int kept_elements = 64;
 
 template <class T>
@@ -32,8 +32,8 @@ __device__ __forceinline__ std::int64_t row_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
 }
 
-/// The row stays in registers, so that mean and variance are two exact passes without a second
-/// read.
+/// The row stays in registers, so that mean and variance are two exact passes without a second read
+/// from memory.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
     normalize(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(threads)
     if (a.branch != nullptr) {
       float branch[N];
       load_floats(branch, a.branch + start + column(p));
-      // What follows sees the sum as it was rounded.
+      // The LayerNorm uses the sum as it was rounded and stored.
 #pragma unroll
       for (int i = 0; i < N; ++i)
         x[p][i] = to_float(from_float<T>(x[p][i] + branch[i]));
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Rows of any width and alignment, read three times.
+/// Handles rows of any width and alignment; reads them three times.
 template <class T>
 __global__ void __launch_bounds__(threads)
     normalize_any(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(threads)
   if (a.branch != nullptr) {
     for (std::int64_t j = lane; j < width; j += warp_size)
       a.sum[start + j] = from_float<T>(to_float(in[j]) + to_float(a.branch[start + j]));
-    in = a.sum + start;  // each lane reads what it wrote itself
+    in = a.sum + start;  // each lane reads only what it wrote
   }
   float mean = 0;
   for (std::int64_t j = lane; j < width; j += warp_size)

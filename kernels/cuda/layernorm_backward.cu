@@ -14,7 +14,7 @@ template <class T>
 struct Arrays {
   T* grad_in;
   const T* grad_out;
-  const T* grad_sum;  ///< null if nothing else reached the sum
+  const T* grad_sum;  ///< null if no other gradient reached the sum
   const T* in;
   const float* mean;
   const float* rstd;
@@ -22,16 +22,16 @@ struct Arrays {
 };
 
 constexpr int max_warps = 16;
-/// Rows that a block works on at a time: one barrier for all of them, and enough loads in flight.
+/// Rows per iteration of a block, with one barrier; meant to keep loads in flight (not measured).
 constexpr int rows_at_once = 4;
 
 struct Shared {
   float sums[2][max_warps][2 * rows_at_once];
 };
 
-/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight, and the sums for the
-/// gradients of weight and bias in the same pass over memory. A thread owns N columns; a block
-/// walks down its part of the rows. partial: [splits, 2 * width], weight's then bias's.
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. Sums the gradients of
+/// weight and bias in the same pass over memory. A thread owns N columns; a block loops down its
+/// part of the rows. partial: [splits, 2 * width], the weight's before the bias's.
 template <class T, int N>
 __global__ void __launch_bounds__(max_warps* warp_size)
     backward_rows(Arrays<T> a, float* partial, std::int64_t rows, std::int64_t width,
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   const float inverse_width = 1.0f / static_cast<float>(width);
   float weight[N] = {}, grad_weight[N] = {}, grad_bias[N] = {};
   if (active) load_floats(weight, a.weight + column);
-  int parity = 0;  // two sets of sums: one barrier an iteration is enough
+  int parity = 0;  // two sets of sums need only one barrier per iteration
   for (std::int64_t row = first; row < end; row += rows_at_once, parity ^= 1) {
     float g[rows_at_once][N], normalized[rows_at_once][N], sums[2 * rows_at_once] = {};
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   }
 }
 
-// Rows of any width and alignment: a warp a row for dx, a thread a column for the sums.
+// Kernels for any width and alignment: one warp per row for dx, one thread per column for sums.
 
 constexpr int any_warps = 4;
 
@@ -177,7 +177,7 @@ void launch_cuda(const LayerNormBackward& op, Stream stream) {
              rows, width, rows_per_split);
       return;
     }
-    // Columns first: grad_in may be the buffer of grad_sum, but never of grad_out.
+    // Columns come first: grad_in may be the buffer of grad_sum, but never of grad_out.
     constexpr int threads = any_warps * warp_size;
     launch(columns_any<T>, {pieces(width, threads), static_cast<unsigned>(splits)}, {threads}, 0,
            stream, arrays, partial, rows, width, rows_per_split);

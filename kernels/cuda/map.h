@@ -10,7 +10,7 @@ namespace sluice::cuda {
 
 constexpr int map_threads = 256;
 
-/// out[i] = f(in[i]...), computed in fp32, N elements a thread.
+/// Computes out[i] = f(in[i]...) in fp32, N elements per thread.
 template <int N, class Out, class F, class... In>
 __global__ void __launch_bounds__(map_threads)
     map_kernel(Out* out, std::int64_t count, F f, const In*... in) {
@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(map_threads)
 }
 
 /// Launches map_kernel with the widest accesses that the addresses allow. `f` is a struct whose
-/// operator() takes one float an input.
+/// operator() takes one float per input.
 template <class Out, class F, class... In>
 void map(Stream stream, std::int64_t count, F f, Out* out, const In*... in) {
-  // As many elements as fill 16 bytes of the narrowest type, 8 at most.
+  // The number of elements that fill 16 bytes of the narrowest type, at most 8.
   constexpr int elements = 8;
   const auto misaligned = [](const void* address, std::size_t size) {
     return reinterpret_cast<std::uintptr_t>(address) %

@@ -7,7 +7,7 @@
 
 namespace sluice::cuda {
 
-/// The working weight that belongs to a master weight; bf16 rounds half away from zero.
+/// Derives the working weight from a master weight; bf16 rounds half away from zero.
 template <class W>
 __device__ __forceinline__ W working_weight(float master) {
   if constexpr (std::is_same_v<W, BFloat16>) {
@@ -19,7 +19,7 @@ __device__ __forceinline__ W working_weight(float master) {
   }
 }
 
-/// Calls `body.operator()<W>()` with the type of the working weight: float where there is none.
+/// Calls `body.operator()<W>()` with the type of the working weight: float if there is none.
 template <class Body>
 void dispatch_working(DType master, const View& working, Body&& body) {
   check(master == DType::f32, "master weights on a GPU are f32");

@@ -11,18 +11,18 @@
 
 namespace sluice::cuda {
 
-/// N neighbouring elements that move in accesses of 16 bytes, or in one where they are fewer.
+/// N neighbouring elements, accessed 16 bytes at a time, or at once if they are fewer bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
 
-/// Elements of T in 16 bytes.
+/// Number of elements of T in 16 bytes.
 template <class T>
 constexpr int wide = static_cast<int>(16 / sizeof(T));
 
 #ifndef __CUDACC__
-/// What a GPU answers with a fault.
+/// Throws for a misaligned access, on which a GPU would raise a fault.
 template <class P>
 void require_alignment(const void* address) {
   check(reinterpret_cast<std::uintptr_t>(address) % alignof(P) == 0, "a misaligned access");
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-/// As fp32.
+/// Loads N elements as fp32.
 template <int N, class T>
 __device__ __forceinline__ void load_floats(float (&to)[N], const T* from) {
   const Pack<T, N> pack = load<N>(from);
@@ -63,8 +63,8 @@ __device__ __forceinline__ void store_floats(T* to, const float (&from)[N]) {
   store<N>(to, pack);
 }
 
-/// Whether rows of these Views can be read `bytes` at a time: their addresses and row strides are
-/// multiples of it. Views that were not given do not count.
+/// True if the rows of these Views can be read `bytes` at a time: their addresses and row strides
+/// are multiples of it. Views that were not given are ignored.
 inline bool aligned(std::size_t bytes, std::initializer_list<View> views) {
   for (const View& view : views) {
     if (!view) continue;

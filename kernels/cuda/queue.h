@@ -7,11 +7,11 @@
 
 namespace sluice::cuda {
 
-/// What the id of a CUDA Stream points to. The runtime derives it and adds what it needs.
+/// The object that the id of a CUDA Stream points to. The runtime derives from it and adds members.
 struct Queue {
   int capability = 0;  ///< as in DeviceInfo
   int multiprocessors = 0;
-  std::size_t shared_limit = 0;  ///< bytes of shared memory a block may ask for
+  std::size_t shared_limit = 0;  ///< bytes of shared memory that a block may use
   std::byte* workspace = nullptr;
   std::size_t workspace_bytes = 0;
 };
@@ -20,8 +20,8 @@ inline Queue& queue_of(Stream stream) {
   return *reinterpret_cast<Queue*>(stream.id);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Scratch of one kernel launch or of a few that follow each other on the stream, 256-byte
-/// aligned. Throws Error when the workspace is smaller.
+/// Returns scratch memory for one kernel launch, or for a few consecutive ones on the stream,
+/// 256-byte aligned. Throws Error if the workspace is smaller.
 std::byte* workspace(Stream stream, std::size_t bytes);
 
 template <class T>

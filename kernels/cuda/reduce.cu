@@ -11,8 +11,8 @@ using namespace cuda;
 constexpr int warps = 16;
 constexpr int threads = warps * warp_size;
 
-/// One block: the numbers are few (a loss a token). Each thread adds its own in order, then the
-/// threads are added in a fixed tree.
+/// One block, because the numbers are few (one loss per token). Each thread adds its own in order,
+/// then the threads' sums are added in a fixed tree.
 __global__ void __launch_bounds__(threads)
     sum(float* out, const float* in, std::int64_t count, double scale, bool accumulate) {
   struct Shared {

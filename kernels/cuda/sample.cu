@@ -13,13 +13,13 @@ using namespace cuda;
 constexpr int warps = 16;
 constexpr int threads = warps * warp_size;
 
-/// Orders the tokens of a row without ties: the larger logit first, of equals the first token.
+/// Orders the tokens of a row without ties: the larger logit first, the first token among equals.
 using Key = unsigned long long;
 
 __device__ __forceinline__ Key key_of(float logit, std::int64_t token) {
-  // Both zeros are one value.
+  // +0 and -0 become one value.
   const auto bits = std::bit_cast<std::uint32_t>(logit == 0 ? 0.0f : logit);
-  // Floats as unsigned numbers of the same order: negative ones upside down.
+  // Maps floats to unsigned numbers of the same order; negative ones are inverted.
   const std::uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<Key>(ordered) << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(token));
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ std::int64_t token_of(Key key) {
 
 struct Shared {
   Key keys[warps];
-  double sums[2][warps];  ///< of threshold()
+  double sums[2][warps];  ///< for threshold()
   double totals[warps];
   double stretches[threads];
   int chosen;
@@ -46,12 +46,12 @@ struct Row {
   }
 };
 
-/// The largest key K for which the tokens with keys of at least K add up to `goal`: bit by bit,
-/// a pass over the row each. `measure(i)` is what token i adds.
+/// Finds the largest key K for which the tokens with keys of at least K sum to `goal`: bit by bit,
+/// with one pass over the row each. `measure(i)` is the contribution of token i.
 template <class Measure>
 __device__ Key threshold(const Row& row, double goal, Shared& shared, Measure&& measure) {
   Key found = 0;
-  // Tokens stand in the lower half as their complement: bits that no token needs are ones.
+  // The lower half holds the complement of the token, so bits that no token needs are ones.
   int token_bits = 1;
   while ((row.vocabulary >> token_bits) != 0)
     ++token_bits;
@@ -87,8 +87,8 @@ __device__ Key best_key(const Row& row, Shared& shared) {
   return best;
 }
 
-/// The first token, in the order of the vocabulary, at which the weights of the candidates pass
-/// `point` times their sum. Each thread takes a stretch of the row.
+/// Finds the first token, in vocabulary order, at which the running sum of the candidates' weights
+/// exceeds `point` times their total. Each thread takes a contiguous part of the row.
 __device__ void choose(const Row& row, Key last_candidate, float point, Shared& shared) {
   const std::int64_t stretch = (row.vocabulary + threads - 1) / threads;
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * stretch;
@@ -119,7 +119,7 @@ __device__ void choose(const Row& row, Key last_candidate, float point, Shared& 
   }
 }
 
-/// One block a row.
+/// One block per row.
 __global__ void __launch_bounds__(threads)
     sample(std::int32_t* tokens, const float* logits, const float* points, std::int64_t vocabulary,
            float temperature, std::int64_t top_k, float top_p) {

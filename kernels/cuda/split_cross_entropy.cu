@@ -10,7 +10,7 @@ using namespace cuda;
 
 constexpr int partials_of_row = 3;
 
-/// One block a row.
+/// One block per row.
 template <int N>
 __global__ void __launch_bounds__(row_threads)
     find_partials(float* partials, const float* logits, std::int64_t logits_stride,
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(row_threads)
   out[2] = 0 <= target && target < columns ? x[target] : 0.0f;
 }
 
-/// One block a row. Every thread puts the few partials together for itself.
+/// One block per row. Every thread combines the few partials by itself.
 template <class T, int N>
 __global__ void __launch_bounds__(row_threads)
     use_partials(float* losses, const float* logits, std::int64_t logits_stride, T* gradient,

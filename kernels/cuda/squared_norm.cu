@@ -16,7 +16,7 @@ struct Shared {
   double partial[warps];
 };
 
-/// One block of threads for one block of elements. fp32 within a thread's share, fp64 between
+/// One thread block per block of elements. Sums are fp32 within a thread's share and fp64 across
 /// threads.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a kernel is written against: CUDA itself, or its words on the host (SLUICE_CUDA=simt).
+// The API that kernels use: CUDA itself, or its emulation on the host (SLUICE_CUDA=simt).
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #else

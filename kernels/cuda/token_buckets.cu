@@ -29,8 +29,8 @@ struct ScanShared {
   std::int32_t sums[scan_threads];
 };
 
-/// One block: counts become the beginnings of the buckets. Each thread adds up a stretch, thread 0
-/// the stretches.
+/// One block turns counts into the starts of the buckets. Each thread sums a contiguous part, and
+/// thread 0 sums the parts.
 __global__ void __launch_bounds__(scan_threads)
     scan(std::int32_t* counts, std::int64_t vocabulary) {
   auto& shared = shared_memory<ScanShared>();
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(scan_threads)
   }
 }
 
-/// Beginnings become ends, as each place is taken.
+/// Stores each position at its bucket's cursor, which moves from the bucket's start to its end.
 __global__ void __launch_bounds__(threads)
     fill(std::int32_t* cursors, std::int32_t* places, const std::int32_t* tokens,
          std::int64_t count, std::int64_t first, std::int64_t vocabulary) {

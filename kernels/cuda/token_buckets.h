@@ -7,26 +7,26 @@
 
 namespace sluice::cuda {
 
-/// Where each token of a part of the vocabulary stands in a batch, in the stream's workspace:
+/// The positions of each token of a part of the vocabulary in a batch, in the stream's workspace:
 /// places[end[v-1] .. end[v]) are the positions of token first + v, in any order.
 struct TokenBuckets {
   const std::int32_t* end;
   const std::int32_t* places;
 };
 
-/// Of the tokens [first, first + vocabulary); others are in no bucket. A counting sort on integers:
-/// its atomics change the order of places, never what a bucket holds.
+/// Fills the buckets of the tokens [first, first + vocabulary); others are in no bucket. This is a
+/// counting sort on integers: its atomics change the order in a bucket, never the contents.
 TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t first,
                           std::int64_t vocabulary, Stream stream);
 
-/// A bucket in shared memory, put in order by the whole block.
+/// A bucket in shared memory, sorted by the whole block.
 struct SortedPlaces {
   static constexpr std::int32_t sortable = 2048;
 
   std::int32_t place[sortable];
 
-  /// Bitonic (Batcher, 1968), over the next power of two; missing places sort to the end. The
-  /// places are all different, so the order is one, whatever it was before.
+  /// Bitonic sort (Batcher, 1968) over the next power of two; padding sorts to the end. All places
+  /// differ, so the result does not depend on their initial order.
   __device__ void sort(const std::int32_t* places, std::int32_t count) {
     std::int32_t size = 1;
     while (size < count)

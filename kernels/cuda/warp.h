@@ -12,7 +12,7 @@ namespace sluice::cuda {
 
 constexpr int warp_size = 32;
 
-// Every lane of the warp takes part in each of these.
+// Every lane of the warp must take part in each of these functions.
 
 __device__ __forceinline__ void sync_warp() {
 #ifdef __CUDACC__
@@ -23,7 +23,7 @@ __device__ __forceinline__ void sync_warp() {
 #endif
 }
 
-/// The value of the lane whose number differs in the bits of `mask`.
+/// Returns the value of the lane whose number differs in the bits of `mask`.
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T value, int mask) {
 #ifdef __CUDACC__
@@ -37,7 +37,7 @@ __device__ __forceinline__ T shuffle_xor(T value, int mask) {
 #endif
 }
 
-/// The value of lane `from`.
+/// Returns the value of lane `from`.
 template <class T>
 __device__ __forceinline__ T shuffle(T value, int from) {
 #ifdef __CUDACC__
@@ -55,7 +55,7 @@ __device__ __forceinline__ T shuffle(T value, int from) {
 #endif
 }
 
-// Butterflies: all lanes get the same bits, whatever the order in which they run.
+// Butterfly reductions: all lanes get the same bits, whatever the order in which they run.
 
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
@@ -72,8 +72,8 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// Sums over a block of `warps` warps, in the order of the warps. `scratch` holds one T a warp; it
-/// may be used again after the next barrier. Every thread gets the sum.
+/// Sums over a block of `warps` warps, in warp order. `scratch` holds one T per warp and may be
+/// reused after the next barrier. Every thread gets the sum.
 template <int warps, class T>
 __device__ __forceinline__ T block_sum(T value, T* scratch) {
   value = warp_sum(value);

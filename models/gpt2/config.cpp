@@ -23,7 +23,7 @@ constexpr std::array<std::pair<std::string_view, std::array<std::int64_t, 3>>, 4
     {"gpt2-xl", {48, 25, 1600}},
 }};
 
-/// Larger than any model, small enough that products of a few dimensions are easy to bound.
+/// Larger than any model, but small enough that products of a few dimensions are easy to bound.
 constexpr std::int64_t largest_size = std::int64_t{1} << 24;
 
 constexpr std::int64_t most_layers = 1 << 14;
@@ -65,7 +65,7 @@ class ConfigReader {
     return value.get<double>();
   }
 
-  /// A key that, if present, must have the one value that this program computes.
+  /// Checks a key that, if present, must have the one value that this program supports.
   void require(const char* key, const Json& expected) const {
     if (!json_.contains(key) || json_.at(key) == expected) return;
     fail(fmt::format("{}: \"{}\" is {}; only {} is supported", file_, key, shown(json_.at(key)),
@@ -108,7 +108,7 @@ void validate(const GPT2Config& config) {
                      config.n_embd, config.n_head, config.n_embd / config.n_head, config.n_head,
                      config.n_embd / config.n_head * config.n_head, config.n_embd % config.n_head),
          ErrorKind::usage);
-  // Bounded in floating point first: the exact count is then known not to wrap.
+  // A floating-point bound comes first, so that the exact count below cannot wrap.
   const double width = static_cast<double>(config.n_embd);
   const double count = width * (static_cast<double>(config.vocab_size + config.n_positions) +
                                 static_cast<double>(config.n_layer) *
@@ -163,7 +163,7 @@ GPT2Config read_config(const std::filesystem::path& file) {
   config.layer_norm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
   try {
     validate(config);
-    // To validate() 0 means that there is no such number.
+    // validate() accepts n_inner 0 as "not given", so a number in the file is checked here.
     if (inner) require_size("n_inner", *inner);
   } catch (const Error& error) {
     fail(fmt::format("{}: {}", file.string(), error.what()), ErrorKind::usage);

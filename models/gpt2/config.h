@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-/// The shape of a GPT-2, under the names of Hugging Face's config.json.
+/// The shape of a GPT-2 model, with the field names of Hugging Face's config.json.
 struct GPT2Config {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
@@ -21,26 +21,26 @@ struct GPT2Config {
 
   std::int64_t inner() const { return n_inner != 0 ? n_inner : 4 * n_embd; }
   std::int64_t parameter_count() const;
-  /// Floating-point operations of forward and backward per token at sequence length T, counting a
-  /// multiply-add as two and causal attention as half: 6 per weight of a matrix product, plus
-  /// 6 * layers * T * n_embd.
+  /// Floating-point operations of forward and backward per token at sequence length T: 6 per weight
+  /// of a matrix product, plus 6 * layers * T * n_embd. A multiply-add counts as two operations,
+  /// and causal attention as half.
   double flops_per_token(std::int64_t seq_len) const;
 
   bool operator==(const GPT2Config&) const = default;
 };
 
-/// Throws Error (usage) naming the field: zero or negative sizes, n_embd not divisible by n_head,
-/// products that do not fit in 63 bits.
+/// Throws Error (usage) naming the field: for zero or negative sizes, n_embd not divisible by
+/// n_head, or products that do not fit in 63 bits.
 void validate(const GPT2Config& config);
 
-/// gpt2, gpt2-medium, gpt2-large, gpt2-xl.
+/// The shape named gpt2, gpt2-medium, gpt2-large or gpt2-xl; nothing for another name.
 std::optional<GPT2Config> preset(std::string_view name);
 std::vector<std::string_view> preset_names();
 
-/// Reads and checks a Hugging Face config.json: types, ranges, and that the model is a GPT-2 as
-/// this program computes it (activation gelu_new, tied embeddings, scaled attention).
+/// Reads a Hugging Face config.json and checks types, ranges, and that the model is a GPT-2 as this
+/// program computes it (activation gelu_new, tied embeddings, scaled attention).
 GPT2Config read_config(const std::filesystem::path& file);
-/// The text of a config.json that Hugging Face opens. `end_of_text` below 0 leaves it out.
+/// Returns the text of a config.json that Hugging Face opens. An `end_of_text` below 0 is left out.
 std::string config_json(const GPT2Config& config, std::string_view torch_dtype,
                         std::int64_t end_of_text);
 

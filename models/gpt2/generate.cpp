@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-/// The logits after the last of `tokens`: [1, vocabulary].
+/// Returns the logits after the last of `tokens`: [1, vocabulary].
 Tensor last_logits(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> tokens,
                    KeyValueCache* cache) {
   const auto count = static_cast<std::int64_t>(tokens.size());

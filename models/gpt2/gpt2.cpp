@@ -16,14 +16,14 @@
 namespace sluice {
 namespace {
 
-/// The places in a block where elements are dropped; site 0 is the embedding.
+/// Places in a block where dropout acts; site 0 is the embedding.
 enum class DropoutSite : std::uint64_t { attention = 1, attention_out = 2, mlp_out = 3 };
 
 std::uint64_t site(std::int64_t layer, DropoutSite place) {
   return static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(place);
 }
 
-/// Of a stream, or of this rank's stretch of one.
+/// Applies dropout to a residual stream, or to this rank's stretch of one.
 Tensor drop_stream(const Tensor& x, const Shape& tokens, const TensorShare& share,
                    const DropoutMask& mask) {
   if (tokens.empty()) return dropout(x, mask);
@@ -41,7 +41,7 @@ GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorS
       attention_out_{fmt::format("h.{}.attn.c_proj", layer), config.n_embd, config.n_embd},
       mlp_in_{fmt::format("h.{}.mlp.c_fc", layer), config.n_embd, config.inner()},
       mlp_out_{fmt::format("h.{}.mlp.c_proj", layer), config.inner(), config.n_embd} {
-  // Residual projections start smaller, so that the stream's variance does not grow with depth
+  // Residual projections start smaller, so that the variance of the stream does not grow with depth
   // (Radford et al., 2019, section 2.3).
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   attention_out_.standard_deviation = residual;
@@ -57,7 +57,7 @@ GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorS
 }
 
 std::vector<Parameter> GPT2Block::parameters() {
-  // Matrices first: weight decay then covers one stretch of each block.
+  // Matrices come first, so that weight decay covers one stretch of each block.
   std::vector<Parameter> list;
   for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
     list.push_back(layer->weight_parameter());
@@ -87,21 +87,22 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
     pair = feed_forward(attend(std::move(pair), dropout, nullptr), dropout);
     return std::vector{pair.stream, pair.branch};
   };
-  // Added up it is one tensor that is kept, where the pair would be two.
+  // Added up, one tensor is kept for backward instead of two.
   if (in.branch) in.stream = add(in.stream, std::exchange(in.branch, {}));
   const auto out = checkpoint({std::move(in.stream)}, leaves(), whole, host_);
   return {out[0], out[1], tokens};
 }
 
-// Both halves let go of their input as soon as it is added up: nobody keeps it for the backward
-// pass.
+// Both halves release their input as soon as it has been added up, since nothing keeps it for the
+// backward pass.
 
 ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
                                KeyValueCache* cache) const {
-  const auto [stream, x, recall] = ln_1_(in.stream, in.branch, group_of(in));
+  const auto [stream, x, recomputable] = ln_1_(in.stream, in.branch, group_of(in));
   const Shape tokens = in.tokens;
   in = {};
-  const Tensor qkv = attention_in_(x, recompute_ == Recompute::gelu_ln ? recall : Recall(), tokens);
+  const Tensor qkv =
+      attention_in_(x, recompute_ == Recompute::gelu_ln ? recomputable : Recomputable(), tokens);
   Tensor attended;
   if (cache == nullptr) {
     attended =
@@ -118,12 +119,12 @@ ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
 }
 
 ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
-  const auto [sum, x, recall] = ln_2_(in.stream, in.branch, group_of(in));
+  const auto [sum, x, recomputable] = ln_2_(in.stream, in.branch, group_of(in));
   const Shape tokens = in.tokens;
   in = {};
   const bool norms = recompute_ == Recompute::gelu_ln;
   const GeluMlpRecompute recompute{.gelu = norms || recompute_ == Recompute::gelu,
-                                   .x = norms ? recall : Recall()};
+                                   .x = norms ? recomputable : Recomputable()};
   const GeluMlpWeights weights{.weight_in = mlp_in_.weight,
                                .bias_in = mlp_in_.bias,
                                .weight_out = mlp_out_.weight,

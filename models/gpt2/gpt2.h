@@ -17,12 +17,12 @@
 
 namespace sluice {
 
-/// What flows between blocks: the residual stream and the last branch, not yet added. The next
-/// LayerNorm adds them, in one pass over memory.
+/// The activations passed between blocks: the residual stream and the last branch, not yet added.
+/// The next LayerNorm adds them in the same pass over memory.
 struct ResidualPair {
   Tensor stream;
   Tensor branch;   ///< none before the first block
-  Shape tokens{};  ///< see TensorGroup
+  Shape tokens{};  ///< [B, T] if ranks divide the tokens, else empty; see TensorGroup
 };
 
 /// One pre-LayerNorm transformer block (Radford et al., 2019).
@@ -31,9 +31,9 @@ class GPT2Block final : public Module {
   GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share);
 
   std::vector<Parameter> parameters() override;
-  /// `dropout` may be inactive; `cache`, if given, makes this a step of generation.
+  /// `dropout` may be inactive; a `cache` makes this a step of generation.
   ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
-  /// `host` receives inputs that rest on the host.
+  /// `host` receives the inputs that block_on_host offloads to host memory.
   void set_recompute(Recompute mode, HostStack* host) {
     recompute_ = mode;
     host_ = mode == Recompute::block_on_host ? host : nullptr;
@@ -56,66 +56,66 @@ class GPT2Block final : public Module {
   LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
 
-/// Blocks [first, last) of a GPT-2. The part with the first block also embeds, the one with the
-/// last block predicts.
+/// Blocks [first, last) of a GPT-2. The part with the first block also embeds tokens, and the part
+/// with the last block also predicts.
 struct GPT2Part {
   std::int64_t first = 0;
   std::int64_t last = 0;
 };
 
-/// GPT-2 with Hugging Face's semantics: learned positions, tied vocabulary head. It takes no memory
-/// itself: where only some parts have received their tensors, only they can compute.
+/// GPT-2 with Hugging Face's semantics: learned positions, tied vocabulary head. It allocates no
+/// memory itself. If only some parts have received their tensors, only those can compute.
 class GPT2 final : public Module {
  public:
-  /// `share`: of several ranks that divide the model's matrices.
+  /// `share`: this rank's share if several ranks divide the model's matrices.
   explicit GPT2(const GPT2Config& config, const TensorShare& share = {});
 
   const GPT2Config& config() const { return config_; }
   const TensorShare& share() const { return share_; }
   const GPT2Shard& shard() const { return shard_; }
-  /// The dtype it computes in: that of its weights.
+  /// The dtype of the weights, in which the model computes.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
-  /// Those of some parts, ascending. The head's table is the embedding's, once.
+  /// The parameters of some parts, ascending. The table that embedding and head share comes once.
   std::vector<Parameter> parameters(const std::vector<GPT2Part>& parts);
-  /// Called before weights are read in a forward pass: with 0 before the embeddings and the first
-  /// block, with the layer before each other block, with n_layer before the final norm.
+  /// Sets a function called before a forward pass reads weights: with 0 before the embeddings and
+  /// the first block, with the layer before each other block, with n_layer before the final norm.
   void set_before_weights(std::function<void(std::int64_t layer)> hook) {
     before_weights_ = std::move(hook);
   }
-  /// What backward passes compute again, layer by layer; nothing at first. Results do not change.
-  /// With `host`, which block_on_host needs, forward and backward passes must take turns.
+  /// Sets the activations that each layer recomputes in backward; none at first. Results do not
+  /// change. With `host`, which block_on_host needs, forward and backward passes must alternate.
   void set_recompute(const std::vector<Recompute>& per_layer, HostStack* host = nullptr);
 
-  /// The head predicts by a table of its own, which may share the embedding's elements: gradients
-  /// of the two are then apart.
+  /// Gives the head a table of its own, which may share the embedding's elements: the gradients of
+  /// the two are then separate.
   void set_head_table(const Tensor& table) { head_table_ = table; }
   const Tensor& token_embedding() const { return token_embedding_; }
 
-  /// [B, T] itself where ranks divide the tokens of the stream, which they can if each gets as
-  /// many; else empty.
+  /// Returns `tokens` ([B, T]) if the ranks divide the tokens of the residual stream, which they
+  /// can if each gets equally many; else an empty shape.
   Shape divided(const Shape& tokens) const;
 
-  // A forward pass in its pieces.
-  /// `divided`: see above.
+  // The pieces of a forward pass.
+  /// `divided`: the result of divided().
   ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
                      std::int64_t first_position = 0, const Shape& divided = {}) const;
   ResidualPair blocks(const GPT2Part& part, ResidualPair in, const DropoutSource& dropout,
                       KeyValueCache* cache) const;
   Tensor normalized(const ResidualPair& in) const;
-  /// Of hidden states, all or this rank's; see LinearCrossEntropy for the rules of recording.
+  /// Computes the loss from all hidden states or this rank's; for recording see LinearCrossEntropy.
   LinearCrossEntropy predict(const Tensor& hidden_states, const Tensor& targets,
                              const LinearCrossEntropyOptions& options) const;
 
-  /// The final hidden states [B, T, n_embd] of tokens [B, T].
+  /// Returns the final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
                 KeyValueCache* cache = nullptr) const;
-  /// [B, T, vocabulary] in f32 (f64); of several ranks each has those of its part of the
-  /// vocabulary.
+  /// Returns the logits [B, T, vocabulary] in f32 (f64). If several ranks divide the model, each
+  /// has those of its part of the vocabulary.
   Tensor logits(const Tensor& hidden_states) const;
-  /// The same of one token, [1, n_embd], from all ranks: [1, vocab_size].
+  /// The logits of one token, [1, n_embd], gathered from all ranks: [1, vocab_size].
   Tensor logits_of_token(const Tensor& hidden_state) const;
-  /// The loss of predicting targets [B, T].
+  /// Computes the loss of predicting targets [B, T] from tokens [B, T].
   LinearCrossEntropy loss(const Tensor& tokens, const Tensor& targets,
                           const LinearCrossEntropyOptions& options,
                           const DropoutSource& dropout = {}) const;
@@ -130,7 +130,7 @@ class GPT2 final : public Module {
   }
 
   Tensor token_embedding_, position_embedding_;
-  Tensor head_table_;  ///< none: the embedding's
+  Tensor head_table_;  ///< none: the head uses the embedding's table
   std::vector<std::unique_ptr<GPT2Block>> blocks_;
   LayerNormLayer final_norm_;
   std::function<void(std::int64_t)> before_weights_;

@@ -74,7 +74,7 @@ std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages,
   const auto extra = [&](int stage) {
     return (stage == 0 ? costs.first : 0) + (stage + 1 == stages ? costs.last : 0);
   };
-  // How many blocks a stage takes under a bound; stages are filled from the first on.
+  // Returns how many blocks a stage takes under a bound; stages are filled from the first one on.
   const auto room = [&](double bound, int stage) {
     const double fit = (bound - extra(stage)) / costs.block * (1 + 1e-12);
     return static_cast<std::int64_t>(std::clamp(fit, 1.0, static_cast<double>(blocks)));
@@ -85,7 +85,7 @@ std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages,
       sum += room(bound, stage);
     return sum >= blocks;
   };
-  // The best bound is what some stage costs.
+  // The best bound equals the cost of some stage.
   std::vector<double> bounds;
   for (const int stage : {0, stages / 2, stages - 1})
     for (std::int64_t count = 1; count <= blocks; ++count)
@@ -134,7 +134,7 @@ Tensor GPT2Stage::forward(int micro_batch, const Tensor& input) {
   ResidualPair pair{input, {}, divided()};
   if (part_.first == 0) pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided());
   pair = model_.blocks(part_, std::move(pair), dropout, nullptr);
-  // What the next LayerNorm would add up is added up here: half as much to send, the same bits.
+  // Adds what the next LayerNorm would add: half as much is sent, with the same bits.
   if (part_.last < model_.config().n_layer) return add(pair.stream, pair.branch);
   const Tensor hidden = model_.normalized(pair);
   pair = {};

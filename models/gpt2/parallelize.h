@@ -10,15 +10,15 @@
 
 namespace sluice {
 
-/// What a block costs, and what is with the first and with the last of them, in any unit.
+/// Costs, in any unit: of one block, and of the layers added to the first and to the last stage.
 struct BlockCosts {
   double block = 1, first = 0, last = 0;
 };
-/// Blocks of each stage, at least one, so that the dearest stage costs as little as can be.
+/// Blocks per stage, at least one, that make the most expensive stage as cheap as possible.
 std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages, const BlockCosts& costs);
 
-/// How a model's blocks are divided into `stages` stages: as "blocks" (as many each as can be, the
-/// first ones one more), "parameters" (so that the largest stage is as small as can be; the
+/// Divides a model's blocks into `stages` stages. `how` is "blocks" (equally many each, the first
+/// stages one more if need be), "parameters" (the largest stage is as small as possible; the
 /// embedding counts with the first and with the last), or a list of numbers of blocks such as
 /// "3,4,4,1". Throws Error (usage) with the arithmetic.
 std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const std::string& how);
@@ -28,13 +28,13 @@ struct MicroBatches {
   std::span<const std::int32_t> tokens{}, targets{};  ///< [micro-batches, rows, seq_len]
   std::int64_t rows = 1, seq_len = 1;
   LinearCrossEntropyOptions loss{};
-  DropoutSource dropout{};  ///< of the first one
+  DropoutSource dropout{};  ///< of the first micro-batch
 };
 
-/// Some blocks of a GPT-2 as a stage of a pipeline, with the embedding or the head at the ends.
+/// Some blocks of a GPT-2 as a pipeline stage, with the embedding or the head at the ends.
 class GPT2Stage final : public Stage {
  public:
-  /// `data` may change between steps. All of it outlives the stage.
+  /// `data` may change between steps. All arguments must outlive the stage.
   GPT2Stage(const GPT2& model, const GPT2Part& part, const MicroBatches& data,
             const DevicePtr& device, DType dtype)
       : model_(model), part_(part), data_(data), device_(device), dtype_(dtype) {}

@@ -7,23 +7,23 @@
 
 namespace sluice {
 
-/// What one of `ranks` tensor-parallel ranks has of a GPT-2: some of every block's heads, of the
-/// MLP's width and of the vocabulary, as part_of says.
+/// The share that one of `ranks` tensor-parallel ranks has of a GPT-2: some heads of every block,
+/// some of the MLP's width and some of the vocabulary, as part_of() divides them.
 struct GPT2Shard {
   GPT2Shard(const GPT2Config& config, int rank, int ranks);
 
   Shard::Range heads, inner, vocabulary;
-  /// Of the attention's width, which is the heads'.
+  /// Range of the attention's width that belongs to these heads.
   Shard::Range width;
-  /// Columns of the matrix that makes q, k and v, side by side.
+  /// Column ranges of the matrix that computes q, k and v, side by side.
   std::vector<Shard::Range> qkv;
 };
 
-/// Rows of the vocabulary that each of the ranks has.
+/// Returns the number of vocabulary rows that each of the ranks has.
 std::vector<std::int64_t> vocabulary_counts(const GPT2Config& config, int ranks);
 
-/// Throws Error (usage) with the arithmetic where a model cannot be divided between so many ranks:
-/// each has a head at least, and all have as much of the MLP.
+/// Throws Error (usage) with the arithmetic if a model cannot be divided between so many ranks:
+/// each rank needs one head or more, and all need equal parts of the MLP.
 void require_divisible(const GPT2Config& config, int ranks);
 
 }  // namespace sluice

@@ -20,16 +20,16 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "transformer.";
 
-/// A shard lies beside its index: a name that leads elsewhere is an attack or a mistake. Nor may it
-/// be one that no file has or that a message cannot show.
+/// A shard lies beside its index, so a name that leads elsewhere is an attack or a mistake. The
+/// name must also be one that a file can have and that a message can show.
 bool is_plain_name(const std::string& name) {
-  constexpr std::size_t longest = 255;  // bytes, of most file systems
+  constexpr std::size_t longest = 255;  // in bytes, on most file systems
   const auto is_control = [](unsigned char byte) { return byte < ' ' || byte == 0x7F; };
   return !name.empty() && name != "." && name != ".." && name.size() <= longest &&
          name.find('/') == name.npos && std::ranges::none_of(name, is_control);
 }
 
-/// The weight files of a folder: one, or the shards of an index. A file is its own.
+/// Returns the weight files of a folder: one, or the shards of an index. A file stands for itself.
 std::vector<fs::path> weight_files(const fs::path& folder) {
   if (fs::is_regular_file(folder)) return {folder};
   const fs::path single = folder / "model.safetensors";
@@ -67,7 +67,7 @@ std::string plain_name(const std::string& stored) {
   return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
 }
 
-/// h.N.attn.bias and h.N.attn.masked_bias, which old hub files carry: constants, not weights.
+/// Recognises h.N.attn.bias and h.N.attn.masked_bias of old hub files: constants, not weights.
 bool is_mask_buffer(std::string_view name, const StoredTensor& tensor) {
   if (tensor.shape.size() == 1 || !name.starts_with("h.")) return false;
   name.remove_prefix(std::min(name.find_first_not_of("0123456789", 2), name.size()));
@@ -88,7 +88,7 @@ std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& reade
   return found;
 }
 
-/// lm_head.weight is a second copy of the tied embedding; another one would be another model.
+/// Requires that lm_head.weight equals the tied embedding; otherwise it is another model.
 void require_tied(const Found& head, const Found& table) {
   std::vector<std::byte> a(1 << 20);
   std::vector<std::byte> b(1 << 20);
@@ -107,14 +107,14 @@ void require_tied(const Found& head, const Found& table) {
          ErrorKind::usage);
 }
 
-/// A shorter context uses the first rows of the position table.
+/// Accepts a longer position table: a shorter context uses its first rows.
 bool has_shape(const StoredTensor& tensor, const std::string& name, const Shape& whole) {
   Shape stored = tensor.shape;
   if (name == "wpe.weight" && stored.size() == 2 && stored[0] > whole[0]) stored[0] = whole[0];
   return stored == whole;
 }
 
-/// The weights of a folder, of which all is known but the values.
+/// The weight files of a folder, with everything checked except the values.
 class WeightFiles {
  public:
   WeightFiles(const fs::path& folder, const GPT2Config& config) {
@@ -187,7 +187,7 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
 
 namespace {
 
-/// Hugging Face refuses a file that does not say which framework's layout it has.
+/// Hugging Face refuses a file that does not name the framework whose layout it has.
 const std::map<std::string, std::string> metadata{{"format", "pt"}};
 
 std::vector<StoredTensor> tensors_of(const SpaceLayout& layout, StoredType type) {

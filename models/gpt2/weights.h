@@ -9,7 +9,7 @@
 #include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/config.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 
 namespace sluice {
 
@@ -24,25 +24,25 @@ namespace sluice {
 void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
                   ParameterSpace& space);
 
-/// Refuses what load_weights() would refuse by the names and shapes of the tensors, in its words,
-/// from the files' headers alone: before memory is taken for what a configuration claims.
+/// Refuses what load_weights() would refuse because of tensor names and shapes, with the same
+/// messages. Reads only the files' headers, so it can run before memory is allocated.
 void check_weights(const std::filesystem::path& folder, const GPT2Config& config);
 
-/// Whether a file of this name in a model's folder holds weights or says where they are:
-/// model.safetensors, model.safetensors.index.json, model-00001-of-00003.safetensors.
+/// Returns true if a file of this name in a model folder holds or lists weights, for example
+/// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.
 bool is_weights_file(std::string_view name);
 
-/// Elements [first, ...) of a slot of a layout.
+/// Reads elements [first, ...) of a slot of a layout.
 using ReadSlot =
     std::function<void(std::size_t slot, std::int64_t first, std::span<std::byte> out)>;
 
-/// Writes the weights, as precise as training has them, as one safetensors file under Hugging
+/// Writes the weights, as precise as training has them, to one safetensors file under Hugging
 /// Face's names, converted to `type` (F32, BF16 or F16). The file is synced.
 void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type);
-/// The same from wherever they are: `read` gives those of `layout` in `dtype`.
+/// The same for weights that are elsewhere: `read` returns those of `layout` in `dtype`.
 void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
                   const ReadSlot& read);
-/// Of that file.
+/// Size of that file in bytes.
 std::uint64_t bytes_of_weights(const SpaceLayout& layout, StoredType type);
 
 }  // namespace sluice

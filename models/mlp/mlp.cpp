@@ -121,7 +121,7 @@ std::vector<std::int32_t> Mlp::classify(const Tensor& x) const {
     counts.push_back(rows * (parts.back().end - parts.back().begin));
   }
   if (share_.size > 1) all = share_.group->gather(all, counts, "logits");
-  const std::vector<double> values = all.to_host();  // rank by rank, row by row
+  const std::vector<double> values = all.to_host();  // by rank, then row, then class
   std::vector<double> largest(static_cast<std::size_t>(rows), -INFINITY);
   std::vector<std::int32_t> classes(static_cast<std::size_t>(rows));
   auto value = values.begin();

@@ -26,23 +26,23 @@ struct MlpConfig {
 
 class Mlp final : public Module {
  public:
-  /// `share`: of several ranks that divide the pairs and the classes. Throws Error (usage) with the
-  /// arithmetic where they cannot.
+  /// `share`: this rank's share if several ranks divide the pairs and the classes. Throws Error
+  /// (usage) with the arithmetic if they cannot be divided.
   explicit Mlp(const MlpConfig& config, const TensorShare& share = {});
 
   const MlpConfig& config() const { return config_; }
   std::vector<Parameter> parameters() override;
-  /// Those of layers [first, last) alone; the last layer's come with the classifier.
+  /// The parameters of layers [first, last) alone; the last layer's come with the classifier.
   std::vector<Parameter> parameters(std::int64_t first, std::int64_t last);
   /// x: [rows, in]; result: [rows, width].
   Tensor hidden(const Tensor& x) const { return hidden(x, 0, config_.layers); }
-  /// Through layers [first, last).
+  /// Computes layers [first, last) alone.
   Tensor hidden(const Tensor& x, std::int64_t first, std::int64_t last) const;
-  /// [rows, classes]; of several ranks each has those of its part of the classes.
+  /// Returns [rows, classes]; if several ranks divide the classes, each has its part of them.
   Tensor logits(const Tensor& x) const;
-  /// The likeliest class of each row, from all ranks.
+  /// Returns the most likely class of each row, of all ranks' classes.
   std::vector<std::int32_t> classify(const Tensor& x) const;
-  /// targets: [rows] i32. See LinearCrossEntropy for the rules of recording.
+  /// targets: [rows] i32. Recording follows the rules of LinearCrossEntropy.
   LinearCrossEntropy loss(const Tensor& x, const Tensor& targets,
                           const LinearCrossEntropyOptions& options) const {
     return predict(hidden(x), targets, options);
@@ -60,7 +60,7 @@ class Mlp final : public Module {
   MlpConfig config_;
   TensorShare share_;
   std::vector<LinearLayer> linears_;
-  std::vector<LinearLayer> linears_back_;  ///< of pairs, else none
+  std::vector<LinearLayer> linears_back_;  ///< the second layers of the pairs; empty without pairs
   std::vector<LayerNormLayer> norms_;
   Tensor classifier_;
 };

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// What an MLP computes on, whose rows are micro-batches one after another. The last micro-batch
-/// may be smaller.
+/// The data that an MLP computes on. Its rows are consecutive micro-batches, of which the last may
+/// be smaller.
 struct MlpBatch {
   Tensor x;                ///< [rows, in]
   Tensor targets;          ///< [rows] i32
@@ -22,10 +22,10 @@ struct MlpBatch {
   }
 };
 
-/// Layers [first, last) of an MLP as a stage of a pipeline; the last one has the loss.
+/// Layers [first, last) of an MLP as a pipeline stage; the last stage computes the loss.
 class MlpStage final : public Stage {
  public:
-  /// `batch` may change between steps. All of it outlives the stage.
+  /// `batch` may change between steps. All arguments must outlive the stage.
   MlpStage(const Mlp& model, std::int64_t first, std::int64_t last, const MlpBatch& batch)
       : model_(model), first_(first), last_(last), batch_(batch) {}
 

@@ -22,7 +22,7 @@ constexpr std::string_view version_line = "#version: 0.2";
   fail(fmt::format("{} {}", file.string(), what), ErrorKind::usage);
 }
 
-/// The member `name` of an object; null where there is none.
+/// Returns the member `name` of an object; null if there is none.
 const json& member(const json& object, std::string_view name) {
   static const json none;
   if (!object.is_object()) return none;
@@ -30,7 +30,7 @@ const json& member(const json& object, std::string_view name) {
   return found == object.end() ? none : *found;
 }
 
-/// `value` for a message.
+/// Formats `value` for a message.
 std::string show(const json& value) {
   if (value.is_string()) return quote(value.get_ref<const std::string&>());
   return value.is_structured() ? value.type_name() : value.dump();
@@ -52,7 +52,7 @@ std::vector<BpeDescription::Symbol> symbols_of(const fs::path& file, const json&
   return symbols;
 }
 
-/// A merge written "left right".
+/// Parses a merge written as "left right".
 BpeDescription::Merge parse_merge(const BpeDescription& description, std::string_view text,
                                   std::size_t place) {
   const auto space = text.find(' ');
@@ -94,7 +94,7 @@ void read_merges_json(BpeDescription& description, const json& merges) {
   }
 }
 
-/// What would make the ids differ from GPT-2's for the same vocabulary and merges.
+/// Refuses settings that would make ids differ from GPT-2's for the same vocabulary and merges.
 void check_is_gpt2(const fs::path& file, const json& root) {
   const auto require = [&](std::string_view place, std::string_view name,
                            std::initializer_list<json> accepted) {
@@ -155,7 +155,7 @@ BpeTables read_tokenizer_json(const fs::path& file) {
 }
 
 void write_bpe_files(const fs::path& directory, const BpeTables& tables) {
-  // By hand rather than as one JSON value, whose keys would come out in alphabetical order.
+  // The text is made by hand, since one JSON value would sort its keys alphabetically.
   std::string vocabulary;
   for (std::size_t id = 0; id < tables.symbols.size(); ++id)
     vocabulary += fmt::format("{}{}: {}", id == 0 ? "{" : ", ",

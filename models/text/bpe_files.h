@@ -7,17 +7,17 @@
 namespace sluice {
 
 /// Reads GPT-2's pair of files: `vocabulary` is vocab.json or encoder.json, `merges` is merges.txt
-/// or vocab.bpe (Windows line ends and a missing "#version" line are accepted). Fails (usage) where
-/// one is missing, over 100 MB or malformed, and at what check_bpe() refuses.
+/// or vocab.bpe (Windows line ends and a missing "#version" line are accepted). Fails (usage) if a
+/// file is missing, over 100 MB or malformed, or if check_bpe() refuses the tables.
 BpeTables read_bpe_files(const std::filesystem::path& vocabulary,
                          const std::filesystem::path& merges);
 
-/// Reads Hugging Face's tokenizer.json, with the same checks; fails (usage) also where it describes
+/// Reads Hugging Face's tokenizer.json with the same checks. Also fails (usage) if it describes
 /// another tokenizer than GPT-2's: another model, another split, a normalizer. Added tokens become
-/// part of the vocabulary; in text they are ordinary text, "<|endoftext|>" apart.
+/// part of the vocabulary; in text they are ordinary text, except "<|endoftext|>".
 BpeTables read_tokenizer_json(const std::filesystem::path& file);
 
-/// Writes vocab.json, merges.txt and tokenizer_config.json, which Hugging Face opens too.
+/// Writes vocab.json, merges.txt and tokenizer_config.json, which Hugging Face can also open.
 void write_bpe_files(const std::filesystem::path& directory, const BpeTables& tables);
 
 }  // namespace sluice

@@ -9,19 +9,19 @@
 
 namespace sluice {
 
-/// Two neighbouring symbols and the one that takes their place.
+/// Two neighbouring symbols and the symbol that replaces them.
 struct BpeMerge {
   std::int32_t left;
   std::int32_t right;
   std::int32_t result;
 };
 
-/// The merges in the order in which they are preferred, and the way from a pair to its rank.
+/// The merges in order of preference, with a lookup from a pair of symbols to its rank.
 class BpeMerges {
  public:
   BpeMerges() = default;
 
-  /// Adds the least preferred merge so far; false, changing nothing, where the pair has one.
+  /// Adds the least preferred merge so far. Returns false and adds nothing if the pair has a merge.
   bool add(const BpeMerge& merge);
 
   std::optional<std::size_t> rank(std::int32_t left, std::int32_t right) const;
@@ -35,11 +35,11 @@ class BpeMerges {
   std::unordered_map<std::uint64_t, std::size_t> rank_of_pair_;
 };
 
-/// Carries merges out: always the most preferred pair that is there, of equal ones the leftmost.
-/// A piece of n symbols takes O(n log n). One thread uses it; it keeps its memory between pieces.
+/// Applies merges: always the most preferred pair that is present, the leftmost of equal ones. A
+/// piece of n symbols takes O(n log n). Used by one thread; it keeps its memory between pieces.
 class BpeMerger {
  public:
-  /// `merges` must outlive this.
+  /// `merges` must outlive this object.
   explicit BpeMerger(const BpeMerges& merges) : merges_(merges) {}
 
   /// Merges symbols[first...] as one piece, in place, shortening `symbols`.
@@ -49,7 +49,7 @@ class BpeMerger {
   /// A pair that could be merged; it is stale once either of its symbols has changed.
   struct Candidate {
     std::size_t rank;
-    std::size_t at;  // of the left symbol
+    std::size_t at;  // index of the left symbol
     bool operator>(const Candidate& other) const {
       return std::tie(rank, at) > std::tie(other.rank, other.at);
     }
@@ -62,8 +62,8 @@ class BpeMerger {
 
   const BpeMerges& merges_;
   std::int32_t* piece_ = nullptr;       // the symbols of the piece; merged-away ones are -1
-  std::vector<Neighbours> neighbours_;  // of every symbol: the nearest that are left
-  std::vector<Candidate> candidates_;   // a heap with the most preferred in front
+  std::vector<Neighbours> neighbours_;  // the nearest remaining neighbours of every symbol
+  std::vector<Candidate> candidates_;   // a heap with the most preferred candidate in front
 };
 
 }  // namespace sluice

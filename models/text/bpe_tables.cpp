@@ -19,8 +19,8 @@ template <class... Values>
   fail(fmt::format("{} {}", file.string(), fmt::format(message, values...)), ErrorKind::usage);
 }
 
-/// Fills `tables.symbols`. As many ids as symbols, each in range and none twice: so none is
-/// missing.
+/// Fills `tables.symbols`. There are as many ids as symbols, each in range and none twice, so no id
+/// is missing.
 IdOfName take_symbols(const BpeDescription& description, BpeTables& tables) {
   const auto& file = description.vocabulary_file;
   IdOfName ids;

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-/// A byte-level BPE tokenizer as its files write it, not yet checked. Names of symbols are in the
-/// byte alphabet. The rest is for messages: the files, and how a merge's place in one is counted.
+/// A byte-level BPE tokenizer as its files describe it, not yet checked. Symbol names are in the
+/// byte alphabet. The file names, merge places and `place_name` are only for messages.
 struct BpeDescription {
   struct Symbol {
     std::string name;
@@ -27,12 +27,12 @@ struct BpeDescription {
   };
   std::filesystem::path vocabulary_file;
   std::filesystem::path merges_file;
-  std::string_view place_name;  ///< "line" or "merge"
+  std::string_view place_name;  ///< unit of Merge::place: "line" or "merge"
   std::vector<Symbol> symbols;
-  std::vector<Merge> merges;  ///< the most preferred first
+  std::vector<Merge> merges;  ///< most preferred first
 };
 
-/// The same with ids in place of names, and checked: what encoding and decoding need.
+/// The same tables, checked and with ids in place of names: the data that encode and decode need.
 struct BpeTables {
   std::vector<std::string> symbols;             ///< the bytes that each id stands for
   std::array<std::int32_t, 256> byte_symbol{};  ///< the id of each single byte
@@ -40,10 +40,10 @@ struct BpeTables {
   std::optional<std::int32_t> end_of_text;  ///< the id of "<|endoftext|>"
 };
 
-/// Fails (usage), naming file and value, where ids are not 0, 1, 2, ... each once; a name is not in
-/// the byte alphabet; one of the 256 bytes has no symbol; a merge is not of known symbols with a
-/// known result, or comes twice; or a symbol that is not a <special> or [special] one is made by no
-/// merge, as after a cut in the list of merges.
+/// Fails (usage), naming file and value, in these cases: the ids are not 0, 1, 2, ... each once; a
+/// name is not in the byte alphabet; one of the 256 bytes has no symbol; a merge has an unknown
+/// symbol or result, or comes twice; no merge makes a symbol that is not a <special> or [special]
+/// one, as happens if the list of merges was cut short.
 BpeTables check_bpe(const BpeDescription& description);
 
 inline constexpr std::string_view end_of_text_name = "<|endoftext|>";

@@ -9,16 +9,16 @@
 
 namespace sluice {
 
-/// One call's work: what it shares with no other call, so that calls can run side by side.
+/// The working memory of one call. Calls share none of it, so they can run in parallel.
 class BpeTokenizer::Encoding {
  public:
-  /// `text_size` is about how much text will come.
+  /// `text_size` is the approximate size of the text to encode.
   Encoding(const BpeTokenizer& tokenizer, std::size_t text_size)
       : tokenizer_(tokenizer),
         merger_(tokenizer.tables_.merges),
         cache_(std::bit_ceil(std::clamp<std::size_t>(text_size / 4, 1, largest_cache))) {}
 
-  /// `text` must stay where it is until the end of the call.
+  /// `text` must stay valid until the end of the call.
   void append(std::string_view text) {
     PreTokenizer::Pieces pieces(tokenizer_.splitter_, text);
     while (const auto piece = pieces.next()) {
@@ -34,7 +34,7 @@ class BpeTokenizer::Encoding {
   std::vector<std::int32_t> take_ids() { return std::move(ids_); }
 
  private:
-  /// A piece of the text and where among the ids its encoding lies. Neither is copied.
+  /// A piece of the text and the position of its encoding among the ids. Neither is copied.
   struct Seen {
     std::string_view piece;
     std::size_t first = 0;
@@ -59,7 +59,7 @@ class BpeTokenizer::Encoding {
   const BpeTokenizer& tokenizer_;
   BpeMerger merger_;
   std::vector<std::int32_t> ids_;
-  std::vector<Seen> cache_;  // one place for each hash value; a newcomer takes it over
+  std::vector<Seen> cache_;  // one entry per hash value; a new piece replaces the old one
 };
 
 std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text) const {

@@ -6,11 +6,11 @@
 
 namespace sluice {
 
-/// GPT-2's byte-level byte-pair encoding. It encodes any bytes, and decode(encode(text)) == text;
-/// what PreTokenizer says about text that is not valid UTF-8 holds here.
+/// GPT-2's byte-level byte-pair encoding. It encodes any bytes, and decode(encode(text)) == text.
+/// See PreTokenizer for text that is not valid UTF-8.
 class BpeTokenizer final : public Tokenizer {
  public:
-  /// `tables` as check_bpe() and the functions of bpe_files.h return them.
+  /// `tables` must come from check_bpe() or the functions of bpe_files.h.
   explicit BpeTokenizer(BpeTables tables) : tables_(std::move(tables)) {}
 
   std::vector<std::int32_t> encode(std::string_view text) const override;
@@ -21,7 +21,7 @@ class BpeTokenizer final : public Tokenizer {
   }
   std::optional<std::int32_t> end_of_text() const override { return tables_.end_of_text; }
   std::string_view kind() const override { return "gpt2"; }
-  /// Writes vocab.json, merges.txt and tokenizer_config.json, as Hugging Face names them.
+  /// Writes vocab.json, merges.txt and tokenizer_config.json, Hugging Face's file names.
   void save(const std::filesystem::path& directory) const override;
 
  private:

@@ -16,7 +16,7 @@ constexpr bool stands_for_itself(unsigned byte) {
 
 struct Alphabet {
   std::array<char32_t, 256> character{};
-  std::array<unsigned char, first_moved + moved_bytes> byte{};  // of a character, where it has one
+  std::array<unsigned char, first_moved + moved_bytes> byte{};  // byte of each character, if any
 };
 
 constexpr Alphabet alphabet = [] {

@@ -4,19 +4,19 @@
 
 namespace sluice {
 
-/// One token a byte: ids 0 to 255, nothing to learn, nothing it cannot encode.
+/// One token per byte: ids 0 to 255. It learns nothing and can encode everything.
 class ByteTokenizer final : public Tokenizer {
  public:
   ByteTokenizer() = default;
-  /// Reads the bytes.json that save() wrote; fails (usage) where it says anything else.
+  /// Reads the bytes.json that save() wrote; fails (usage) if it says anything else.
   static ByteTokenizer load(const std::filesystem::path& file);
 
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return 256; }
   std::string_view kind() const override { return "bytes"; }
-  /// Writes bytes.json, which says no more than which tokenizer the folder belongs to, and the
-  /// files of write_byte_files().
+  /// Writes bytes.json, which only says that the folder belongs to this tokenizer, and the files of
+  /// write_byte_files().
   void save(const std::filesystem::path& directory) const override;
 };
 

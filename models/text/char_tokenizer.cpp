@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The symbol that `text`, which is not empty, begins with: a character or a stray byte.
+/// Returns the first symbol of `text`, which is not empty: a character or a stray byte.
 std::string_view first_symbol(std::string_view text) {
   return text.substr(0, std::max<std::size_t>(1, utf8_size(text)));
 }
@@ -34,7 +34,7 @@ std::string describe(std::string_view symbol) {
                      static_cast<std::uint32_t>(utf8_code_point(symbol)));
 }
 
-/// What cannot be read back as a string is written as a number: a stray byte, and NUL.
+/// Stray bytes and NUL are written as numbers, since they could not be read back as strings.
 bool is_numeric(std::uint64_t byte) {
   return byte == 0 || (byte >= 0x80 && byte <= 0xFF);
 }
@@ -45,7 +45,7 @@ json to_json(const std::string& symbol) {
   return symbol;
 }
 
-/// The symbol that an entry of chars.json stands for; empty where it stands for none.
+/// Returns the symbol that an entry of chars.json stands for; empty if the entry is invalid.
 std::string from_json(const json& entry) {
   if (entry.is_string()) {
     const auto text = entry.get<std::string>();

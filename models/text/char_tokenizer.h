@@ -6,21 +6,21 @@
 
 namespace sluice {
 
-/// One token a character, as in nanoGPT: the vocabulary is the distinct Unicode characters of a
+/// One token per character, as in nanoGPT: the vocabulary is the distinct Unicode characters of a
 /// training text in ascending order.
 ///
-/// Text that is not valid UTF-8: every byte at which no valid character begins is a symbol of its
-/// own, so that decode(encode(text)) == text for any text made of known symbols. Symbols are
+/// In text that is not valid UTF-8, every byte at which no valid character begins is a symbol of
+/// its own, so that decode(encode(text)) == text for any text made of known symbols. Symbols are
 /// ordered by their bytes, which for valid text is the order of the code points.
 class CharTokenizer final : public Tokenizer {
  public:
-  /// The distinct characters of texts.
+  /// Collects the distinct characters of texts.
   class Vocabulary;
-  /// Fails (usage) where there is none.
+  /// Fails (usage) if the vocabulary is empty.
   explicit CharTokenizer(const Vocabulary& vocabulary);
-  /// The vocabulary of `text`; fails (usage) where it is empty.
+  /// Makes the vocabulary of `text`; fails (usage) if it is empty.
   static CharTokenizer from_text(std::string_view text);
-  /// Reads the chars.json that save() wrote; fails (usage) where it is malformed.
+  /// Reads the chars.json that save() wrote; fails (usage) if it is malformed.
   static CharTokenizer load(const std::filesystem::path& file);
 
   /// Fails (usage) at a character outside the vocabulary, naming it and its byte offset.
@@ -28,14 +28,14 @@ class CharTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(symbols_.size()); }
   std::string_view kind() const override { return "chars"; }
-  /// Writes chars.json: {"characters": [...]} in the order of the ids, a character as a string,
-  /// a stray byte or NUL as a number; and the files of write_character_files().
+  /// Writes chars.json: {"characters": [...]} in the order of the ids, with a character as a string
+  /// and a stray byte or NUL as a number. Also writes the files of write_character_files().
   void save(const std::filesystem::path& directory) const override;
 
  private:
   explicit CharTokenizer(std::vector<std::string> symbols) : symbols_(std::move(symbols)) {}
 
-  std::vector<std::string> symbols_;  // ascending, so the id of a symbol is its place
+  std::vector<std::string> symbols_;  // ascending; the id of a symbol is its index
 };
 
 class CharTokenizer::Vocabulary {

@@ -27,7 +27,7 @@ void write_files(const fs::path& directory, const Json& pre_tokenizer, const Jso
                   {"decoder", decoder},
                   {"model", model}};
   write_text_file(directory / "tokenizer.json", root.dump(2) + "\n");
-  // Else the class would be that of config.json's model type: GPT-2's tokenizer.
+  // If not set, the class would follow from the model type in config.json: GPT-2's tokenizer.
   const Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                     {"clean_up_tokenization_spaces", false}};
   write_text_file(directory / "tokenizer_config.json", config.dump(2) + "\n");
@@ -36,7 +36,7 @@ void write_files(const fs::path& directory, const Json& pre_tokenizer, const Jso
 }  // namespace
 
 void write_character_files(const fs::path& directory, const std::vector<std::string>& symbols) {
-  Json::object_t vocabulary;  // appended to: looking each name up would take long for many
+  Json::object_t vocabulary;  // appended to, since looking up every name would be slow
   for (std::size_t id = 0; id < symbols.size(); ++id) {
     const auto first = static_cast<unsigned char>(symbols[id][0]);
     const bool bare = utf8_size(symbols[id]) == 0 || first == 0;
@@ -44,7 +44,7 @@ void write_character_files(const fs::path& directory, const std::vector<std::str
   }
   const Json fuse{{"type", "Sequence"},
                   {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
-  // Any character, a line break too.
+  // Every single character matches, line breaks included.
   write_files(directory,
               {{"type", "Split"},
                {"pattern", {{"Regex", "[\\s\\S]"}}},

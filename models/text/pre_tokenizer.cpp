@@ -57,7 +57,7 @@ PreTokenizer::PreTokenizer() {
   if (!pattern_)
     fail(fmt::format("PCRE2 10.40 or newer is needed: GPT-2's split pattern fails at offset {}: {}",
                      offset, pcre2_message(error)));
-  // Where no machine code can be made, pcre2_match interprets the pattern: slower, same pieces.
+  // If PCRE2 cannot make machine code, pcre2_match interprets the pattern: slower, same pieces.
   pcre2_jit_compile(pattern_.get(), PCRE2_JIT_COMPLETE);
 }
 

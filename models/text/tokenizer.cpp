@@ -63,7 +63,7 @@ std::vector<Format> formats_in(const fs::path& directory) {
        }},
   };
   std::erase_if(formats, [&](const Format& format) { return !format.is_in(directory); });
-  // Beside a file of this project it is what this project has written for others.
+  // A tokenizer.json beside a file of this project is what this project wrote for Hugging Face.
   const bool ours = !formats.empty() && formats.front().kind != "gpt2";
   if (ours && formats.back().files.front() == "tokenizer.json" &&
       merges_nothing(directory / "tokenizer.json"))

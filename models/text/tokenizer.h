@@ -12,15 +12,15 @@
 
 namespace sluice {
 
-/// Turns text into token ids and back. The text is any bytes, usually UTF-8; what a tokenizer does
-/// with other bytes is written at its class. Every member is safe to call from several threads.
+/// Turns text into token ids and back. The text is any bytes, usually UTF-8; each class documents
+/// its treatment of other bytes. Every member is safe to call from several threads.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// All of `text` is ordinary text, "<|endoftext|>" included.
+  /// Treats all of `text` as ordinary text, "<|endoftext|>" included.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  /// As encode(), but "<|endoftext|>" becomes the token of that name where the vocabulary has it.
+  /// As encode(), but "<|endoftext|>" becomes the token of that name if the vocabulary has it.
   virtual std::vector<std::int32_t> encode_with_special(std::string_view text) const {
     return encode(text);
   }
@@ -28,31 +28,31 @@ class Tokenizer {
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
   virtual std::int64_t vocab_size() const = 0;
-  /// The token that separates documents, where the vocabulary has one.
+  /// The token that separates documents, if the vocabulary has one.
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
   /// "bytes", "chars" or "gpt2".
   virtual std::string_view kind() const = 0;
 
-  /// Writes the files that load_tokenizer() needs, making the folder where it is absent.
+  /// Writes the files that load_tokenizer() needs. Makes the folder if it is absent.
   virtual void save(const std::filesystem::path& directory) const = 0;
 
  protected:
-  /// `id` as an index into the vocabulary; fails (usage) where it is outside.
+  /// Returns `id` as an index into the vocabulary; fails (usage) if it is outside.
   std::size_t index(std::int32_t id) const;
 };
 
 /// Loads the tokenizer of a folder, which has one of
 ///   chars.json | bytes.json | vocab.json + merges.txt | encoder.json + vocab.bpe | tokenizer.json
-/// (of several descriptions of a GPT-2 tokenizer the first of this list is read). A tokenizer.json
-/// without merges beside chars.json or bytes.json is theirs, see hugging_face_files.h. Fails
-/// (usage) where there is none, where files of two kinds lie side by side, and at a malformed file.
+/// (if several describe a GPT-2 tokenizer, the first of this list is read). A tokenizer.json
+/// without merges beside chars.json or bytes.json belongs to that file, see hugging_face_files.h.
+/// Fails (usage) if there is none, if files of two kinds lie side by side, and at a malformed file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
-/// Whether load_tokenizer() would find files to read.
+/// Returns true if load_tokenizer() would find files to read.
 bool has_tokenizer(const std::filesystem::path& directory);
 
-/// Whether a file of this name says something of the tokenizer beside it, to this program or to
-/// Hugging Face: beside another tokenizer it would be wrong.
+/// Returns true if a file of this name describes the tokenizer beside it, to this program or to
+/// Hugging Face. Beside another tokenizer such a file would be wrong.
 bool is_tokenizer_file(std::string_view name);
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ namespace {
 /// computed.
 constexpr std::size_t messages_under_way = 2;
 
-/// Who sends in a communicator of two neighbouring stages.
+/// The two ranks in a communicator of neighbouring stages, used as the sender.
 constexpr int below = 0, above = 1;
 
 Timeline::Label label_of(const std::pair<int, int>& place) {
@@ -55,7 +55,7 @@ void PipelineExecutor::run(const Hooks& hooks) {
 void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
   using Kind = Action::Kind;
   const auto [kind, number, micro_batch] = action;
-  const Place place{number, micro_batch};
+  const Position place{number, micro_batch};
   Flight& flight = flights_[place];
   switch (kind) {
     case Kind::forward:
@@ -102,19 +102,19 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
   messages.push_back({std::move(data), handle});
 }
 
-/// Until it is there.
-void PipelineExecutor::arrive(Place place, Received& received) {
+/// Waits until the message has arrived.
+void PipelineExecutor::arrive(Position place, Received& received) {
   if (!received.handle) return;
   const Recorded span(received.handle->done() ? nullptr : timeline_, "wait",
                       Timeline::Lane::compute, device_->stream(), label_of(place));
   std::exchange(received.handle, nullptr)->wait();
 }
 
-Tensor PipelineExecutor::compute(Place place, const Flight& flight) {
+Tensor PipelineExecutor::compute(Position place, const Flight& flight) {
   return stage(place.first).forward(place.second, flight.input.data);
 }
 
-// Copies are in the stream of the computing: memory on either side is used again only behind them.
+// Copies run in the compute stream, so memory on either side is reused only after they are done.
 
 void PipelineExecutor::put_away(Flight& flight) {
   Tensor& data = flight.input.data;
@@ -124,7 +124,7 @@ void PipelineExecutor::put_away(Flight& flight) {
     return;
   }
   flight.resting = Tensor::empty(host_, data.shape(), data.dtype());
-  // What is copied from `meta` is zeros, and here there is no memory to write them to.
+  // A copy from `meta` gives zeros, but here there is no host memory to write them to.
   if (device_->device().kind != DeviceKind::meta)
     device_->runtime().copy_to_host(flight.resting.view().address, data.view().address,
                                     data.bytes(), data.stream());
@@ -145,11 +145,11 @@ void PipelineExecutor::bring_back(Flight& flight) {
   data.set_requires_grad(true);
 }
 
-void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) {
+void PipelineExecutor::forward(Position place, Flight& flight, const Hooks& hooks) {
   arrive(place, flight.input);
   if (flight.input.data && learns_) flight.input.data.set_requires_grad(true);
   const bool again = learns_ && stash_ == Stash::input;
-  // The loss of the last stage is computed with its backward, once.
+  // The last stage computes its loss only once, together with its backward.
   if (again && last(place.first)) return put_away(flight);
   Tensor result;
   {
@@ -174,7 +174,7 @@ void PipelineExecutor::forward(Place place, Flight& flight, const Hooks& hooks) 
   }
 }
 
-void PipelineExecutor::backward(Place place, Flight& flight, const Hooks& hooks) {
+void PipelineExecutor::backward(Position place, Flight& flight, const Hooks& hooks) {
   bring_back(flight);
   arrive(place, flight.gradient);
   const auto [number, micro_batch] = place;

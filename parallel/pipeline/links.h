@@ -6,24 +6,24 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace sluice {
 
-/// Makes a communicator of some ranks, known by their numbers in the pipeline, on the memory of the
-/// device that computes; all of its members make it, with the same `id`.
+/// Makes a communicator of some ranks, given by their numbers in the pipeline, on the memory of the
+/// device that computes. All of its members call it, with the same `id`.
 using MakeGroup = std::function<std::shared_ptr<Communicator>(
     std::span<const int> members, std::uint64_t id, const std::string& name)>;
 
-/// What neighbouring stages send each other: for each border between stages of different ranks one
-/// communicator of two for results and one for gradients, since each direction has its own order.
+/// The links between neighbouring stages. Each border between stages of different ranks has one
+/// communicator of two for outputs and one for gradients, since each direction has its own order.
 class StageLinks {
  public:
-  /// Those that `rank` takes part in.
+  /// Makes the communicators that `rank` takes part in.
   StageLinks(const std::vector<int>& rank_of_stage, int rank, const MakeGroup& make);
 
-  /// From `stage` to the next, and back. None where both are on one rank or neither is on this.
+  /// Links from `stage` to the next, and back. Null if one rank has both, or this rank has neither.
   Communicator* outputs(int stage) const { return at(outputs_, stage); }
   Communicator* gradients(int stage) const { return at(gradients_, stage); }
 

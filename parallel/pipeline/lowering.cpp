@@ -23,7 +23,7 @@ Schedule lower(const Schedule& computing) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       row.push_back(actions[i]);
       receive_for(i + 2);  // before the send, which may wait for the other rank to send
-      if (!inside(actions[i])) continue;  // validate() has the words for it
+      if (!inside(actions[i])) continue;  // validate() reports it
       if (const auto send = messages.sent_by(actions[i])) row.push_back(*send);
     }
   }

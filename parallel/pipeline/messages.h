@@ -7,19 +7,19 @@
 
 namespace sluice {
 
-/// What the actions of a schedule need from one another, which follows from where its stages are.
+/// The dependences between the actions of a schedule, which follow from the ranks of its stages.
 class Messages {
  public:
-  /// The rank of every stage.
+  /// `ranks` has the rank of every stage.
   explicit Messages(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
 
   int rank_of(int stage) const { return ranks_[static_cast<std::size_t>(stage)]; }
-  /// The action whose result is the input of a forward or the gradient that a backward starts with.
-  /// None: at the ends of the pipeline.
+  /// The action whose result is the input of a forward or the gradient with which a backward
+  /// starts. None at the ends of the pipeline.
   std::optional<Action> producer(const Action& computing) const;
-  /// What must be received for an action that computes, if its producer is on another rank.
+  /// The receive that a forward or backward needs; none if its producer is not on another rank.
   std::optional<Action> received_by(const Action& computing) const;
-  /// What is sent of an action that computes, if the stage that needs it is on another rank.
+  /// The send after a forward or backward; none if no stage on another rank needs its result.
   std::optional<Action> sent_by(const Action& computing) const;
 
  private:
@@ -28,9 +28,9 @@ class Messages {
   std::vector<int> ranks_;
 };
 
-/// The receive of a send, the send of a receive.
+/// The receive that belongs to a send, or the send that belongs to a receive.
 Action counterpart(const Action& message);
-/// The forward or backward that a message belongs to: whose result it sends, or that needs it.
+/// The forward or backward whose result a message sends, or that needs what it receives.
 Action computing_of(const Action& message);
 
 }  // namespace sluice

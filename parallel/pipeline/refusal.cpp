@@ -13,7 +13,7 @@ namespace {
 constexpr int kinds = 6;
 constexpr int around = 4;  // cells shown before an action and after it
 
-std::string row_of(const Schedule& schedule, const Place& place) {
+std::string row_of(const Schedule& schedule, const Position& place) {
   const auto& row = schedule.ranks[static_cast<std::size_t>(place.rank)];
   const int size = static_cast<int>(row.size());
   const int begin = std::max(place.index - around, 0);
@@ -21,16 +21,16 @@ std::string row_of(const Schedule& schedule, const Place& place) {
   std::string text = fmt::format("\n  rank {}:{}", place.rank, begin > 0 ? " ..." : "");
   for (int i = begin; i < end; ++i)
     text += fmt::format(" {}{}", i == place.index ? "--> " : "",
-                        to_text(Place{place.rank, i}.in(schedule)));
+                        to_text(Position{place.rank, i}.in(schedule)));
   return text + (end < size ? " ..." : "");
 }
 
 }  // namespace
 
 void refuse(const Schedule& schedule, const std::string& sentence,
-            const std::vector<Place>& places) {
+            const std::vector<Position>& places) {
   std::string text = sentence;
-  for (const Place& place : places)
+  for (const Position& place : places)
     text += row_of(schedule, place);
   fail(text, ErrorKind::usage);
 }
@@ -42,7 +42,7 @@ ActionPlaces::ActionPlaces(const Schedule& schedule)
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
     for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
       const Action& action = schedule.ranks[rank][i];
-      const Place place{static_cast<int>(rank), static_cast<int>(i)};
+      const Position place{static_cast<int>(rank), static_cast<int>(i)};
       int& index = indices_[slot(action)];
       if (index >= 0)
         refuse(schedule, fmt::format("{} is there twice", to_text(action)),

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// Where an action is.
-struct Place {
+/// The place of an action in a schedule.
+struct Position {
   int rank;
   int index;  ///< in the rank's row
 
@@ -20,16 +20,16 @@ struct Place {
 
 /// Throws an Error: the sentence, then for each place the row around it with an arrow.
 [[noreturn]] void refuse(const Schedule& schedule, const std::string& sentence,
-                         const std::vector<Place>& places = {});
+                         const std::vector<Position>& places = {});
 
-/// Where every action of a schedule is, for schedules that have all forwards and backwards.
+/// The places of all actions of a schedule that has all forwards and backwards.
 class ActionPlaces {
  public:
-  /// Refuses what is there twice.
+  /// Refuses actions that occur twice.
   explicit ActionPlaces(const Schedule& schedule);
 
   const Messages& messages() const { return messages_; }
-  /// In the row of the stage's rank; -1: it is not there.
+  /// The index in the row of the stage's rank; -1 if the action is not there.
   int index(const Action& action) const { return indices_[slot(action)]; }
 
  private:

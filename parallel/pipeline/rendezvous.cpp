@@ -40,7 +40,7 @@ class Rendezvous {
   bool at_end(int rank) const {
     return next(rank) == static_cast<int>(schedule_.ranks[static_cast<std::size_t>(rank)].size());
   }
-  const Action& current(int rank) const { return Place{rank, next(rank)}.in(schedule_); }
+  const Action& current(int rank) const { return Position{rank, next(rank)}.in(schedule_); }
   int rank_of(const Action& action) const { return places_.messages().rank_of(action.stage); }
 
   void wake(int rank) {
@@ -49,8 +49,8 @@ class Rendezvous {
     awake_.push_back(rank);
   }
 
-  /// As far as it goes. The other side of each message may wait for its beginning, which is once:
-  /// two ranks that wait for each other would wake each other for ever.
+  /// Advances a rank as far as possible. It wakes the other side of a message only once, at its
+  /// beginning; otherwise two ranks that wait for each other would wake each other for ever.
   void advance(int rank) {
     int& begun = begun_[static_cast<std::size_t>(rank)];
     for (; !at_end(rank); ++next(rank)) {
@@ -80,7 +80,7 @@ class Rendezvous {
   }
 
   [[noreturn]] void refuse_cycle(int rank) const {
-    // A rank waits for one other, which waits too: after so many steps the way is in a circle.
+    // Each rank waits for another, which waits, too, so this many steps lead into a circle.
     for (std::size_t i = 0; i < next_.size(); ++i)
       rank = waits_for(rank);
     std::vector<int> cycle{rank};
@@ -89,7 +89,7 @@ class Rendezvous {
     std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
     constexpr std::size_t most_shown = 8;
     std::string text = fmt::format("deadlock: rank {}", cycle.front());
-    std::vector<Place> shown;
+    std::vector<Position> shown;
     for (std::size_t i = 0; i < cycle.size(); ++i) {
       if (i == most_shown) {
         text += fmt::format(", and so on round {} ranks", cycle.size());
@@ -105,9 +105,9 @@ class Rendezvous {
   const Schedule& schedule_;
   const ActionPlaces& places_;
   std::vector<int> next_;     ///< each rank's next action
-  std::vector<int> begun_;    ///< how many of each rank's actions have begun
+  std::vector<int> begun_;    ///< number of each rank's actions that have begun
   std::vector<int> awake_{};  ///< ranks that may be able to go on
-  std::vector<bool> listed_;  ///< whether a rank is among them
+  std::vector<bool> listed_;  ///< true for the ranks in awake_
 };
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 namespace sluice {
 
-/// Runs all ranks where nothing is buffered: a receive is posted without waiting, a send waits for
-/// its receive, computing waits for the send of what it needs. An Error, with the ranks that wait
-/// for one another, if they do not get to their ends. Each rank's row must be right by itself.
+/// Simulates all ranks without buffering: a receive is posted without waiting, a send waits for its
+/// receive, and an action that computes waits for the send of its input. An Error names the ranks
+/// that wait for one another if not all finish. Each rank's row must be valid by itself.
 void check_rendezvous(const Schedule& schedule, const ActionPlaces& places);
 
 }  // namespace sluice

@@ -5,15 +5,15 @@
 
 namespace sluice {
 
-/// One thing that a rank of a pipeline does with one micro-batch of one stage.
+/// One action of a rank of a pipeline, for one micro-batch of one stage.
 struct Action {
   enum class Kind : std::uint8_t {
     forward,
     backward,
     send_output,       ///< to the next stage, after its forward
-    receive_input,     ///< from the stage before, which sent its output: memory is ready for it
-    send_gradient,     ///< of its input, to the stage before, after its backward
-    receive_gradient,  ///< of its output, from the next stage
+    receive_input,     ///< posts the receive of the previous stage's output: memory is ready for it
+    send_gradient,     ///< gradient of its input, to the previous stage, after its backward
+    receive_gradient,  ///< posts the receive of its output's gradient from the next stage
   };
 
   Kind kind = Kind::forward;
@@ -24,8 +24,8 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// What all ranks of a pipeline do in one step: each rank's actions in its order. Stages that
-/// follow one another may be on different ranks or on the same.
+/// The actions of all ranks of a pipeline in one step: each rank's actions in its order.
+/// Consecutive stages may be on different ranks or on the same.
 struct Schedule {
   int stages = 1;
   int micro_batches = 1;
@@ -34,15 +34,15 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-/// More than a job can want, so that a slip of the pen does not ask for all memory.
+/// Limits above any real job, so that a mistyped number does not ask for all memory.
 inline constexpr int most_ranks = 4096, most_stages = 65536, most_micro_batches = 65536;
 inline constexpr int most_forwards = 1 << 24;  ///< stages times micro-batches
 
-// Computing alone: lower() adds what is sent and received. Micro-batches go backward in ascending
-// order everywhere, so that gradients are added in the same order whatever the schedule.
+// These schedules only compute: lower() adds sends and receives. Micro-batches go backward in
+// ascending order in all of them, so that gradients are added in the same order in every schedule.
 
-/// One micro-batch at a time goes through all stages and back (naive model parallelism): what a
-/// pipeline is compared with.
+/// Naive model parallelism, the baseline for pipelines: one micro-batch at a time goes forward
+/// through all stages and back.
 Schedule layer_split(int ranks, int micro_batches);
 /// All micro-batches forward, then all backward (Huang et al., "GPipe", 2019).
 Schedule gpipe(int ranks, int micro_batches);
@@ -51,20 +51,20 @@ Schedule gpipe(int ranks, int micro_batches);
 Schedule one_forward_one_backward(int ranks, int micro_batches);
 /// The same with `virtual_stages` stages on each rank, stage s on rank s % ranks (Narayanan et al.,
 /// "Efficient large-scale language model training on GPU clusters", 2021, section 2.2): the bubble
-/// shrinks by `virtual_stages`. Micro-batches go in groups of `ranks`; the last may be smaller, and
-/// then ranks wait as if it were not. With one virtual stage: one_forward_one_backward.
+/// shrinks by `virtual_stages`. Micro-batches go in groups of `ranks`. A smaller last group makes
+/// ranks wait as if it were full. One virtual stage: one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
-/// The rank of every stage: where its actions are, the first of several. -1: nowhere.
+/// The rank of every stage: the first rank that has an action of it, or -1 if none has.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
-/// Whether something is sent or received: the schedule is lowered.
+/// Returns true if there are sends or receives, that is, if the schedule is lowered.
 bool has_messages(const Schedule& schedule);
 
-/// Adds messages between stages of different ranks: results are sent as soon as they are computed,
-/// and memory for what an action needs is ready one computing action earlier, before the send that
-/// precedes that one: two ranks that both send first would wait for each other. An Error if the
-/// schedule has messages.
+/// Adds messages between stages of different ranks. Results are sent as soon as they are computed.
+/// The receive for an action is posted one computing action earlier, before the send that precedes
+/// that one, since two ranks that both send first would wait for each other. An Error if the
+/// schedule has messages already.
 Schedule lower(const Schedule& computing);
 
 }  // namespace sluice

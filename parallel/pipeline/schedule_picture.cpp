@@ -28,7 +28,7 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-/// `place` of `places` stages on the rank.
+/// `place` is the stage's index among the `places` stages of its rank.
 std::string colour(Action::Kind kind, std::size_t place, std::size_t places) {
   const int hue = kind == Action::Kind::forward ? 210 : 30;
   const double share =
@@ -36,7 +36,7 @@ std::string colour(Action::Kind kind, std::size_t place, std::size_t places) {
   return fmt::format("hsl({},70%,{:.0f}%)", hue, 78 - 28 * share);
 }
 
-/// 1, 2 or 5 times a power of ten: at most ten marks on the axis.
+/// Distance between axis marks: 1, 2 or 5 times a power of ten, with at most ten marks.
 double tick_of(double makespan) {
   const double least = makespan / 10;
   const double power = std::pow(10, std::floor(std::log10(least)));

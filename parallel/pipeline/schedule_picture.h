@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-/// A picture (SVG) of who computes when: a row a rank, forwards and backwards in two hues, darker
-/// the later the stage among those of its rank, numbered by micro-batch. The heading says how much
-/// is bubble.
+/// Draws a picture (SVG) of a schedule over time: a row per rank, with forwards and backwards in
+/// two hues, darker for later stages of the same rank, labelled by micro-batch. The heading gives
+/// the fraction that is bubble.
 std::string to_svg(const Schedule& schedule, const Simulation& simulation, std::string_view title);
 
 }  // namespace sluice

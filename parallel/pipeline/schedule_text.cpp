@@ -42,7 +42,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// Removes what comes before `separator`, and it, from `rest`.
+/// Removes the text before `separator`, and the separator, from `rest`; returns the text.
 std::string_view take_until(std::string_view& rest, char separator) {
   const auto end = std::min(rest.find(separator), rest.size());
   const std::string_view taken = rest.substr(0, end);
@@ -112,7 +112,7 @@ class CsvReader {
     return action;
   }
 
-  /// Without sign or leading zeros. What is too large stays so.
+  /// Reads a number without sign or leading zeros. One that is too large stays too large.
   static std::optional<int> number(std::string_view& rest) {
     constexpr int far_too_large = 100'000'000;
     std::size_t digits = 0;
@@ -148,10 +148,10 @@ class CsvReader {
   Schedule schedule_{};
   Action highest_{.stage = -1, .micro_batch = -1};
   int line_ = 0, column_ = 0;
-  int blank_ = 0;  ///< the first of the blank lines before this one
+  int blank_ = 0;  ///< line number of the first of the blank lines before this one
 };
 
-/// A rank's line as far as `width`.
+/// A rank's line, drawn up to `width`.
 std::string grid_line(const std::vector<Simulation::Span>& spans, bool several, std::size_t slot,
                       std::size_t width) {
   std::string line;
@@ -162,7 +162,7 @@ std::string grid_line(const std::vector<Simulation::Span>& spans, bool several, 
     if (begin > width) break;
     line += several ? to_text(span.action)
                     : fmt::format("{}{}", name_of(span.action.kind), span.action.micro_batch);
-    if (end > begin + slot) line.resize(end - 1, '-');  // over several slots
+    if (end > begin + slot) line.resize(end - 1, '-');  // the action takes several slots
   }
   return line;
 }

@@ -16,7 +16,7 @@ void check_number(std::string_view what, int number, int most) {
     fail(fmt::format("a pipeline has 1 to {} {}, not {}", most, what, number), ErrorKind::usage);
 }
 
-/// What a schedule is made from.
+/// The parameters of a schedule.
 struct Shape {
   int ranks;
   int virtual_stages;
@@ -36,8 +36,8 @@ Shape checked(const Shape& shape) {
 }
 
 /// One rank's forwards or backwards: a group of micro-batches at each of its stages, then the next
-/// group. Backward begins with the last stage, but with the first micro-batch. All groups are
-/// whole.
+/// group. Backwards begin with the last stage, but with the first micro-batch. All groups are full:
+/// the last may run past the end.
 Actions in_groups(Kind kind, int rank, const Shape& shape) {
   Actions actions;
   for (int begin = 0; begin < shape.micro_batches; begin += shape.ranks)
@@ -49,12 +49,12 @@ Actions in_groups(Kind kind, int rank, const Shape& shape) {
   return actions;
 }
 
-/// `warm_up` forwards, then one forward and one backward in turn, then the backwards left.
-/// `warm_up` is a function of the rank.
+/// `warm_up(rank)` forwards, then one forward and one backward in turn, then the remaining
+/// backwards.
 ///
-/// Micro-batches that make the last group whole are left out in the end. A small group would make
-/// a rank wait for what it sent round all ranks with too few actions between, which is a deadlock;
-/// but what is left of a schedule that runs runs too.
+/// Groups are made full, and the surplus micro-batches are left out at the end. A smaller group
+/// would make a rank wait, with too few actions in between, for data that it sent round all ranks,
+/// which is a deadlock. A schedule that runs still runs when actions are left out.
 template <typename WarmUp>
 Schedule in_turn(const Shape& shape, WarmUp warm_up) {
   Schedule schedule{.stages = shape.ranks * shape.virtual_stages,
@@ -92,8 +92,8 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
   const Shape shape = checked({ranks, virtual_stages, micro_batches});
   if (virtual_stages == 1) return one_forward_one_backward(ranks, micro_batches);
-  // The first backward needs the first group forward at all stages but the last of this rank, and
-  // a rank is two actions ahead of the next, whose forward and backward both take their turn.
+  // The first backward needs the first group's forwards at all stages but the last of this rank,
+  // and a rank is two actions ahead of the next, whose forward and backward both take a turn.
   return in_turn(shape,
                  [=](int rank) { return (virtual_stages - 1) * ranks + 2 * (ranks - 1 - rank); });
 }

@@ -59,7 +59,7 @@ class Simulator {
           fail(fmt::format("a stage costs 0 seconds or more, not {}", seconds), ErrorKind::usage);
   }
 
-  /// Before a table is made of them.
+  /// Checks all actions before a table is made for them.
   void check_actions() const {
     std::int64_t computing = 0;
     for (const auto& row : schedule_.ranks)
@@ -90,7 +90,7 @@ class Simulator {
     return costs_[static_cast<std::size_t>(action.stage)];
   }
 
-  /// Whether the rank's next action can begin; when it ends is known then.
+  /// Begins the rank's next action and computes when it ends; returns false if it cannot begin yet.
   bool begin_next(std::size_t rank) {
     const Action& action = schedule_.ranks[rank][next_[rank]];
     if (!action.computes()) return true;
@@ -120,7 +120,7 @@ class Simulator {
   const Messages messages_;
   std::vector<std::size_t> next_{};   ///< each rank's next action
   std::vector<std::size_t> awake_{};  ///< ranks that may be able to go on
-  std::vector<double> ends_{};        ///< of all forwards, then of all backwards
+  std::vector<double> ends_{};        ///< end times of all forwards, then of all backwards
   Simulation result_{};
 };
 

@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-/// Seconds, or any other unit, of one micro-batch.
+/// Costs of one micro-batch, in seconds or any other unit.
 struct StageCosts {
   double forward = 1, backward = 2;
-  double send = 0;  ///< until what the stage sends has arrived on the other rank
+  double send = 0;  ///< time until the data that the stage sends has arrived on the other rank
 };
 
 struct Simulation {
@@ -18,32 +18,32 @@ struct Simulation {
     double start = 0, end = 0;
   };
 
-  std::vector<std::vector<Span>> ranks{};  ///< what computes, ascending
+  std::vector<std::vector<Span>> ranks{};  ///< actions that compute, ascending in time
   double makespan = 0;
   std::vector<double> busy{};  ///< seconds that each rank computes
 
-  /// The fraction of the time that a rank waits.
+  /// The fraction of the time in which a rank waits.
   double bubble(int rank) const;
-  /// The same of all ranks together.
+  /// The same fraction for all ranks together.
   double bubble() const;
 };
 
-/// When everything happens if every action begins as soon as it can in its rank's order. A message
-/// takes its time from the end of the computing, keeps neither rank from computing, and does not
-/// wait for memory; whether the schedule sends and receives makes no difference. An Error if some
-/// action never begins. Stages of one rank pass their results in no time.
+/// Computes when everything happens if every action begins as soon as its rank's order allows. A
+/// message takes its time from the end of the computing action, keeps neither rank from computing,
+/// and does not wait for memory; it makes no difference whether the schedule is lowered. An Error
+/// if some action never begins. Stages of one rank pass their results in no time.
 ///
-/// With equal stages and free messages the bubble of layer_split is (P-1)/P, that of gpipe and
-/// one_forward_one_backward (P-1)/(M+P-1), that of interleaved B/(M+B) with B = (P-1)/v where P
-/// divides M. Where it does not, it is never smaller (P 2..16, v 2..4, M 1..128) and up to 3.1
-/// times as large (P 3, v 4, M 127: 1.2 % for 0.4 %).
+/// With equal stages and free messages the bubble of layer_split is (P-1)/P, of gpipe and
+/// one_forward_one_backward (P-1)/(M+P-1), of interleaved B/(M+B) with B = (P-1)/v if P divides M;
+/// otherwise it is never smaller (P 2..16, v 2..4, M 1..128), and up to 3.1 times as large (P 3, v
+/// 4, M 127: 1.2 % for 0.4 %). P ranks, v virtual stages, M micro-batches.
 Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& costs);
 
-/// Why ranks wait: three fractions of the time, whose sum is the bubble.
+/// Reasons why ranks wait: three fractions of the time, whose sum is the bubble.
 struct BubbleSplit {
   double schedule = 0;       ///< if all stages cost the same and messages nothing
-  double imbalance = 0;      ///< more than that since they do not
-  double communication = 0;  ///< more than that since messages take time
+  double imbalance = 0;      ///< the additional part since stages cost differently
+  double communication = 0;  ///< the additional part since messages take time
 };
 
 BubbleSplit split_bubble(const Schedule& schedule, const std::vector<StageCosts>& costs);

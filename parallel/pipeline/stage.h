@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-/// A part of a model that computes by itself from what the part before it hands on: what a pipeline
-/// is made of. Where its parameters lie and which data belongs to a micro-batch is its own affair.
+/// A stage of a pipeline: a part of a model that computes from the output of the part before it.
+/// The stage itself knows its parameters and the data of each micro-batch.
 class Stage {
  public:
   Stage() = default;
@@ -13,7 +13,7 @@ class Stage {
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  /// Of what it receives and, where there is a stage after it, of what it hands on.
+  /// Shape and dtype of what a stage receives or, if another stage follows, hands on.
   struct Boundary {
     Shape shape;
     DType dtype;
@@ -21,8 +21,8 @@ class Stage {
   virtual Boundary input(int micro_batch) const = 0;
   virtual Boundary output(int micro_batch) const = 0;
 
-  /// The result for one micro-batch: that of the last stage is the loss, one element. `input` is
-  /// none at the first. Must do the same when it is called again.
+  /// Returns the result for one micro-batch; that of the last stage is the loss, one element.
+  /// `input` is none at the first stage. A second call must compute the same again.
   virtual Tensor forward(int micro_batch, const Tensor& input) = 0;
 };
 

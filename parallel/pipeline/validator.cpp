@@ -73,12 +73,12 @@ void Validator::check_ranges() const {
 }
 
 void Validator::check_stages() const {
-  // Of more stages than actions one among the first is nowhere: no table is larger than the rows.
+  // If stages outnumber actions, one of the first actions + 1 stages has none, so these are enough.
   std::size_t actions = 0;
   for (const auto& row : schedule_.ranks)
     actions += row.size();
-  std::vector<Place> first(std::min(static_cast<std::size_t>(schedule_.stages), actions + 1),
-                           Place{-1, -1});
+  std::vector<Position> first(std::min(static_cast<std::size_t>(schedule_.stages), actions + 1),
+                              Position{-1, -1});
   for_all([&](int rank, int index, const Action& action) {
     const auto stage = static_cast<std::size_t>(action.stage);
     if (stage >= first.size()) return;
@@ -95,7 +95,7 @@ void Validator::check_stages() const {
     if (schedule_.ranks[rank].empty()) refuse(schedule_, fmt::format("rank {} has no stage", rank));
 }
 
-/// So many forwards and backwards as there should be, before a table is made of them.
+/// Checks the numbers of forwards and backwards, before a table is made for them.
 void Validator::check_counts() const {
   for (const Kind kind : {Kind::forward, Kind::backward}) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(schedule_.stages));
@@ -109,29 +109,29 @@ void Validator::check_counts() const {
 }
 
 void Validator::refuse_counts(Kind kind, int stage) const {
-  std::vector<Place> found;  // by micro-batch, as far as they go
-  Place other{-1, -1};
+  std::vector<Position> found;  // by micro-batch, up to the highest found
+  Position other{-1, -1};
   for_all([&](int rank, int index, const Action& action) {
     if (action.stage != stage) return;
     other = {rank, index};
     if (action.kind != kind) return;
     const auto batch = static_cast<std::size_t>(action.micro_batch);
-    if (batch >= found.size()) found.resize(batch + 1, Place{-1, -1});
+    if (batch >= found.size()) found.resize(batch + 1, Position{-1, -1});
     if (found[batch].rank >= 0)
       refuse(schedule_, fmt::format("{} is there twice", to_text(action)),
              {found[batch], {rank, index}});
     found[batch] = {rank, index};
   });
-  const auto gap =
-      std::find_if(found.begin(), found.end(), [](const Place& place) { return place.rank < 0; });
+  const auto gap = std::find_if(found.begin(), found.end(),
+                                [](const Position& place) { return place.rank < 0; });
   const Action missing{kind, stage, static_cast<int>(gap - found.begin())};
-  for_all([&](int rank, int index, const Action& action) {  // its forward or backward shows where
+  for_all([&](int rank, int index, const Action& action) {  // its other action shows the place
     if (action.stage == stage && action.micro_batch == missing.micro_batch) other = {rank, index};
   });
   refuse(schedule_, fmt::format("{} is missing on rank {}", to_text(missing), other.rank), {other});
 }
 
-/// Each rank's row by itself.
+/// Checks each rank's row by itself.
 void Validator::check_ranks(const ActionPlaces& places) const {
   std::vector<int> last(static_cast<std::size_t>(schedule_.stages), -1);
   for_all([&](int rank, int index, const Action& action) {
@@ -153,7 +153,7 @@ void Validator::check_ranks(const ActionPlaces& places) const {
 }
 
 void Validator::check_computing(const ActionPlaces& places, int rank, int index) const {
-  const Place place{rank, index};
+  const Position place{rank, index};
   const Action& action = place.in(schedule_);
   const Messages& messages = places.messages();
   const auto after = [&](const Action& needed) {
@@ -190,9 +190,9 @@ void Validator::check_computing(const ActionPlaces& places, int rank, int index)
   }
 }
 
-/// That some action needs it; whether it is there, and when, was checked for that action.
+/// Checks that an action needs the message. The checks of that action cover its place and presence.
 void Validator::check_message(const ActionPlaces& places, int rank, int index) const {
-  const Place place{rank, index};
+  const Position place{rank, index};
   const Action& action = place.in(schedule_);
   const Action computing = computing_of(action);
   if (action == places.messages().received_by(computing)) return;
@@ -203,12 +203,12 @@ void Validator::check_message(const ActionPlaces& places, int rank, int index) c
          {place});
 }
 
-/// Messages between two stages arrive in the order in which they are sent. A receiver that expects
-/// another would take one for the other.
+/// Checks that messages between two stages arrive in the order in which they are sent. Otherwise a
+/// receiver would take one message for another.
 void Validator::check_message_order(const ActionPlaces& places) const {
   using Last = std::vector<int>;
   const Last none(static_cast<std::size_t>(schedule_.stages), -1);
-  std::array<Last, 2> last{none, none};  // of inputs and gradients: where the last one was sent
+  std::array<Last, 2> last{none, none};  // for inputs and gradients: index of the last send
   for_all([&](int rank, int index, const Action& action) {
     if (action.kind != Kind::receive_input && action.kind != Kind::receive_gradient) return;
     const Action send = counterpart(action);
@@ -220,7 +220,7 @@ void Validator::check_message_order(const ActionPlaces& places) const {
       refuse(
           schedule_,
           fmt::format("rank {} posts {} after the receive of {}, but rank {} sends it first", rank,
-                      to_text(action), to_text(Place{sender, before}.in(schedule_)), sender),
+                      to_text(action), to_text(Position{sender, before}.in(schedule_)), sender),
           {{rank, index}, {sender, at}});
     before = at;
   });

@@ -11,7 +11,7 @@
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 #include "models/mlp/mlp.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 

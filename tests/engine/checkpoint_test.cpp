@@ -9,8 +9,8 @@
 #include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/relu.h"
-#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
+#include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {
@@ -31,9 +31,10 @@ struct Step {
   Tensors leaves;
 
   Tensors operator()(const Tensors& in) const {
-    const auto [sum, normalized, recall] =
+    const auto [sum, normalized, recomputable] =
         residual_layernorm(in[0], in[1], leaves[3], leaves[4], 1e-5);
-    const Tensor hidden = gelu(linear(normalized, leaves[0], leaves[1], {.recall = recall}));
+    const Tensor hidden =
+        gelu(linear(normalized, leaves[0], leaves[1], {.recomputable = recomputable}));
     return {sum, dropout(linear(hidden, leaves[2]), {.key = 3, .probability = 0.2F})};
   }
 };
@@ -51,8 +52,8 @@ Tensors make_leaves(const DevicePtr& on, DType dtype = DType::f64) {
 enum class Use { both, first, second };
 constexpr Use uses[] = {Use::both, Use::first, Use::second};
 
-/// What `use` says of the outputs, through parameters that the step uses too. All that adds to
-/// those runs in one order only, so that a checkpoint changes no bit of their gradients either.
+/// Applies `use` to the outputs, through parameters that the step uses too. All additions to those
+/// gradients run in one order only, so that a checkpoint changes no bit of them either.
 Tensor after(const Tensors& outputs, Use use, const Tensors& all) {
   if (use == Use::first) return linear(outputs[0], all[2]);
   if (use == Use::second) return linear(gelu(outputs[1]), all[2]);
@@ -210,7 +211,7 @@ TEST_CASE("a checkpoint frees its input and its graph while it runs backwards", 
   REQUIRE(after_input.size() == 4);
   CHECK(after_input[3] == after_input[2] - tensor);
   REQUIRE(at_hook.size() == 1);
-  // What remains when the LayerNorm has run: its gradients on both sides and its statistics, the
+  // Memory left after the LayerNorm has run: its gradients on both sides and its statistics, the
   // relu before it, and the result of the checkpoint, which the caller holds.
   CHECK(at_hook[0] == before + 4 * tensor + 2 * Arena::alignment);
 }

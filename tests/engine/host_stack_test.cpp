@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include "engine/host_memory.h"
-#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
+#include "tests/support/gpu/devices.h"
 
-// What is put down comes back as it was, in the reverse order, and leaves the device meanwhile.
+// A pushed tensor comes back unchanged, in reverse order, and is off the device in between.
 
 namespace sluice::test {
 namespace {

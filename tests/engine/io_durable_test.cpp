@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/io/checked_math.h"
 #include "engine/io/durable.h"
+#include "kernels/base/checked_math.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
@@ -113,7 +113,7 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
   for (int before = 1; before < 32; ++before)
     test::write_file(path.string() + ".tmp." + parent + "." + std::to_string(before) + place,
                      "left");
-  // Of a process that lives, of another file, of another host, and what only looks alike.
+  // Names of a live process, of another file, of another host, and names that only look alike.
   const std::string number = std::to_string(dead);
   const std::vector<std::string> others{name_of(::getppid(), path).filename().string(),
                                         name_of(dead, path.string() + "2").filename().string(),

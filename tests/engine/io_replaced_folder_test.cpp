@@ -144,7 +144,7 @@ TEST_CASE("the current folder is replaced file by file, and stays the current on
   fs::current_path(folder);
   const auto told = replace(".", "two");
   const bool same = fs::equivalent(".", folder);
-  // What cannot be written leaves all as it was.
+  // A failed write leaves everything unchanged.
   fs::create_directory("extra");
   std::string message;
   {

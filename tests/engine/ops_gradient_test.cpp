@@ -12,7 +12,7 @@
 #include "engine/ops/linear_cross_entropy.h"
 #include "engine/ops/relu.h"
 #include "models/mlp/mlp.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice {
@@ -185,7 +185,7 @@ TEST_CASE("residual_layernorm without a branch has the gradient of both its resu
   // Both results flow on, as in the first block of a stage.
   CHECK(gradcheck(
             [&](const Leaves& in) {
-              const auto [sum, normalized, recall] = norm(in);
+              const auto [sum, normalized, recomputable] = norm(in);
               return add(sum, gelu(normalized));
             },
             leaves) == "");
@@ -257,7 +257,7 @@ TEST_CASE("linear_cross_entropy has the gradient of its formula", "[gradient]") 
       };
       CHECK(gradcheck(loss, {random_tensor(cpu, {2, 5, 13}, 1), random_tensor(cpu, {11, 13}, 2)},
                       {.unit_upstream = true}) == "");
-      // Through a producer of the hidden rows, so that the gradient has to travel on.
+      // The hidden rows are produced by an op, so that the gradient has to propagate further.
       CHECK(gradcheck(
                 [&](const Leaves& in) {
                   return loss({gelu(in[0]), in[1]});

@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-// Safetensors files put together by hand, so that they can be wrong in every way.
+// Builds safetensors files by hand, so that they can be malformed in every way.
 
 namespace sluice::test {
 
@@ -21,12 +21,12 @@ inline std::string length_field(std::uint64_t length) {
   return bytes;
 }
 
-/// A file with this header and `data_bytes` bytes of data.
+/// Returns a file with this header and `data_bytes` bytes of data.
 inline std::string file_of(std::string_view header, std::size_t data_bytes) {
   return length_field(header.size()).append(header).append(data_bytes, 'd');
 }
 
-/// A member of the header, without the braces around it.
+/// Returns a member of the header, without the braces around it.
 inline std::string entry(std::string_view name, std::string_view dtype, std::string_view shape,
                          std::string_view offsets) {
   return std::string("\"")

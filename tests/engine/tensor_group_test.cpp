@@ -7,7 +7,7 @@
 #include "engine/ops/linear.h"
 #include "tests/support/gradcheck.h"
 
-// What ops that ranks divide do while a sum is under way.
+// Tests what divided ops do while a sum is in flight.
 
 namespace sluice::test {
 namespace {
@@ -70,7 +70,7 @@ TEST_CASE("the gradient of a weight is computed while that of the input is added
   backward(out, Tensor::from_host(cpu, out.shape(), DType::f64, random_values(out.size(), 6)));
   CHECK(group.begun_with != group.gradient());
   CHECK(group.waited_with == group.gradient());
-  // What is collected then would be held up.
+  // A collection at that time would be held up.
   CHECK_FALSE(group.collected_during_sum);
 }
 

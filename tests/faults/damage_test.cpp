@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "apps/train/checkpoint.h"
+#include "apps/checkpoint/checkpoint.h"
 #include "tests/faults/runs.h"
 
 // A checkpoint is damaged. Whoever asks for exactly that one is refused, with the file's name; a
@@ -40,8 +40,8 @@ struct Saved : FaultRuns {
     return names;
   }
 
-  /// What goes wrong where `damage` is done to this file: asked for exactly this one, and asked for
-  /// the newest whole one.
+  /// Applies `damage` to this file and returns what then goes wrong: in a resume from exactly this
+  /// checkpoint, and in a resume from the newest whole one.
   std::string after(const std::string& file, bool also_fall_back,
                     const std::function<void(const fs::path&)>& damage) {
     Problems problems;

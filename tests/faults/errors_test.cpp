@@ -38,7 +38,7 @@ struct Expected {
   std::string reason;            ///< the system's words
 };
 
-/// What has to hold of a run in which something failed.
+/// Checks the rules for a run in which something has failed.
 std::string judge(FaultRuns& runs, const std::string& output, const Ended& ended,
                   const Expected& expected) {
   Problems problems;
@@ -192,7 +192,7 @@ TEST_CASE("a full disk costs no checkpoint, and the run goes on once there is sp
 TEST_CASE("a limit on the size of files costs no checkpoint") {
   FaultRuns runs(kinds().front());
   Tally tally("c: limit on the size of files");
-  // In blocks of 512 bytes: the optimizer's file does not fit; the log does.
+  // Limits are in blocks of 512 bytes: the optimizer's file does not fit; the log does.
   runs.run("limited", {.flags = keep_two + Flags{{"--steps", "2"}}});
   for (const char* before : {"trap '' XFSZ; ulimit -f 400", "trap '' XFSZ; ulimit -f 100"}) {
     const Ended ended = runs.run("limited", {.flags = keep_two, .before = before});

@@ -98,8 +98,8 @@ class Replaced : public TempDir {
 
 const Arguments no_exchange{"-e", "inject=renameat2:error=EINVAL"};
 
-/// What a user keeps beside a model, wherever it is now: in its folder or, for as long as nobody
-/// has replaced the folder again, in a temporary beside it or in it.
+/// Returns which of a user's files beside a model are missing. They may be in the model's folder
+/// or, until somebody replaces the folder again, in a temporary folder beside or inside it.
 std::string missing(const fs::path& work, const Contents& mine, bool settled) {
   Problems problems;
   for (const auto& [name, text] : mine) {

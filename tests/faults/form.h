@@ -5,27 +5,27 @@
 #include <random>
 #include <string>
 
-// How much of the fault suite a run of it does. ctest runs the short form; scripts/torture the long
-// one, which also prints a row for each case.
+// The two forms of the fault suite. ctest runs the short form; scripts/torture runs the long one,
+// which also prints a row for each case.
 
 namespace sluice::test {
 
 struct Form {
   bool full = false;       ///< the long form
-  std::uint64_t seed = 1;  ///< of everything that is drawn
-  int round = -1;          ///< of the random walk this sequence alone; -1: all
+  std::uint64_t seed = 1;  ///< seeds all random draws
+  int round = -1;          ///< runs only this sequence of the random walk; -1: all
 };
 
-/// Set once, by main.
+/// The form of this process. main sets it once.
 Form& form();
 
-/// One of the two, by the form.
+/// Returns the first value in the short form and the second in the long form.
 template <class T>
 T by_form(T in_short, T in_long) {
   return form().full ? in_long : in_short;
 }
 
-/// What a round draws, the same in every run with the same seed.
+/// Returns the random generator of a round, the same in every run with the same seed.
 std::mt19937_64 draws(std::uint64_t round);
 
 /// Counts the rounds of a case and those in which something was lost.
@@ -34,9 +34,9 @@ class Tally {
   explicit Tally(std::string name);
   Tally(const Tally&) = delete;
   Tally& operator=(const Tally&) = delete;
-  ~Tally();  ///< in the long form: prints the row
+  ~Tally();  ///< prints the row in the long form
 
-  /// `problem` says what was lost or wrong in this round; it is empty where all is well.
+  /// `problem` says what was lost or wrong in this round; it is empty if nothing was.
   void round(const std::string& what, const std::string& problem);
   int rounds() const { return rounds_; }
 
@@ -46,10 +46,10 @@ class Tally {
   int rounds_ = 0, lost_ = 0;
 };
 
-/// Says why a case is left out, in the words that scripts/test and scripts/torture count.
+/// Reports why a case is skipped, in the words that scripts/test and scripts/torture count.
 void skip(const std::string& why);
 
-/// Collects what is wrong in a round.
+/// Collects the problems of a round.
 class Problems {
  public:
   void require(bool holds, const std::string& otherwise) {

@@ -87,7 +87,7 @@ TEST_CASE("kills at any moment lose nothing") {
     for (int round = 0; round < rounds; ++round) {
       auto random = draws(static_cast<std::uint64_t>(round));
       const double share = std::uniform_real_distribution(0.0, 1.1)(random);
-      // Of several ranks: one of them, mpirun, or all.
+      // Kills one of several ranks, mpirun, or all of them.
       const auto whom = static_cast<std::size_t>(
           kind.ranks == 1 ? 0 : std::uniform_int_distribution(0, kind.ranks + 1)(random));
       Job job(runs, "killed");

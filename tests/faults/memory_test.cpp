@@ -77,7 +77,7 @@ TEST_CASE("a bit that flips in one rank's weights is found before anything is sa
     std::uint64_t header = 0;
     std::memcpy(&header, weights.data(), 8);
     const std::size_t floats = (weights.size() - 8 - header) / 4;
-    // Of the first matrix, where the numbers are all different.
+    // Takes a place in the first matrix, where all numbers are different.
     const std::size_t place = random() % std::min<std::size_t>(floats - 16, 8000);
     const std::string pattern = weights.substr(8 + header + 4 * place, 64);
     const int bit = static_cast<int>(random() % 8);

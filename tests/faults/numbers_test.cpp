@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "apps/train/checkpoint_manifest.h"
+#include "apps/checkpoint/checkpoint_manifest.h"
 #include "engine/io/safetensors.h"
 #include "tests/faults/runs.h"
 #include "tests/support/fixture.h"

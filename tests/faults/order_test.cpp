@@ -7,8 +7,8 @@
 
 #include "tests/faults/trace.h"
 
-// What a power failure leaves is decided by the order of calls: a file's bytes are synced before it
-// gets its name, its folder after it, and nothing older goes before that.
+// The order of calls decides what a power failure leaves: a file's bytes are synced before the file
+// gets its name, its folder is synced after that, and nothing older is removed before then.
 
 namespace sluice::test {
 namespace {
@@ -71,7 +71,7 @@ class OrderCheck {
   void see_log(const Call& call) {
     if (call.line.find("\\\"checkpoint\\\"") == std::string::npos) return;
     ++told_;
-    // Of this step: another checkpoint may be on its way.
+    // Checks only this step: another checkpoint may be in progress.
     for (const auto& name : unsynced_names_[output_ / "checkpoints"])
       require(
           checkpoint_of(name).empty() ||
@@ -152,7 +152,7 @@ TEST_CASE("bytes are durable before names, and names before older checkpoints go
       bool needed = true;
       for (std::size_t k = 0; k < calls.size(); ++k)
         if (k != i && calls[k].syncs() && calls[k].paths == calls[i].paths) {
-          // What another thread writes to the log in between makes no difference.
+          // Writes to the log by another thread in between make no difference.
           const auto between = [](const Call& call) {
             return call.name != "openat" && !call.syncs() &&
                    call.paths.front().filename() != "log.jsonl";

@@ -5,10 +5,10 @@
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
 
-// What can go wrong between ranks beside what tests/apps/ranks_faults_test.cpp has (a rank that
-// exits, is killed, aborts, throws, has no memory, stops, is slow, skips an operation, or starts
-// another one, or one of another size): a rank that freezes while it saves, a trace on a full disk,
-// and no space in shared memory.
+// Failures between ranks that tests/apps/ranks/ranks_faults_test.cpp does not cover (it has a rank
+// that exits, is killed, aborts, throws, has no memory, stops, is slow, skips an operation, or
+// starts another one, or one of another size): a rank that freezes while it saves, a trace on a
+// full disk, and no space in shared memory.
 
 namespace sluice::test {
 namespace {

@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
-#include "apps/train/checkpoint_folder.h"
-#include "apps/train/checkpoint_history.h"
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_history.h"
 
 namespace sluice::test {
 
@@ -92,7 +92,7 @@ Arguments FaultRuns::command(const std::string& output, const Launch& launch) co
   Arguments program{(fs::path(SLUICE_BIN_DIR) / "train_gpt2").string()};
   for (const auto& [flag, value] : flags(output, launch.flags))
     program.push_back(flag + "=" + value);
-  // What the ranks leave in the folder for temporary files goes with this object.
+  // The ranks' leftovers in the folder for temporary files are removed with this object.
   Arguments all{"/usr/bin/env", "TMPDIR=" + path().string()};
   if (kind_.ranks > 1) {
     all.insert(all.end(),
@@ -194,8 +194,8 @@ void FaultRuns::forget(const std::string& output) const {
 
 Job::Job(const FaultRuns& runs, const std::string& output, const Launch& launch)
     : mark_(runs.at(output)) {
-  // Into a file: a pipe that nobody empties would hold the run. The pipe itself stays open until
-  // the last process of the job has ended.
+  // The output goes to a file: a pipe that nobody reads would block the run. The pipe itself stays
+  // open until the last process of the job has ended.
   Arguments shell{"-c", launch.before + (launch.before.empty() ? "" : "; ") +
                             "exec \"$@\" 9>&1 > '" + mark_ + ".out'"};
   shell.push_back("sh");
@@ -219,7 +219,7 @@ Ended Job::finish(int limit_seconds) {
   return ended;
 }
 
-/// What a state says of the training: how often its run has saved is another matter.
+/// Returns the training state without how often its run has saved, which may differ.
 std::string training_state(const std::string& state) {
   Json json = Json::parse(state);
   for (const char* const field : {"lineage", "keep", "crc32"})
@@ -274,7 +274,7 @@ std::string difference(const Outcome& got, const Outcome& wanted) {
 
 std::vector<std::string> temporaries(const fs::path& folder) {
   std::vector<std::string> found;
-  // What a run at work takes away in the meantime is no error.
+  // A file that a run in progress removes meanwhile is no error.
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error))

@@ -8,7 +8,7 @@
 
 namespace sluice::test {
 
-/// A file system in memory with little space, mounted on a folder.
+/// A small in-memory file system, mounted on a folder.
 class SmallDisk {
  public:
   SmallDisk(std::filesystem::path folder, const char* size) : folder_(std::move(folder)) {

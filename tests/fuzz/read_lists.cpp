@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "apps/train/save_cadence.h"
-#include "apps/train/token_ids.h"
+#include "apps/checkpoint/save_cadence.h"
 #include "models/gpt2/parallelize.h"
 #include "models/gpt2/recompute.h"
-#include "parallel/injection.h"
+#include "models/text/token_ids.h"
+#include "parallel/flight_recorder/injection.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

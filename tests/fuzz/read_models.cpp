@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/train/checkpoint_history.h"
+#include "apps/checkpoint/checkpoint_history.h"
 #include "engine/io/section_sums.h"
 #include "models/gpt2/weights.h"
 #include "tests/fuzz/harness.h"

@@ -2,15 +2,15 @@
 #include <cmath>
 #include <optional>
 
-#include "apps/train/command_line.h"
-#include "apps/train/sizes.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/sizes.h"
 #include "kernels/base/error.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {
 namespace {
 
-/// Whether a program would take this argument.
+/// Returns true if a program would accept this argument.
 bool taken(CommandLine& line, const std::string& argument) {
   const std::array<const char*, 2> arguments{"program", argument.c_str()};
   try {

@@ -2,7 +2,7 @@
 #include <optional>
 #include <vector>
 
-#include "apps/train/command_line.h"
+#include "apps/cli/command_line.h"
 #include "kernels/base/error.h"
 #include "tests/fuzz/harness.h"
 
@@ -63,7 +63,7 @@ void read_options_file(Bytes input) {
           "a choice that there is not");
 
   const std::string resolved = program.line.resolved();
-  // What cannot be read back stands there as a comment.
+  // An option that could not be read back is written as a comment.
   if (resolved.find("# give as a flag") != resolved.npos) return;
   Program again;
   again.read(put("again.toml", resolved));

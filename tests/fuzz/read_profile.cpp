@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "apps/train/device_profile.h"
+#include "apps/plan/cost/device_profile.h"
 #include "engine/io/printable.h"
 #include "tests/fuzz/harness.h"
 

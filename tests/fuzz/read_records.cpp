@@ -3,8 +3,8 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
-#include "parallel/post_mortem.h"
-#include "parallel/rank_report.h"
+#include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/rank_report.h"
 #include "tests/fuzz/harness.h"
 #include "tests/fuzz/small_job.h"
 
@@ -51,11 +51,12 @@ void require_possible(const RankRecord& record) {
   require(record.size > 0 && record.rank >= 0 && record.rank < record.size, "a rank out of range");
   require(record.id.pid > 0, "a process number that is none");
   require(record.outcome <= RankRecord::Outcome::failed, "an outcome that there is not");
-  require(plain(record.note, sizeof RingStatus::note) &&
-              plain(record.message, sizeof RingStatus::message) &&
-              plain(record.id.host, sizeof RingHeader::host),
+  require(plain(record.note, sizeof RecordStatus::note) &&
+              plain(record.message, sizeof RecordStatus::message) &&
+              plain(record.id.host, sizeof RecordHeader::host),
           "a text that is too long or no line");
-  require(record.operations.size() <= RingFile::operations_kept, "more operations than are kept");
+  require(record.operations.size() <= FlightRecorder::operations_kept,
+          "more operations than are kept");
   const RecordedOperation* before = nullptr;
   for (const RecordedOperation& operation : record.operations) {
     require(before == nullptr || before->number < operation.number, "operations out of order");
@@ -64,7 +65,8 @@ void require_possible(const RankRecord& record) {
             "an operation that ends too soon");
     require(static_cast<std::size_t>(operation.signature.kind) < collective_names.size(),
             "a collective that there is not");
-    require(plain(operation.communicator, RingFile::communicator_bytes), "a name that is no line");
+    require(plain(operation.communicator, FlightRecorder::communicator_bytes),
+            "a name that is no line");
     before = &operation;
   }
 }
@@ -73,16 +75,16 @@ void require_possible(const RankRecord& record) {
 void require_same_again(const RankRecord& record) {
   const fs::path folder = scratch() / "again";
   fs::create_directories(folder);
-  fs::remove(ring_path(folder, record.rank));
+  fs::remove(record_path(folder, record.rank));
   {
-    RingFile file(folder, record.rank, record.size);
+    FlightRecorder file(folder, record.rank, record.size);
     for (const RecordedOperation& operation : record.operations)
       file.begin(operation.communicator, operation.signature);
     file.note(record.note);
     file.fail(record.message);
   }
-  const auto again = read_ring(ring_path(folder, record.rank));
-  fs::remove(ring_path(folder, record.rank));
+  const auto again = read_record(record_path(folder, record.rank));
+  fs::remove(record_path(folder, record.rank));
   require(again.has_value(), "a record cannot be read once written");
   require(again->note == record.note && again->message == record.message,
           "texts differ once written");
@@ -93,8 +95,8 @@ void require_same_again(const RankRecord& record) {
             "an operation differs once written");
 }
 
-/// What post_mortem prints: a sentence; of each rank an empty line, a line and one for each of its
-/// last five operations.
+/// Checks what post_mortem prints: a sentence, and for each rank an empty line, a line and one line
+/// for each of its last five operations.
 void require_report(const std::vector<RankRecord>& records) {
   std::size_t expected = 1;
   for (const RankRecord& record : records)
@@ -119,14 +121,14 @@ void read_rank_records(Bytes input) {
       put(fs::path("ranks") / ("rank-" + std::to_string(rank) + ".ring"),
           files[static_cast<std::size_t>(rank)]);
   }
-  const auto records = read_rings(folder);
+  const auto records = read_records(folder);
   if (records.empty()) fail("there are no ranks' files", ErrorKind::usage);
   for (const RankRecord& record : records) {
     require_possible(record);
     require_same_again(record);
   }
   require_report(records);
-  // What became of a rank that has no record is what the sentence is about.
+  // The sentence explains what has happened to a rank without a record.
   if (records.size() < small_job_ranks) fail(excerpt(post_mortem(records, small_job_ranks)));
 }
 

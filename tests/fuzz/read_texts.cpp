@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "apps/train/text_source.h"
+#include "apps/data/text_source.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

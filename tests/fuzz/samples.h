@@ -8,11 +8,11 @@
 
 namespace sluice::fuzz {
 
-/// An input that is wrong in one way, which its name says, or unusual but right.
+/// An input that is wrong in one way, which its name states, or unusual but right.
 struct Sample {
   std::string name;
   std::string bytes;
-  std::string refusal;  ///< a part of the message; "": it must be accepted
+  std::string refusal;  ///< a part of the message; "": the input must be accepted
 };
 using Samples = std::vector<Sample>;
 
@@ -33,7 +33,7 @@ Samples rank_records_samples();
 Samples device_profile_samples();
 Samples lists_samples();
 
-/// A harness with its samples, which are its seeds, too.
+/// A harness and its samples, which also serve as its seeds.
 struct Parser {
   const char* name;
   Reader reader;

@@ -14,8 +14,8 @@ void put_text(std::array<char, size>& to, std::string_view text) {
   std::ranges::copy(text, to.begin());
 }
 
-RingSlot operation(std::uint64_t number, std::int64_t begin, std::int64_t end) {
-  RingSlot slot;
+RecordSlot operation(std::uint64_t number, std::int64_t begin, std::int64_t end) {
+  RecordSlot slot;
   slot.version = 2;
   slot.number = number;
   slot.begin = begin;
@@ -32,10 +32,10 @@ RingSlot operation(std::uint64_t number, std::int64_t begin, std::int64_t end) {
 SmallJob small_job() {
   SmallJob job;
   for (int rank = 0; rank < small_job_ranks; ++rank) {
-    RingLayout& record = job[static_cast<std::size_t>(rank)];
-    record.header.magic = RingHeader::magic_value;
-    record.header.version = RingHeader::version_value;
-    record.header.slots = RingFile::operations_kept;
+    RecordLayout& record = job[static_cast<std::size_t>(rank)];
+    record.header.magic = RecordHeader::magic_value;
+    record.header.version = RecordHeader::version_value;
+    record.header.slots = FlightRecorder::operations_kept;
     record.header.rank = rank;
     record.header.size = small_job_ranks;
     record.header.pid = 4710 + rank;
@@ -56,7 +56,7 @@ std::string change(int rank, std::size_t offset, const std::string& bytes) {
   return text + bytes;
 }
 
-std::string bytes_of(const RingLayout& record) {
+std::string bytes_of(const RecordLayout& record) {
   std::string bytes(sizeof record, '\0');
   std::memcpy(bytes.data(), &record, sizeof record);
   return bytes;

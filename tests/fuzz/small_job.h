@@ -4,23 +4,23 @@
 #include <cstddef>
 #include <string>
 
-#include "parallel/ring_layout.h"
+#include "parallel/flight_recorder/record_layout.h"
 
-// The records of a job of three ranks, to be spoilt.
+// The records of a job of three ranks, for tests that corrupt them.
 
 namespace sluice::fuzz {
 
 inline constexpr int small_job_ranks = 3;
-using SmallJob = std::array<RingLayout, small_job_ranks>;
+using SmallJob = std::array<RecordLayout, small_job_ranks>;
 
-/// Each rank has done an operation of all ranks; ranks 0 and 1 are in the next, and rank 2 is at
-/// its note. The job ran on another host, so that nothing is asked of this one's processes.
+/// Every rank has completed one collective; ranks 0 and 1 are in the next one, and rank 2 is at its
+/// note. The job ran on another host, so that no process of this host is looked up.
 SmallJob small_job();
 
-/// A change of one record: the rank, where (two bytes, little-endian), how many bytes, the bytes.
+/// Encodes a change of one record: rank, offset (two bytes, little-endian), byte count, bytes.
 std::string change(int rank, std::size_t offset, const std::string& bytes);
 
-/// The file of a record.
-std::string bytes_of(const RingLayout& record);
+/// Returns a record as the bytes of its file.
+std::string bytes_of(const RecordLayout& record);
 
 }  // namespace sluice::fuzz

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/train/checkpoint_saver.h"
-#include "apps/train/recorded_choice.h"
+#include "apps/checkpoint/checkpoint_saver.h"
+#include "apps/checkpoint/recorded_choice.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/runtime.h"
 #include "tests/fuzz/harness.h"
@@ -82,8 +82,8 @@ std::vector<std::string> small_shard_names(bool first) {
 SmallRun::SmallRun()
     : optimizer_(make_adamw(*small_.space, {})),
       rank_(*small_.space, *optimizer_),
-      state_{*small_.space,          *optimizer_,          scaler_, rank_.parallel,
-             small_.space->layout(), rank_.ranks.collector},
+      state_{*small_.space,           *optimizer_, scaler_, rank_.parallel, small_.space->layout(),
+             rank_.ranks.gather_links},
       run_(std::make_unique<nlohmann::json>(nlohmann::json{{"seed", 5}, {"precision", "fp16"}})),
       folder_(save_checkpoint(scratch() / "checkpoints", 3, *run_, state_, 1)),
       files_{test::read_file(folder_ / "state.json"),

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/checkpoint.h"
+#include "apps/checkpoint/checkpoint.h"
 #include "models/gpt2/gpt2.h"
-#include "tests/support/single_rank.h"
+#include "tests/support/training/single_rank.h"
 
 namespace sluice::fuzz {
 
-/// A GPT-2 of one layer, two heads, width 4, 3 tokens and a context of 2.
+/// A GPT-2 with one layer, two heads, width 4, 3 tokens and a context of 2.
 struct SmallModel {
   explicit SmallModel(ParameterSpace::Use use);
 
@@ -21,7 +21,7 @@ struct SmallModel {
   std::unique_ptr<ParameterSpace> space;
 };
 
-/// model.safetensors of it; and one of two shards, with the names that are in it.
+/// Returns its model.safetensors; the next two return one of two shards, and that shard's names.
 std::string small_model_file();
 std::string small_shard(bool first);
 std::vector<std::string> small_shard_names(bool first);
@@ -30,16 +30,16 @@ struct CheckpointFiles {
   std::string state, weights, optimizer;
 };
 
-/// A training run of the small model and the checkpoint of step 3 that it has saved.
+/// A training run of the small model and the checkpoint that it has saved at step 3.
 class SmallRun {
  public:
   SmallRun();
   ~SmallRun();
 
   const CheckpointFiles& files() const { return files_; }
-  /// Loads the checkpoint with these files in the place of its own.
+  /// Loads the checkpoint with these files in place of its own.
   std::int64_t load(const CheckpointFiles& files);
-  /// Saves another one of what was loaded, and loads it.
+  /// Saves what was loaded as another checkpoint, and loads that one.
   std::int64_t save_and_load(std::int64_t step);
   const ParameterSpace& space() const { return *small_.space; }
 

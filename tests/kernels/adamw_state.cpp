@@ -26,7 +26,7 @@ std::vector<T> elements_of(const Tensor& tensor) {
   return values;
 }
 
-/// What codes stand for, by the definition of their map.
+/// Decodes codes by the definition of their map.
 Values decoded(const AdamWState& state, const Tensor& codes, const Tensor& scale, int widest) {
   const std::vector<double> magnitudes = values_of_map(widest);
   const Values scales = scale.to_host();
@@ -90,7 +90,7 @@ AdamWState::AdamWState(const DevicePtr& device, const Layout& of, std::int64_t r
     remainder = flat(device, low);
   } else {
     master = flat(device, layout.first == DType::f64 ? DType::f64 : DType::f32, start);
-    // What it holds must not matter.
+    // The initial contents must not matter.
     if (layout.weights != Weights::master)
       working = flat(device, layout.weights == Weights::bf16 ? DType::bf16 : DType::f16,
                      Values(start.size(), NAN));

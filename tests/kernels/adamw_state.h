@@ -27,10 +27,10 @@ struct Layout {
   std::string name() const;
 };
 
-/// All but f64.
+/// Returns all layouts except f64's.
 std::vector<Layout> adamw_layouts();
 
-/// The values of a dynamic map by its definition, in ascending order, 0 first.
+/// Returns the values of a dynamic map by its definition, in ascending order, 0 first.
 inline std::vector<double> values_of_map(int widest) {
   std::vector<double> values{0};
   for (int n = widest, k = 0; n > 0; n /= 2, ++k)
@@ -40,7 +40,7 @@ inline std::vector<double> values_of_map(int widest) {
   return values;
 }
 
-/// Of all decades, and some 0; never the unused code of the signed map.
+/// Returns codes from all decades and some 0, but never the unused code of the signed map.
 std::vector<std::uint8_t> random_codes(std::int64_t count, std::uint64_t seed);
 
 /// Arrays of one layout, filled with the same numbers on every device.
@@ -54,17 +54,17 @@ struct AdamWState {
 
   std::int64_t row_blocks() const { return (columns + AdamW::block - 1) / AdamW::block; }
   void set_grad(const Values& values);
-  /// The codes become 0 too.
+  /// Clears the moments, codes included.
   void clear_moments();
 
-  /// The update of rows [begin, end).
+  /// Returns the update of rows [begin, end).
   AdamW op(std::int64_t begin, std::int64_t end) const;
   AdamW op() const { return op(0, rows); }
   void update(const AdamW& what) const { run(what, first.stream()); }
 
-  /// All that an update writes.
+  /// Returns everything that an update writes.
   std::vector<std::vector<std::byte>> bytes() const;
-  /// The master weights, however they are kept, and m and v.
+  /// Returns the master weights, however they are stored; the next two return m and v.
   Values weights() const;
   Values first_values() const;
   Values second_values() const;

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tests/kernels/adamw_state.h"
-#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
+#include "tests/support/gpu/devices.h"
 
 namespace sluice {
 namespace {
@@ -63,10 +63,10 @@ Values scales_of(const AdamWState& state, const Values& values) {
 
 enum class Moment : std::uint8_t { first, second };
 
-/// How far a stored value may lie from the computed one: less than the distance of the two values
-/// around it that can be stored. `scale` is that of its block.
+/// Returns how far a stored value may be from the computed one: less than the distance between the
+/// two storable values around it. `scale` is that of its block.
 double gap_at(Moment moment, DType dtype, double value, double scale) {
-  // What is computed in fp32 (or fp64), where m may cancel.
+  // The rounding error of computing in fp32 (or fp64), where m may cancel.
   const double rounding = 1e-6 * std::abs(value) + (moment == Moment::first ? 2e-8 : 0);
   if (dtype == DType::f64) return 1e-14 * std::abs(value) + (moment == Moment::first ? 4e-17 : 0);
   if (dtype == DType::f32) return rounding;

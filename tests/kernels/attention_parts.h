@@ -6,8 +6,8 @@
 #include "kernels/base/run.h"
 #include "tests/support/gradcheck.h"
 
-// Attention with dropout by ranks that have some of the heads each: laid side by side it is, bit
-// for bit, that of one that has all.
+// Attention with dropout, its heads divided between ranks: the ranks' results side by side equal,
+// bit for bit, those of one rank that has all heads.
 
 namespace sluice::test {
 
@@ -15,7 +15,7 @@ struct HeadSizes {
   std::int64_t batch, length, heads, head_width;
 };
 
-/// Of values [outer, heads, inner] those of `count` heads from `first`.
+/// Selects `count` heads from `first` on from values of shape [outer, heads, inner].
 inline Values heads_of(const Values& values, std::int64_t heads, std::int64_t inner,
                        std::int64_t first, std::int64_t count) {
   Values result;
@@ -28,7 +28,7 @@ struct AttendedHeads {
   Values out, log_sum_exp, grad_qkv;
 };
 
-/// Of `count` heads from `first`. `place` makes the arrays and says on which stream the ops run.
+/// Computes `count` heads from `first` on. `place` makes the arrays and gives the ops' stream.
 template <class Place>
 AttendedHeads attend_heads(Place& place, DType dtype, const HeadSizes& s, std::int64_t first,
                            std::int64_t count) {
@@ -65,7 +65,7 @@ AttendedHeads attend_heads(Place& place, DType dtype, const HeadSizes& s, std::i
   return {out.values(), log_sum_exp.values(), grad_qkv.values()};
 }
 
-/// Cuts five heads into two and three.
+/// Divides five heads into two and three.
 template <class Place>
 void check_parts_of_heads(Place& place, DType dtype, std::int64_t head_width) {
   const HeadSizes s{2, 70, 5, head_width};

@@ -26,7 +26,7 @@ struct Reference {
   Values out, log_sum_exp, grad_qkv;
 };
 
-/// By the definition, one query at a time; keep[b, h, i, j] (if any) multiplies the probabilities.
+/// Computes by definition, one query at a time; keep[b, h, i, j] (if any) scales the probabilities.
 Reference attend(const Sizes& s, const Values& qkv, const Values& grad_out,
                  const Values& keep = {}) {
   const auto width = static_cast<std::size_t>(s.width());

@@ -47,7 +47,7 @@ TEST_CASE("every 16-bit pattern survives a round trip", "[half]") {
   check_round_trip<Half>();
 }
 
-/// What a pattern stands for, by the definition of the format and not by a cast.
+/// Returns the value of a bit pattern by the format's definition, without a cast.
 double meaning(std::uint32_t bits, int exponent_bits, int mantissa_bits) {
   const std::uint32_t exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
   const std::uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);

@@ -189,8 +189,8 @@ TEST_CASE("gelu and relu agree with their definitions", "[elementwise]") {
                                                         (1 + 3 * 0.044715 * x[i] * x[i])));
         expected[3].push_back(x[i] > 0 ? g[i] : 0);
       }
-      // In its tail gelu is the difference of nearly equal numbers: the error is absolute, measured
-      // against what came in.
+      // The tail of gelu is a difference of nearly equal numbers: its error is absolute, measured
+      // relative to the input.
       const auto error = [&](const Array& actual, const Values& exact, const Values& unit) {
         return relative_l2(actual.values(), exact) * relative_l2(exact, Values(exact.size())) /
                relative_l2(unit, Values(unit.size()));

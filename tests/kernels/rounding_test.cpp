@@ -57,7 +57,7 @@ void check_round_trip(int codes, int unused) {
   }
 }
 
-/// Between two codes each is taken as often as makes their mean right.
+/// Checks that of two neighbouring codes each is chosen often enough for the mean to be right.
 template <class Map>
 void check_means(int widest, bool to_zero) {
   const std::vector<double> values = values_of_map(widest);
@@ -136,7 +136,7 @@ TEST_CASE("the bits of stochastic rounding are uniform over elements and over ke
   for (const std::int64_t first : {std::int64_t{0}, (std::int64_t{1} << 32) - 100}) {
     for (const std::uint64_t key : {0u, 1u, 77u}) {
       check_mean([&](int i) { return RoundingBits(key)(first + i); });
-      // Of an element and its neighbour, and of a step and the next: differences of uniforms.
+      // Pairs the bits of an element and its neighbour, and of a step and the next.
       check_mean([&](int i) {
         return (RoundingBits(key)(first + i) & 0xFFFFu) | (RoundingBits(key)(first + i + 1) << 16);
       });

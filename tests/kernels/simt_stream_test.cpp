@@ -14,7 +14,7 @@
 #include "kernels/cuda/ptx/cp_async.h"
 #include "kernels/cuda/ptx/ldmatrix.h"
 #include "kernels/cuda/ptx/mma.h"
-#include "tests/support/cuda_device.h"
+#include "tests/support/gpu/cuda_device.h"
 
 namespace sluice {
 namespace {
@@ -77,7 +77,7 @@ struct alignas(16) Tile {
   float numbers[4 * threads];
 };
 
-/// How copies to shared memory are waited for.
+/// The ways to wait for copies to shared memory.
 enum class Waiting { none, all, first_of_two, without_barrier };
 
 /// Each thread fetches four numbers, then reads what the next thread has fetched. The second half

@@ -8,8 +8,8 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
-#include "tests/support/cuda_device.h"
 #include "tests/support/error_message.h"
+#include "tests/support/gpu/cuda_device.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +33,7 @@ bool contains_nan(const Values& values) {
   return std::any_of(values.begin(), values.end(), [](double v) { return std::isnan(v); });
 }
 
-/// What a kernel leaves in an array that was all NaN.
+/// Returns what a kernel leaves in an array that was all NaN.
 Values outcome(std::uint64_t seed, void (*kernel)(float*), std::int64_t count, dim3 grid,
                dim3 block, std::size_t shared_bytes = 0) {
   CudaDevice device({.seed = seed});

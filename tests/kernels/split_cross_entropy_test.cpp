@@ -36,7 +36,7 @@ struct Whole {
   double& logit(std::int64_t row, std::int64_t column) {
     return logits[static_cast<std::size_t>(row * vocabulary + column)];
   }
-  /// By the op that has all of the vocabulary.
+  /// Computes with the op that has the whole vocabulary.
   Result result(DType dtype) {
     Array x(accumulator_of(dtype), logits), losses(accumulator_of(dtype), rows);
     Array gradient(dtype, rows * vocabulary);
@@ -49,7 +49,7 @@ struct Whole {
   }
 };
 
-/// What a rank has: columns of the logits, whose rows lie apart as if it had more of them.
+/// A rank's share: columns of the logits, with rows as far apart as if there were more columns.
 struct Part {
   std::int64_t rows, first, columns, stride;
   Array logits, gradient;  // the latter where it has memory of its own
@@ -176,7 +176,7 @@ TEST_CASE("cross entropy of a divided vocabulary is that of the whole", "[loss]"
 
 TEST_CASE("a part of the vocabulary may be far below the other, or impossible", "[loss]") {
   for (const DType dtype : dtypes) {
-    // In parts of 20 and 30 tokens, of which the first or the second is the lower one.
+    // The parts have 20 and 30 tokens; the first or the second one has the lower logits.
     for (const bool first_lower : {true, false}) {
       for (const double below : {100.0, 2e4, static_cast<double>(INFINITY)}) {
         CAPTURE(name_of(dtype), first_lower, below);

@@ -14,8 +14,8 @@
 namespace sluice::test {
 namespace {
 
-/// How often each index was called; a body that takes no time at all and one that takes longer on
-/// some indices, so that threads come and go at every moment.
+/// Returns how often each index was called. The body takes no time, or if `uneven` longer on some
+/// indices, so that threads come and go at every moment.
 std::vector<int> calls_of(std::int64_t count, bool uneven) {
   std::vector<int> calls(static_cast<std::size_t>(count));
   cpu::parallel_for(count, [&](std::int64_t i) {
@@ -99,7 +99,7 @@ TEST_CASE("limits of threads nest, and count for their thread alone", "[thread_p
   CHECK(cpu::threads() == before);
 }
 
-// In a child of fork() there are no helpers; sanitizers do not allow it threads' locks.
+// A child of fork() has no helper threads; sanitizers do not allow it to use threads' locks.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE("a child process computes without the helpers of its parent", "[thread_pool]") {
   const cpu::ThreadLimit limit(3);

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What the files of small_bpe() hold, ready to be spoilt.
+/// The contents of the files of small_bpe(), to be corrupted.
 struct SmallBpe {
   json vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;

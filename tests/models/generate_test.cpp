@@ -26,7 +26,7 @@ std::int32_t draw(const Values& logits, const Sampling& sampling, std::uint64_t 
       sampling, position);
 }
 
-/// How often each id comes in `count` draws.
+/// Returns how often each id occurs in `count` draws.
 std::vector<int> histogram(const Values& logits, const Sampling& sampling, int count) {
   std::vector<int> times(logits.size());
   for (int position = 0; position < count; ++position)
@@ -51,7 +51,7 @@ struct Made {
     return generate(*loaded.model, device, prompt, options, on_token);
   }
 
-  /// What the model says after `window`, by its own forward pass.
+  /// Returns the model's prediction after `window`, computed by its own forward pass.
   std::int32_t best_after(const Ids& window) const {
     const NoGrad no_grad;
     const auto count = static_cast<std::int64_t>(window.size());
@@ -113,7 +113,7 @@ TEST_CASE("top-k leaves the k largest") {
   CHECK(two[0] + two[1] == 0);
   CHECK(std::abs(two[2] - 3000) < 250);
   CHECK(histogram(logits, {.top_k = 99, .seed = 2}, 500) == histogram(logits, {.seed = 2}, 500));
-  // Among equals the smaller ids stay, as in greedy choice.
+  // The smaller ids stay among equal logits, as in greedy choice.
   const auto tied = histogram({1, 1, 1, 1}, {.top_k = 2}, 200);
   CHECK(tied[0] + tied[1] == 200);
 }

@@ -4,8 +4,8 @@
 
 #include "engine/autograd.h"
 #include "models/gpt2/generate.h"
-#include "tests/support/devices.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 

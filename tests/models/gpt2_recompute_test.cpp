@@ -6,13 +6,13 @@
 #include "engine/autograd.h"
 #include "engine/host_memory.h"
 #include "models/gpt2/generate.h"
-#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-// What a layer does not keep is computed again: no bit of a loss or gradient changes, only memory.
+// Recomputing what a layer does not keep changes no bit of a loss or gradient, only memory.
 
 namespace sluice::test {
 namespace {
@@ -108,7 +108,7 @@ std::size_t kept_bytes(const Setup& setup, const Tensor& loss, bool round) {
   return bytes;
 }
 
-/// What a GPT-2 keeps, from its shapes.
+/// Returns the bytes that a GPT-2 keeps, computed from its shapes.
 std::size_t expected_bytes(const GPT2Config& config, DType dtype, const Modes& modes) {
   const auto rows = static_cast<std::size_t>(Setup::batch * config.n_positions);
   const std::size_t row = rows * static_cast<std::size_t>(config.n_embd) * size_of(dtype);
@@ -116,7 +116,7 @@ std::size_t expected_bytes(const GPT2Config& config, DType dtype, const Modes& m
   const std::size_t sums = rows * size_of(accumulator_of(dtype));
   const auto heads = static_cast<std::size_t>(config.n_head);
   std::size_t bytes = row + 2 * sums + row;  // the last LayerNorm's, the gradient of its output
-  // Of the inputs that rest on the host the two put down last are on the device.
+  // The last two of the inputs offloaded to host memory are on the device.
   const auto resting = static_cast<std::size_t>(std::ranges::count(modes, on_host));
   bytes += std::min<std::size_t>(2, resting) * row;
   for (const Recompute mode : modes) {

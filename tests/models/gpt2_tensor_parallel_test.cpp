@@ -5,10 +5,10 @@
 #include "engine/autograd.h"
 #include "models/gpt2/generate.h"
 #include "models/gpt2/shard.h"
-#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
-#include "tests/support/tensor_ranks.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/training/tensor_ranks.h"
 
 // A GPT-2 whose matrices several ranks divide computes what one process does.
 
@@ -22,7 +22,7 @@ TensorShare share_of(CommunicatorGroup& group, bool divides_tokens = false) {
           .divides_tokens = divides_tokens};
 }
 
-/// What all ranks together find in one forward and backward pass.
+/// The combined results of all ranks in one forward and backward pass.
 struct Found {
   Assembled gradients;
   Values logits;               ///< [rows, vocabulary]

@@ -8,9 +8,9 @@
 #include "engine/autograd.h"
 #include "models/mlp/parallelize.h"
 #include "optim/optimizer.h"
+#include "parallel/comm/transport/thread_transport.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/validator.h"
-#include "parallel/thread_transport.h"
 #include "tests/support/gradcheck.h"
 
 // An MLP in a pipeline is the MLP: losses, gradients and weights after some steps, whatever the

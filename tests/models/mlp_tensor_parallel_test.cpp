@@ -5,8 +5,8 @@
 #include "engine/autograd.h"
 #include "models/mlp/mlp.h"
 #include "optim/optimizer.h"
-#include "parallel/communicator_group.h"
-#include "parallel/thread_transport.h"
+#include "parallel/comm/communicator_group.h"
+#include "parallel/comm/transport/thread_transport.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
@@ -75,7 +75,7 @@ std::vector<std::int32_t> targets_of(int step) {
   return targets;
 }
 
-/// What a rank has in the end, and how much of the whole each thing is.
+/// The final values of a rank, and which shard of the whole each one is.
 struct Results {
   std::map<std::string, Values> values;
   std::map<std::string, Shard> shards;
@@ -131,7 +131,7 @@ std::vector<Results> train_on(int ranks, DType dtype, bool input_gradient = true
   return all;
 }
 
-/// What a shard has of the whole.
+/// Returns the shard's part of the whole.
 Values part_of(const Values& whole, const Shard& shard) {
   if (!shard.divided()) return whole;
   Values part(static_cast<std::size_t>(element_count(shard.shape())));

@@ -18,7 +18,7 @@ double dearest(const Counts& blocks, const BlockCosts& costs) {
   return most;
 }
 
-/// Of all ways to divide the blocks.
+/// Returns the least cost among all ways to divide the blocks.
 double least(std::int64_t blocks, int stages, const BlockCosts& costs) {
   double best = INFINITY;
   Counts counts;

@@ -21,8 +21,8 @@ struct TemporaryFolder : TempDir {
   }
 };
 
-/// A tokenizer small enough to spoil in every way: ids 0 to 255 are the bytes, then come "ab",
-/// "abc", " a" and "<|endoftext|>".
+/// Returns a tokenizer small enough to be corrupted in every way: ids 0 to 255 are the bytes, then
+/// come "ab", "abc", " a" and "<|endoftext|>".
 inline BpeDescription small_bpe() {
   BpeDescription bpe{"vocab.json", "merges.txt", "line", {}, {{"a", "b", 1}, {"ab", "c", 2}}};
   bpe.merges.push_back({to_byte_alphabet(" "), "a", 3});
@@ -37,7 +37,7 @@ inline BpeDescription small_bpe() {
   return bpe;
 }
 
-/// The message of the Error(usage) that `action` must end in.
+/// Returns the message of the Error(usage) that `action` must throw.
 template <class Action>
 std::string usage_error(Action&& action) {
   try {
@@ -51,7 +51,7 @@ std::string usage_error(Action&& action) {
   return {};
 }
 
-/// The folder of the real GPT-2 files and texts; says so where it is absent.
+/// Returns the folder of the real GPT-2 files and texts; warns if it is absent.
 inline std::optional<std::filesystem::path> shared_data() {
   const auto shared = shared_dir();
   if (!shared) {

@@ -60,7 +60,7 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-/// What the system's own sha256sum says of `bytes`.
+/// Returns the digest of `bytes` by the system's own sha256sum.
 std::string sha256(std::string_view bytes) {
   const TemporaryFolder folder;
   const auto command = "sha256sum '" + folder.write("stream", bytes).string() + "'";
@@ -118,8 +118,8 @@ TEST_CASE("GPT-2 ids of a whole book have the reference hash", "[tokenizer]") {
 }
 
 TEST_CASE("White space in the split is Unicode's White_Space", "[tokenizer]") {
-  // Of two white space characters before a symbol the first is a piece of its own. Two of any
-  // other kind stay together.
+  // The first of two white space characters before a symbol is a piece of its own. Two characters
+  // of any other kind stay together.
   const PreTokenizer splitter;
   std::vector<std::uint32_t> white;
   for_each_character([&](char32_t c) {

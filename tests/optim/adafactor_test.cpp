@@ -4,7 +4,7 @@
 
 #include "engine/autograd.h"
 #include "optim/optimizer.h"
-#include "tests/support/devices.h"
+#include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
@@ -19,7 +19,7 @@ Bytes bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
-/// How a run stores what it trains.
+/// The types in which a run stores what it trains.
 struct Form {
   DType working = DType::f32;
   StateLayout layout = StateLayout::fp32;
@@ -283,7 +283,7 @@ TEST_CASE("Adafactor does not depend on threads, and resumes from its state", "[
           for (std::size_t i = 0; i < resumed->fields(slot).size(); ++i) {
             const Bytes fresh = field_of(*resumed, slot, i);
             CHECK(fresh == Bytes(fresh.size()));  // starts from zero
-            // In two pieces, as a checkpoint of a large model is read.
+            // The field is read in two pieces, as in a checkpoint of a large model.
             const Bytes bytes = field_of(*optimizer, slot, i);
             const std::int64_t half = resumed->fields(slot)[i].count / 2;
             const std::size_t cut = static_cast<std::size_t>(half) * sizeof(float);

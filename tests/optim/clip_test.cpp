@@ -65,7 +65,7 @@ TEST_CASE("the loss scale follows GradScaler's rules", "[optimizer]") {
   LossScaler large(LossScaler::State{.scale = std::ldexp(1.0, 127), .good_updates = 1999});
   large.update(true);
   CHECK(large.scale() == std::ldexp(1.0, 127));
-  // Without loss scaling it stays 1.
+  // The scale stays 1 without loss scaling.
   LossScaler off;
   off.update(false);
   CHECK(off.scale() == 1);

@@ -78,7 +78,7 @@ std::vector<bool> inside_slots(const ParameterSpace& space) {
   return inside;
 }
 
-/// Whether `working` is what DESIGN section 4 derives from `master`, bit for bit.
+/// Checks that `working` is what the state layout derives from `master`, bit for bit.
 void check_derived(const ParameterSpace& space) {
   const Values master = flat_weights(space).to_host(), working = space.working().to_host();
   for (std::size_t i = 0; i < master.size(); ++i) {
@@ -350,7 +350,7 @@ TEST_CASE("an update does not depend on threads, and resumes from its state", "[
             std::vector<std::byte> bytes(static_cast<std::size_t>(fields[i].count) * width);
             resumed->read_state(slot, i, 0, bytes);
             CHECK(bytes == std::vector<std::byte>(bytes.size()));  // starts from zero
-            // In two pieces, as a checkpoint of a large model is read.
+            // The field is read in two pieces, as in a checkpoint of a large model.
             const std::size_t cut = static_cast<std::size_t>(fields[i].count / 2) * width;
             const auto at = static_cast<std::int64_t>(cut / width);
             optimizer->read_state(slot, i, 0, std::span(bytes).first(cut));

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "optim/optimizer.h"
-#include "tests/support/devices.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
@@ -54,7 +54,7 @@ struct Matrices {
     scale = Tensor::from_host(space.device(), {1}, accumulator_of(space.working().dtype()),
                               std::vector{factor});
     optimizer->step(1e-2, scale);
-    if (!std::isfinite(factor)) optimizer->retract();
+    if (!std::isfinite(factor)) optimizer->roll_back();
   }
 
   auto all() { return test::everything(space, *optimizer); }
@@ -113,7 +113,7 @@ TEST_CASE("what a step moves twice counts twice", "[speculation]") {
     it.step(factor);
     it.backward(1, 1);  // begins the next round
     const StreamedBytes moved = it.optimizer->moved();
-    it.optimizer->abandon();
+    it.optimizer->cancel();
     return moved;
   };
   const StreamedBytes once = moved_by(1), twice = moved_by(0.5), none = moved_by(double(NAN));
@@ -139,7 +139,7 @@ TEST_CASE("what was speculated on and never stepped leaves no trace", "[speculat
         const auto before = it.all();
         it.backward(2, 1);
         it.optimizer->speculate_down_to(0);
-        it.optimizer->abandon();
+        it.optimizer->cancel();
         std::vector<std::byte> weights(it.space.working().bytes());
         it.space.working().copy_bytes_to(weights);
         CHECK((weights == before.front()));

@@ -8,7 +8,7 @@
 #include "engine/tensor.h"
 #include "kernels/adamw.h"
 #include "kernels/base/run.h"
-#include "tests/support/devices.h"
+#include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {

@@ -3,8 +3,8 @@
 #include "engine/host_memory.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
-#include "optim/state_ring.h"
-#include "tests/support/gpu.h"
+#include "optim/offload/state_ring.h"
+#include "tests/support/gpu/gpu.h"
 
 // A ring that goes while copies are under way: its memory, on both sides, may be somebody else's
 // at once.

@@ -1,4 +1,4 @@
-#include "optim/state_ring.h"
+#include "optim/offload/state_ring.h"
 
 #include <catch2/catch.hpp>
 
@@ -6,7 +6,7 @@
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 #include "tests/support/error_message.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu/gpu.h"
 
 // Items of host memory visit the device, are updated there and come home. An update adds one to
 // every number, so an event that is missing leaves a number that is not the count of rounds.
@@ -46,7 +46,7 @@ struct RingOf {
     }
     return made;
   }
-  /// What a number of the host's memory is at first: no two parts are alike.
+  /// Returns the initial value of an element in host memory; no two parts are alike.
   static float start(std::size_t item, std::size_t part, std::int64_t element) {
     return static_cast<float>(100'000 * item + 10'000 * part) + static_cast<float>(element);
   }

@@ -47,7 +47,7 @@ std::size_t others(const Communicator& c) {
   return static_cast<std::size_t>(c.size() - 1);
 }
 
-/// What `parts` name of `from`, put into `to`.
+/// Copies the elements that `part` names from `from` to `to`.
 template <class T>
 void take(std::vector<T>& to, const std::vector<T>& from, const Part& part) {
   const auto at = static_cast<std::ptrdiff_t>(part.offset);

@@ -2,36 +2,36 @@
 
 #include <cstddef>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
-// Every collective once, called by all ranks of a communicator on any transport: the results are
-// compared in bits with plain loops. Throws where one is wrong. For double, float, BFloat16, Half
-// and std::int32_t.
+// Calls every collective once on all ranks of a communicator, on any transport, and compares the
+// results bit for bit with plain loops. Throws if one is wrong. T is double, float, BFloat16, Half
+// or std::int32_t.
 
 namespace sluice::test {
 
-/// Sum and maximum; without scratch, with enough and with too little of it.
+/// Checks sum and maximum without scratch memory, with enough, and with too little.
 template <class T>
 void check_all_reduce(Communicator& c, std::size_t count);
-/// To every root.
+/// Checks every root.
 template <class T>
 void check_reduce(Communicator& c, std::size_t count);
-/// Even parts, uneven and empty ones, and all of it to one rank.
+/// Checks even parts, uneven and empty parts, and everything to one rank.
 template <class T>
 void check_reduce_scatter(Communicator& c, std::size_t count);
 template <class T>
 void check_all_gather(Communicator& c, std::size_t count);
-/// From every root.
+/// Checks every root.
 template <class T>
 void check_broadcast(Communicator& c, std::size_t count);
 template <class T>
 void check_gather(Communicator& c, std::size_t count);
 template <class T>
 void check_scatter(Communicator& c, std::size_t count);
-/// To the next rank and from the one before; alone, to itself.
+/// Sends to the next rank and receives from the previous one; a single rank sends to itself.
 template <class T>
 void check_ring_shift(Communicator& c, std::size_t count);
-/// Everybody with everybody in one call, with counts of their own, some of them none.
+/// Every rank sends to every rank in one call, with different counts, some of them zero.
 template <class T>
 void check_all_exchange(Communicator& c, std::size_t count);
 
@@ -48,13 +48,13 @@ void check_all(Communicator& c, std::size_t count) {
   check_all_exchange<T>(c, count);
 }
 
-/// In one all_reduce and cut in several, with others under way, waited for in any order.
+/// Checks one all_reduce against several smaller ones, with others in flight, awaited in any order.
 void check_cuts(Communicator& c, std::size_t count);
-/// Several messages between two ranks in one call and in following ones, the last waited for first.
+/// Sends several messages between two ranks in one call and in later ones; awaits the last first.
 void check_message_order(Communicator& c);
-/// Colours, keys that reorder, no colour, groups of groups, two groups at once.
+/// Checks colours, keys that reorder, no colour, groups of groups, two groups at once.
 void check_split(Communicator& c);
-/// gather_values and share_text.
+/// Checks gather_values and share_text.
 void check_values(Communicator& c);
 
 }  // namespace sluice::test

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "parallel/host_backend.h"
+#include "parallel/comm/backend/host_backend.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/ranks.h"
 

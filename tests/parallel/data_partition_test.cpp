@@ -1,4 +1,4 @@
-#include "parallel/data_partition.h"
+#include "parallel/data_parallel/data_partition.h"
 
 #include <algorithm>
 #include <array>
@@ -29,7 +29,7 @@ Indices joined(const DataPartitioner& partitioner) {
   return all;
 }
 
-/// By value: each of 0 .. size-1 once, so that nothing is lost and nothing is in two partitions.
+/// Requires each of 0 .. size-1 once, so that nothing is lost or in two partitions. Takes a copy.
 void require_each_once(Indices all, std::int64_t size) {
   Indices expected(static_cast<std::size_t>(size));
   std::iota(expected.begin(), expected.end(), std::int64_t{0});

@@ -1,12 +1,12 @@
 // Which way GPUs' data takes between ranks, and the sentence that says why.
-#include "parallel/device_backend.h"
+#include "parallel/comm/device_backend.h"
 
 #include <catch2/catch.hpp>
 
-#include "parallel/communicator.h"
-#include "parallel/nccl_backend.h"
+#include "parallel/comm/backend/nccl_backend.h"
+#include "parallel/comm/communicator.h"
 #include "tests/parallel/ranks.h"
-#include "tests/support/gpu.h"
+#include "tests/support/gpu/gpu.h"
 
 using namespace sluice;
 using namespace sluice::test;

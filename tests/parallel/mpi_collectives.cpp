@@ -4,7 +4,7 @@
 #include <exception>
 #include <memory>
 
-#include "parallel/mpi_transport.h"
+#include "parallel/comm/transport/mpi_transport.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/ranks.h"
 

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "parallel/host_backend.h"
-#include "parallel/ordered_reduce.h"
+#include "parallel/comm/backend/host_backend.h"
+#include "parallel/comm/backend/ordered_reduce.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/ranks.h"
 
@@ -32,7 +32,7 @@ std::vector<T> rounded(std::initializer_list<float> values) {
 
 }  // namespace
 
-// Without this the tests of the order could not fail.
+// The tests of the order could not fail if this did not hold.
 TEMPLATE_TEST_CASE("another order of the ranks gives other bits", "", float, double, BFloat16) {
   for (const int ranks : {3, 4, 8}) {
     auto order = in_order(ranks);

@@ -1,4 +1,4 @@
-#include "parallel/post_mortem.h"
+#include "parallel/flight_recorder/post_mortem.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -325,7 +325,7 @@ TEST_CASE("post mortem: many waiting ranks are told as ranges", "[post_mortem]")
 
 TEST_CASE("the program post_mortem reads a folder", "[post_mortem]") {
   const test::TempDir folder;
-  RingFile first(folder.path(), 0, 2), second(folder.path(), 1, 2);
+  FlightRecorder first(folder.path(), 0, 2), second(folder.path(), 1, 2);
   first.begin("world", gradients_3);
   second.end(second.begin("world", gradients_2));
   const std::string sentence = test::run_well("post_mortem", {folder.path().string()});

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/communicator.h"
-#include "parallel/thread_transport.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/transport/thread_transport.h"
 
-// What tests of collectives share, on threads and under MPI alike. Assertions of the framework are
-// for one thread, so ranks throw: run_on_threads hands the first exception on.
+// Shared by tests of collectives on threads and under MPI. The test framework's assertions work on
+// one thread only, so ranks throw, and run_on_threads rethrows the first exception.
 
 namespace sluice::test {
 
@@ -35,8 +35,8 @@ inline std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 27);
 }
 
-/// What a rank contributes: numbers of both signs and of very different size, so that their sum
-/// depends on the order of the additions.
+/// Returns a rank's contribution: numbers of both signs and of very different magnitude, so that
+/// their sum depends on the order of additions.
 template <class T>
 std::vector<T> numbers(int rank, std::size_t count, std::uint64_t salt = 0) {
   std::vector<T> values(count);
@@ -46,7 +46,7 @@ std::vector<T> numbers(int rank, std::size_t count, std::uint64_t salt = 0) {
     const double fraction = static_cast<double>(bits >> 32) * 0x1p-31 - 1;
     if constexpr (std::is_integral_v<T>)
       values[i] = static_cast<T>(bits % 100);
-    else if (i % 8 == 5 && rank % 2 == 0)  // cancels every other rank's; between them bits get lost
+    else if (i % 8 == 5 && rank % 2 == 0)  // even ranks' values cancel; odd ranks' lose bits
       values[i] = static_cast<T>(rank % 4 == 0 ? 0x1p15F : -0x1p15F);
     else
       values[i] = static_cast<T>(static_cast<float>(
@@ -59,7 +59,7 @@ std::vector<T> numbers(int rank, std::size_t count, std::uint64_t salt = 0) {
 template <class T>
 using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
 
-/// The plain loop: over ranks in the order of `order`, rounded once.
+/// The reference loop: reduces over ranks in the order `order` and rounds once.
 template <class T>
 std::vector<T> reduced(const std::vector<int>& order, std::size_t count, std::uint64_t salt,
                        ReduceOp op) {
@@ -110,7 +110,7 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& wanted, std::s
                            " of " + std::to_string(wanted.size()) + " on");
 }
 
-/// Parts of which some are empty, in another order than that of the ranks, that leave gaps.
+/// Returns parts with gaps, some of them empty, in an order that differs from that of the ranks.
 inline std::vector<Part> uneven_parts(std::size_t count, int ranks) {
   const auto total = static_cast<std::int64_t>(count);
   std::vector<Part> parts(static_cast<std::size_t>(ranks));

@@ -1,5 +1,5 @@
 // Ranks that do not do the same: every one of them must hear of it, with who did what.
-#include "parallel/signature_check.h"
+#include "parallel/comm/signature_check.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -47,7 +47,7 @@ class Faulty final : public Monitor {
   int at_, next_ = 0;
 };
 
-/// What ends each rank of a group; "" where nothing does.
+/// The error that ends each rank of a group; "" if there is none.
 using Failures = std::vector<std::string>;
 using FaultyBody = std::function<void(Communicator&, Memory&)>;
 Failures failures(int ranks, const FaultyBody& body,

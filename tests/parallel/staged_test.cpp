@@ -1,7 +1,7 @@
 // Collectives on GPU memory by way of the host, on ranks that are threads with a device each. The
 // emulated GPU empties its streams in an order that a seed decides, so an event that nobody waits
 // for leaves a wrong number.
-#include "parallel/staged_backend.h"
+#include "parallel/comm/backend/staged_backend.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -11,8 +11,8 @@
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 #include "tests/parallel/ranks.h"
-#include "tests/support/gpu.h"
-#include "tests/support/unpinned_runtime.h"
+#include "tests/support/gpu/gpu.h"
+#include "tests/support/gpu/unpinned_runtime.h"
 
 using namespace sluice;
 using namespace sluice::test;
@@ -86,7 +86,7 @@ struct OnGpu {
 /// An operation on a rank's data, and on what the root has of all.
 using Call = std::function<Handle(Communicator&, const View&, const View&, const CallOptions&)>;
 
-/// On the host and on the GPU: all of the memory is the same afterwards.
+/// Calls on the host and on the GPU, and checks that all of the memory is the same afterwards.
 template <class T>
 void expect_as_on_host(GpuRank& rank, std::size_t count, std::string_view what, const Call& call) {
   auto data = numbers<T>(rank.rank(), count, 1);
@@ -103,8 +103,8 @@ View part_of(const View& view, std::int64_t from, std::int64_t count) {
   return {view.address + static_cast<std::size_t>(from) * size_of(view.dtype), view.dtype, {count}};
 }
 
-/// To and from everybody: a third of the data to the next, and to those after it from its middle,
-/// where a rank with an odd number sends nothing to the first.
+/// Every rank r sends 1 / (3 + r) of its data, from the middle on, to every rank. Ranks with an odd
+/// number send nothing to rank 0.
 std::vector<Transfer> exchange(const Communicator& c, const View& data, const View& all) {
   const auto length = [&](int from, int to) {
     return from % 2 == 1 && to == 0 ? 0 : data.size() / (3 + from);
@@ -336,16 +336,16 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
           }
         };
         start_in_vain(3);
-        // Over, but nobody waits for the copy back.
+        // The operation is over, but nobody waits for the copy back.
         auto arrived = start(Collective::broadcast, got.view(), 1600);
         finish(*arrived);
         arrived.reset();
-        // What follows in the stream comes after it all the same.
+        // Later work in the stream still comes after the copy.
         rank.runtime().fill_zero(got.address(), got.bytes(), device->stream());
         rank.runtime().synchronize(device->stream());
         start_in_vain(4);
         works.clear();
-        // What was given up has taken no buffer along.
+        // Operations that were given up have returned their buffers.
         for (int i = 0; i < 9; ++i) {
           other.write(mine);
           const auto work = start(Collective::all_reduce, other.view(), 3200 + 8 * i);

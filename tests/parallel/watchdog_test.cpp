@@ -1,4 +1,4 @@
-#include "parallel/watchdog.h"
+#include "parallel/flight_recorder/watchdog.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "parallel/ring_file.h"
+#include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/child.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -25,7 +25,7 @@ using test::TempDir;
 
 constexpr Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
 
-/// What a watchdog called.
+/// Records the calls of a watchdog.
 class Heard {
  public:
   Watchdog::OnFailure listener() {
@@ -69,8 +69,8 @@ void many_periods() {
 TEST_CASE("a watchdog reports an operation that is past its deadline, once",
           "[watchdog][threads]") {
   const TempDir folder;
-  RingFile ring(folder.path(), 0, 2);
-  RingFile other(folder.path(), 1, 2);
+  FlightRecorder ring(folder.path(), 0, 2);
+  FlightRecorder other(folder.path(), 1, 2);
   other.note("step 3");
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
@@ -85,7 +85,7 @@ TEST_CASE("a watchdog reports an operation that is past its deadline, once",
 
 TEST_CASE("a watchdog leaves operations alone that ended or have time", "[watchdog][threads]") {
   const TempDir folder;
-  RingFile ring(folder.path(), 0, 1);
+  FlightRecorder ring(folder.path(), 0, 1);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
   const auto ended = ring.begin("world", barrier(0));
@@ -108,7 +108,7 @@ TEST_CASE("a watchdog gives the thread that waits time to report itself", "[watc
 
 TEST_CASE("a watchdog takes deadlines of what is not an operation", "[watchdog][threads]") {
   const TempDir folder;
-  RingFile ring(folder.path(), 0, 1);
+  FlightRecorder ring(folder.path(), 0, 1);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
   { const WatchdogScope ended(watchdog, "reading the data", 10); }
@@ -126,17 +126,17 @@ TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watch
   const TempDir folder;
   Gate gate;
   const Child child([&] {
-    RingFile ring(folder.path(), 1, 2);
+    FlightRecorder ring(folder.path(), 1, 2);
     ring.begin("world", barrier(0));
     gate.wait();
     return 3;
   });
-  RingFile ring(folder.path(), 0, 2);
+  FlightRecorder ring(folder.path(), 0, 2);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
-  REQUIRE(test::eventually([&] { return read_rings(folder.path()).size() == 2; }));
+  REQUIRE(test::eventually([&] { return read_records(folder.path()).size() == 2; }));
   REQUIRE(test::eventually(
-      [&] { return !read_ring(ring_path(folder.path(), 1))->operations.empty(); }));
+      [&] { return !read_record(record_path(folder.path(), 1))->operations.empty(); }));
   const auto number = ring.begin("world", barrier(0));
 
   SECTION("and only then") {
@@ -162,16 +162,16 @@ TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watch
 TEST_CASE("a watchdog lets ranks go that ended with words", "[watchdog][threads]") {
   const TempDir folder;
   const Child finished([&] {
-    RingFile(folder.path(), 1, 3).finish();
+    FlightRecorder(folder.path(), 1, 3).finish();
     return 0;
   });
   const Child failed([&] {
-    RingFile(folder.path(), 2, 3).fail("out of memory");
+    FlightRecorder(folder.path(), 2, 3).fail("out of memory");
     return 0;
   });
   finished.await_end_or_stop();
   failed.await_end_or_stop();
-  RingFile ring(folder.path(), 0, 3);
+  FlightRecorder ring(folder.path(), 0, 3);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 3, heard.listener(), quick);
   watchdog.begin(ring.begin("world", barrier(0)), Clock::now() + 1h);
@@ -183,7 +183,7 @@ TEST_CASE("a watchdog waits for a rank that is only slow to tell of its end",
           "[watchdog][threads]") {
   const TempDir folder;
   const Child child([&] {
-    const RingFile ring(folder.path(), 1, 2);
+    const FlightRecorder ring(folder.path(), 1, 2);
     return 0;
   });
   child.await_end_or_stop();

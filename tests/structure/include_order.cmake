@@ -1,6 +1,7 @@
 # cmake -DSOURCE_DIR=<root of the tree> -P include_order.cmake
 #
-# Folders form a line: a file includes only from its own folder or from folders to the left. Nothing
+# Folders form a line: a file includes only from its own folder or from folders to the left; so do the
+# rooms of a folder that has a line of its own. Nothing
 # includes tests/ or bench/ but they themselves, which may include anything. Libraries that are
 # slow to compile, or that only one folder may know, stay out of the headers and in that folder. A
 # source includes the header of its name first, which shows that it compiles alone.
@@ -11,6 +12,13 @@ endif()
 
 set(LINE kernels engine optim parallel models apps)  # from left to right
 set(OUTSIDE tests bench)
+# The rooms of optim/, parallel/ and apps/, each from left to right. Every file there is in one of them.
+set(ROOMS optim/space optim/offload optim
+    parallel/comm/transport parallel/comm/backend parallel/comm parallel/data_parallel
+    parallel/pipeline parallel/flight_recorder
+    apps/cli apps/output apps/data apps/checkpoint apps/trace apps/train apps/plan/cost apps/plan
+    apps/plan/cluster apps/report apps/train_gpt2 apps)
+set(HAS_ROOMS optim parallel apps)
 
 # Third-party headers that no header may include. json_fwd.hpp is meant for headers.
 set(HEAVY "^(nlohmann/json\\.hpp|CLI/|fmt/|catch2/|(oneapi/)?dnnl|mpi\\.h|nccl)")
@@ -48,11 +56,20 @@ macro(check_include)
            "\"${header}\": write the path from the root of the tree (or <> for a library)")
   endif()
 
+  if(target STREQUAL folder AND folder IN_LIST HAS_ROOMS)
+    string(REGEX REPLACE "/[^/]*$" "" target_room "${header}")
+    list(FIND ROOMS "${target_room}" target_room_place)
+    if(target_room_place GREATER room_place)
+      report("${file}" "${line}"
+             "${room}/ must not include ${header}: ${target_room}/ is to its right")
+    endif()
+  endif()
+
   # A test helper has to name the test framework; everything else stays out of headers there too.
   # The table of NCCL's functions, which is no public header, needs their types.
   if(file MATCHES "\\.(h|hpp)$" AND header MATCHES "${HEAVY}"
      AND NOT (folder STREQUAL "tests" AND header MATCHES "^catch2/")
-     AND NOT (file STREQUAL "parallel/nccl_library.h" AND header STREQUAL "nccl.h"))
+     AND NOT (file STREQUAL "parallel/comm/backend/nccl_library.h" AND header STREQUAL "nccl.h"))
     report("${file}" "${line}" "a header must not include ${header}: include it in the .cpp")
   endif()
   foreach(rule IN LISTS OWNED)
@@ -79,6 +96,12 @@ foreach(folder IN LISTS LINE OUTSIDE)
          REGEX "^[ \t]*#[ \t]*include[ \t]*[\"<]")
     string(REGEX REPLACE "[][]" "" lines "${lines}")  # a lone bracket would join list elements
     string(REGEX REPLACE "[.]cpp$" ".h" own "${file}")
+    string(REGEX REPLACE "/[^/]*$" "" room "${file}")
+    list(FIND ROOMS "${room}" room_place)
+    if(folder IN_LIST HAS_ROOMS AND room_place LESS 0)
+      message("${file}: ${room}/ is none of the rooms of ${folder}/")
+      math(EXPR violations "${violations} + 1")
+    endif()
     if(place GREATER -1 AND file MATCHES "[.]cpp$" AND EXISTS "${SOURCE_DIR}/${own}")
       string(REGEX REPLACE ";.*" "" line "${lines}")
       if(NOT line STREQUAL "#include \"${own}\"")

@@ -1,7 +1,7 @@
 # cmake -DSOURCE_DIR=<root of the tree> -P line_budget.cmake
 #
-# No source file over 400 lines and no header over 150: a file that outgrows its budget holds two
-# things. Build and hidden folders, and the output of runs, are not looked at.
+# No source file over 400 lines, no header over 150, no folder with more than 26 of them: what outgrows
+# its budget holds two things. Build and hidden folders, and the output of runs, are not looked at.
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${SOURCE_DIR}")
   message(FATAL_ERROR "give -DSOURCE_DIR=<root of the tree> (got '${SOURCE_DIR}')")
@@ -9,6 +9,8 @@ endif()
 
 set(FILE_BUDGET 400)
 set(HEADER_BUDGET 150)
+set(FOLDER_BUDGET 26)
+set(ONE_FILE_AN_OP kernels/cpu kernels/cuda)  # these grow with the ops
 
 # One folder at a time, so that a large build tree is not even walked through.
 set(files "")
@@ -29,6 +31,27 @@ list(FILTER files EXCLUDE REGEX "/\\.")
 
 set(checked 0)
 set(violations 0)
+
+# Python files are scripts, each its own idea.
+set(folders "")
+foreach(file IN LISTS files)
+  if(file MATCHES "/.*\\.(h|cpp|cu|cuh)$")
+    string(REGEX REPLACE "/[^/]*$" "" folder "${file}")
+    list(APPEND folders "${folder}")
+  endif()
+endforeach()
+set(distinct ${folders})
+list(REMOVE_DUPLICATES distinct)
+foreach(folder IN LISTS distinct)
+  set(here ${folders})
+  list(FILTER here INCLUDE REGEX "^${folder}$")
+  list(LENGTH here count)
+  if(count GREATER FOLDER_BUDGET AND NOT folder IN_LIST ONE_FILE_AN_OP)
+    message("${folder}: ${count} files, the budget is ${FOLDER_BUDGET}: make rooms of it")
+    math(EXPR violations "${violations} + 1")
+  endif()
+endforeach()
+
 foreach(file IN LISTS files)
   # Lines are counted by their ends, since brackets in the text would upset a list of the lines.
   file(READ "${SOURCE_DIR}/${file}" text)

@@ -5,8 +5,8 @@
 cmake_minimum_required(VERSION 3.25)
 set(work "${WORK_DIR}/structure_same_bytes")
 set(objects engine/CMakeFiles/sluice_engine.dir/io/file.cpp.o
-            apps/CMakeFiles/sluice_command_line.dir/train/terminal.cpp.o
-            apps/CMakeFiles/sluice_command_line.dir/train/version.cpp.o)
+            apps/CMakeFiles/sluice_cli.dir/cli/terminal.cpp.o
+            apps/CMakeFiles/sluice_cli.dir/cli/version.cpp.o)
 file(REMOVE_RECURSE "${work}")
 set(ENV{CCACHE_DISABLE} 1)  # which can make paths relative by itself
 foreach(copy a another/longer)

@@ -9,8 +9,8 @@
 
 namespace sluice::test {
 
-/// A forked process that runs `body`, which returns its exit code. It is killed and reaped with
-/// this object. Fork before the test starts threads.
+/// A forked process that runs `body` and exits with the value that it returns. The process is
+/// killed and reaped with this object. Fork before the test starts threads.
 class Child {
  public:
   explicit Child(const std::function<int()>& body) : pid_(::fork()) {
@@ -32,12 +32,12 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }
-  /// Waits until it has ended or was stopped, and leaves a zombie as it is.
+  /// Waits until the process has ended or was stopped, without reaping it.
   void await_end_or_stop() const {
     siginfo_t info;
     ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WSTOPPED | WNOWAIT);
   }
-  /// Waits for the end; its exit code, or -1 when a signal ended it.
+  /// Waits for the end; returns the exit code, or -1 if a signal ended the process.
   int reap() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -50,7 +50,7 @@ class Child {
   bool reaped_ = false;
 };
 
-/// Lets another process go on when both have been forked: a pipe whose reader waits for its end.
+/// Lets one forked process release another: a pipe whose reader waits for the writers to close it.
 class Gate {
  public:
   Gate() {
@@ -67,9 +67,9 @@ class Gate {
     if (ends_[1] >= 0) ::close(ends_[1]);
     ends_[1] = -1;
   }
-  /// In the process that is to wait.
+  /// Waits for open(). Call it in the process that is to wait.
   void wait() {
-    open();  // its own copy of the writer's end
+    open();  // closes its own copy of the write end
     char byte;
     while (::read(ends_[0], &byte, 1) > 0) {
     }

@@ -6,8 +6,8 @@
 
 namespace sluice::test {
 
-/// The message of the sluice::Error that `action` throws, or "(no error)". Any other exception
-/// passes through and so fails the test.
+/// Returns the message of the sluice::Error that `action` throws, or "(no error)". Any other
+/// exception passes through and so fails the test.
 template <typename Action>
 std::string error_message(Action&& action) {
   try {

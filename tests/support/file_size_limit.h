@@ -6,8 +6,8 @@
 
 namespace sluice::test {
 
-/// The kernel writes up to this many bytes of a file, then fails with EFBIG: a full disk that needs
-/// no disk. The write that crosses the limit is a short one.
+/// Limits file size: the kernel writes up to this many bytes of a file, then fails with EFBIG. This
+/// acts like a full disk without needing one. The write that crosses the limit is a short one.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

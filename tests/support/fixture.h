@@ -11,16 +11,16 @@
 
 #include "engine/io/safetensors.h"
 #include "models/gpt2/gpt2.h"
-#include "optim/parameter_space.h"
+#include "optim/space/parameter_space.h"
 
-// Models with expected values made by another program, and small models made here.
+// Models with expected values from another program, and small models made here.
 
 namespace sluice::test {
 
-/// One of the shared fixtures (their README tells what the files hold).
+/// A shared fixture; the fixtures' README describes the files.
 class Fixture {
  public:
-  /// None, with a warning, where the shared folder is absent.
+  /// Returns nothing, with a warning, if the shared folder is absent.
   static std::optional<Fixture> open(const std::string& name);
 
   const std::filesystem::path& model() const { return model_; }
@@ -28,7 +28,7 @@ class Fixture {
   const nlohmann::json& json() const { return *json_; }
   std::int64_t hyper(const char* name) const;
 
-  /// A tensor of ref.safetensors, widened.
+  /// Returns a tensor of ref.safetensors, widened to double.
   std::vector<double> values(const std::string& name) const;
   std::vector<std::int32_t> ids(const std::string& name) const;
 
@@ -45,32 +45,32 @@ struct TestModel {
   std::unique_ptr<ParameterSpace> space;
 };
 
-/// The model of a folder, or a rank's share of it, through the code under test.
+/// Opens the model of a folder, or a rank's shard of it, with the code under test.
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device,
                      DType dtype = DType::f32,
                      ParameterSpace::Use use = ParameterSpace::Use::training,
                      const TensorShare& share = {});
 
-/// A model whose biases and gains are not trivial either, so that every parameter matters.
+/// Makes a model with nontrivial biases and gains, so that every parameter matters.
 TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType dtype,
                        std::uint64_t seed = 1,
                        ParameterSpace::Use use = ParameterSpace::Use::training,
                        const TensorShare& share = {});
 
-/// 2 layers, 2 heads, width 16, 64 tokens, context 16.
+/// Returns a config with 2 layers, 2 heads, width 16, 64 tokens, context 16.
 GPT2Config small_config();
 
 /// Writes config.json and model.safetensors of such a model.
 void write_model(const std::filesystem::path& folder, const GPT2Config& config = small_config(),
                  std::uint64_t seed = 1);
 
-/// The values of a model by name: to be changed, then written.
+/// The parameters of a model by name, to be changed and then written.
 using Weights = std::map<std::string, std::pair<Shape, std::vector<double>>>;
 Weights weights_of(const ParameterSpace& space);
 void write_weights(const std::filesystem::path& file, const Weights& weights,
                    StoredType type = StoredType::F32);
 
-/// A headerless token file of `count` ids below `vocab_size`.
+/// Writes a headerless token file of `count` ids below `vocab_size`.
 void write_tokens(const std::filesystem::path& file, std::size_t count, std::int32_t vocab_size,
                   std::uint64_t seed = 1);
 std::vector<std::int32_t> random_ids(std::size_t count, std::int32_t vocab_size,

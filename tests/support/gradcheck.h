@@ -9,29 +9,29 @@
 #include "engine/tensor.h"
 #include "kernels/cpu/thread_pool.h"
 
-// What numeric tests share: data, arrays for kernels, thread counts, and the proof of gradients by
+// Tools of numeric tests: data, arrays for kernels, thread counts, and the check of gradients by
 // finite differences.
 
 namespace sluice::test {
 
 using Values = std::vector<double>;
 
-/// Uniform in [-scale, scale), the same on every machine (mt19937_64 is fixed by the standard; the
-/// library's distributions are not).
+/// Returns uniform values in [-scale, scale), the same on every machine (the standard fixes
+/// mt19937_64, but not the library's distributions).
 Values random_values(std::int64_t count, std::uint64_t seed, double scale = 1);
 
-/// |actual - expected| / |expected| in the l2 norm; NaN where a NaN is, so no bound accepts it.
+/// Returns |actual - expected| / |expected| in the l2 norm; NaN (beyond any bound) if any is NaN.
 double relative_l2(const Values& actual, const Values& expected);
 
-/// How far rounding may move a result of this dtype, relative l2, when sums are kept in its
-/// accumulator. The round-off of one store is about a third of each figure.
+/// Returns how far rounding may move a result of this dtype, in relative l2, if sums are kept in
+/// its accumulator. The rounding error of one store is about a third of each figure.
 double tolerance_of(DType dtype);
 
 /// Host memory of one dtype for kernels. It comes from malloc, not from an arena, so that
 /// AddressSanitizer sees every access past an end.
 class Array {
  public:
-  /// All NaN: a result that was not written shows.
+  /// Fills the array with NaN, so that an unwritten result shows.
   Array(DType dtype, std::int64_t count)
       : dtype_(dtype),
         count_(static_cast<std::size_t>(count)),
@@ -48,7 +48,7 @@ class Array {
     return reinterpret_cast<T*>(bytes_.data());
   }
   View view(std::initializer_list<std::int64_t> shape) { return {bytes_.data(), dtype_, shape}; }
-  /// All elements in one dimension.
+  /// Returns all elements in one dimension.
   View flat() { return view({static_cast<std::int64_t>(count_)}); }
   DType dtype() const { return dtype_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -63,10 +63,10 @@ inline View view_of(std::vector<std::int32_t>& ids, std::initializer_list<std::i
   return {reinterpret_cast<std::byte*>(ids.data()), DType::i32, shape};
 }
 
-/// While it lives, kernels called here run on that many threads.
+/// Limits kernels called in its lifetime to that many threads.
 using ThreadCount = cpu::ThreadLimit;
 
-/// Whether `action` returns the same with 1, 2, 3, 4 and once more 2 threads.
+/// Returns true if `action` returns the same with 1, 2, 3, 4 and again 2 threads.
 template <class Action>
 bool same_with_any_threads(Action&& action) {
   const auto run = [&](int threads) {
@@ -83,14 +83,14 @@ bool same_with_any_threads(Action&& action) {
 struct GradcheckOptions {
   double tolerance = 1e-8;  ///< absolute, on every element of every gradient
   double step = 1e-5;
-  std::size_t samples = 200;   ///< elements of a leaf that are perturbed; all if it has fewer
+  std::size_t samples = 200;   ///< elements of a leaf that are perturbed; all if fewer
   bool unit_upstream = false;  ///< start from gradient 1 (a loss), not from random weights
 };
 
 using TensorFunction = std::function<Tensor(const std::vector<Tensor>&)>;
 
 /// Compares the gradients that backward() leaves in `leaves` (f64) with central differences of a
-/// weighted sum of the outputs. Returns what differs, leaf by leaf; empty when all agree.
+/// weighted sum of the outputs. Returns the differences, leaf by leaf; empty if all agree.
 std::string gradcheck(const TensorFunction& function, std::vector<Tensor> leaves,
                       const GradcheckOptions& options = {});
 

@@ -8,10 +8,10 @@
 
 namespace sluice::test {
 
-/// A program whose stdin, stdout and stderr are a terminal of its own.
+/// A program whose stdin, stdout and stderr are a pseudo-terminal of its own.
 class OnTerminal {
  public:
-  /// `environment` is added to this process's: NAME=VALUE; TERM is xterm unless it is there.
+  /// `environment` adds NAME=VALUE to this process's environment; TERM is xterm if it is not given.
   OnTerminal(const std::string& name, const Arguments& arguments, int columns,
              const Arguments& environment = {});
   ~OnTerminal();
@@ -19,9 +19,9 @@ class OnTerminal {
   OnTerminal& operator=(const OnTerminal&) = delete;
 
   void resize(int columns) const;
-  /// All that has been drawn, once it holds `text` or the program has ended; within a minute.
+  /// Returns all output once it holds `text` or the program has ended; waits a minute at most.
   const std::string& read_until(const std::string& text);
-  /// All that was drawn until the end, which comes within a minute.
+  /// Returns all output until the program ends; waits a minute at most.
   std::string finish();
   int exit_code() const { return exit_code_; }
 

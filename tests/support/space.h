@@ -6,8 +6,8 @@
 #include "engine/autograd.h"
 #include "optim/optimizer.h"
 
-// What a ParameterSpace and an Optimizer hold, wherever and however it is stored, as one flat
-// tensor of the space's size in host memory. The gaps are zero.
+// Reads what a ParameterSpace and an Optimizer hold, wherever and however it is stored, as one flat
+// tensor of the space's size in host memory. Gaps between parameters are zero.
 
 namespace sluice::test {
 
@@ -22,14 +22,14 @@ inline Tensor flat_copy(const ParameterSpace& space, DType dtype, auto&& read_sl
   return all;
 }
 
-/// The weights at full precision.
+/// Returns the weights at full precision.
 inline Tensor flat_weights(const ParameterSpace& space) {
   return flat_copy(space, space.weight_dtype(), [&](const auto& slot, std::span<std::byte> out) {
     space.read_weights(slot.offset, out);
   });
 }
 
-/// Sets them from a flat tensor.
+/// Sets the weights from a flat tensor.
 inline void set_weights(ParameterSpace& space, const Tensor& all) {
   for (const auto& slot : space.slots()) {
     const Tensor part = all.slice(slot.offset, {slot.size});
@@ -39,7 +39,7 @@ inline void set_weights(ParameterSpace& space, const Tensor& all) {
   }
 }
 
-/// A field of the optimizer's state that has one number for every parameter.
+/// Returns a field of the optimizer state that has one number per parameter element.
 inline Tensor flat_state(const ParameterSpace& space, Optimizer& optimizer, std::size_t field) {
   const DType dtype = optimizer.fields(space.slots().front())[field].dtype;
   return flat_copy(space, dtype, [&](const auto& slot, std::span<std::byte> out) {
@@ -47,7 +47,7 @@ inline Tensor flat_state(const ParameterSpace& space, Optimizer& optimizer, std:
   });
 }
 
-/// What the model computes with, the weights and every field of the state, once all is at rest.
+/// Waits for all updates; returns the working weights, the weights and every field of the state.
 inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& space,
                                                       Optimizer& optimizer) {
   optimizer.settle();
@@ -60,7 +60,7 @@ inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& spac
   return bytes;
 }
 
-/// Puts a gradient where a backward pass would.
+/// Stores a gradient where a backward pass would.
 inline void set_gradient(const ParameterSpace& space, const ParameterSpace::Slot& slot,
                          const std::vector<double>& values) {
   const DType dtype = accumulator_of(space.working().dtype());
@@ -70,7 +70,7 @@ inline void set_gradient(const ParameterSpace& space, const ParameterSpace::Slot
   leaf_gradient_target(*slot.tensor, dtype).tensor.copy_bytes_from(bytes);
 }
 
-/// The gradients, which lie in one buffer unless they are summed in 16 bits.
+/// Returns the gradients, which are in one buffer unless they are summed in 16 bits.
 inline Tensor flat_gradients(const ParameterSpace& space) {
   return flat_copy(space, accumulator_of(space.working().dtype()),
                    [&](const auto& slot, std::span<std::byte> out) {

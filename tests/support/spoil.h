@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/training.h"
+#include "tests/support/training/training.h"
 
-// Weights that a test makes unusual for a while.
+// Changes weights temporarily to unusual values.
 
 namespace sluice::test {
 
@@ -16,8 +16,8 @@ struct Change {
   float value;
 };
 
-/// Changes the weights that this rank has; all ranks call it, also without changes of their own.
-/// Returns what was there before, for another call.
+/// Changes weights that this rank holds. All ranks call it, even without changes of their own.
+/// Returns the previous values, to be restored by another call.
 inline std::vector<Change> change_weights(TrainingRun& run, const std::vector<Change>& changes) {
   run.training().parallel.optimizer.settle();
   ParameterSpace& space = run.training().space;

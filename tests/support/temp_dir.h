@@ -11,7 +11,7 @@
 
 namespace sluice::test {
 
-/// A new empty directory, removed with all it holds.
+/// A new empty directory, removed with all its contents.
 class TempDir {
  public:
   TempDir() : TempDir(std::filesystem::temp_directory_path()) {}

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/data_files.h"
-#include "apps/train/text_source.h"
+#include "apps/data/data_files.h"
+#include "apps/data/text_source.h"
 #include "models/text/bpe_tokenizer.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
 
-/// What gzip makes of a text.
+/// Compresses a text with gzip.
 inline std::string gzip_of(const std::string& text) {
   const TempDir dir;
   const std::string path = (dir.path() / "x.gz").string();
@@ -26,7 +26,7 @@ inline std::string gzip_of(const std::string& text) {
   return read_file(path);
 }
 
-/// One token a byte, and <|endoftext|> as 256.
+/// Returns a tokenizer with one token per byte, and <|endoftext|> as 256.
 inline BpeTokenizer tokenizer_with_end() {
   BpeTables tables;
   for (int byte = 0; byte < 256; ++byte) {
@@ -38,7 +38,7 @@ inline BpeTokenizer tokenizer_with_end() {
   return BpeTokenizer(tables);
 }
 
-/// A folder that a test fills.
+/// A folder that a test fills with files.
 struct TextFolder : TempDir {
   std::string at(const std::string& name) const { return (path() / name).string(); }
   std::string put(const std::string& name, const std::string& bytes) const {
@@ -48,10 +48,10 @@ struct TextFolder : TempDir {
   }
 
   struct Read {
-    std::vector<std::string> names, texts;  ///< names below the folder
+    std::vector<std::string> names, texts;  ///< file names below the folder
     TextReport report;
   };
-  /// All documents of what `names` stand for.
+  /// Reads all documents from the files that `names` select.
   Read read(const std::vector<std::string>& names, const TextOptions& options = {}) const {
     Read all;
     const TextSource source(find_data("--data", names), options, path());

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void add_bias(const View& out, const View& bias, Stream stream) {
-  constexpr std::int64_t most_rows = 32768;  // blocks; further rows are taken in turn
+  constexpr std::int64_t most_rows = 32768;  // limit of blocks; each loops over further rows
   const auto grid_rows = static_cast<unsigned>(std::min(out.dim(0), most_rows));
   dispatch(out.dtype, [&]<class Out>() {
     dispatch(bias.dtype, [&]<class Bias>() {

@@ -5,8 +5,8 @@
 
 namespace sluice::cuda {
 
-/// out[i, j] += bias[j], for the products whose bias cuBLASLt cannot add: the sum is rounded to
-/// out's dtype once before and once after it.
+/// out[i, j] += bias[j], for products whose bias cuBLASLt cannot add. The sum is rounded to out's
+/// dtype both before and after this addition.
 void add_bias(const View& out, const View& bias, Stream stream);
 
 }  // namespace sluice::cuda

@@ -9,7 +9,7 @@ namespace {
 
 std::string place_of(const char* call, SourceLine where) {
   std::string file(where.file);
-  const std::size_t folder = file.rfind("kernels/");  // what is before it is the build machine's
+  const std::size_t folder = file.rfind("kernels/");  // the rest is the build machine's
   if (folder != std::string::npos) file.erase(0, folder);
   return std::string(call) + " at " + file + ":" + std::to_string(where.line);
 }
@@ -41,7 +41,7 @@ const char* hint_for(cudaError_t status) {
 }
 
 void fail_cuda(cudaError_t status, const char* call, SourceLine where) {
-  // Takes back what the runtime would otherwise report once more; faults of kernels stay.
+  // Clears the error, which the runtime would report again. Faults of kernels remain.
   cudaGetLastError();
   fail(std::string("CUDA failed with ") + cudaGetErrorName(status) + " (" +
            cudaGetErrorString(status) + ") in " + place_of(call, where) + "; " + hint_for(status),
@@ -50,7 +50,7 @@ void fail_cuda(cudaError_t status, const char* call, SourceLine where) {
 
 void fail_cublas(int status, const char* call, SourceLine where) {
   const auto code = static_cast<cublasStatus_t>(status);
-  // A fault of an earlier kernel is what the user has to know of.
+  // If an earlier kernel has faulted, reports that fault, which is what the user must know.
   if (code == CUBLAS_STATUS_EXECUTION_FAILED || code == CUBLAS_STATUS_INTERNAL_ERROR)
     if (const cudaError_t earlier = cudaPeekAtLastError(); earlier != cudaSuccess)
       fail_cuda(earlier, call, where);

@@ -6,20 +6,20 @@
 
 namespace sluice::cuda {
 
-/// Throws Error with the call, what CUDA says of the status, file and line, and what to do.
+/// Throws Error with the call, CUDA's description of the status, file and line, and the remedy.
 [[noreturn]] void fail_cuda(cudaError_t status, const char* call, SourceLine where);
-/// The same for a cublasStatus_t, as a number so that kernels need not include cuBLASLt.
+/// Same for a cublasStatus_t, passed as a number so that kernels need not include cuBLASLt.
 [[noreturn]] void fail_cublas(int status, const char* call, SourceLine where);
 
-/// What the user can do about a status, as a clause that follows a semicolon.
+/// Returns the user's remedy for a status, as a clause to follow a semicolon.
 const char* hint_for(cudaError_t status);
 
-/// Throws Error where this program has no code for the current device.
+/// Throws Error if this program has no code for the current device.
 void require_image();
 
 }  // namespace sluice::cuda
 
-// Macros, so that a message can name the call. Private to kernels/cuda.
+// These are macros, so that a message can name the call. Private to kernels/cuda.
 
 #define SLUICE_CUDA_CHECK(call)                                                         \
   do {                                                                                  \

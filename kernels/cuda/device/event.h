@@ -13,7 +13,7 @@ struct EventDeleter {
 };
 using OwnedEvent = std::unique_ptr<CUevent_st, EventDeleter>;
 
-/// On the device that the calling thread has selected; it keeps the time.
+/// Creates an event, with timing, on the device that the calling thread has selected.
 inline OwnedEvent make_owned_event() {
   cudaEvent_t event = nullptr;
   SLUICE_CUDA_CHECK(cudaEventCreate(&event));

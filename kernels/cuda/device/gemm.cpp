@@ -12,8 +12,8 @@ namespace {
 
 using namespace cuda;
 
-/// The power of two, 16 at most, that divides an address: no algorithm wants more, and what is
-/// alike in all that matters should be computed alike.
+/// The largest power of two, at most 16, that divides an address. No algorithm needs more, and
+/// products that are equal in all that matters should be computed in the same way.
 std::uint32_t alignment_of(const View& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.address);
   std::uint32_t alignment = 16;
@@ -22,7 +22,7 @@ std::uint32_t alignment_of(const View& view) {
   return alignment;
 }
 
-/// A single row may have any stride, cuBLASLt wants one that holds it.
+/// A single row may have any stride, but cuBLASLt requires one at least as long as the row.
 std::int64_t row_of(const View& view) {
   return view.dim(0) > 1 ? view.stride(0) : std::max(view.stride(0), view.dim(1));
 }
@@ -48,11 +48,11 @@ std::string shape_of(const View& view) {
   return "[" + std::to_string(view.dim(0)) + ", " + std::to_string(view.dim(1)) + "]";
 }
 
-/// Whether cuBLASLt multiplies by the GELU's slope on the way. By a rule, so that the bits are the
-/// same in every run: on compute capability 9.0 the epilogue pays, on earlier ones it has been seen
-/// as a slower kernel of its own. It wants 16-bit results and rows of a multiple of 8. The GELU
-/// itself never rides along: there it would be taken of the sum before that is rounded, and no
-/// kernel could compute it again from what is stored.
+/// True if cuBLASLt multiplies by the GELU's slope in its epilogue. A fixed rule decides, so that
+/// every run has the same bits: compute capability 9.0 is expected to profit; earlier GPUs have
+/// been seen to run it as a separate, slower kernel. It needs 16-bit results and rows of a multiple
+/// of 8. The GELU itself is never in the epilogue: that would apply it to the sum before rounding,
+/// and no kernel could recompute it from the stored result.
 bool slope_in_epilogue(const Gemm& op, const GemmKey& key, const DeviceQueue& queue) {
   constexpr int first_that_pays = 90;
   return op.gelu_input && queue.capability >= first_that_pays && key.out != DType::f32 &&
@@ -71,7 +71,7 @@ void launch_cuda(const Gemm& op, Stream stream) {
         "a matrix product's operands do not fit together");
   check_dtypes(op);
   if (m == 0 || n == 0) return;
-  if (k == 0) {  // an empty sum
+  if (k == 0) {  // the sum is empty
     if (!op.accumulate) zero_rows(op.out, stream);
     if (op.bias) add_bias(op.out, op.bias, stream);
     return;
@@ -90,7 +90,7 @@ void launch_cuda(const Gemm& op, Stream stream) {
               .transpose_b = op.transpose_b,
               .accumulate = op.accumulate,
               .tf32 = op.tf32 && op.a.dtype == DType::f32 && queue.capability >= first_with_tf32,
-              // cuBLASLt adds a bias of out's dtype; the alignment is what its kernels read by.
+              // cuBLASLt adds a bias of out's dtype, which its kernels read 16 bytes at a time.
               .bias = op.bias && op.bias.dtype == op.out.dtype && alignment_of(op.bias) == 16,
               .gelu_slope = false,
               .alignment_a = alignment_of(op.a),

@@ -25,7 +25,7 @@ void set(const OwnedPreference& preference, cublasLtMatmulPreferenceAttributes_t
       cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
 
-/// The layout of a matrix that we store as `rows` of `columns` elements.
+/// Makes the layout of a matrix that this project stores as `rows` of `columns` elements.
 OwnedLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row) {
   cublasLtMatrixLayout_t layout = nullptr;
   SLUICE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type_of(dtype),
@@ -39,7 +39,7 @@ cublasLtEpilogue_t epilogue_of(const GemmKey& key) {
   return key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// What the epilogue reads beside the result.
+/// Sets the addresses that the epilogue reads besides the result.
 void set_pointers(const OwnedMatmul& matmul, const GemmKey& key, const Gemm& op) {
   if (key.bias)
     set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias.address));
@@ -50,7 +50,7 @@ void set_pointers(const OwnedMatmul& matmul, const GemmKey& key, const Gemm& op)
 
 OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
   cublasLtMatmulDesc_t description = nullptr;
-  // Sums are kept in f32 whatever the operands are.
+  // Sums are kept in f32 for operands of every type.
   SLUICE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
       &description, key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   OwnedMatmul matmul(description);
@@ -58,7 +58,7 @@ OwnedMatmul make_matmul(const GemmKey& key, const Gemm& op) {
   set(matmul, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
   if (key.gelu_slope) set(matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
-  // The heuristic looks at their alignment.
+  // The heuristic takes the alignment of these pointers into account.
   set_pointers(matmul, key, op);
   return matmul;
 }
@@ -101,8 +101,8 @@ GemmPlans::Candidates GemmPlans::candidates(const GemmKey& key, const GemmPlan& 
   SLUICE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&made));
   const OwnedPreference preference(made);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{key.workspace});
-  // Where k is split, the parts are summed in f32 and in a fixed order: not by whoever comes first,
-  // not in out's dtype.
+  // If k is split, the parts are summed in f32 and in a fixed order, not in the order of arrival
+  // and not in out's dtype.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment_b);
@@ -126,7 +126,7 @@ std::size_t GemmPlans::fastest(const Candidates& candidates, const GemmKey& key,
   constexpr int runs = 3;
   std::byte* out = op.out.address;
   if (key.accumulate) {
-    // Must not add up while it is timed: what is timed writes behind the algorithm's own scratch.
+    // Timing must not accumulate into out: it writes behind the algorithms' scratch instead.
     std::size_t scratch = 0;
     for (const auto& candidate : candidates)
       scratch = std::max(scratch, (candidate.workspaceSize + 255) / 256 * 256);

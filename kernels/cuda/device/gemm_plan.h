@@ -15,10 +15,10 @@
 
 namespace sluice::cuda {
 
-/// Everything that may change which algorithm computes a product.
+/// Everything that may influence which algorithm computes a product.
 struct GemmKey {
   std::int64_t m, n, k;
-  std::int64_t row_a, row_b, row_out;  ///< elements from one stored row to the next
+  std::int64_t row_a, row_b, row_out;  ///< elements between the starts of stored rows
   DType in, out;
   bool transpose_a, transpose_b, accumulate, tf32, bias;
   bool gelu_slope;  ///< the result is multiplied by the slope of a GELU
@@ -42,29 +42,29 @@ using OwnedLayout =
 using OwnedPreference =
     std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroyer<cublasLtMatmulPreferenceDestroy>>;
 
-/// cuBLASLt's description of a product and the algorithm chosen for it. It stores columns where we
-/// store rows, so it is given the transposed product: its A is our b, its B our a.
+/// cuBLASLt's description of a product and the algorithm chosen for it. cuBLASLt is column-major
+/// and this project is row-major, so it gets the transposed product: its A is our b, its B our a.
 struct GemmPlan {
   OwnedMatmul matmul;
   OwnedLayout a, b, out;
   cublasLtMatmulAlgo_t algorithm{};
-  bool possible = false;  ///< whether there is an algorithm
+  bool possible = false;  ///< true if there is an algorithm
 };
 
-/// The products of one runtime: cuBLASLt's handle and a memo of plans, which take longer to make
+/// The products of one runtime: cuBLASLt's handle and a cache of plans, which take longer to make
 /// than a small product takes to run.
 class GemmPlans {
  public:
-  /// On the device that the calling thread has selected.
+  /// Uses the device that the calling thread has selected.
   GemmPlans();
 
-  /// Gives the product to the stream; false where cuBLASLt has no algorithm for it. Its bias is
-  /// added where `key.bias` says so, and its GELU part of the epilogue where `key.gelu` does.
+  /// Enqueues the product on the stream; returns false if cuBLASLt has no algorithm for it. Adds
+  /// the bias if `key.bias` is set, and multiplies by the GELU's slope if `key.gelu_slope` is set.
   bool run(const GemmKey& key, const Gemm& op, Stream stream);
 
-  /// Times the most promising algorithms at a plan's first use. Off unless asked for: which one
-  /// wins differs between runs, and with it the last bits of the product; the heuristic alone
-  /// gives the same bits in every run.
+  /// Makes the first use of a plan time the most promising algorithms. Off by default: the fastest
+  /// one differs between runs, and so would the last bits of the product. The heuristic alone gives
+  /// the same bits in every run.
   void set_tuning(bool tune) { tune_ = tune; }
 
  private:

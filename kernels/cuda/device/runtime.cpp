@@ -16,7 +16,7 @@ using namespace cuda;
 
 /// CUDA 13 compiles for nothing older than Turing.
 constexpr int oldest_capability = 75;
-/// Left to the driver: code of kernels that are loaded when they first run, and its own queues.
+/// Memory left to the driver: code of kernels loaded at first use, and its own queues.
 constexpr std::size_t left_to_driver = std::size_t{256} << 20;
 
 struct QueueDeleter {
@@ -36,17 +36,17 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-/// Whether an allocation was refused; throws Error for all other faults.
+/// True if an allocation was refused; throws Error for all other faults.
 bool refused(cudaError_t status) {
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is no fault of the calls to come
+    cudaGetLastError();  // clears the error, which later calls would report
     return true;
   }
   SLUICE_CUDA_CHECK(status);
   return false;
 }
 
-/// "580.65.06, CUDA 13.0", or the latter alone where the system does not tell the former.
+/// Returns "580.65.06, CUDA 13.0", or only the latter if the system does not report the former.
 std::string driver_version() {
   int supported = 0;
   SLUICE_CUDA_CHECK(cudaDriverGetVersion(&supported));
@@ -57,7 +57,7 @@ std::string driver_version() {
   return release.empty() ? cuda : release + ", " + cuda;
 }
 
-/// As nvidia-smi writes it: "GPU-3f2a16bc-...".
+/// Formats a UUID as nvidia-smi does: "GPU-3f2a16bc-...".
 std::string text_of(const cudaUUID_t& uuid) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string text = "GPU-";
@@ -93,7 +93,7 @@ class CudaRuntime final : public Runtime {
     gemms_ = std::make_unique<GemmPlans>();
     compute_ = CudaRuntime::make_stream();
   }
-  ~CudaRuntime() override { cudaSetDevice(index_); }  // for the members that go now
+  ~CudaRuntime() override { cudaSetDevice(index_); }  // for the members' destructors
 
   Device device() const override { return {DeviceKind::cuda, index_}; }
   DeviceInfo info() const override {
@@ -111,8 +111,8 @@ class CudaRuntime final : public Runtime {
     void* start = nullptr;
     return refused(cudaMalloc(&start, bytes)) ? nullptr : static_cast<std::byte*>(start);
   }
-  // Memory is given back from destructors, where a fault of an earlier kernel must not end the
-  // program before somebody has reported it.
+  // Destructors release memory. A fault of an earlier kernel must not end the program there before
+  // somebody has reported it, so errors are ignored.
   void release(std::byte* start, std::size_t) override {
     cudaSetDevice(index_);
     cudaFree(start);
@@ -125,7 +125,7 @@ class CudaRuntime final : public Runtime {
   std::byte* reserve_pinned(std::size_t bytes) override {
     select();
     void* start = nullptr;
-    // Portable: pinned for the runtimes of other devices too.
+    // Portable: the memory is pinned for the runtimes of other devices too.
     return refused(cudaHostAlloc(&start, bytes, cudaHostAllocPortable))
                ? nullptr
                : static_cast<std::byte*>(start);
@@ -135,7 +135,7 @@ class CudaRuntime final : public Runtime {
     cudaFreeHost(start);
   }
 
-  /// What NVIDIA advises for cuBLASLt.
+  /// NVIDIA's recommended workspace sizes for cuBLASLt.
   std::size_t workspace_bytes() const override {
     return std::size_t{capability_ >= 90 ? 64u : 32u} << 20;
   }
@@ -153,7 +153,7 @@ class CudaRuntime final : public Runtime {
     queue->shared_limit = shared_limit_;
     queue->device = index_;
     queue->gemms = gemms_.get();
-    // It waits for no other stream unless it is told to.
+    // A non-blocking stream waits for other streams only when told to.
     SLUICE_CUDA_CHECK(cudaStreamCreateWithFlags(&queue->handle, cudaStreamNonBlocking));
     const std::lock_guard lock(mutex_);
     queues_.push_back(std::move(queue));
@@ -184,7 +184,7 @@ class CudaRuntime final : public Runtime {
     select();
     const cudaError_t status = cudaEventQuery(handle_of(event));
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // an answer, which the next check of a launch would take for a fault
+      cudaGetLastError();  // not a fault, so the next launch must not report it
       return false;
     }
     SLUICE_CUDA_CHECK(status);
@@ -198,7 +198,7 @@ class CudaRuntime final : public Runtime {
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
     copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
-    // The driver has taken a small copy along with the command; of a large one it may still read.
+    // The driver copies small data along with the command; large data may still be being read.
     constexpr std::size_t taken_along = 64 << 10;
     if ((bytes > taken_along || reads_host_tables_) && !is_pinned(from)) synchronize(stream);
   }
@@ -241,7 +241,7 @@ class CudaRuntime final : public Runtime {
   int multiprocessors_ = 0;
   int capability_ = 0;
   std::size_t shared_limit_ = 0;
-  bool reads_host_tables_ = false;  ///< copies may read a host's pages in place
+  bool reads_host_tables_ = false;  ///< copies may read pageable host memory in place
   std::mutex mutex_;
   std::unique_ptr<GemmPlans> gemms_;
   std::vector<std::unique_ptr<DeviceQueue, QueueDeleter>> queues_;

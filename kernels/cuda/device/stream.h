@@ -9,19 +9,19 @@ namespace sluice::cuda {
 
 class GemmPlans;
 
-/// The queue of a real GPU. The runtime that made it owns everything it points to.
+/// The queue of a real GPU. The runtime that made it owns the objects that it points to.
 struct DeviceQueue : Queue {
   int device = 0;
   cudaStream_t handle = nullptr;
-  GemmPlans* gemms = nullptr;  ///< shared by the streams of a runtime
+  GemmPlans* gemms = nullptr;  ///< shared by all streams of a runtime
 };
 
 inline DeviceQueue& device_queue_of(Stream stream) {
   return static_cast<DeviceQueue&>(queue_of(stream));
 }
 
-/// CUDA calls go to the device that the calling thread has selected: selects the stream's, then
-/// returns what CUDA knows the stream by.
+/// Selects the stream's device, because CUDA calls go to the device that the calling thread has
+/// selected, and returns CUDA's handle of the stream.
 inline cudaStream_t handle_of(Stream stream) {
   const DeviceQueue& queue = device_queue_of(stream);
   SLUICE_CUDA_CHECK(cudaSetDevice(queue.device));

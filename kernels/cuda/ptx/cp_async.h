@@ -7,11 +7,11 @@
 
 namespace sluice::cuda {
 
-// Copies from global to shared memory that go on while the thread computes (compute capability 8.0
-// and later). They are gathered in groups; what a group brought may be read by the thread after it
-// waited for the group, and by others after a barrier behind that wait.
+// Copies from global to shared memory that overlap with computation (compute capability 8.0 and
+// later). They are collected in groups. A thread may read the data of a group after it has waited
+// for the group; other threads may read it after a barrier that follows that wait.
 
-/// 16 bytes, both addresses 16-byte aligned; zeros instead where `valid` is false.
+/// Copies 16 bytes; both addresses are 16-byte aligned. Writes zeros if `valid` is false.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool valid) {
 #ifndef __CUDACC__
   simt::cp_async_16(to, from, valid);
@@ -23,7 +23,7 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool val
 #endif
 }
 
-/// Ends the group that holds all copies since the last call.
+/// Ends the group of all copies since the last call.
 __device__ __forceinline__ void cp_async_commit() {
 #ifndef __CUDACC__
   simt::cp_async_commit();
@@ -32,7 +32,7 @@ __device__ __forceinline__ void cp_async_commit() {
 #endif
 }
 
-/// Waits until at most the `pending` latest groups are still on their way.
+/// Waits until at most the `pending` latest groups are still in flight.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait() {
 #ifndef __CUDACC__

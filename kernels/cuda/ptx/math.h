@@ -6,7 +6,7 @@
 
 namespace sluice::cuda {
 
-/// 2^x by the special-function unit: two ulp, 0 for -infinity.
+/// 2^x on the special-function unit: accurate to two ulp, 0 for -infinity.
 __device__ __forceinline__ float exp2_fast(float x) {
 #ifdef __CUDACC__
   float y;
@@ -25,7 +25,7 @@ __device__ __forceinline__ float reciprocal_root(float x) {
 #endif
 }
 
-/// The larger one; the other where one is NaN.
+/// The larger of two values; if one is NaN, the other.
 __device__ __forceinline__ float maximum(float a, float b) {
   return fmaxf(a, b);
 }

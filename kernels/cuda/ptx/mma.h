@@ -11,13 +11,13 @@
 
 namespace sluice::cuda {
 
-/// d += a b for a 16 x 16 matrix a and a 16 x 8 matrix b of T (bf16 or f16), spread over the warp
-/// as the PTX ISA has it for mma.m16n8k16. With g = lane / 4 and t = lane % 4, a register pair
-/// holds two neighbours:
+/// d += a b for a 16 x 16 matrix a and a 16 x 8 matrix b of type T (bf16 or f16), distributed over
+/// the warp as the PTX ISA defines for mma.m16n8k16. With g = lane / 4 and t = lane % 4, a register
+/// pair holds two neighbours:
 ///   a: rows g and g + 8 at columns 2t, then rows g and g + 8 at columns 2t + 8
 ///   b: rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g
 ///   d: columns 2t, 2t + 1 of row g, then of row g + 8
-/// Compute capability 7.5 has the instruction for f16 and 8 columns of a only; two of those take
+/// Compute capability 7.5 has the instruction only for f16 and for 8 columns of a; two of those use
 /// the same registers.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4],
@@ -46,7 +46,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const std::uint32_t (
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[2]), "r"(a[3]), "r"(b[1]));
   } else {
-    __trap();  // the host does not launch bf16 here
+    __trap();  // the host never launches bf16 on this architecture
   }
 #endif
 }

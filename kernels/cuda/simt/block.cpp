@@ -37,7 +37,7 @@ std::string place(Index block) {
 }  // namespace
 
 BlockRunner& BlockRunner::here() {
-  // Through a plain pointer, which costs no check for first use; kernels ask often.
+  // A plain pointer needs no check for first use; kernels call this often.
   constinit thread_local BlockRunner* mine = nullptr;
   if (mine == nullptr) [[unlikely]] {
     thread_local BlockRunner runner;
@@ -101,7 +101,7 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
   if (shared_memory_.size() < launch.shared_bytes + alignment)
     shared_memory_.resize(launch.shared_bytes + alignment);
   auto start = reinterpret_cast<std::uintptr_t>(shared_memory_.data());
-  // At the end of the buffer, so that AddressSanitizer sees the first byte past it.
+  // Placed at the end of the buffer, so that AddressSanitizer sees the first byte beyond it.
   start = (start + shared_memory_.size() - launch.shared_bytes) / alignment * alignment;
   shared_ = reinterpret_cast<std::byte*>(start);  // NOLINT(performance-no-int-to-ptr)
   std::memset(shared_, 0xFF, launch.shared_bytes);
@@ -113,7 +113,7 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
   draw();
   while (ended_ < count_ && !error_) {
     if (ready_.empty()) break;
-    // The upper half of a product is cheaper than a remainder.
+    // Taking the upper half of a product is cheaper than a remainder.
     const std::size_t pick = (draw() & 0xFFFFFFFFu) * ready_.size() >> 32;
     current_ = ready_[pick];
     ready_[pick] = ready_.back();
@@ -122,7 +122,7 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
     threads_[current_].fiber->enter();
   }
   if (!error_ && ended_ == count_) return;
-  // The others stop where they are; what they had on their stacks is plain data.
+  // The other fibers are abandoned; their stacks hold only plain data.
   for (unsigned i = 0; i < count_; ++i)
     threads_[i].fiber->restart();
   if (error_) std::rethrow_exception(error_);

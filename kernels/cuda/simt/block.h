@@ -14,40 +14,40 @@
 
 namespace sluice::simt {
 
-/// A kernel with its arguments, and what it is launched with.
+/// A kernel with its arguments and launch configuration.
 struct Launch {
   std::function<void()> body;
   dim3 grid, block;
   std::size_t shared_bytes = 0;
 };
 
-/// Where lanes of a warp wait for each other. All lanes must come to the same one.
+/// Points at which lanes of a warp wait for each other. All lanes must reach the same one.
 enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ballot, ldmatrix, mma };
 
 /// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
-/// order: whichever may run is drawn anew at every wait. Shared memory is all NaN when a block
-/// starts. A thread that never comes to a barrier is an error that names the block and the threads.
+/// order: at every wait, the next thread is drawn from all that may run. Shared memory is all NaN
+/// when a block starts. A thread that never reaches a barrier is an Error naming block and threads.
 class BlockRunner {
  public:
   static constexpr unsigned warp_size = 32;
 
-  /// The runner of this OS thread.
+  /// Returns the runner of this OS thread.
   static BlockRunner& here();
 
-  /// Throws what a thread of the block threw, or what kept it from ending.
+  /// Rethrows what a thread of the block threw; throws Error if the block cannot end.
   void run(const Launch& launch, Index block, std::uint64_t seed);
 
-  // For the code of kernels, on a fiber:
+  // The functions below are called by kernel code, on a fiber.
 
   void sync_threads();
-  /// Each lane brings `in`; the last to arrive calls compute(const In* ins, Out* outs) for all 32
-  /// lanes, and each takes its own out.
+  /// Each lane passes `in`. The last lane to arrive calls compute(const In* ins, Out* outs) for all
+  /// 32 lanes, and each lane returns its own out.
   template <class In, class Out, class Compute>
   Out meet(Meeting kind, const In& in, Compute&& compute) {
     static_assert(sizeof(In) <= slot_bytes && sizeof(Out) <= slot_bytes);
     Warp& warp = current_warp();
     const unsigned lane = current_ % warp_size;
-    // Two sets: a lane may come to the next meeting while others still take from this one.
+    // There are two sets: a lane may reach the next meeting while others still read this one.
     Slots& slots = warp.slots[warp.round % 2];
     std::memcpy(slots.in + lane * sizeof(In), &in, sizeof(In));
     if (arrive(warp, kind)) {
@@ -67,17 +67,17 @@ class BlockRunner {
   struct PendingCopy {
     std::byte* to;
     const std::byte* from;
-    unsigned bytes;  ///< copied; the rest of the 16 becomes zero
+    unsigned bytes;  ///< bytes copied; the rest of the 16 becomes zero
     unsigned group;
   };
   /// Copies of the running thread that have not landed yet.
   struct AsyncCopies {
     std::vector<PendingCopy> pending;
-    unsigned group = 0;  ///< the one that is being filled
+    unsigned group = 0;  ///< the group being filled
   };
   AsyncCopies& copies() { return threads_[current_].copies; }
 
-  /// The next number of the block's random sequence.
+  /// Returns the next number of the block's random sequence.
   std::uint64_t draw();
 
  private:

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// The words of CUDA C++ that kernels use, for a host compiler. Everything else goes through the
+// The parts of CUDA C++ that kernels use, for a host compiler. Everything else goes through the
 // wrappers of kernels/cuda/ptx and kernels/cuda/warp.h, so that this list stays short.
 
 #define __global__
@@ -21,7 +21,7 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// What the thread that runs now has in its special registers.
+/// Special registers of the running thread.
 extern constinit thread_local Index thread_index;
 extern constinit thread_local Index block_index;
 extern constinit thread_local dim3 block_size;

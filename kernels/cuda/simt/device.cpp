@@ -17,8 +17,8 @@ namespace sluice {
 namespace simt {
 namespace {
 
-/// One record of an event. Who waits does so for the record that was the last one then, though the
-/// event may be recorded anew, in another stream, before this one is reached.
+/// One record of an event. A waiter waits for the record that was the last one when it began to
+/// wait, even if the event is recorded again, in another stream, before this record is reached.
 struct Point {
   bool reached = false;
   std::chrono::steady_clock::time_point when{};
@@ -30,7 +30,7 @@ struct EventState {
 
 struct Work {
   std::function<void()> run;
-  std::shared_ptr<const Point> after{};  ///< what has to be reached first
+  std::shared_ptr<const Point> after{};  ///< record that must be reached first
 };
 
 class SimtRuntime;
@@ -43,7 +43,7 @@ EventState& state_of(Event event) {
   return *reinterpret_cast<EventState*>(event.id);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Shared memory a block can ask for (CUDA C++ programming guide, table of compute capabilities).
+/// Shared memory that a block can use (CUDA C++ programming guide, table of compute capabilities).
 std::size_t shared_limit(int capability) {
   if (capability >= 90) return 227 << 10;
   if (capability == 80 || capability == 87) return 163 << 10;
@@ -143,8 +143,8 @@ class SimtRuntime final : public Runtime {
     const Point& last = *state_of(event).last;
     run_until([&] { return last.reached; });
   }
-  /// Nobody else empties the queues, so whoever asks moves them on: by little, from any of them, so
-  /// that a program that only polls comes to its end and yet finds all orders.
+  /// A query also runs some queued work, because no other thread empties the queues. It runs
+  /// little, from any queue, so that a program that only polls ends and yet meets every order.
   bool reached(Event event) override {
     const std::lock_guard lock(mutex_);
     const Point& last = *state_of(event).last;
@@ -181,11 +181,11 @@ class SimtRuntime final : public Runtime {
   void push(Stream stream, Work work) {
     const std::lock_guard lock(mutex_);
     queue(stream).work.push_back(std::move(work));
-    // Bounded, so that a long run does not pile up; the last of it may wait for what is to come.
+    // Bounds the queues, so that a long run does not pile up; the last work may need later events.
     if (++queued_ > 4096) run_until([this] { return queued_ < 2048 || stalled(); });
   }
 
-  /// The blocks of a grid, from a random one on, spread over the OS threads.
+  /// Runs the blocks of a grid, starting with a random one, spread over the OS threads.
   void run_grid(const Launch& launch) {
     const std::uint64_t seed = draw();
     const auto blocks = static_cast<std::int64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
@@ -253,7 +253,7 @@ class SimtRuntime final : public Runtime {
       while (!done())
         run_one();
     } catch (...) {
-      // As on a GPU, what was queued behind a fault is lost.
+      // Work that was queued behind a fault is lost, as on a GPU.
       drop_all();
       allow_access(false);
       throw;

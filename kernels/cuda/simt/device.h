@@ -11,22 +11,22 @@
 namespace sluice::simt {
 
 struct Options {
-  std::uint64_t seed = 1;  ///< of the order of threads, blocks and streams
-  int capability = 90;     ///< decides which kernels are chosen, and the shared memory of a block
+  std::uint64_t seed = 1;  ///< for the order of threads, blocks and streams
+  int capability = 90;     ///< selects kernels and the shared memory per block
   bool protect = true;     ///< the host may not touch device memory, as on a GPU
 };
 
-/// A CUDA device on the host. Streams are queues: what is launched waits until somebody
-/// synchronises, and then work is taken from the queues in a random order that streams and events
-/// allow, so that a wait that was left out turns into a wrong number. Asking whether an event has
-/// been reached runs a little of it in the same way.
+/// A CUDA device emulated on the host. Streams are queues: launched work waits until somebody
+/// synchronizes. It is then taken from the queues in a random order that streams and events allow,
+/// so that a missing wait leads to a wrong number. A query whether an event has been reached runs a
+/// little of the work in the same way.
 std::unique_ptr<Runtime> make_runtime(const Options& options);
 
 void enqueue(Stream stream, Launch launch);
-/// Host work in stream order: matrix products.
+/// Enqueues host work in stream order; used for matrix products.
 void enqueue(Stream stream, std::function<void()> work);
 
-/// Shared memory of the running block. Throws Error where the launch asked for less.
+/// Shared memory of the running block. Throws Error if the launch asked for less.
 std::byte* shared_memory(std::size_t bytes, std::size_t alignment);
 
 }  // namespace sluice::simt

@@ -21,8 +21,8 @@
 namespace sluice::simt {
 
 #ifdef __x86_64__
-// Pushes what the System V ABI lets a function expect to survive a call, and changes stacks.
-// Floating-point control words are left alone: nothing here changes them.
+// Pushes the registers that the System V ABI preserves across a call, and switches stacks.
+// Floating-point control words are not saved, since nothing here changes them.
 extern "C" void sluice_switch_stack(void** save, void* load);
 asm(R"(
 .text
@@ -53,7 +53,7 @@ sluice_switch_stack:
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t stack_bytes = 256 << 10;  // sanitizers widen frames
+constexpr std::size_t stack_bytes = 256 << 10;  // sanitizers enlarge stack frames
 #else
 constexpr std::size_t stack_bytes = 64 << 10;
 #endif
@@ -62,33 +62,33 @@ std::size_t page_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
-/// Where a stack that is not running goes on.
+/// The point at which a suspended stack continues.
 #ifdef __x86_64__
-struct Place {
+struct StackState {
   void* stack_pointer = nullptr;
 };
 
-void switch_stack(Place& from, const Place& to) {
+void switch_stack(StackState& from, const StackState& to) {
   sluice_switch_stack(&from.stack_pointer, to.stack_pointer);
 }
 
-void begin_at(Place& place, std::byte* stack, void (*function)()) {
-  // As if it had been called: the stack is 8 past a multiple of 16 at its first instruction.
+void begin_at(StackState& place, std::byte* stack, void (*function)()) {
+  // Sets the stack up as a call would: 8 past a multiple of 16 at the function's first instruction.
   auto* top = reinterpret_cast<std::uintptr_t*>(stack + stack_bytes);
-  *--top = 0;  // where a return address would be
+  *--top = 0;  // stands for the return address
   *--top = reinterpret_cast<std::uintptr_t>(function);
   for (int saved = 0; saved < 6; ++saved)
     *--top = 0;
   place.stack_pointer = top;
 }
 #else
-using Place = ucontext_t;
+using StackState = ucontext_t;
 
-void switch_stack(Place& from, const Place& to) {
+void switch_stack(StackState& from, const StackState& to) {
   swapcontext(&from, &to);
 }
 
-void begin_at(Place& place, std::byte* stack, void (*function)()) {
+void begin_at(StackState& place, std::byte* stack, void (*function)()) {
   getcontext(&place);
   place.uc_stack.ss_sp = stack;
   place.uc_stack.ss_size = stack_bytes;
@@ -100,9 +100,9 @@ void begin_at(Place& place, std::byte* stack, void (*function)()) {
 }  // namespace
 
 struct Fiber::Context {
-  Place own{}, outside{};
+  StackState own{}, outside{};
   Body body = nullptr;
-  // What the sanitizers know of the two stacks.
+  // The sanitizers' handles for the two stacks.
   [[maybe_unused]] void* fake_stack = nullptr;
   [[maybe_unused]] const void* outside_bottom = nullptr;
   [[maybe_unused]] std::size_t outside_size = 0;
@@ -114,14 +114,14 @@ namespace {
 
 thread_local Fiber::Context* running = nullptr;
 
-/// Frames that were left in the middle still have their guards, which are nobody's any more.
+/// Clears AddressSanitizer's guards of frames that were abandoned midway on this stack.
 void forget_frames([[maybe_unused]] std::byte* stack) {
 #ifdef __SANITIZE_ADDRESS__
   __asan_unpoison_memory_region(stack, stack_bytes);
 #endif
 }
 
-/// First words on the new stack: the sanitizer learns that the switch is complete.
+/// The first function on the new stack: it tells the sanitizer that the switch is complete.
 void arrive() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(nullptr, &running->outside_bottom, &running->outside_size);
@@ -170,7 +170,7 @@ void Fiber::leave() {
 }
 
 Fiber::Fiber(Body body) : body_(body) {
-  // The page below the stack stays without rights: an overflow ends there.
+  // The page below the stack keeps no access rights, so that an overflow faults there.
   void* memory = mmap(nullptr, page_bytes() + stack_bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   check(memory != MAP_FAILED, "the system refused the stack of a fiber");

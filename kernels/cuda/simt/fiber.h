@@ -4,8 +4,8 @@
 
 namespace sluice::simt {
 
-/// A stack that runs a function and can be left and entered again. It stays on the OS thread that
-/// made it. Switched by hand on x86-64, by ucontext elsewhere; sanitizers are told of every stack.
+/// A stack that runs a function, which can be left and re-entered. It stays on the OS thread that
+/// made it. Assembly switches stacks on x86-64, ucontext elsewhere; sanitizers learn every stack.
 class Fiber {
  public:
   using Body = void (*)();
@@ -16,14 +16,14 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Runs the fiber until it calls leave(). From outside of fibers only.
+  /// Runs the fiber until it calls leave(). May only be called from outside of fibers.
   void enter();
-  /// Goes back to the enter() that runs the current fiber.
+  /// Returns to the enter() that runs the current fiber.
   static void leave();
-  /// Forgets what the fiber was doing: the next enter() starts the body afresh.
+  /// Abandons the fiber's work: the next enter() starts the body afresh.
   void restart();
 
-  struct Context;  ///< where the stacks go on, and what the sanitizers know of them
+  struct Context;  ///< saved stack positions, and the sanitizers' data about them
 
  private:
   Body body_;

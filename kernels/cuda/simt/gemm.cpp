@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// Matrix products are not emulated: the CPU's take their turn in the stream.
+/// Matrix products are not emulated: the CPU kernels run them in stream order.
 void launch_cuda(const Gemm& op, Stream stream) {
   if (launch_in_two_steps(op, [stream](const auto& step) { launch_cuda(step, stream); })) return;
   simt::enqueue(stream, [op] { launch_cpu(op); });

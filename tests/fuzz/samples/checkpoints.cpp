@@ -147,7 +147,7 @@ Samples checkpoint_samples() {
       {"optimizer-other-type",
        "o" + reworded(optimizer, [&](Json& header) { header[moment]["dtype"] = "I32"; }),
        "another --state-layout"},
-      // Of a type that could be widened, but twice as many.
+      // The type could be widened, but there are twice as many elements.
       {"optimizer-other-shape",
        "o" + reworded(optimizer,
                       [&](Json& header) {

@@ -20,13 +20,13 @@ std::string header(std::size_t offset, Number value) {
   return "r" + change(1, offset, bytes_of_number(value));
 }
 
-/// After one of rank 1's first operation.
+/// Changes rank 1's first operation.
 std::string slot(std::size_t offset, const std::string& bytes) {
-  return "r" + change(1, offsetof(RingLayout, slots) + offset, bytes);
+  return "r" + change(1, offsetof(RecordLayout, slots) + offset, bytes);
 }
 
 std::string status(std::size_t offset, const std::string& bytes) {
-  return change(1, offsetof(RingLayout, status) + offset, bytes);
+  return change(1, offsetof(RecordLayout, status) + offset, bytes);
 }
 
 }  // namespace
@@ -37,42 +37,43 @@ Samples rank_records_samples() {
   const string whole = bytes_of(small_job()[0]);
   const string missing = "rank 1 of 3 never got as far as its first record";
   constexpr auto last = std::numeric_limits<std::int64_t>::max();
-  constexpr std::size_t signature = offsetof(RingSlot, signature);
+  constexpr std::size_t signature = offsetof(RecordSlot, signature);
   return {
       {"accepted", "r", ""},
       {"accepted-change-past-the-end", "r" + change(0, 29951, "abc"), ""},
-      {"accepted-unseen-host", "r" + change(1, offsetof(RingHeader, host), unseen), ""},
-      {"accepted-unseen-note", "r" + status(offsetof(RingStatus, note), unseen), ""},
+      {"accepted-unseen-host", "r" + change(1, offsetof(RecordHeader, host), unseen), ""},
+      {"accepted-unseen-note", "r" + status(offsetof(RecordStatus, note), unseen), ""},
       {"accepted-unseen-error",
-       "r" + status(offsetof(RingStatus, outcome), bytes_of_number(2u)) +
-           status(offsetof(RingStatus, message), unseen),
+       "r" + status(offsetof(RecordStatus, outcome), bytes_of_number(2u)) +
+           status(offsetof(RecordStatus, message), unseen),
        ""},
-      {"accepted-unseen-communicator", slot(offsetof(RingSlot, communicator), unseen), ""},
+      {"accepted-unseen-communicator", slot(offsetof(RecordSlot, communicator), unseen), ""},
       {"accepted-unseen-label", slot(signature + offsetof(Signature, label), unseen), ""},
-      {"accepted-text-without-end", "r" + status(offsetof(RingStatus, note), string(108, 'x')), ""},
+      {"accepted-text-without-end", "r" + status(offsetof(RecordStatus, note), string(108, 'x')),
+       ""},
       {"accepted-half-written", "r" + status(0, bytes_of_number(std::uint64_t{1})), ""},
       {"accepted-kind-10", slot(signature + offsetof(Signature, kind), "\x0A"), ""},
       {"accepted-type-200", slot(signature + offsetof(Signature, dtype), "\xC8"), ""},
-      {"accepted-slot-of-another-place", slot(offsetof(RingSlot, number), "\x01"), ""},
-      {"accepted-began-at-0", slot(offsetof(RingSlot, begin), string(8, '\0')), ""},
-      {"accepted-began-last", slot(offsetof(RingSlot, begin), bytes_of_number(last)), ""},
+      {"accepted-slot-of-another-place", slot(offsetof(RecordSlot, number), "\x01"), ""},
+      {"accepted-began-at-0", slot(offsetof(RecordSlot, begin), string(8, '\0')), ""},
+      {"accepted-began-last", slot(offsetof(RecordSlot, begin), bytes_of_number(last)), ""},
       {"accepted-ends-before-it-begins",
-       slot(offsetof(RingSlot, end), string("\x01\0\0\0\0\0\0\0", 8)), ""},
+       slot(offsetof(RecordSlot, end), string("\x01\0\0\0\0\0\0\0", 8)), ""},
       {"accepted-started-first",
-       header(offsetof(RingHeader, started), std::numeric_limits<std::int64_t>::min()), ""},
+       header(offsetof(RecordHeader, started), std::numeric_limits<std::int64_t>::min()), ""},
       {"accepted-other-operation", slot(signature + offsetof(Signature, kind), string(1, '\1')),
        ""},
       {"magic", header(0, '\0'), missing},
-      {"version", header(offsetof(RingHeader, version), '\2'), missing},
-      {"slots", header(offsetof(RingHeader, slots), '\1'), missing},
-      {"rank-of-another", header(offsetof(RingHeader, rank), '\2'), missing},
-      {"rank-minus", header(offsetof(RingHeader, rank), -1), missing},
-      {"rank-of-no-job", header(offsetof(RingHeader, size), 1), missing},
-      {"size-minus", header(offsetof(RingHeader, size), -3), missing},
-      {"size-2^30", header(offsetof(RingHeader, size), 1 << 30), missing},
-      {"pid-0", header(offsetof(RingHeader, pid), 0), missing},
-      {"pid-minus", header(offsetof(RingHeader, pid), -1), missing},
-      {"outcome", "r" + status(offsetof(RingStatus, outcome), "\x03"), missing},
+      {"version", header(offsetof(RecordHeader, version), '\2'), missing},
+      {"slots", header(offsetof(RecordHeader, slots), '\1'), missing},
+      {"rank-of-another", header(offsetof(RecordHeader, rank), '\2'), missing},
+      {"rank-minus", header(offsetof(RecordHeader, rank), -1), missing},
+      {"rank-of-no-job", header(offsetof(RecordHeader, size), 1), missing},
+      {"size-minus", header(offsetof(RecordHeader, size), -3), missing},
+      {"size-2^30", header(offsetof(RecordHeader, size), 1 << 30), missing},
+      {"pid-0", header(offsetof(RecordHeader, pid), 0), missing},
+      {"pid-minus", header(offsetof(RecordHeader, pid), -1), missing},
+      {"outcome", "r" + status(offsetof(RecordStatus, outcome), "\x03"), missing},
       {"two-of-them", header(0, '\0') + change(2, 0, string(1, '\0')),
        "ranks 1, 2 of 3 never got as far as their first record"},
       {"empty", "f", "there are no ranks' files"},

@@ -20,7 +20,7 @@ std::string symbol(const char* name, const Json& id) {
   vocabulary[name] = id;
   return pair(vocabulary.dump(), small_merges);
 }
-/// With a symbol under another name.
+/// Returns a vocabulary with one symbol renamed.
 std::string renamed(const char* from, const char* to) {
   Json vocabulary = small_vocabulary();
   vocabulary[to] = vocabulary[from];

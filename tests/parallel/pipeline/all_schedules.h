@@ -22,7 +22,7 @@ inline NamedSchedules all_schedules(int ranks, int micro_batches) {
   return all;
 }
 
-/// As CSV, with | for the ends of the rows.
+/// Returns the schedule as CSV, with | for the row ends.
 inline std::string rows_of(const Schedule& schedule) {
   std::string text = to_csv(schedule);
   std::replace(text.begin(), text.end(), '\n', '|');

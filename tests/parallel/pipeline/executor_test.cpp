@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "parallel/comm/transport/thread_transport.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"
-#include "parallel/thread_transport.h"
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/parallel/pipeline/stages.h"
 #include "tests/parallel/ranks.h"
@@ -19,7 +19,7 @@ namespace {
 
 using Step = std::vector<std::vector<double>>;
 
-/// What a step leaves: losses by micro-batch, then the gradients and the weights of every stage.
+/// The results of steps: losses by micro-batch, then gradients and weights of every stage.
 struct Steps {
   std::vector<Step> losses, gradients, weights;
   explicit Steps(int count, const Schedule& schedule) {
@@ -157,7 +157,7 @@ NamedSchedules schedules_for(int ranks, int micro_batches) {
           {"read", schedule_from_csv(to_csv(interleaved(ranks, 2, micro_batches)))}};
 }
 
-/// What a step of a pipeline takes at most on every rank.
+/// Returns the peak memory of a pipeline step on every rank.
 std::vector<std::size_t> peaks(const Schedule& computing, Stash stash, int steps = 1) {
   const Schedule schedule = lowered(computing);
   std::vector<std::size_t> bytes(schedule.ranks.size());
@@ -257,7 +257,7 @@ TEST_CASE("one forward, one backward takes the same memory for any number of mic
 }
 
 TEST_CASE("GPipe keeps the stash of every micro-batch and nothing else", "[pipeline][threads]") {
-  // By hand: what stays when a stage has gone forward.
+  // Measures by hand what remains after a stage's forward pass.
   const auto stash_of = [](int stage, Stash stash) {
     const DevicePtr device = make_cpu_device(std::size_t{1} << 20);
     const SmallData data;

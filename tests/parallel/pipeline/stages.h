@@ -15,13 +15,13 @@
 #include "engine/rng.h"
 #include "parallel/pipeline/stage.h"
 
-// A model of the tests' own, for pipelines: a residual pair of linear layers a stage, with dropout.
+// A model for pipeline tests: a residual pair of linear layers per stage, with dropout.
 
 namespace sluice::test {
 
 constexpr std::int64_t width = 8, inner = 12, classes = 5;
 
-/// Numbers in [-0.5, 0.5) that depend on what they are for.
+/// Returns numbers in [-0.5, 0.5) that depend on `name`.
 inline std::vector<double> made_up(const std::string& name, std::int64_t count) {
   std::vector<double> values(static_cast<std::size_t>(count));
   const std::uint64_t key = random_key(3, name);
@@ -30,7 +30,7 @@ inline std::vector<double> made_up(const std::string& name, std::int64_t count) 
   return values;
 }
 
-/// What a micro-batch is: the test changes it between steps.
+/// The data of the micro-batches; the test changes it between steps.
 struct SmallData {
   std::int64_t rows = 3;
   std::uint64_t step = 0;
@@ -71,7 +71,7 @@ class SmallStage final : public Stage {
         .loss;
   }
 
-  /// The gradients of all leaves, one after the other.
+  /// Returns the gradients of all leaves, concatenated.
   std::vector<double> gradients() const {
     std::vector<double> all;
     for (const Tensor& one : leaves) {
@@ -92,7 +92,7 @@ class SmallStage final : public Stage {
     for (const Tensor& one : leaves)
       forget_gradient(one);
   }
-  /// Plain gradient descent.
+  /// Applies plain gradient descent.
   void update() const {
     for (const Tensor& one : leaves) {
       const auto gradient = one.grad().to_host(), weight = one.to_host();
@@ -113,7 +113,7 @@ class SmallStage final : public Stage {
     leaves.push_back(
         Tensor::from_host(device_, shape, DType::f32, made_up(name, element_count(shape))));
     leaves.back().set_requires_grad(true);
-    // From the start, so that what a stage takes later is for micro-batches alone.
+    // Gradients are allocated up front, so that later memory of a stage is for micro-batches alone.
     set_gradient_buffer(leaves.back(), Tensor::zeros(device_, shape, DType::f32));
   }
   Tensor data(int micro_batch) const {

@@ -1,0 +1,164 @@
+#include "apps/checkpoint/checkpoint_manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "engine/io/file.h"
+#include "engine/io/json_document.h"
+#include "engine/io/safetensors.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int version = 2;
+constexpr std::uint64_t most_bytes = std::uint64_t{4} << 20;
+constexpr std::int64_t largest = std::int64_t{1} << 62, largest_sum = 0xFFFFFFFF;
+
+std::uint32_t crc32_of_text(const std::string& text) {
+  return crc32_of(std::as_bytes(std::span(text)));
+}
+
+/// Turns usage errors into damage: the readers used here also read users' files and report a fault
+/// in those as wrong use, but a fault in a checkpoint's file means that the file is damaged.
+template <class Body>
+auto reading(const fs::path& file, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    damaged(file, error.what());
+  }
+}
+
+SectionSums sums_of(const Json& file, const fs::path& path) {
+  constexpr auto section = static_cast<std::int64_t>(SectionSums::section_bytes);
+  whole_number(file.at("section_bytes"), section, section, path);
+  const std::int64_t bytes = whole_number(file.at("bytes"), 0, largest, path);
+  std::vector<std::uint32_t> sums;
+  for (const Json& sum : file.at("crc32").get_ref<const Json::array_t&>())
+    sums.push_back(static_cast<std::uint32_t>(whole_number(sum, 0, largest_sum, path)));
+  if (sums.size() != static_cast<std::size_t>((bytes + section - 1) / section))
+    damaged(path, "a file has another number of checksums than of sections");
+  return {static_cast<std::uint64_t>(bytes), std::move(sums)};
+}
+
+SectionSums sums_of(const File& file) {
+  std::vector<std::byte> buffer(SectionSums::section_bytes);
+  const std::uint64_t size = file.size();
+  SectionSums sums;
+  for (std::uint64_t at = 0; at < size; at += buffer.size()) {
+    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - at));
+    file.read_at(at, piece);
+    file.drop_cache(at, piece.size());
+    sums.add(piece);
+  }
+  return sums;
+}
+
+/// Returns a description of what bytes [begin, end) of a safetensors file hold.
+std::string contents(const fs::path& path, std::uint64_t begin, std::uint64_t end) {
+  try {
+    const SafetensorsReader reader(path);
+    std::string first, last;
+    for (const StoredTensor& tensor : reader.tensors()) {
+      if (reader.data_start() + tensor.end <= begin || reader.data_start() + tensor.begin >= end)
+        continue;
+      if (first.empty()) first = tensor.name;
+      last = tensor.name;
+    }
+    const std::string tensors =
+        first == last ? excerpt(first) : excerpt(first) + " to " + excerpt(last);
+    return begin < reader.data_start() ? "its header and " + tensors : tensors;
+  } catch (const Error&) {
+    return "its header too";
+  }
+}
+
+void verify_file(const fs::path& path, const SectionSums& expected) {
+  const File file = reading(path, [&] { return File::open(path); });
+  if (file.size() != expected.bytes())
+    damaged(path, fmt::format("{} bytes, {} expected", file.size(), expected.bytes()));
+  const SectionSums found = sums_of(file);
+  const auto [wrong, _] = std::ranges::mismatch(found.sums(), expected.sums());
+  if (wrong == found.sums().end()) return;
+  const auto section = static_cast<std::uint64_t>(wrong - found.sums().begin());
+  const std::uint64_t begin = section * SectionSums::section_bytes;
+  const std::uint64_t end = std::min(begin + SectionSums::section_bytes, expected.bytes());
+  damaged(path, fmt::format("bytes {} to {} are not those that were written ({})", begin, end - 1,
+                            contents(path, begin, end)));
+}
+
+}  // namespace
+
+void damaged(const fs::path& file, const std::string& why) {
+  fail(fmt::format("{} is damaged: {}; resume from an older checkpoint with --resume PATH",
+                   file.string(), why));
+}
+
+std::int64_t whole_number(const Json& value, std::int64_t least, std::int64_t most,
+                          const fs::path& file) {
+  // Numbers beyond 64 bits are parsed as floats; unsigned ones beyond 63 would become negative.
+  const bool whole =
+      value.is_number_integer() && (!value.is_number_unsigned() ||
+                                    value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most));
+  if (!whole || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most)
+    damaged(file, fmt::format("a number is not a whole one from {} to {}", least, most));
+  return value.get<std::int64_t>();
+}
+
+std::string to_text(const CheckpointManifest& manifest) {
+  Json json = *manifest.fields;
+  json["version"] = version;
+  json["step"] = manifest.step;
+  json["lineage"] = manifest.lineage.to_json();
+  json["keep"] = manifest.keep;
+  for (const auto& [name, sums] : manifest.files)
+    json["files"][name] = {{"bytes", sums.bytes()},
+                           {"section_bytes", SectionSums::section_bytes},
+                           {"crc32", sums.sums()}};
+  json["crc32"] = crc32_of_text(json.dump());
+  return json.dump(2);
+}
+
+CheckpointManifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "state.json";
+  Json json = reading(path, [&] { return read_json_file(path, most_bytes); });
+  CheckpointManifest manifest;
+  try {
+    const std::int64_t expected = whole_number(json.at("crc32"), 0, largest_sum, path);
+    json.erase("crc32");
+    if (crc32_of_text(json.dump()) != expected) damaged(path, "its checksum differs");
+    const std::int64_t written = whole_number(json.at("version"), 0, largest, path);
+    if (written != version)
+      fail(
+          fmt::format("{} has version {}, this program reads {}", path.string(), written, version));
+    manifest.step = whole_number(json.at("step"), 0, largest, path);
+    const Json& files = json.at("files");
+    for (const char* name : {weights_file, optimizer_file})
+      manifest.files[name] = sums_of(files.at(name), path);
+    if (files.size() != manifest.files.size()) damaged(path, "it lists a file that is none of its");
+    // Older versions of the program did not write these fields.
+    if (json.contains("lineage")) manifest.lineage = Lineage::from_json(json.at("lineage"));
+    if (json.contains("keep")) manifest.keep = whole_number(json.at("keep"), 0, largest, path);
+  } catch (const Json::exception&) {
+    damaged(path, "a field is missing or of the wrong type");
+  } catch (const std::out_of_range& error) {
+    damaged(path, fmt::format("\"lineage\" is not one: {}", error.what()));
+  }
+  manifest.fields = std::make_shared<const Json>(std::move(json));
+  return manifest;
+}
+
+void verify_files(const fs::path& checkpoint, const CheckpointManifest& manifest) {
+  for (const auto& [name, sums] : manifest.files)
+    verify_file(checkpoint / name, sums);
+}
+
+}  // namespace sluice

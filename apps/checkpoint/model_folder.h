@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/checkpoint/model_source.h"
+#include "engine/io/stored_tensor.h"
+#include "models/gpt2/gpt2.h"
+#include "models/text/tokenizer.h"
+#include "optim/space/parameter_space.h"
+
+namespace sluice {
+
+/// A model with its weights.
+struct LoadedModel {
+  std::unique_ptr<GPT2> model;
+  std::unique_ptr<ParameterSpace> space;
+};
+
+/// Throws Error (usage), with a hint at the right folder, unless `folder` holds a config.json.
+void require_model_folder(const std::filesystem::path& folder);
+
+/// Loads what find_model() has found, or a Hugging Face folder. `context` shortens the model's
+/// context.
+LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context = {});
+LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, std::optional<std::int64_t> context = {});
+
+/// A small file that is exported with a model; an empty name means none.
+struct ModelNote {
+  std::string name{}, text{};
+};
+
+/// Writes config.json, model.safetensors, the tokenizer's files and the note. They replace all
+/// files of a model in the folder: after a crash it holds the old ones, the new ones or, if the
+/// file system cannot exchange folders, no config.json. Other files stay. Hugging Face can open the
+/// folder. `save` writes the weights to a file.
+void export_model(const std::filesystem::path& folder, const GPT2Config& config,
+                  const Tokenizer* tokenizer, StoredType type,
+                  const std::function<void(const std::filesystem::path&)>& save,
+                  const ModelNote& note = {});
+
+}  // namespace sluice

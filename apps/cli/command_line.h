@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// The table of a program's options. It parses the command line and a --config file (the command
+/// line wins), prints --help and --version, and writes the resolved configuration. Wrong use is an
+/// Error (usage); for an unknown flag or key it names the one that is probably meant.
+class CommandLine {
+ public:
+  CommandLine(const std::string& name, const std::string& description);
+  ~CommandLine();
+
+  /// Puts the options declared from here on under this heading in --help.
+  void group(const std::string& heading);
+
+  // `flag` is the long kebab-case name with its dashes. The value before the call is the default.
+  void add(const std::string& flag, std::string& value, const std::string& help);
+  /// Takes one or more values; the flag may be given once or repeated. A file holds ["a", "b"].
+  void add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  void add(const std::string& flag, bool& value, const std::string& help);
+  void add(const std::string& flag, std::int64_t& value, const std::string& help,
+           std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
+  void add(const std::string& flag, std::optional<std::int64_t>& value, const std::string& help,
+           std::int64_t low = 0, std::int64_t high = std::numeric_limits<std::int64_t>::max());
+  void add(const std::string& flag, std::uint64_t& value, const std::string& help);
+  void add(const std::string& flag, double& value, const std::string& help, double low,
+           double high);
+  void add(const std::string& flag, std::optional<double>& value, const std::string& help,
+           double low, double high);
+  /// A size in bytes, such as 11GiB; "" if not given.
+  void add_size(const std::string& flag, std::string& value, const std::string& help);
+  void add_choice(const std::string& flag, std::string& value, const std::string& help,
+                  const std::vector<std::string>& choices);
+  /// Adds --config FILE.
+  void allow_config_file();
+  void require(const std::string& flag);
+
+  /// Returns false if --help or --version was asked for and printed: the program is done.
+  bool parse(int argc, const char* const* argv);
+
+  /// Returns true if the flag was given, even with its default or in a file. Call after parse().
+  bool given(const std::string& flag) const;
+
+  /// Returns the flags that were given, quoted for a shell, each after a space; except `without`.
+  std::string repeated(const std::vector<std::string>& without) const;
+
+  /// Returns every option's value by name, with _ in place of -; null for an option without one.
+  nlohmann::ordered_json values() const;
+  /// Returns the same values as a --config file, without the options that have no value.
+  std::string resolved() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

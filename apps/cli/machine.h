@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "engine/device_context.h"
+#include "kernels/base/dtype.h"
+
+namespace sluice {
+
+/// The precision of training: the dtype of weights and activations and what comes with it.
+struct Precision {
+  DType dtype = DType::f32;
+  bool tf32 = false;          ///< f32 matrix products may round their operands to TF32
+  bool loss_scaling = false;  ///< needed for f16
+};
+
+/// Resolves --device (auto, cpu, cuda) on this machine. `auto` takes a GPU if there is one (not an
+/// emulated one). Throws Error (usage) if cuda is asked for and there is none.
+DeviceKind choose_device(const std::string& name);
+
+/// Resolves --precision: auto (fp32 on the CPU; on a GPU bf16, or fp16 if it has no bf16), fp32,
+/// tf32, bf16, fp16 or fp64. Throws Error (usage) if the device cannot compute in it, naming what
+/// it can.
+Precision parse_precision(const std::string& name, DeviceKind kind);
+/// Same for a device that is not present: a CPU, or a GPU of compute capability `capability` (ten
+/// times major plus minor).
+Precision parse_precision(const std::string& name, bool gpu, int capability,
+                          const std::string& device_name);
+/// Returns the name that --precision uses.
+std::string name_of(const Precision& precision);
+
+/// Selects the GPU that this process computes on; the default is the first. For a program's start.
+void use_gpu(int index);
+
+/// Makes the runtime of the chosen device.
+std::unique_ptr<Runtime> make_runtime(DeviceKind kind);
+
+/// Makes the device with its arena of `budget` bytes (0: all that the device has).
+DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget = 0);
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+#include "apps/cli/run_program.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <new>
+
+#include "apps/cli/processor.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/stop_signal.h"
+#include "apps/cli/terminal.h"
+#include "engine/io/printable.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+int run_program(const std::string& name, const std::function<int()>& body,
+                const MayReport& may_report) {
+  const auto report = [&](std::string message, bool usage = false) {
+    if (may_report && !may_report(message, usage)) return;
+    end_live_line();
+    const std::string word = "error:";
+    fmt::print(stderr, "{}: {} {}\n", name,
+               has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word,
+               printable_line(message));
+  };
+  require_processor();
+  open_standard_streams();
+  receive_signals_on_one_thread();
+  try {
+    return body();
+  } catch (const Error& error) {
+    report(error.what(), error.kind() == ErrorKind::usage);
+    switch (error.kind()) {
+      case ErrorKind::runtime:
+        return 1;
+      case ErrorKind::usage:
+        return 2;
+      case ErrorKind::numerical:
+        return 3;
+    }
+  } catch (const std::bad_alloc&) {
+    report("the system has no memory left; use a smaller model or batch");
+  } catch (const std::exception& error) {
+    report(error.what());
+  }
+  return 1;
+}
+
+}  // namespace sluice

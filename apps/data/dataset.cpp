@@ -1,0 +1,149 @@
+#include "apps/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/data/encode_text.h"
+#include "engine/io/file.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Collects the tokens of encoded text in memory.
+class MemorySink {
+ public:
+  MemorySink(const Tokenizer& tokenizer, bool special)
+      : encoder_(tokenizer, special, [this](std::span<const std::int32_t> ids) {
+          for (const std::int32_t id : ids)
+            ids_.push_back(static_cast<std::uint16_t>(id));
+        }) {}
+  MemorySink(const MemorySink&) = delete;
+  MemorySink& operator=(const MemorySink&) = delete;
+
+  DocumentEncoder& encoder() { return encoder_; }
+  std::unique_ptr<TokenSource> take() {
+    if (ids_.empty()) return nullptr;
+    ids_.shrink_to_fit();
+    return tokens_in_memory(std::move(ids_));
+  }
+
+ private:
+  std::vector<std::uint16_t> ids_;
+  DocumentEncoder encoder_;
+};
+
+void require_tokenizer(const Tokenizer* tokenizer, const std::string& name) {
+  if (tokenizer == nullptr)
+    fail(fmt::format("{} is text, and there is no tokenizer for it: give --tokenizer-dir", name),
+         ErrorKind::usage);
+  if (tokenizer->vocab_size() > 65536)
+    fail(fmt::format("the tokenizer has {} tokens; tokens are kept as 16-bit numbers, so 65536 is "
+                     "the limit",
+                     tokenizer->vocab_size()),
+         ErrorKind::usage);
+}
+
+std::string name_of(const TextFile& file) {
+  return file.path == "-" ? "the standard input" : file.path.string();
+}
+
+/// Adds notes about a reading; none for a single file that was read completely.
+void note(std::vector<std::string>& notes, const std::string& flag, const TextReport& report,
+          const std::string& more) {
+  if (report.documents > 1) notes.push_back(report.text() + more);
+  if (!report.skipped.none())
+    notes.push_back(fmt::format("left out of {}: {}", flag, report.skipped.text()));
+}
+
+void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const TextOptions& o,
+                    const Tokenizer& tokenizer) {
+  const TextScan found = scan(*data.text);
+  MemorySink train(tokenizer, o.special), val(tokenizer, o.special);
+  encode_text(*data.text, found, training_bytes(found.documents, divide ? 0.9 : 1, o.split_seed),
+              train.encoder(), val.encoder());
+  note(dataset.notes, "--data", found.report,
+       found.documents.size() < few_documents || !divide
+           ? ""
+           : fmt::format("; {} for validation", val.encoder().documents()));
+  dataset.train = train.take();
+  dataset.val = val.take();
+}
+
+}  // namespace
+
+DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::move(found)) {
+  if (!files.texts.empty()) text.emplace(files, options, fs::temp_directory_path());
+}
+
+void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks) {
+  for (const DataFiles* const files : {&data, &val})
+    for (const TextFile& file : files->texts)
+      if (file.stream && ranks > 1)
+        fail(fmt::format("{} can be read once, and each of {} ranks reads the data; write it to a "
+                         "file first, or use prepare_data",
+                         name_of(file), ranks),
+             ErrorKind::usage);
+  for (const TextFile& file : data.texts)
+    for (const TextFile& other : val.texts) {
+      std::error_code none;  // equivalent() does not work on pipes
+      if (file.stream && other.stream &&
+          (file.path == other.path ||
+           fs::canonical(file.path, none) == fs::canonical(other.path, none)))
+        fail(fmt::format("--data and --val-data both name {}, which can be read once",
+                         name_of(file)),
+             ErrorKind::usage);
+    }
+}
+
+Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
+                     const Tokenizer* tokenizer, std::int64_t vocab_size) {
+  Dataset dataset;
+  const DataFiles& files = data.files;
+  if (data.text) {
+    require_tokenizer(tokenizer, files.name);
+    read_text_into(dataset, data, val == nullptr, options, *tokenizer);
+  } else {
+    if (files.tokens.empty())
+      fail(fmt::format("{} holds tokens for validation alone: {}", files.name,
+                       files.val_tokens.front().string()),
+           ErrorKind::usage);
+    dataset.train = open_token_files(files.tokens, vocab_size);
+    if (val == nullptr && !files.val_tokens.empty())
+      dataset.val = open_token_files(files.val_tokens, vocab_size);
+  }
+  if (val != nullptr)
+    dataset.val = open_tokens("--val-data", *val, options, tokenizer, vocab_size, dataset.notes);
+  return dataset;
+}
+
+std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
+                                         const TextOptions& options, const Tokenizer* tokenizer,
+                                         std::int64_t vocab_size, std::vector<std::string>& notes) {
+  const DataFiles& files = input.files;
+  if (!input.text) {
+    if (!files.folder.empty() && files.val_tokens.empty())
+      fail(fmt::format("{} has no val.bin", files.folder.string()), ErrorKind::usage);
+    return open_token_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size);
+  }
+  require_tokenizer(tokenizer, files.name);
+  MemorySink sink(*tokenizer, options.special);
+  const TextReport report =
+      input.text->read([&](const Document& document) { sink.encoder().add(document); });
+  note(notes, flag, report, flag == "--val-data" ? " for validation" : "");
+  return sink.take();
+}
+
+std::string read_text(const fs::path& path) {
+  const File file = File::open(path);
+  std::string text(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  if (text.empty()) fail(fmt::format("{} is empty", path.string()), ErrorKind::usage);
+  return text;
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/data/data_files.h"
+#include "apps/data/text_options.h"
+#include "apps/data/text_source.h"
+#include "apps/data/token_source.h"
+#include "models/text/tokenizer.h"
+
+namespace sluice {
+
+/// The files that a flag names, found but not yet read.
+struct DataInput {
+  DataInput(DataFiles found, const TextOptions& options);
+
+  DataFiles files;
+  std::optional<TextSource> text;  ///< none: the files hold tokens
+};
+
+/// Throws Error (usage) if both flags, or several ranks, would read the same pipe.
+void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks);
+
+struct Dataset {
+  std::unique_ptr<TokenSource> train;
+  std::unique_ptr<TokenSource> val;  ///< none: no validation
+  std::vector<std::string> notes;    ///< sentences about what was read and left out, if notable
+};
+
+/// Opens the data. Token files are used as they are; text is tokenised into memory, which needs a
+/// tokenizer. Validation uses `val` if given, else the val files among the token files, or about a
+/// tenth of the text (training_bytes()).
+Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
+                     const Tokenizer* tokenizer, std::int64_t vocab_size);
+
+/// Opens all tokens of the input (of a folder of tokens: those for validation) without a split.
+std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
+                                         const TextOptions& options, const Tokenizer* tokenizer,
+                                         std::int64_t vocab_size, std::vector<std::string>& notes);
+
+/// Reads the whole file. Throws Error if it is empty.
+std::string read_text(const std::filesystem::path& file);
+
+}  // namespace sluice

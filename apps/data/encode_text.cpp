@@ -1,0 +1,106 @@
+#include "apps/data/encode_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+/// Returns where a piece can end without changing the tokens: after a lone newline between two
+/// visible characters. GPT-2 makes such a newline a piece of its own; how it splits a longer run of
+/// white space depends on what follows.
+std::size_t piece_end(std::string_view text, std::size_t wanted) {
+  const auto visible = [](char c) { return c > ' ' && c < 127; };
+  for (std::size_t at = std::max<std::size_t>(wanted, 2); at < text.size(); ++at)
+    if (visible(text[at - 2]) && text[at - 1] == '\n' && visible(text[at])) return at;
+  return text.size();
+}
+
+}  // namespace
+
+void require_special(const Tokenizer& tokenizer, bool special) {
+  if (special && !tokenizer.end_of_text())
+    fail(fmt::format("--special: this {} tokenizer has no token <|endoftext|>", tokenizer.kind()),
+         ErrorKind::usage);
+}
+
+std::vector<std::int32_t> encode(const Tokenizer& tokenizer, std::string_view text, bool special) {
+  return special ? tokenizer.encode_with_special(text) : tokenizer.encode(text);
+}
+
+CharTokenizer characters_of(const TextSource& source) {
+  CharTokenizer::Vocabulary vocabulary;
+  std::int64_t documents = 0;
+  source.read([&](const Document& document) {
+    vocabulary.add(document.text);
+    if (++documents == 2) vocabulary.add("\n");
+  });
+  return CharTokenizer(vocabulary);
+}
+
+DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, bool special, Sink sink)
+    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)) {}
+
+void DocumentEncoder::add(const Document& document) {
+  if (documents_++ > 0) {
+    if (const auto end = tokenizer_.end_of_text())
+      give({*end});
+    else if (line_open_)
+      give(tokenizer_.encode("\n"));
+  }
+  constexpr std::size_t piece = 1 << 20;
+  std::string_view rest = document.text;
+  line_open_ = !rest.ends_with('\n');
+  while (!rest.empty()) {
+    const std::size_t end = rest.size() <= piece ? rest.size() : piece_end(rest, piece);
+    try {
+      give(encode(tokenizer_, rest.substr(0, end), special_));
+    } catch (const Error& error) {
+      const std::size_t done = document.text.size() - rest.size();
+      const std::string from = done > 0 ? fmt::format(" from byte {} on", done) : std::string();
+      fail(fmt::format("{}{}: {}", document.name, from, error.what()), error.kind());
+    }
+    rest.remove_prefix(end);
+  }
+}
+
+void DocumentEncoder::give(const std::vector<std::int32_t>& ids) {
+  tokens_ += ids.size();
+  sink_(ids);
+}
+
+TextScan scan(const TextSource& source) {
+  TextScan result;
+  result.report = source.read(
+      [&](const Document& document) { result.documents.push_back(facts_of(document.text)); });
+  return result;
+}
+
+void encode_text(const TextSource& source, const TextScan& scan,
+                 std::span<const std::uint64_t> training, DocumentEncoder& train,
+                 DocumentEncoder& val, const std::function<void(std::uint64_t)>& advance) {
+  const auto changed = [](const std::string& name) {
+    fail(fmt::format("{} changed while it was being read", name));
+  };
+  std::size_t next = 0;
+  source.read([&](const Document& document) {
+    const auto& [name, text] = document;
+    if (next == scan.documents.size() || scan.documents[next].bytes != text.size() ||
+        scan.documents[next].sum != facts_of(text).sum)
+      changed(name);
+    std::size_t border = training[next];
+    if (border > 0 && border < text.size()) border = character_border(text, border);
+    if (next == 0 && border == 0 && training[next] > 0) border = text.size();
+    ++next;
+    if (border > 0) train.add({name, text.substr(0, border)});
+    if (border < text.size()) val.add({name, text.substr(border)});
+    if (advance) advance(text.size());
+  });
+  if (next < scan.documents.size()) changed("the text");
+}
+
+}  // namespace sluice

@@ -1,0 +1,74 @@
+#include "apps/data/prepared_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/data/token_shards.h"
+#include "engine/io/durable.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes the files of an earlier call, beginning with the first training tokens.
+void remove_old(const fs::path& folder) {
+  std::vector<fs::path> old;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_prepared_part(entry.path())) old.push_back(entry.path());
+  std::ranges::sort(old);
+  for (const fs::path& path : old) {
+    std::error_code error;
+    fs::remove(path, error);
+    if (error) fail(fmt::format("cannot replace {}: {}", path.string(), error.message()));
+    sync_directory(folder);
+  }
+}
+
+}  // namespace
+
+bool is_prepared_part(const fs::path& path) {
+  const auto shard = shard_name(path);
+  const std::string part = shard ? shard->prefix : path.stem().string();
+  return path.extension() == ".bin" && (part == "train" || part == "val");
+}
+
+void PreparedPart::append(std::span<const std::int32_t> ids) {
+  while (!ids.empty()) {
+    if (files_.empty() || (shard_tokens_ > 0 && files_.back()->size() == shard_tokens_)) {
+      if (!files_.empty()) files_.back()->complete();
+      const std::string name = shard_tokens_ > 0
+                                   ? fmt::format("{}_{:06}.bin", part_, files_.size() + 1)
+                                   : part_ + ".bin";
+      files_.push_back(std::make_unique<TokenFileWriter>(folder_ / name));
+    }
+    TokenFileWriter& file = *files_.back();
+    const std::size_t room = shard_tokens_ > 0 ? shard_tokens_ - file.size() : ids.size();
+    file.append(ids.first(std::min(room, ids.size())));
+    ids = ids.subspan(std::min(room, ids.size()));
+  }
+}
+
+void PreparedPart::complete() {
+  if (!files_.empty()) files_.back()->complete();
+}
+
+void PreparedPart::publish() {
+  for (auto file = files_.rbegin(); file != files_.rend(); ++file)
+    (*file)->finish();
+}
+
+void publish(const fs::path& folder, const Tokenizer& tokenizer, PreparedPart& train,
+             PreparedPart& val) {
+  train.complete();
+  val.complete();
+  const File lock = lock_directory(folder);  // concurrent calls publish one after the other
+  remove_old(folder);
+  tokenizer.save(folder);
+  val.publish();
+  train.publish();
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// Tokens by position, in files or in memory.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::int64_t size() const = 0;
+  /// Fills `out` from token `start` on. Safe to call from several threads.
+  virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
+};
+
+/// Opens a .bin of uint16 ids (headerless or llm.c's). Every id is checked against `vocab_size`,
+/// now and again on each read; Error (runtime) if the file has changed in between.
+std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& file,
+                                             std::int64_t vocab_size);
+/// Opens several files as if they were one. Throws Error (usage) unless all have the same of the
+/// two formats.
+std::unique_ptr<TokenSource> open_token_files(const std::vector<std::filesystem::path>& files,
+                                              std::int64_t vocab_size);
+
+std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids);
+std::unique_ptr<TokenSource> tokens_in_memory(std::vector<std::uint16_t> ids);
+
+/// Returns a text that changes with the tokens: size and CRC-32 of the beginning, middle and end.
+std::string fingerprint(const TokenSource& tokens);
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+
+#include "apps/plan/cost/device_profile.h"
+#include "apps/train/options.h"
+
+namespace sluice {
+
+/// Memory budgets in bytes: what the user allows or the machine has, and the reserves that driver
+/// and process take besides the planned bytes. If the device is the CPU, the host fields stay 0.
+struct Budgets {
+  std::size_t device_allowed = 0, host_allowed = 0;
+  std::size_t device_reserve = 0, host_reserve = 0;
+};
+
+Budgets budgets_of(const TrainOptions& options, const DeviceProfile& profile);
+
+/// Throws Error (usage) if a budget exceeds what this machine, described by `profile`, has.
+void require_budgets(const TrainOptions& options, const DeviceProfile& profile);
+
+}  // namespace sluice

@@ -1,0 +1,250 @@
+#include "apps/plan/cluster/cluster_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "apps/plan/cost/stage_times.h"
+#include "apps/plan/precision_candidates.h"
+
+namespace sluice {
+namespace {
+
+/// The largest micro-batch that is tried, in tokens; the planner uses the same.
+constexpr std::int64_t most_tokens = 1 << 16, most_tokens_of_cpu = 1 << 13;
+
+bool divides(const GPT2Config& config, std::int64_t ranks) {
+  return ranks <= config.n_head && config.inner() % ranks == 0 && ranks <= config.vocab_size;
+}
+
+/// The name of a schedule and the number of stages that it gives each rank.
+using Form = std::pair<std::string, std::int64_t>;
+
+std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int ranks) {
+  if (ranks == 1) return {{"", 1}};
+  if (!o.pipeline.empty() && o.pipeline != "interleaved") return {{o.pipeline, 1}};
+  std::vector<Form> forms;
+  if (o.pipeline.empty()) forms.push_back({"1f1b", 1});
+  if (o.virtual_stages > 1) return {{"interleaved", o.virtual_stages}};
+  for (std::int64_t each = 2; each * ranks <= layers; ++each)
+    if (layers % (each * ranks) == 0) forms.push_back({"interleaved", each});
+  return forms;
+}
+
+std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t share) {
+  if (task.options.micro_batch != "auto") {
+    const std::int64_t given = std::stoll(task.options.micro_batch);
+    return share % given == 0 ? std::vector{given} : std::vector<std::int64_t>();
+  }
+  const std::int64_t most = task.profile.gpu ? most_tokens : most_tokens_of_cpu;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t rows = std::min(share, std::max<std::int64_t>(1, most / task.seq_len));
+       rows >= 1; --rows)
+    if (share % rows == 0) sizes.push_back(rows);
+  return sizes;
+}
+
+StagePlaces places_of(const ClusterTask& task, const ParallelConfig& way) {
+  const int stages = way.mesh.pp * static_cast<int>(way.virtual_stages);
+  StagePlaces places{.parts = split_blocks(task.config, stages, task.options.pipeline_split),
+                     .stash = task.options.stash == "input" ? Stash::input : Stash::graph};
+  for (int stage = 0; stage < stages; ++stage)
+    places.rank_of_stage.push_back(stage % way.mesh.pp);
+  return places;
+}
+
+std::vector<GPT2Part> parts_at(const StagePlaces& places, int place) {
+  std::vector<GPT2Part> parts;
+  for (std::size_t stage = 0; stage < places.parts.size(); ++stage)
+    if (places.rank_of_stage[stage] == place) parts.push_back(places.parts[stage]);
+  return parts;
+}
+
+std::int64_t share_of(const ClusterTask& task, const ParallelConfig& way) {
+  return task.options.batch_size / way.mesh.dp;
+}
+
+StepWork work_of(const ClusterTask& task, const ParallelConfig& way, double resident,
+                 double streamed) {
+  const Interconnect joined = interconnect_of(task.options, task.profile);
+  return {.batch = share_of(task, way),
+          .seq_len = task.seq_len,
+          .dtype = task.precision.dtype,
+          .resident_state = resident,
+          .streamed_state = streamed,
+          .shards = {way.mesh.tp, joined.among_neighbours(way.mesh.tp, task.gpus),
+                     task.options.sequence_parallel}};
+}
+
+Traffic traffic_at(const ClusterTask& task, const ParallelConfig& way,
+                   const std::vector<GPT2Part>& parts) {
+  Traffic traffic = traffic_of(GPT2(task.config, {.size = way.mesh.tp}).parameters(parts),
+                               way.choice, task.precision.dtype);
+  traffic.bucket = static_cast<double>(bucket_bytes(task.options, task.profile.gpu));
+  traffic.zero = way.zero > 0;
+  traffic.overlap = task.options.overlap;
+  return traffic;
+}
+
+ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& way, double resident,
+                             double streamed) {
+  const ScalingTask one{.config = task.config,
+                        .choice = way.choice,
+                        .work = work_of(task, way, resident, streamed),
+                        .profile = task.profile,
+                        .interconnect = interconnect_of(task.options, task.profile),
+                        .traffic = traffic_at(task, way, {{0, task.config.n_layer}})};
+  const RanksTime time = predict_ranks(one, way.mesh.dp, share_of(task, way));
+  const StepTime& step = time.compute;
+  return {.compute = step.forward + step.backward + step.recompute + step.tensor,
+          .tensor = step.tensor,
+          .data = time.communication.exposed,
+          .update = step.update,
+          .stall = step.stall};
+}
+
+}  // namespace
+
+std::string to_flags(const ParallelConfig& way, const TrainOptions& o) {
+  std::string flags = fmt::format("--dp {} --pp {} --tp {}", way.mesh.dp, way.mesh.pp, way.mesh.tp);
+  if (way.mesh.pp > 1) {
+    flags += " --pipeline " + way.pipeline;
+    if (way.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", way.virtual_stages);
+    if (o.pipeline_split != "blocks") flags += " --pipeline-split " + o.pipeline_split;
+    if (o.stash != "graph") flags += " --stash " + o.stash;
+    if (!o.max_stash.empty()) flags += " --max-stash " + o.max_stash;
+  }
+  if (o.sequence_parallel) flags += " --sequence-parallel";
+  return flags + fmt::format(" --zero {} ", way.zero) + to_flags(way.choice);
+}
+
+TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options) {
+  TrainOptions o = options;
+  o.dp = way.mesh.dp;
+  o.pp = way.mesh.pp;
+  o.tp = way.mesh.tp;
+  o.zero = way.zero;
+  o.micro_batch = fmt::format("{}", way.choice.micro_batch);
+  o.pipeline = way.pipeline;
+  o.virtual_stages = way.virtual_stages;
+  if (way.mesh.pp > 1) return o;
+  const TrainOptions usual;
+  o.pipeline_split = usual.pipeline_split;
+  o.stash = usual.stash;
+  o.max_stash = usual.max_stash;
+  return o;
+}
+
+std::vector<Mesh> meshes_of(const ClusterTask& task) {
+  const TrainOptions& o = task.options;
+  if (task.tp) require_divisible(task.config, static_cast<int>(*task.tp));
+  std::vector<Mesh> meshes;
+  for (std::int64_t tp = 1; tp <= std::min(task.gpus, task.config.n_head); ++tp) {
+    if (task.gpus % tp != 0 || !divides(task.config, tp)) continue;
+    if (task.tp ? tp != *task.tp : tp > o.ranks_per_node) continue;
+    if (tp == 1 && o.sequence_parallel) continue;
+    const std::int64_t rest = task.gpus / tp;
+    for (std::int64_t pp = 1; pp <= std::min(rest, task.config.n_layer); ++pp) {
+      if (rest % pp != 0 || (task.pp && pp != *task.pp)) continue;
+      if (o.dp && rest / pp != *o.dp) continue;
+      meshes.push_back({.dp = static_cast<int>(rest / pp),
+                        .pp = static_cast<int>(pp),
+                        .tp = static_cast<int>(tp)});
+    }
+  }
+  return meshes;
+}
+
+std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh) {
+  const TrainOptions& o = task.options;
+  if (o.batch_size % mesh.dp != 0) return {};
+  const std::int64_t share = o.batch_size / mesh.dp, layers = task.config.n_layer;
+  std::vector<std::int64_t> zeros{0, 1};
+  if (mesh.dp == 1) zeros = {0};
+  if (task.zero) zeros = {*task.zero};
+  std::vector<ParallelConfig> ways;
+  for (const auto& [schedule, each] : schedules_of(o, layers, mesh.pp))
+    for (const std::int64_t rows : micro_batches_of(task, share)) {
+      const std::int64_t count = share / rows;
+      if (o.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
+      // The interleaved schedule works in groups of as many micro-batches as there are ranks.
+      const bool wanted = o.virtual_stages > 1;
+      if (each > 1 && count % mesh.pp != 0 && !wanted) continue;
+      if (mesh.pp > 1 && (count > most_micro_batches || each * mesh.pp * count > most_forwards))
+        continue;
+      for (const std::int64_t zero : zeros)
+        ways.push_back(
+            {.mesh = mesh,
+             .zero = zero,
+             .micro_batches = count,
+             .pipeline = schedule,
+             .virtual_stages = each,
+             .choice = {.micro_batch = rows,
+                        .recompute = std::vector(static_cast<std::size_t>(layers), Recompute::none),
+                        .resident_blocks = layers}});
+    }
+  return ways;
+}
+
+ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, double resident,
+                        double streamed) {
+  if (way.mesh.pp == 1) return without_pipeline(task, way, resident, streamed);
+  const Interconnect joined = interconnect_of(task.options, task.profile);
+  const StagePlaces places = places_of(task, way);
+  const StepWork work = work_of(task, way, resident, streamed);
+  const auto stages = stage_times(task.config, places, way.choice, work, task.profile, joined);
+  const auto ranks = static_cast<double>(way.mesh.pp);
+  const auto count = static_cast<double>(way.micro_batches);
+
+  ClusterTime time;
+  std::vector<StageCosts> costs, free;
+  std::vector<Cover> covers(static_cast<std::size_t>(way.mesh.pp));
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    StageCosts cost = stages[i].costs;
+    costs.push_back(cost);
+    cost.send = 0;
+    free.push_back(cost);
+    time.compute += count / ranks * (cost.forward + cost.backward);
+    time.tensor += count / ranks * stages[i].tensor;
+    Cover& cover = covers[static_cast<std::size_t>(places.rank_of_stage[i])];
+    cover.forward += cost.forward;
+    cover.backward += cost.backward;
+  }
+  const auto lasts = [&](const std::vector<StageCosts>& given) {
+    return makespan(way.pipeline, way.mesh.pp, static_cast<int>(way.virtual_stages),
+                    way.micro_batches, given);
+  };
+  const double all = lasts(free);
+  time.bubble = all - time.compute;
+  time.messages = lasts(costs) - all;
+
+  const double vocabulary = static_cast<double>(vocabulary_counts(task.config, way.mesh.tp)[0]);
+  time.table = joined.between(0, (way.mesh.pp - 1) * way.mesh.tp)
+                   .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
+                            static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
+  // The first and last places hold the embedding table besides their blocks.
+  for (const int place : {0, way.mesh.pp - 1})
+    time.data =
+        std::max(time.data, predict_communication(traffic_at(task, way, parts_at(places, place)),
+                                                  way.mesh.dp, joined.among(task.gpus),
+                                                  covers[static_cast<std::size_t>(place)])
+                                .exposed);
+
+  const double sharing = way.zero > 0 ? static_cast<double>(way.mesh.dp) : 1;
+  double parameters = 0;
+  for (const Parameter& parameter :
+       GPT2(task.config, {.size = way.mesh.tp}).parameters(parts_at(places, 0)))
+    parameters += static_cast<double>(element_count(parameter.shape));
+  const double passing =
+      (way.choice.narrow_gradients ? 2 : 4) + 2 * static_cast<double>(size_of(work.dtype));
+  time.update = (2 * resident + parameters * passing) / task.profile.memory_rate / sharing;
+  if (streamed > 0)
+    time.stall = std::max(
+        0.0, streamed / sharing / std::min(task.profile.to_device_rate, task.profile.to_host_rate) -
+                 covers[0].forward);
+  return time;
+}
+
+}  // namespace sluice

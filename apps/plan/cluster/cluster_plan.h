@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/plan/cost/scaling.h"
+#include "apps/plan/planner.h"
+
+namespace sluice {
+
+/// Request for a cluster plan: the best way to train on `gpus` GPUs with the values that flags fix.
+struct ClusterTask {
+  TrainOptions options;  ///< --dp, --micro-batch, --recompute and others fix their values
+  std::optional<std::int64_t> pp{}, tp{}, zero{};  ///< as given; those in `options` are ignored
+  DeviceProfile profile;
+  Precision precision{};  ///< of the setup of these options on one GPU
+  GPT2Config config{};
+  std::int64_t seq_len = 0;
+  std::int64_t gpus = 1;
+  std::int64_t top = 10;  ///< number of meshes to report
+};
+
+/// Predicted seconds of a step, split by cause.
+struct ClusterTime {
+  double compute = 0;   ///< mean over ranks, including waits for other shards
+  double bubble = 0;    ///< extra time of the pipeline schedule with free messages
+  double messages = 0;  ///< extra time for messages between stages
+  double tensor = 0;    ///< part of `compute`: waits for other shards
+  double table = 0;     ///< sum of the tied table's gradient over both pipeline ends
+  double data = 0;      ///< exposed traffic among replicas: gradients, with ZeRO-1 also weights
+  double update = 0, stall = 0;
+
+  double total() const { return compute + bubble + messages + table + data + update + stall; }
+  double exposed() const { return messages + tensor + table + data; }
+};
+
+/// One way to train on all GPUs of the cluster.
+struct ParallelConfig {
+  Mesh mesh{};
+  std::int64_t zero = 0, micro_batches = 1;
+  std::string pipeline{};  ///< name of the schedule; empty: no pipeline
+  std::int64_t virtual_stages = 1;
+  MemoryChoice choice{};
+  MemoryPlan memory{};  ///< of the rank that needs most
+  ClusterTime time{};
+  double tokens_per_second = 0;
+};
+
+/// Formats the way as flags of `train_gpt2`: everything but the model and the batch.
+std::string to_flags(const ParallelConfig& way, const TrainOptions& options);
+/// Returns the options with those flags applied.
+TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options);
+
+struct ClusterPlan {
+  std::vector<ParallelConfig> ways{};  ///< the best of each mesh, fastest first
+  std::int64_t meshes = 0;             ///< number of meshes considered
+  std::int64_t refused = 0;            ///< meshes that do not divide the batch or contradict a flag
+  std::int64_t unfit = 0;              ///< meshes in which nothing fits the budgets
+  std::int64_t slower = 0;             ///< meshes not counted: slower than `ways` even if all fits
+  std::optional<ParallelConfig> nearest{};  ///< set only if nothing fits
+  std::size_t excess = 0;                   ///< bytes by which `nearest` exceeds the budgets
+};
+
+/// Returns all meshes with dp x pp x tp = `gpus` that the model and the flags allow, for any batch.
+/// `tp` stays within a node unless it is given. A stage has at least one block.
+std::vector<Mesh> meshes_of(const ClusterTask& task);
+
+/// Returns the ways of one mesh: schedules, ZeRO-1 and micro-batches, without recompute and with
+/// all state on the device in fp32. Returns none if the batch cannot be divided so.
+std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh);
+
+/// Predicts a step of a way (Narayanan et al., "Efficient large-scale language model training on
+/// GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
+/// undivided by ZeRO-1. Without a pipeline this is predict_ranks. With one, the simulator times the
+/// stages; the sum of the tied table's gradient, the part of the reduction among replicas that the
+/// last backward pass does not hide, and the update are added to that.
+ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, double resident,
+                        double streamed);
+
+/// A way with the planner's choice for it: recompute and the placement of state. They are chosen so
+/// that the ends of a pipeline fit, which need the most memory.
+struct ClusterFit {
+  ParallelConfig way;  ///< if it does not fit: the nearest choice, without a time
+  bool fits = false;
+  std::size_t excess = 0;  ///< bytes above the budgets, estimated or counted
+};
+/// Keeps the way's state layout and gradient dtype. Throws Error (usage) if flags rule the way out.
+ClusterFit fit_way(const ClusterTask& task, ParallelConfig way);
+
+/// Returns the fastest ways that fit. Like plan_run, uses rounded state only if no mesh fits
+/// without it. Throws Error (usage) if the work cannot be divided on any mesh.
+ClusterPlan plan_cluster(const ClusterTask& task);
+
+}  // namespace sluice

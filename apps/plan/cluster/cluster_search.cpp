@@ -1,0 +1,253 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/plan/cluster/cluster_plan.h"
+#include "apps/plan/precision_candidates.h"
+
+namespace sluice {
+namespace {
+
+/// Largest stages x micro-batches for which a pipeline is counted with all of its micro-batches.
+constexpr std::int64_t most_counted = 1 << 16;
+
+/// Returns fewer micro-batches that need nearly the same memory as all of them: under these
+/// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
+std::int64_t few_micro_batches(const ParallelConfig& way) {
+  const bool bounded = way.pipeline == "1f1b" || way.pipeline == "interleaved";
+  if (!bounded) return way.micro_batches;
+  return std::min(way.micro_batches, 2 * way.mesh.pp + way.micro_batches % way.mesh.pp);
+}
+
+/// Returns all micro-batches if they can be counted quickly, else few_micro_batches().
+std::int64_t counted_micro_batches(const ParallelConfig& way) {
+  const bool quick = way.mesh.pp * way.virtual_stages * way.micro_batches <= most_counted;
+  return quick ? way.micro_batches : few_micro_batches(way);
+}
+
+TrainOptions options_of(const ClusterTask& task, const ParallelConfig& way,
+                        std::int64_t micro_batches) {
+  TrainOptions o = options_of(way, task.options);
+  o.batch_size = way.mesh.dp * way.choice.micro_batch * micro_batches;
+  o.state_layout = name_of(way.choice.layout);
+  o.gradients = way.choice.narrow_gradients ? "bf16" : "fp32";
+  return o;
+}
+
+RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
+  RunSetup setup = resolve_shape(o, task.profile.gpu, task.profile.capability, task.profile.name);
+  setup.precision = task.precision;
+  return setup;
+}
+
+/// Returns the ranks to count. If blocks are divided evenly, the ends of a pipeline need most: the
+/// first stage has most micro-batches, the last the head. Shard 0 needs most of all shards.
+std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
+  std::vector<int> ranks{0};
+  for (int place = 1; place < mesh.pp; ++place)
+    if (place + 1 == mesh.pp || o.pipeline_split != "blocks")
+      ranks.push_back(mesh.rank(0, place, 0));
+  return ranks;
+}
+
+/// Returns the bytes above the budgets, and stores the memory of the fullest rank in `way`.
+std::size_t count_memory(const ClusterTask& task, ParallelConfig& way) {
+  const Budgets budgets = budgets_of(task.options, task.profile);
+  const TrainOptions o = options_of(task, way, counted_micro_batches(way));
+  const RunSetup setup = setup_of(task, o);
+  const auto over = [](std::size_t needed, std::size_t allowed) {
+    return needed - std::min(needed, allowed);
+  };
+  way.memory = {};
+  std::size_t most = 0;
+  for (const int rank : counted_ranks(way.mesh, o)) {
+    const MemoryPlan memory = plan_memory(o, setup, way.choice, task.profile.workspace, rank);
+    std::size_t excess = over(memory.high_water + budgets.device_reserve, budgets.device_allowed);
+    if (task.profile.gpu) excess += over(memory.host + budgets.host_reserve, budgets.host_allowed);
+    if (memory.high_water > way.memory.high_water) way.memory = memory;
+    most = std::max(most, excess);
+  }
+  return most;
+}
+
+void add_time(const ClusterTask& task, ParallelConfig& way, const TrainOptions& o,
+              const RunSetup& setup) {
+  TrainOptions alone = o;
+  alone.dp = 1;
+  alone.zero = 0;
+  MemoryChoice bare = way.choice;
+  bare.micro_batch = 1;
+  std::ranges::fill(bare.recompute, Recompute::none);
+  const MemoryPlan held = plan_state(alone, setup, bare, task.profile.workspace);
+  double parameters = 0;
+  GPT2 model(task.config, {.size = way.mesh.tp});
+  for (const Parameter& parameter :
+       setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
+    parameters += static_cast<double>(element_count(parameter.shape));
+  // As in the planner, what is held permanently, less weights and gradients, is state.
+  const double passing =
+      (way.choice.narrow_gradients ? 2 : 4) + static_cast<double>(size_of(task.precision.dtype));
+  way.time = predict_way(task, way,
+                         std::max(0.0, static_cast<double>(held.high_water) - parameters * passing),
+                         static_cast<double>(held.host));
+  way.tokens_per_second =
+      static_cast<double>(task.options.batch_size * task.seq_len) / way.time.total();
+}
+
+class ClusterPlanner {
+ public:
+  explicit ClusterPlanner(const ClusterTask& task) : task_(task) {}
+
+  ClusterPlan plan() {
+    plan_.meshes = static_cast<std::int64_t>(meshes_of(task_).size());
+    require_divisible();
+    for (const StatePrecision& form : precision_candidates(task_.options, task_.precision.dtype)) {
+      try_form(form);
+      if (!best_.empty()) break;
+    }
+    if (best_.empty() && !nearest_)
+      fail(fmt::format(
+               "--gpus {}: {}", task_.gpus,
+               why_.empty() ? "no --dp x --pp x --tp of it suits the model and the flags" : why_),
+           ErrorKind::usage);
+    for (auto& [mesh, way] : best_)
+      plan_.ways.push_back(std::move(way));
+    std::ranges::stable_sort(plan_.ways, {},
+                             [](const ParallelConfig& way) { return way.time.total(); });
+    if (plan_.ways.size() > static_cast<std::size_t>(task_.top))
+      plan_.ways.resize(static_cast<std::size_t>(task_.top));
+    if (plan_.ways.empty()) {
+      plan_.excess = count_memory(task_, *nearest_);
+      plan_.nearest = std::move(nearest_);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void require_divisible() const {
+    const std::int64_t given =
+        task_.options.dp.value_or(1) * task_.pp.value_or(1) * task_.tp.value_or(1);
+    const std::int64_t rest = task_.gpus / given;
+    if (rest * given == task_.gpus) return;
+    fail(fmt::format("--gpus {} is not divisible by --dp x --pp x --tp = {}: {} * {} = {}",
+                     task_.gpus, given, rest, given, rest * given),
+         ErrorKind::usage);
+  }
+
+  /// Index of a mesh in the list of meshes_of().
+  using Number = std::size_t;
+
+  struct Candidate {
+    Number mesh;
+    ParallelConfig way;
+    double bound;  ///< lower bound in seconds: without recompute and without state traffic
+  };
+
+  void try_form(const StatePrecision& form) {
+    const std::vector<Mesh> meshes = meshes_of(task_);
+    std::vector<Candidate> candidates;
+    enum class Fate { open, refused, unfit };
+    std::vector<Fate> fates(meshes.size(), Fate::refused);
+    for (Number mesh = 0; mesh < meshes.size(); ++mesh)
+      for (ParallelConfig& way : ways_of(task_, meshes[mesh])) {
+        way.choice.layout = form.layout;
+        way.choice.narrow_gradients = form.narrow_gradients;
+        const double bound = predict_way(task_, way, 0, 0).total();
+        candidates.push_back({mesh, std::move(way), bound});
+        fates[mesh] = Fate::open;
+      }
+    if (candidates.empty() && !meshes.empty())
+      why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
+                         task_.options.batch_size);
+    std::ranges::stable_sort(candidates, {}, &Candidate::bound);
+    // The smallest micro-batch of each kind of way that did not fit; larger ones do not fit either.
+    std::map<std::tuple<Number, std::string, std::int64_t, std::int64_t>, std::int64_t> too_large;
+    std::vector<std::int64_t> tried(meshes.size(), 0);
+    for (const auto& [mesh, way, bound] : candidates) {
+      if (slowest_wanted() <= bound) break;
+      const auto best = best_.find(mesh);
+      if (best != best_.end() && best->second.time.total() <= bound) continue;
+      const auto kind = std::tuple(mesh, way.pipeline, way.virtual_stages, way.zero);
+      const auto known = too_large.find(kind);
+      if (known != too_large.end() && way.choice.micro_batch >= known->second) continue;
+      try {
+        if (ClusterFit found = fit_way(task_, way); found.fits) {
+          if (best == best_.end() || found.way.time.total() < best->second.time.total())
+            best_.insert_or_assign(mesh, std::move(found.way));
+        } else {
+          note(found);
+          too_large[kind] = way.choice.micro_batch;
+        }
+        ++tried[mesh];
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) throw;
+        why_ = error.what();
+      }
+    }
+    plan_.refused = plan_.unfit = plan_.slower = 0;
+    const bool ended_early = slowest_wanted() < std::numeric_limits<double>::infinity();
+    for (Number mesh = 0; mesh < meshes.size(); ++mesh) {
+      if (best_.contains(mesh)) continue;
+      const bool all = fates[mesh] == Fate::open && tried[mesh] == 0;
+      if (fates[mesh] == Fate::refused)
+        ++plan_.refused;
+      else if (all && ended_early)
+        ++plan_.slower;
+      else if (all)
+        ++plan_.refused;
+      else
+        ++plan_.unfit;
+    }
+  }
+
+  /// Returns the seconds of the slowest way that would be shown.
+  double slowest_wanted() const {
+    if (best_.size() < static_cast<std::size_t>(task_.top))
+      return std::numeric_limits<double>::infinity();
+    std::vector<double> times;
+    for (const auto& [mesh, way] : best_)
+      times.push_back(way.time.total());
+    std::ranges::nth_element(times, times.begin() + (task_.top - 1));
+    return times[static_cast<std::size_t>(task_.top - 1)];
+  }
+
+  void note(ClusterFit& found) {
+    if (nearest_ && found.excess >= nearest_excess_) return;
+    nearest_excess_ = found.excess;
+    nearest_ = std::move(found.way);
+  }
+
+  const ClusterTask& task_;
+  ClusterPlan plan_;
+  std::map<Number, ParallelConfig> best_;
+  std::optional<ParallelConfig> nearest_;
+  std::size_t nearest_excess_ = 0;
+  std::string why_;  ///< reason why a mesh was refused
+};
+
+}  // namespace
+
+ClusterFit fit_way(const ClusterTask& task, ParallelConfig way) {
+  TrainOptions o = options_of(task, way, few_micro_batches(way));
+  o.cpu_blocks = 0;  // with many GPUs in a host, each has few CPU cores
+  const RunSetup setup = setup_of(task, o);
+  const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(way.mesh, o));
+  if (!attempt.plan) {
+    way.choice = attempt.nearest;
+    return {.way = std::move(way), .excess = attempt.excess};
+  }
+  way.choice = attempt.plan->choice;
+  way.memory = attempt.plan->memory;
+  if (way.mesh.pp > 1)
+    if (const std::size_t excess = count_memory(task, way); excess > 0)
+      return {.way = std::move(way), .excess = excess};
+  add_time(task, way, o, setup);
+  return {.way = std::move(way), .fits = true};
+}
+
+ClusterPlan plan_cluster(const ClusterTask& task) {
+  return ClusterPlanner(task).plan();
+}
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+#include "apps/plan/continued_plan.h"
+
+#include <fmt/format.h>
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_history.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Fills the options that flags leave open with the values of the record.
+TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
+  if (micro_batch && o.micro_batch == "auto") o.micro_batch = std::to_string(record.micro_batch);
+  if (o.state_layout == "auto") o.state_layout = name_of(record.layout);
+  if (o.gradients == "auto") o.gradients = record.gradients();
+  return o;
+}
+
+}  // namespace
+
+std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
+  if (o.resume == "never" || (o.resume == "auto" && o.output.empty())) return {};
+  fs::path checkpoint = o.resume;
+  const fs::path run = o.resume == "auto" ? fs::path(o.output) : run_of_resume(o.resume);
+  if (!run.empty()) {
+    checkpoint = CheckpointHistory(run / "checkpoints").newest();
+    if (checkpoint.empty()) return {};
+  }
+  try {
+    return recorded_choice(checkpoint, read_manifest(checkpoint));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const DeviceProfile& profile,
+                             const std::optional<RecordedChoice>& record) {
+  if (!record) return {.planned = plan_run(o, setup, profile)};
+  std::string warning;
+  for (const bool micro_batch : {true, false}) {
+    if (!micro_batch && o.micro_batch != "auto") break;  // the retry would be identical
+    const TrainOptions as_before = kept(o, *record, micro_batch);
+    try {
+      resolve_memory(as_before, setup);
+      return {.planned = plan_run(as_before, setup, profile), .warning = warning};
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      if (!warning.empty()) continue;
+      warning = fmt::format(
+          "the checkpoint was written with {}; with that: {}. The run is planned anew, and would "
+          "round otherwise than before",
+          to_flags(*record), error.what());
+    }
+  }
+  resolve_memory(o, setup);
+  return {.planned = plan_run(o, setup, profile), .warning = warning};
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "apps/checkpoint/recorded_choice.h"
+#include "apps/plan/planner.h"
+
+namespace sluice {
+
+/// Reads the recorded choice of the checkpoint that a run with these options would resume from,
+/// from its manifest alone. Returns none if there is no checkpoint or no readable record.
+std::optional<RecordedChoice> expected_record(const TrainOptions& options);
+
+struct ContinuedPlan {
+  Planned planned;
+  std::string warning{};  ///< why parts of the record were dropped; "" if none were
+};
+
+/// Runs plan_run for a run that resumes with `record`. If nothing fits with all of it, retries
+/// without its micro-batch, then without the record. Updates `setup` to match the plan.
+ContinuedPlan plan_continued(const TrainOptions& options, RunSetup& setup,
+                             const DeviceProfile& profile,
+                             const std::optional<RecordedChoice>& record);
+
+}  // namespace sluice

@@ -1,0 +1,252 @@
+#include "apps/plan/cost/cost_model.h"
+
+#include <algorithm>
+
+#include "apps/plan/cost/tensor_traffic.h"
+
+namespace sluice {
+namespace {
+
+/// Fraction of the device's rate that matrix products with this many rows reach: a device
+/// with s multiprocessors is half busy at 4 s rows. Fitted to the wave counts of 128 x 128 tiles.
+double fill(double rows, const DeviceProfile& profile) {
+  return rows / (rows + 4.0 * profile.multiprocessors);
+}
+
+/// Returns the operations per second of matrix products with this many rows.
+double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile) {
+  const bool wide = work.dtype == DType::f32 || work.dtype == DType::f64;
+  // A probe measures only the precision of its run; the rate of the other one is guessed.
+  const double guess = wide ? profile.narrow_flops / 4 : profile.wide_flops;
+  const double measured = wide ? profile.wide_flops : profile.narrow_flops;
+  const double flops = measured > 0 ? measured : guess;
+  return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
+}
+
+/// Sizes of a model's part on the first of the ranks that divide the matrices.
+struct ShardSize {
+  ShardSize(const GPT2Config& config, std::int64_t ranks)
+      : shard(config, 0, static_cast<int>(ranks)),
+        embedding(config.n_embd),
+        width(shard.width.end),
+        inner(shard.inner.end),
+        vocabulary(shard.vocabulary.end),
+        // Matrices; their biases, which are whole if rows are divided; LayerNorms.
+        block(embedding * (4 * width + 2 * inner) + (3 * width + inner + 2 * embedding) +
+              4 * embedding) {}
+
+  GPT2Shard shard;
+  std::int64_t embedding, width, inner, vocabulary;
+  std::int64_t block;  ///< parameters
+};
+
+/// Floating-point operations per token of a forward pass, on one rank.
+struct ForwardWork {
+  ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks) {
+    const ShardSize size(config, ranks);
+    const auto embedding = static_cast<double>(size.embedding);
+    const auto width = static_cast<double>(size.width), inner = static_cast<double>(size.inner);
+    // Causal attention counts half, as in GPT2Config::flops_per_token.
+    layer = 2 * embedding * (4 * width + 2 * inner) + 2 * static_cast<double>(seq_len) * width;
+    head = 2 * static_cast<double>(size.vocabulary) * embedding;
+    attention_in = 2 * embedding * 3 * width;
+    mlp_in = 2 * embedding * inner;
+  }
+
+  double all(double layers) const { return layers * layer + head; }
+
+  double layer = 0, head = 0;
+  double attention_in = 0, mlp_in = 0;  ///< products whose input gradients are summed over ranks
+};
+
+/// Returns the seconds of recompute in a block. Ranks divide the width of the MLP, but not that of
+/// the residual stream, which the LayerNorms read.
+double recompute_of(Recompute mode, double layer, double pass, const Shards& shards) {
+  if (recomputes_block(mode)) return layer;
+  return (mode == Recompute::gelu || mode == Recompute::gelu_ln
+              ? 4 * pass / static_cast<double>(shards.ranks)
+              : 0) +
+         (mode == Recompute::gelu_ln ? 2 * pass : 0);
+}
+
+/// Cost of the blocks whose state the CPU updates: bytes over the link, and seconds.
+struct CpuShare {
+  CpuShare(const ShardSize& size, const MemoryChoice& choice, const StepWork& work,
+           const DeviceProfile& profile)
+      : blocks(static_cast<double>(choice.cpu_blocks)) {
+    if (choice.cpu_blocks == 0) return;
+    const double parameters = work.share * blocks * static_cast<double>(size.block);
+    const auto width = static_cast<double>(size_of(work.dtype));
+    const double gradient = choice.narrow_gradients ? 2 : 4;
+    // A weight that is half of the master weight is read; one that is a copy is only written.
+    const bool reads = size_of(work.dtype) > 2 || splits_master(choice.layout, work.dtype);
+    down = parameters * (gradient + (reads ? width : 0));
+    up = parameters * width;
+    // Bytes per second of the slowest hosts, used if the rate is unknown.
+    constexpr double slow = 2e10;
+    seconds = (2 * work.cpu_state + down + up) / (profile.host_rate > 0 ? profile.host_rate : slow);
+  }
+
+  /// Returns the seconds that a forward pass of `layers` layers, `layer` seconds each, waits for
+  /// these updates: for the first one if the CPU is faster than the GPU, else for the last one.
+  double late(double layers, double layer) const {
+    if (blocks == 0) return 0;
+    return std::max(seconds / blocks - (layers - blocks) * layer, seconds - (layers - 1) * layer);
+  }
+
+  double blocks;
+  double down = 0, up = 0, seconds = 0;
+};
+
+/// Cost of the blocks whose updates begin during the backward pass.
+struct Speculation {
+  Speculation(const ShardSize& size, const MemoryChoice& choice, const StepWork& work)
+      : blocks(static_cast<double>(choice.speculative_blocks)), below(blocks) {
+    if (choice.speculative_blocks == 0) return;
+    below += static_cast<double>(choice.cpu_blocks);
+    state = work.streamed_state * blocks / static_cast<double>(choice.visiting_blocks());
+    saved = work.share * blocks * static_cast<double>(size.block) *
+            static_cast<double>(size_of(work.dtype));
+  }
+
+  /// Returns the seconds by which their copies and others of `beside` seconds outlast a backward
+  /// pass of `backward` seconds. The first copies follow the first gradients, the last the last.
+  double late(double backward, double layers, double beside, const DeviceProfile& profile) const {
+    if (blocks == 0) return 0;
+    const double copies =
+        std::max(state / profile.to_device_rate, (state + saved) / profile.to_host_rate) + beside;
+    const double layer = backward / layers;
+    return std::max({0.0, copies - (layers - (below - blocks) - 1) * layer,
+                     copies / blocks - (layers - below) * layer});
+  }
+
+  double blocks, below;         ///< `below`: number of blocks above the topmost of the others
+  double state = 0, saved = 0;  ///< bytes
+};
+
+struct TensorWait {
+  double forward = 0, backward = 0;
+};
+
+/// Exposed waits of one micro-batch for other ranks; `rate` is in operations per second.
+TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+                   const StepWork& work, const ForwardWork& forward, double rate) {
+  if (work.shards.ranks == 1) return {};
+  const TensorTraffic traffic = tensor_traffic(config, part, choice,
+                                               {.shards = work.shards,
+                                                .rows = choice.micro_batch,
+                                                .seq_len = work.seq_len,
+                                                .dtype = work.dtype});
+  const auto& sums = traffic.sums;
+  const auto& streams = traffic.streams;
+  const TensorTimes times(work.shards);
+  TensorWait wait{.forward = times.sums(sums.forward) + times.gathers(streams.forward) +
+                             times.gathers(traffic.softmax),
+                  .backward = times.sums(sums.again) + times.gathers(streams.again) +
+                              times.sums(sums.head) + times.gathers(streams.backward) +
+                              times.all_reduces(traffic.norms)};
+  const auto pairs = static_cast<double>(sums.backward.operations) / 2;
+  if (pairs == 0) return wait;
+  const double sum = times.sums(sums.backward) / (2 * pairs);
+  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
+  for (const double product : {forward.attention_in, forward.mlp_in})
+    wait.backward += pairs * std::max(0.0, sum - tokens * product / rate / 2);
+  return wait;
+}
+
+}  // namespace
+
+StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+                      const DeviceProfile& profile) {
+  const auto width = static_cast<double>(size_of(work.dtype));
+  const auto embedding = static_cast<double>(config.n_embd);
+  const auto rows = static_cast<double>(choice.micro_batch * work.seq_len);
+  const double micro_batches =
+      static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
+  const double tokens = rows * micro_batches;
+  const auto parameters = static_cast<double>(parameters_of_shard(config, work.shards.ranks));
+
+  StepTime time;
+  const double rate = matrix_rate(work, rows, profile);
+  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  time.forward = tokens * forward.all(static_cast<double>(config.n_layer)) / rate;
+  time.backward = 2 * time.forward;
+  // Every micro-batch but the first reads and writes the accumulated gradients.
+  time.backward +=
+      (micro_batches - 1) * parameters * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+
+  // A pass that reads and writes one number per channel; GELU works on four times the width.
+  const double pass = tokens * 2 * embedding * width / profile.memory_rate;
+  for (const Recompute mode : choice.recompute)
+    time.recompute += recompute_of(mode, tokens * forward.layer / rate, pass, work.shards);
+
+  const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, forward, rate);
+  time.tensor = micro_batches * (wait.forward + wait.backward);
+
+  const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
+  time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
+  const ShardSize size(config, work.shards.ranks);
+  const CpuShare cpu(size, choice, work, profile);
+  // Copies of block inputs to and from the host, each hidden by the passes of one block.
+  const auto resting =
+      static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
+  const double input = rows * embedding * width, block = rows * forward.layer / rate;
+  const double inputs = micro_batches * resting * input;
+  const Speculation early(size, choice, work);
+  time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state + inputs +
+                                                   std::max(cpu.down + early.saved, cpu.up));
+  if (resting > 0)
+    time.stall = micro_batches * resting *
+                 (std::max(0.0, input / profile.to_host_rate - block) +
+                  std::max(0.0, input / profile.to_device_rate - 3 * block));
+  if (work.streamed_state + work.cpu_state > 0) {
+    const double rest = work.streamed_state - early.state;
+    const double streaming = std::max((rest + cpu.up) / profile.to_device_rate,
+                                      (rest + cpu.down) / profile.to_host_rate) +
+                             resting * input / profile.to_host_rate;
+    const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
+    const double late = streaming - time.forward / micro_batches - wait.forward;
+    // Speculative updates wait for their copies during the backward pass; nothing later hides that.
+    time.stall += early.late(backward, static_cast<double>(config.n_layer),
+                             resting * input / profile.to_device_rate, profile);
+    time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});
+  }
+  return time;
+}
+
+PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+                      const StepWork& work, const DeviceProfile& profile) {
+  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
+  const double rate = matrix_rate(work, tokens, profile);
+  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  const bool predicts = part.last == config.n_layer;
+  const auto layers = static_cast<double>(part.last - part.first);
+  PartTime time;
+  time.forward = tokens * (layers * forward.layer + (predicts ? forward.head : 0)) / rate;
+  time.backward = 2 * time.forward;
+  const double pass = tokens * 2 * static_cast<double>(config.n_embd) *
+                      static_cast<double>(size_of(work.dtype)) / profile.memory_rate;
+  for (auto layer = part.first; layer < part.last; ++layer)
+    time.backward += recompute_of(choice.recompute[static_cast<std::size_t>(layer)],
+                                  tokens * forward.layer / rate, pass, work.shards);
+  // Accumulated gradients are read and written; those of a table that only embeds are a few rows.
+  const ShardSize size(config, work.shards.ranks);
+  std::int64_t parameters = (part.last - part.first) * size.block;
+  if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
+  if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
+  time.backward +=
+      static_cast<double>(parameters) * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+  const TensorWait wait = wait_of(config, part, choice, work, forward, rate);
+  time.forward_tensor = wait.forward;
+  time.backward_tensor = wait.backward;
+  time.forward += wait.forward;
+  time.backward += wait.backward;
+  return time;
+}
+
+std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks) {
+  const ShardSize size(config, ranks);
+  return config.n_layer * size.block + (size.vocabulary + config.n_positions + 2) * size.embedding;
+}
+
+}  // namespace sluice

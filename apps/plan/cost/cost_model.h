@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/plan/cost/device_profile.h"
+#include "apps/plan/cost/interconnect.h"
+#include "apps/train/memory_choice.h"
+#include "models/gpt2/gpt2.h"
+
+namespace sluice {
+
+/// Predicted seconds of one update, split by cause.
+struct StepTime {
+  double forward = 0;
+  double backward = 0;
+  double recompute = 0;
+  double update = 0;  ///< update of state on the device
+  double stall = 0;   ///< waits for copies and for the CPU's updates that no computation hides
+  double tensor = 0;  ///< exposed wait for the other tensor-parallel ranks
+  std::uint64_t bytes_each_way = 0;  ///< bytes copied in the busier direction
+
+  double total() const { return forward + backward + recompute + update + stall + tensor; }
+};
+
+struct StepWork {
+  std::int64_t batch = 1;
+  std::int64_t seq_len = 1;
+  DType dtype = DType::f32;
+  double resident_state = 0;  ///< bytes of state on the device
+  double streamed_state = 0;  ///< bytes of state on the host that visit the device
+  double cpu_state = 0;       ///< bytes of state on the host that the CPU updates
+  double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
+  Shards shards{};
+};
+
+/// Predicts a step. Matrix products run at the profile's rate, slower if a batch does not fill the
+/// device; passes over memory run at the memory rate. Streamed state hides under the forward pass
+/// of one micro-batch: clipping by the global gradient norm lets no update start earlier.
+/// Speculative updates hide under the last backward pass (no roll back is assumed). The CPU's
+/// updates hide under the part of the forward pass that comes before their blocks.
+///
+/// With tensor parallelism (Shoeybi et al., 2019) it predicts shard 0, which has most heads.
+/// Products are divided; a product with N times fewer columns fills the device like one with N
+/// times fewer rows. Sums over the ranks in the forward pass and in the head are exposed. Those in
+/// the backward pass hide under half of the weight gradient's product beside them. This is an
+/// assumption: the other half of the device is left to the reduction.
+StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+                      const DeviceProfile& profile);
+
+/// Predicted seconds of one micro-batch in a part of the model; the last part includes the head.
+struct PartTime {
+  double forward = 0;
+  double backward = 0;  ///< including recompute
+  /// Parts of `forward` and `backward` spent waiting for the other tensor-parallel ranks.
+  double forward_tensor = 0, backward_tensor = 0;
+};
+
+PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+                      const StepWork& work, const DeviceProfile& profile);
+
+/// Parameters on shard 0 if `ranks` ranks divide the matrices; no other shard has more.
+std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks);
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/cli/machine.h"
+
+namespace sluice {
+
+/// Properties of a machine that the planner needs, measured by measure_profile or known beforehand.
+struct DeviceProfile {
+  std::string name{};
+  bool gpu = false;
+  int capability = 0;           ///< CUDA compute capability times ten; 0 for a CPU
+  int multiprocessors = 0;      ///< small batches leave some of them idle
+  std::size_t memory = 0;       ///< bytes of the device that computes
+  std::size_t host_memory = 0;  ///< bytes of its host
+  std::size_t workspace = 0;    ///< bytes that its kernels request
+  std::size_t context = 0;      ///< bytes of `memory` that the driver takes
+  std::size_t process = 0;      ///< bytes of host memory that the process takes besides the plan
+  double wide_flops = 0;        ///< FLOP/s of matrix products in f32
+  double narrow_flops = 0;      ///< FLOP/s of matrix products in 16 bits
+  double memory_rate = 0;       ///< bytes per second of device memory
+  double to_device_rate = 0;    ///< bytes per second, while copies go both ways
+  double to_host_rate = 0;
+  double host_rate = 0;  ///< bytes per second that the CPU's updates read and write; 0: unknown
+  double link_bandwidth = 0;  ///< bytes per second from one rank to another of its node
+  double link_latency = 0;    ///< seconds of latency of such a message
+};
+
+/// Returns assumed figures of a GPU by name: 2080ti, 3090, 4090, a100, h100, h200, also as people
+/// write them ("NVIDIA A100-SXM4-80GB", "RTX 3090"). Throws Error (usage) for an unknown name, with
+/// the list and the nearest name, and for a name with another size of memory than the card has.
+DeviceProfile known_profile(const std::string& name);
+std::vector<std::string> known_profiles();
+
+/// Measures this machine's device for about two seconds: a matrix product, a copy within its
+/// memory, copies in both directions at once.
+DeviceProfile measure_profile(DeviceKind kind, const Precision& precision);
+
+/// Returns the profile that a run on this machine plans with. The memory size is exact; rates are
+/// measured on a GPU and rounded to one figure, nominal elsewhere, for equal choices in equal runs.
+DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision);
+
+/// Saves a profile as a JSON file, so that a plan can be made on another machine.
+void save_profile(const std::filesystem::path& file, const DeviceProfile& profile);
+DeviceProfile load_profile(const std::filesystem::path& file);
+
+}  // namespace sluice

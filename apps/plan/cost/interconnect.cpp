@@ -1,0 +1,56 @@
+#include "apps/plan/cost/interconnect.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "apps/cli/sizes.h"
+
+namespace sluice {
+namespace {
+
+/// Parses "12.5GB" or "12.5GB/s" into bytes per second.
+double parse_bandwidth(const std::string& flag, std::string text) {
+  constexpr std::string_view per_second = "/s";
+  if (text.ends_with(per_second)) text.resize(text.size() - per_second.size());
+  return static_cast<double>(parse_bytes(flag, text));
+}
+
+}  // namespace
+
+Link Interconnect::among(std::int64_t ranks) const {
+  if (ranks <= ranks_per_node) return link;
+  const double share = network.bandwidth / static_cast<double>(ranks_per_node);
+  return {std::min(link.bandwidth, share), std::max(link.latency, network.latency)};
+}
+
+Link Interconnect::among_neighbours(std::int64_t ranks, std::int64_t all) const {
+  const bool even = ranks <= ranks_per_node && ranks_per_node % ranks == 0;
+  return among(even ? ranks : all);
+}
+
+Link Interconnect::between(std::int64_t from, std::int64_t to) const {
+  return among(from / ranks_per_node == to / ranks_per_node ? 1 : ranks_per_node + 1);
+}
+
+Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile) {
+  Interconnect all{.link = {profile.link_bandwidth, profile.link_latency},
+                   .network = {parse_bandwidth("--network-bandwidth", o.network_bandwidth),
+                               o.network_latency * 1e-6},
+                   .ranks_per_node = o.ranks_per_node};
+  if (!o.link_bandwidth.empty())
+    all.link.bandwidth = parse_bandwidth("--link-bandwidth", o.link_bandwidth);
+  if (o.link_latency) all.link.latency = *o.link_latency * 1e-6;
+  return all;
+}
+
+Shards shards_of(const TrainOptions& o, const DeviceProfile& profile) {
+  return {o.tp, interconnect_of(o, profile).among_neighbours(o.tp, planned_mesh(o).size()),
+          o.sequence_parallel};
+}
+
+double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link) {
+  const auto n = static_cast<double>(ranks);
+  return (n - 1) * link.latency + (n - 1) / n * bytes / link.bandwidth;
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "apps/plan/cost/device_profile.h"
+#include "apps/train/options.h"
+
+namespace sluice {
+
+/// Speed at which one rank sends while all ranks send and receive at once.
+struct Link {
+  double bandwidth = 0;  ///< bytes per second in one direction
+  double latency = 0;    ///< seconds per message
+
+  double seconds(double bytes) const { return latency + bytes / bandwidth; }
+};
+
+/// The links between ranks.
+struct Interconnect {
+  Link link;     ///< between the ranks of a node
+  Link network;  ///< between nodes; the bandwidth is per node and shared by its ranks
+  std::int64_t ranks_per_node = 8;
+
+  /// Returns the link that every message of a collective uses: beyond one node the slower of both,
+  /// since an algorithm that reduces within nodes first is not assumed.
+  Link among(std::int64_t ranks) const;
+  /// Returns the same for groups of `ranks` consecutive ranks among `all`: the link within a node
+  /// if the groups divide a node evenly.
+  Link among_neighbours(std::int64_t ranks, std::int64_t all) const;
+  /// Returns the link of a message between two ranks.
+  Link between(std::int64_t from, std::int64_t to) const;
+};
+
+/// Takes the links from the options, else from the profile.
+Interconnect interconnect_of(const TrainOptions& options, const DeviceProfile& profile);
+
+/// Ranks that divide the matrices (tensor parallelism), and the link between them.
+struct Shards {
+  std::int64_t ranks = 1;
+  Link link{};
+  bool divide_tokens = false;  ///< --sequence-parallel
+};
+Shards shards_of(const TrainOptions& options, const DeviceProfile& profile);
+
+/// Returns the seconds of an all-gather of `bytes` over all ranks together. An all-reduce takes
+/// twice as long: see predict_communication in scaling.h.
+double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link);
+
+}  // namespace sluice

@@ -1,0 +1,136 @@
+#include "apps/plan/cost/scaling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/gpt2/gpt2.h"
+#include "optim/space/parameter_space.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t usual_most_ranks = 4096;
+
+double buckets_of(double bytes, double bucket) {
+  return std::ceil(bytes / bucket);
+}
+
+/// One reduce-scatter or all-gather of `bytes` in `buckets` pieces.
+double half_seconds(double bytes, double buckets, std::int64_t ranks, const Link& link) {
+  const auto n = static_cast<double>(ranks);
+  return buckets * (n - 1) * link.latency + (n - 1) / n * bytes / link.bandwidth;
+}
+
+/// Returns the exposed part of `seconds` in equal `buckets`, all but one of which `cover` may hide.
+double exposed(double seconds, double buckets, double cover) {
+  if (buckets == 0) return 0;
+  return std::max(seconds - cover, seconds / buckets);
+}
+
+/// Returns the micro-batch of the plan, or a smaller one that divides the rank's batch.
+std::int64_t fitting_micro_batch(std::int64_t most, std::int64_t batch) {
+  std::int64_t rows = std::min(most, batch);
+  while (batch % rows != 0)
+    --rows;
+  return rows;
+}
+
+}  // namespace
+
+Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working) {
+  return traffic_of(GPT2(config).parameters(), choice, working);
+}
+
+Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
+                   DType working) {
+  Traffic traffic;
+  for (const Parameter& parameter : parameters) {
+    const std::int64_t elements = element_count(parameter.shape);
+    const bool bulk = parameter.shape.size() >= 2 && !parameter.embedding &&
+                      elements >= SpaceLayout::bulk_threshold;
+    const auto count = static_cast<double>(elements);
+    if (bulk && choice.narrow_gradients)
+      traffic.narrow_gradients += 2 * count;
+    else
+      traffic.wide_gradients += 4 * count;
+    traffic.weights += static_cast<double>(size_of(working)) * count;
+  }
+  return traffic;
+}
+
+Communication predict_communication(const Traffic& traffic, std::int64_t ranks, const Link& link,
+                                    const Cover& cover) {
+  Communication result;
+  if (ranks <= 1) return result;
+  const auto n = static_cast<double>(ranks);
+  const double gradients = traffic.wide_gradients + traffic.narrow_gradients;
+  // A bucket holds gradients of one dtype.
+  const double buckets = buckets_of(traffic.wide_gradients, traffic.bucket) +
+                         buckets_of(traffic.narrow_gradients, traffic.bucket);
+  const double weight_buckets = traffic.zero ? buckets_of(traffic.weights, traffic.bucket) : 0;
+  const double passes = traffic.zero ? 1 : 2;  // reduce-scatter; an all-reduce adds an all-gather
+  const double share = (n - 1) / n;
+
+  result.gradient_bytes = passes * share * gradients;
+  result.weight_bytes = traffic.zero ? share * traffic.weights : 0;
+  result.messages = static_cast<std::int64_t>(passes * buckets + weight_buckets) * (ranks - 1);
+  result.gradient_seconds = passes * half_seconds(gradients, buckets, ranks, link);
+  if (traffic.zero)
+    result.weight_seconds = half_seconds(traffic.weights, weight_buckets, ranks, link);
+  result.exposed = traffic.overlap
+                       ? exposed(result.gradient_seconds, buckets, cover.backward) +
+                             exposed(result.weight_seconds, weight_buckets, cover.forward)
+                       : result.seconds();
+  return result;
+}
+
+RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_t batch) {
+  MemoryChoice choice = task.choice;
+  choice.micro_batch = fitting_micro_batch(choice.micro_batch, batch);
+  const double sharing = task.traffic.zero ? static_cast<double>(ranks) : 1;
+  StepWork work = task.work;
+  work.batch = batch;
+  work.streamed_state /= sharing;
+  work.cpu_state /= sharing;
+  work.share = 1 / sharing;
+
+  RanksTime time;
+  time.compute = predict_step(task.config, choice, work, task.profile);
+  // A rank with ZeRO-1 updates only its share, including the weights and gradients of that share.
+  time.compute.update /= sharing;
+  const double micro_batches = static_cast<double>(batch / choice.micro_batch);
+  const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / micro_batches,
+                    .forward = time.compute.forward / micro_batches};
+  time.communication = predict_communication(
+      task.traffic, ranks, task.interconnect.among(ranks * task.work.shards.ranks), cover);
+  time.seconds = time.compute.total() + time.communication.exposed;
+  time.tokens_per_second = static_cast<double>(ranks) * static_cast<double>(batch) *
+                           static_cast<double>(work.seq_len) / time.seconds;
+  return time;
+}
+
+ScalingRow predict_row(const ScalingTask& task, std::int64_t ranks, std::int64_t rank_batch,
+                       std::int64_t global_batch) {
+  const auto n = static_cast<double>(ranks);
+  ScalingRow row{.ranks = ranks, .weak = predict_ranks(task, ranks, rank_batch)};
+  row.efficiency =
+      row.weak.tokens_per_second / (n * predict_ranks(task, 1, rank_batch).tokens_per_second);
+  row.state = task.traffic.zero ? task.state / n : task.state;
+  if (global_batch % ranks == 0) {
+    const std::int64_t batch = global_batch / ranks;
+    const RanksTime time = predict_ranks(task, ranks, batch);
+    row.strong = {batch, time, predict_ranks(task, 1, global_batch).seconds / time.seconds};
+  }
+  return row;
+}
+
+std::vector<std::int64_t> rank_counts(std::int64_t given) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t ranks = 1; ranks <= usual_most_ranks || ranks / 2 < given; ranks *= 2) {
+    if (ranks / 2 < given && given < ranks) counts.push_back(given);
+    counts.push_back(ranks);
+  }
+  return counts;
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#include "apps/plan/cost/stage_times.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+Schedule scheduled(const std::string& name, int ranks, int virtual_stages, int micro_batches) {
+  if (name == "gpipe") return gpipe(ranks, micro_batches);
+  if (name == "layer-split") return layer_split(ranks, micro_batches);
+  if (name == "interleaved") return interleaved(ranks, virtual_stages, micro_batches);
+  return one_forward_one_backward(ranks, micro_batches);
+}
+
+}  // namespace
+
+std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& places,
+                                   const MemoryChoice& choice, const StepWork& work,
+                                   const DeviceProfile& profile, const Interconnect& interconnect) {
+  const std::int64_t shards = work.shards.ranks;
+  const auto message = static_cast<double>(choice.micro_batch * work.seq_len * config.n_embd) *
+                       static_cast<double>(size_of(work.dtype));
+  std::vector<StageTime> times;
+  for (std::size_t i = 0; i < places.parts.size(); ++i) {
+    const PartTime part = predict_part(config, places.parts[i], choice, work, profile);
+    StageTime time{.costs = {.forward = part.forward, .backward = part.backward},
+                   .tensor = part.forward_tensor + part.backward_tensor};
+    const bool last = i + 1 == places.parts.size();
+    if (places.stash == Stash::input) {
+      time.costs.backward += part.forward;
+      if (last)
+        time.costs.forward = 0;  // computed once, with backward
+      else
+        time.tensor += part.forward_tensor;
+    }
+    // One figure for both directions: the slower of the two.
+    const int rank = places.rank_of_stage[i];
+    for (const std::size_t neighbour : {i - 1, i + 1})
+      if (neighbour < places.parts.size() && places.rank_of_stage[neighbour] != rank)
+        time.costs.send =
+            std::max(time.costs.send,
+                     interconnect.between(rank * shards, places.rank_of_stage[neighbour] * shards)
+                         .seconds(message));
+    times.push_back(time);
+  }
+  return times;
+}
+
+double makespan(const std::string& name, int ranks, int virtual_stages, std::int64_t micro_batches,
+                const std::vector<StageCosts>& costs) {
+  const auto of = [&](std::int64_t count) {
+    return simulate(scheduled(name, ranks, virtual_stages, static_cast<int>(count)), costs)
+        .makespan;
+  };
+  // All ranks are in steady state by then, and the last group may be smaller.
+  const std::int64_t some = 8 * ranks + micro_batches % ranks;
+  const std::int64_t more = some + ranks;
+  if (micro_batches <= more) return of(micro_batches);
+  const double seconds = of(more);
+  return seconds + (seconds - of(some)) * static_cast<double>((micro_batches - more) / ranks);
+}
+
+}  // namespace sluice

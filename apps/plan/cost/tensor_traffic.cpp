@@ -1,0 +1,105 @@
+#include "apps/plan/cost/tensor_traffic.h"
+
+#include <algorithm>
+
+#include "engine/ops/linear_cross_entropy.h"
+
+namespace sluice {
+
+TensorTraffic::Kind& TensorTraffic::Kind::operator+=(const Kind& other) {
+  operations += other.operations;
+  bytes += other.bytes;
+  return *this;
+}
+
+TensorTraffic::Kind TensorTraffic::all_sums() const {
+  Kind all = sums.forward;
+  ((all += sums.again) += sums.backward) += sums.head;
+  return all;
+}
+
+TensorTraffic::Kind TensorTraffic::all_streams() const {
+  Kind all = streams.forward;
+  (all += streams.again) += streams.backward;
+  return all;
+}
+
+TensorTraffic::Kind TensorTraffic::all() const {
+  Kind all = all_sums();
+  ((all += all_streams()) += norms) += softmax;
+  return all;
+}
+
+double TensorTraffic::sent(std::int64_t ranks) const {
+  const auto n = static_cast<double>(ranks);
+  const std::uint64_t reduced = (divided_tokens ? 0 : all_sums().bytes) + norms.bytes;
+  return (n - 1) / n * static_cast<double>(reduced + all().bytes);
+}
+
+TensorTraffic& TensorTraffic::operator+=(const TensorTraffic& other) {
+  divided_tokens |= other.divided_tokens;
+  sums.forward += other.sums.forward;
+  sums.again += other.sums.again;
+  sums.backward += other.sums.backward;
+  sums.head += other.sums.head;
+  streams.forward += other.streams.forward;
+  streams.again += other.streams.again;
+  streams.backward += other.streams.backward;
+  norms += other.norms;
+  softmax += other.softmax;
+  return *this;
+}
+
+TensorTraffic tensor_traffic(const GPT2Config& config, const GPT2Part& part,
+                             const MemoryChoice& choice, const TensorTask& task) {
+  if (task.shards.ranks == 1) return {};
+  const bool embeds = part.first == 0, predicts = part.last == config.n_layer;
+  const std::int64_t blocks = part.last - part.first, tokens = task.rows * task.seq_len;
+  // A stage that stashes only its input runs forward twice, but the last stage only once.
+  const bool twice = task.stash == Stash::input && !predicts;
+  const std::int64_t recomputed =
+      std::count_if(choice.recompute.begin() + part.first, choice.recompute.begin() + part.last,
+                    &recomputes_block);
+
+  const auto of = [&](std::int64_t operations, std::int64_t elements, DType dtype) {
+    const std::int64_t all = operations * task.micro_batches;
+    return TensorTraffic::Kind{all, static_cast<std::uint64_t>(all * elements) * size_of(dtype)};
+  };
+  const auto streams = [&](std::int64_t operations) {
+    return of(operations, tokens * config.n_embd, task.dtype);
+  };
+  const DType wide = accumulator_of(task.dtype);
+  const std::int64_t ends = 2 * blocks + (embeds ? 1 : 0);
+  TensorTraffic traffic{.divided_tokens = task.shards.divide_tokens,
+                        .sums = {.forward = streams(ends),
+                                 .again = streams(2 * recomputed + (twice ? ends : 0)),
+                                 .backward = streams(2 * blocks),
+                                 .head = streams(predicts ? 1 : 0)}};
+  if (task.shards.divide_tokens) {
+    const std::int64_t inputs = 2 * blocks;
+    traffic.streams = {.forward = streams(inputs + (predicts ? 1 : 0)),
+                       .again = streams(2 * recomputed + (twice ? inputs : 0)),
+                       .backward = streams(inputs + ends)};
+    traffic.norms = of(2 * blocks + (predicts ? 1 : 0), 2 * config.n_embd, wide);
+  }
+  if (predicts) {
+    const std::int64_t chunk = LinearCrossEntropyOptions().chunk;
+    traffic.softmax = of(1, tokens * 3 * task.shards.ranks, wide);
+    traffic.softmax.operations *= (tokens + chunk - 1) / chunk;
+  }
+  return traffic;
+}
+
+double TensorTimes::gathers(const TensorTraffic::Kind& kind) const {
+  if (kind.operations == 0) return 0;
+  const auto operations = static_cast<double>(kind.operations);
+  return operations * all_gather_seconds(static_cast<double>(kind.bytes) / operations,
+                                         shards_.ranks, shards_.link);
+}
+
+double TensorTimes::all(const TensorTraffic& traffic) const {
+  return sums(traffic.all_sums()) + gathers(traffic.all_streams()) + all_reduces(traffic.norms) +
+         gathers(traffic.softmax);
+}
+
+}  // namespace sluice

@@ -1,0 +1,150 @@
+#include "apps/plan/memory_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "engine/io/json_document.h"
+
+namespace sluice {
+namespace {
+
+bool adafactor(const TrainOptions& o) {
+  return o.optimizer == "adafactor";
+}
+
+bool copies_fast(const DeviceProfile& profile) {
+  return profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0;
+}
+
+bool speculates(const TrainOptions& o) {
+  return speculative_blocks(o).value_or(1) > 0;
+}
+
+/// Returns the flag that asks for optimizer state off the GPU; null if none does.
+const char* away_flag(const TrainOptions& o, std::int64_t layers) {
+  if (o.offload == "all") return "--offload all";
+  if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
+  if (o.cpu_blocks.value_or(0) > 0) return "--cpu-blocks";
+  return speculates(o) ? "--speculative-blocks" : nullptr;
+}
+
+/// Refuses --speculative-blocks where updates cannot begin during the backward pass.
+void require_speculation(const TrainOptions& o) {
+  if (!speculates(o)) return;
+  const auto refuse = [&](const std::string& why) {
+    fail(fmt::format("--speculative-blocks {}: {}", o.speculative_blocks, why), ErrorKind::usage);
+  };
+  if (o.offload == "off") refuse("with --offload off no state visits the GPU");
+  const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
+  if (ranks > 1 || o.pipelined() || o.scaling)
+    refuse(
+        "among several ranks and in a pipeline gradients are complete after the backward pass "
+        "alone; leave it out");
+}
+
+/// Refuses block counts that contradict --offload or exceed the blocks that can be in host memory.
+void require_blocks(const TrainOptions& o, std::int64_t layers) {
+  const std::int64_t resident = o.resident_blocks.value_or(o.offload == "all" ? 0 : layers);
+  if ((o.offload == "all" && resident > 0) || (o.offload == "off" && resident < layers))
+    fail(fmt::format("--resident-blocks {} says what --offload {} says otherwise; give one of them",
+                     *o.resident_blocks, o.offload),
+         ErrorKind::usage);
+  if (o.resident_blocks.value_or(0) > layers)
+    fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers),
+         ErrorKind::usage);
+  const std::int64_t cpu = o.cpu_blocks.value_or(0);
+  if (cpu > 0 && o.offload == "off")
+    fail(fmt::format("--cpu-blocks {}: with --offload off no state rests in host memory", cpu),
+         ErrorKind::usage);
+  const std::int64_t away = layers - o.resident_blocks.value_or(0);
+  if (cpu > away)
+    fail(fmt::format("--cpu-blocks {}: of {} blocks {} rest in host memory{}", cpu, layers, away,
+                     o.resident_blocks
+                         ? fmt::format(" with --resident-blocks {}", *o.resident_blocks)
+                         : " at most"),
+         ErrorKind::usage);
+}
+
+const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile) {
+  if (setup.pipeline)
+    return "in a pipeline inputs rest in host memory by --stash input --max-stash";
+  if (!profile.gpu) return "this run computes on the CPU, where all is in host memory; use block";
+  return "how fast this GPU copies from and to host memory could not be measured; use block";
+}
+
+}  // namespace
+
+bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
+  return copies_fast(profile) && o.offload != "off" && !adafactor(o);
+}
+
+bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
+  return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline;
+}
+
+bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
+  return copies_fast(profile) && !setup.pipeline;
+}
+
+std::optional<std::int64_t> speculative_blocks(const TrainOptions& o) {
+  const std::string& text = o.speculative_blocks;
+  if (text == "auto") return {};
+  std::int64_t blocks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
+  if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
+    fail(fmt::format("--speculative-blocks '{}': neither a number of blocks nor auto",
+                     excerpt(text)),
+         ErrorKind::usage);
+  return blocks;
+}
+
+bool fixes_memory(const TrainOptions& o) {
+  return o.micro_batch != "auto" || o.recompute != "auto" || o.state_layout != "auto" ||
+         o.gradients != "auto" || o.offload != "auto" || o.resident_blocks || o.cpu_blocks ||
+         o.stream_chunk || o.staging_chunks || o.speculative_blocks != "0";
+}
+
+TrainOptions without_memory_flags(TrainOptions o) {
+  o.micro_batch = o.recompute = o.state_layout = o.gradients = o.offload = "auto";
+  o.speculative_blocks = "0";
+  o.resident_blocks.reset();
+  o.cpu_blocks.reset();
+  o.stream_chunk.reset();
+  o.staging_chunks.reset();
+  return o;
+}
+
+void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
+                           const DeviceProfile& profile) {
+  const std::int64_t layers = setup.config.n_layer;
+  if (const char* flag = away_flag(o, layers); flag != nullptr && adafactor(o))
+    fail(fmt::format("{}: with --optimizer adafactor no state can be in host memory; its state is "
+                     "small and stays on the GPU",
+                     flag),
+         ErrorKind::usage);
+  if (!profile.gpu &&
+      (o.offload == "all" || o.resident_blocks || o.cpu_blocks.value_or(0) > 0 || speculates(o)))
+    fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
+                     o.offload == "all"             ? "--offload all"
+                     : o.resident_blocks            ? "--resident-blocks"
+                     : o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks"
+                                                    : "--speculative-blocks"),
+         ErrorKind::usage);
+  if (const char* flag = away_flag(o, layers);
+      flag != nullptr && !copies_fast(profile) && profile.gpu)
+    fail(
+        fmt::format("{}: how fast this GPU copies from and to host memory is not known; measure it "
+                    "with plan --save-probe",
+                    flag),
+        ErrorKind::usage);
+  require_blocks(o, layers);
+  require_speculation(o);
+  if (o.recompute != "auto" && !can_rest_inputs(setup, profile) &&
+      std::ranges::count(parse_recompute(o.recompute, layers), Recompute::block_on_host) > 0)
+    fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay(setup, profile)),
+         ErrorKind::usage);
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "apps/plan/cost/device_profile.h"
+#include "apps/train/options.h"
+#include "apps/train/setup.h"
+
+namespace sluice {
+
+// These functions interpret and check the flags that place data in GPU or host memory.
+
+/// Returns true if optimizer state may rest in host memory.
+bool can_stream(const TrainOptions& options, const DeviceProfile& profile);
+/// Returns true if the CPU may also update some of it without a flag. False in a pipeline: the CPU
+/// takes the uppermost blocks, all of the last stage, which has the least time to hide them.
+bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
+                   const DeviceProfile& profile);
+/// Returns true if block inputs may rest in host memory between the passes.
+bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);
+
+/// Parses --speculative-blocks: how many blocks whose state visits the GPU may be updated during
+/// the backward pass; none for auto (as many as save time). Throws Error (usage) for other values.
+std::optional<std::int64_t> speculative_blocks(const TrainOptions& options);
+
+/// Returns true if a flag fixes a memory choice. without_memory_flags() resets all such flags.
+bool fixes_memory(const TrainOptions& options);
+TrainOptions without_memory_flags(TrainOptions options);
+
+/// Throws Error (usage) naming the flag if it is not supported here or contradicts another flag.
+void validate_memory_flags(const TrainOptions& options, const RunSetup& setup,
+                           const DeviceProfile& profile);
+
+}  // namespace sluice

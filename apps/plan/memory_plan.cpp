@@ -1,0 +1,97 @@
+#include "apps/plan/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/cli/progress.h"
+#include "apps/train/sample.h"
+#include "engine/host_memory.h"
+
+namespace sluice {
+namespace {
+
+std::size_t state_in(const DeviceContext& memory) {
+  return memory.arena().peak_by_use()[static_cast<std::size_t>(MemoryUse::state)];
+}
+
+struct MetaRun {
+  MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+          std::size_t workspace_bytes, int rank)
+      : device(make_meta_device(0, workspace_bytes)),
+        host(make_host_memory(device, 0)),
+        training(options, setup, choice, device, host, planned_ranks(planned_mesh(options), rank)) {
+  }
+
+  MemoryPlan counted() const {
+    return {.peak = device->arena().peak(),
+            .high_water = device->arena().high_water(),
+            .by_use = device->arena().peak_by_use(),
+            .host = host.pinned->arena().high_water() + host.ordinary->arena().high_water(),
+            .pinned = host.pinned->arena().high_water(),
+            .visiting_state = state_in(*host.pinned),
+            .cpu_state = state_in(*host.ordinary)};
+  }
+
+  DevicePtr device;
+  HostMemory host;
+  Training training;
+};
+
+/// Validates with one batch per replica. In a pipeline several batches are in flight at a time, but
+/// no more than its stages and the messages between them can hold.
+void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
+  if (!setup.data.val) return;
+  const EvaluationBatches all = validation_batches(o, setup);
+  const std::int64_t each = setup.pipeline ? 4 * setup.pipeline->schedule.stages : 1;
+  const std::int64_t batches = std::min(all.count(), o.dp.value_or(1) * each);
+  run.training.trainer.evaluate(*setup.data.val, batches * all.rows());
+}
+
+void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
+  const auto context = static_cast<std::size_t>(setup.config.n_positions);
+  const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
+  const auto begin = [&](std::size_t tokens) {
+    run.training.sample(std::vector<std::int32_t>(tokens), {.max_tokens = 2});
+  };
+  begin(prompt);
+  // A text that outgrows the context is cut to its newer half, which is processed again.
+  if (prompt + static_cast<std::size_t>(o.sample_tokens) > context) begin(context - context / 2);
+}
+
+}  // namespace
+
+std::string to_text(const MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < memory_uses; ++use)
+    if (bytes[use] > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<MemoryUse>(use)),
+                          format_bytes(bytes[use]));
+  return text;
+}
+
+MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+                       std::size_t workspace_bytes, int rank) {
+  MetaRun run(o, setup, choice, workspace_bytes, rank);
+  // The third micro-batch of an update needs the same memory as the second. In a pipeline more
+  // micro-batches may be alive.
+  const std::int64_t rows =
+      o.pipelined() ? share_of(o) : std::min(share_of(o), 2 * choice.micro_batch);
+  const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
+  const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
+                    .targets = std::vector<std::int32_t>(tokens)};
+  validate(o, setup, run);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    run.training.trainer.step(step, batch);
+    validate(o, setup, run);
+    if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
+  }
+  return run.counted();
+}
+
+MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+                      std::size_t workspace_bytes, int rank) {
+  return MetaRun(o, setup, choice, workspace_bytes, rank).counted();
+}
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "apps/train/memory_choice.h"
+#include "apps/train/setup.h"
+
+namespace sluice {
+
+// These functions list the planner's candidates: the value that a flag fixes, or all values.
+
+/// Returns micro-batch sizes in sequences, largest first.
+std::vector<std::int64_t> micro_batches(const TrainOptions& options, const RunSetup& setup,
+                                        bool gpu);
+
+/// Returns lists with one mode for all layers, or with the next stronger mode for the first layers.
+std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& options,
+                                                    std::int64_t layers, bool inputs_on_host);
+
+/// Returns the default staging first; no others if no state streams.
+std::vector<Staging> stagings(const TrainOptions& options, bool streams);
+
+}  // namespace sluice

@@ -1,0 +1,363 @@
+#include "apps/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "apps/cli/progress.h"
+#include "apps/cli/sizes.h"
+#include "apps/plan/memory_flags.h"
+#include "apps/plan/plan_candidates.h"
+#include "apps/plan/precision_candidates.h"
+#include "apps/plan/state_memory.h"
+#include "apps/plan/update_placement.h"
+
+namespace sluice {
+namespace {
+
+class Planner {
+ public:
+  Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+          std::span<const int> ranks)
+      : o_(o),
+        setup_(setup),
+        profile_(profile),
+        ranks_(ranks),
+        layers_(setup.config.n_layer),
+        budgets_(budgets_of(o, profile)),
+        shares_(o, setup, profile, budgets_) {
+    validate_memory_flags(o, setup, profile);
+  }
+
+  Attempt attempt() {
+    for (const StatePrecision& form : precision_candidates(o_, setup_.precision.dtype))
+      if (auto best = best_staged(form)) return {.plan = std::move(best)};
+    return {.nearest = *nearest_, .excess = nearest_excess_};
+  }
+
+  Planned plan() {
+    Planned planned;
+    for (const StatePrecision& form : precision_candidates(o_, setup_.precision.dtype)) {
+      auto best = best_staged(form);
+      if (!best) continue;
+      if (planned.chosen.choice.recompute.empty())
+        planned.chosen = std::move(*best);
+      else
+        planned.others.push_back(std::move(*best));
+      if (planned.others.size() == 3) break;
+    }
+    if (planned.chosen.choice.recompute.empty()) refuse();
+    std::ranges::sort(planned.others, {}, [](const Plan& plan) { return plan.time.total(); });
+    return planned;
+  }
+
+ private:
+  struct StagedPrecision : StatePrecision {
+    Staging staging{};
+  };
+
+  MemoryChoice choice_of(const StagedPrecision& form, std::int64_t resident, std::int64_t cpu = 0,
+                         std::int64_t speculative = 0) const {
+    MemoryChoice choice{
+        .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
+        .layout = form.layout,
+        .narrow_gradients = form.narrow_gradients,
+        .resident_blocks = resident,
+        .cpu_blocks = cpu,
+        .speculative_blocks = speculative,
+        .staging = form.staging};
+    return choice;
+  }
+
+  /// Memory of the state: the maximum over the ranks, of device and host separately.
+  MemoryBytes state_at(const StagedPrecision& form, std::int64_t resident, std::int64_t cpu = 0,
+                       std::int64_t speculative = 0) const {
+    const MemoryChoice choice = choice_of(form, resident, cpu, speculative);
+    MemoryBytes most;
+    for (const int rank : ranks_) {
+      const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, rank);
+      most.device = std::max(most.device, plan.high_water);
+      most.host = std::max(most.host, plan.host);
+    }
+    return most;
+  }
+
+  /// Returns the counted memory of the rank that needs the most device memory.
+  MemoryPlan counted(const MemoryChoice& choice) const {
+    std::optional<MemoryPlan> most;
+    for (const int rank : ranks_) {
+      const MemoryPlan plan = plan_memory(o_, setup_, choice, profile_.workspace, rank);
+      if (!most || plan.high_water > most->high_water) most = plan;
+    }
+    return *most;
+  }
+
+  StateMemory state_memory(const StagedPrecision& form) const {
+    StateMemory need;
+    need.all = state_at(form, layers_);
+    if (!can_stream()) return need;
+    need.none = state_at(form, 0);
+    need.one = layers_ > 1 ? state_at(form, 1) : need.all;
+    if (shares_.speculates()) {
+      const MemoryBytes all = state_at(form, 0, 0, layers_);
+      need.speculation = all.device - need.none.device;
+      need.backup = (all.host - need.none.host) / static_cast<std::size_t>(layers_);
+    }
+    if (!shares_.uses_cpu()) return need;
+    const MemoryBytes shared = state_at(form, 0, layers_);
+    need.staging = shared.host - need.none.host;
+    need.ring = need.none.device - shared.device;
+    return need;
+  }
+
+  bool can_stream() const { return sluice::can_stream(o_, profile_); }
+
+  std::int64_t least_resident() const {
+    if (!can_stream()) return layers_;
+    return std::min(o_.resident_blocks.value_or(0), layers_);
+  }
+  std::int64_t most_resident(const Staging& staging) const {
+    if (o_.resident_blocks) return least_resident();
+    if (o_.offload == "all") return 0;
+    // All stagings are alike if nothing streams, so others than the first must leave a block out.
+    const std::int64_t most = layers_ - o_.cpu_blocks.value_or(0);
+    return staging == stagings(o_, can_stream()).front() ? most : std::min(most, layers_ - 1);
+  }
+
+  /// Returns the temporary memory of one update, beyond what is held between updates.
+  MemoryBytes passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
+    MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
+    choice.micro_batch = micro_batch;
+    choice.recompute = list;
+    MemoryBytes most;
+    for (const int rank : ranks_) {
+      const MemoryPlan all = plan_memory(o_, setup_, choice, profile_.workspace, rank);
+      const MemoryPlan state = plan_state(o_, setup_, choice, profile_.workspace, rank);
+      most.device = std::max(most.device, all.high_water - state.high_water);
+      most.host = std::max(most.host, all.host - state.host);
+    }
+    return most;
+  }
+
+  /// Returns the same from a cache. A list that flags fix is counted as it is; the memory of a list
+  /// of two modes is interpolated between the memory of each mode alone.
+  MemoryBytes transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
+    const auto known = [&](const std::vector<Recompute>& modes) {
+      const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
+      if (fresh) entry->second = passing(micro_batch, modes);
+      return entry->second;
+    };
+    if (o_.recompute != "auto") return known(list);
+    double device = 0, host = 0;
+    for (const Recompute mode : recompute_modes) {
+      const auto share =
+          static_cast<double>(std::ranges::count(list, mode)) / static_cast<double>(list.size());
+      if (share == 0) continue;
+      const MemoryBytes need = known(std::vector(list.size(), mode));
+      device += static_cast<double>(need.device) * share;
+      host += static_cast<double>(need.host) * share;
+    }
+    return {static_cast<std::size_t>(device), static_cast<std::size_t>(host)};
+  }
+
+  /// Choices by predicted seconds of a step.
+  using Estimates = std::multimap<double, MemoryChoice>;
+
+  /// Returns every choice that would fit if the device had `slack` bytes more, fastest first.
+  /// Estimates add up parts that were counted separately, and interpolate for layers of two modes.
+  Estimates estimates_of(const StagedPrecision& form, const StateMemory& state, std::size_t slack) {
+    Estimates estimates;
+    for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
+      for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs(setup_, profile_))) {
+        const MemoryBytes passing = transient(micro_batch, list);
+        MemoryChoice choice = choice_of(form, most_resident(form.staging));
+        choice.micro_batch = micro_batch;
+        choice.recompute = list;
+        add_fitting(estimates, choice, passing, state, slack);
+      }
+    }
+    return estimates;
+  }
+
+  /// Adds the choice with the most resident blocks that fits, since nothing is faster. If it fits
+  /// only when the CPU updates all other blocks, also adds a choice with fewer resident blocks.
+  void add_fitting(Estimates& estimates, MemoryChoice choice, const MemoryBytes& passing,
+                   const StateMemory& state, std::size_t slack) {
+    bool forced = false;
+    for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
+      const auto holds = [&] {
+        const MemoryBytes need =
+            state.with(resident, choice.cpu_blocks, choice.speculative_blocks, layers_) + passing;
+        note(choice, need);
+        return excess(need) <= slack && host_holds(need.host);
+      };
+      const auto fits = [&](std::int64_t cpu) {
+        choice.cpu_blocks = cpu;
+        choice.speculative_blocks = 0;
+        choice.speculative_blocks = shares_.still_speculative(choice);
+        if (!holds()) return false;
+        choice.speculative_blocks = shares_.speculative_blocks(choice, passing, state);
+        if (!holds()) choice.speculative_blocks = 0;
+        return true;
+      };
+      const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
+      const bool without_desk = fits(least);
+      const bool without_ring = shares_.may_do_without_ring() && fits(away);
+      if (!without_desk && !without_ring) continue;
+      const bool best = fits(shares_.cpu_blocks(choice, passing, state));
+      if (!best) fits(without_desk ? least : away);
+      if (best || without_desk || !forced)
+        estimates.emplace(shares_.time_of(choice, state).total(), choice);
+      if (best || without_desk) return;
+      forced = true;
+    }
+  }
+
+  /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
+  std::optional<MemoryChoice> lesser(MemoryChoice choice, const MemoryBytes& need,
+                                     const StateMemory& state) const {
+    const bool free = !o_.cpu_blocks && shares_.uses_cpu();
+    const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
+    if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory
+      if (shares_.may_stop_speculating(choice))
+        choice.speculative_blocks = 0;
+      else if (free && choice.cpu_blocks > 0)
+        choice.cpu_blocks = 0;
+      else
+        return {};
+    } else if (choice.resident_blocks > least_resident()) {
+      --choice.resident_blocks;
+      if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
+    } else if (shares_.may_do_without_ring() && ring && host_holds(need.host + state.staging)) {
+      choice.cpu_blocks = layers_ - choice.resident_blocks;
+    } else if (shares_.may_stop_speculating(choice)) {
+      choice.speculative_blocks = 0;
+    } else {
+      return {};
+    }
+    choice.speculative_blocks = shares_.still_speculative(choice);
+    return choice;
+  }
+
+  /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
+  /// so they have to be faster by a margin.
+  std::optional<Plan> best_staged(const StatePrecision& form) {
+    constexpr double something = 0.98;
+    std::optional<Plan> best;
+    for (const Staging& staging : stagings(o_, can_stream())) {
+      const auto beats = [&](double seconds) {
+        return !best || seconds < something * best->time.total();
+      };
+      if (auto faster = best_of({{form}, staging}, beats)) best = std::move(faster);
+    }
+    return best;
+  }
+
+  /// Returns the fastest choice that fits by a full count and for which beats(seconds) is true.
+  template <class Beats>
+  std::optional<Plan> best_of(const StagedPrecision& form, Beats&& beats) {
+    const StateMemory state = state_memory(form);
+    // A choice that is slightly too large by estimate may still fit. There may be more of these
+    // than can be counted in reasonable time; the second round tries only what fits by estimate.
+    struct Round {
+      std::size_t slack;
+      int tries;
+    };
+    for (auto [slack, tries] : {Round{budgets_.device_allowed / 64, 48}, Round{0, 12}}) {
+      Estimates left = estimates_of(form, state, slack);
+      for (; tries > 0 && !left.empty() && beats(left.begin()->first); --tries) {
+        MemoryChoice choice = left.extract(left.begin()).mapped();
+        const MemoryPlan memory = counted(choice);
+        const MemoryBytes need{memory.high_water, memory.host};
+        if (excess(need) == 0)
+          return Plan{choice, memory, shares_.time_of(choice, state),
+                      budgets_.host_allowed - budgets_.host_reserve - need.host};
+        note(choice, need);
+        if (const auto less = lesser(choice, need, state))
+          left.emplace(shares_.time_of(*less, state).total(), *less);
+      }
+    }
+    return {};
+  }
+
+  bool host_holds(std::size_t bytes) const {
+    return bytes + budgets_.host_reserve <= budgets_.host_allowed;
+  }
+  std::size_t device_excess(std::size_t bytes) const {
+    const std::size_t all = bytes + budgets_.device_reserve;
+    return all > budgets_.device_allowed ? all - budgets_.device_allowed : 0;
+  }
+  std::size_t host_excess(std::size_t bytes) const {
+    return host_holds(bytes) ? 0 : bytes + budgets_.host_reserve - budgets_.host_allowed;
+  }
+  std::size_t excess(const MemoryBytes& need) const {
+    return device_excess(need.device) + host_excess(need.host);
+  }
+
+  /// Remembers the choice that came nearest to fitting.
+  void note(const MemoryChoice& choice, const MemoryBytes& need) {
+    if (nearest_ && excess(need) >= nearest_excess_) return;
+    nearest_excess_ = excess(need);
+    nearest_ = choice;
+  }
+
+  [[noreturn]] void refuse() {
+    const MemoryChoice& choice = *nearest_;
+    const MemoryPlan memory = counted(choice);
+    const std::size_t device = memory.high_water + budgets_.device_reserve;
+    const std::size_t host = memory.host + budgets_.host_reserve;
+    const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
+    std::string text =
+        fmt::format("the nearest that training comes to fitting is {}: ", to_flags(choice));
+    const std::size_t device_over = device_excess(memory.high_water);
+    const std::size_t host_over = host_excess(memory.host);
+    if (device_over > 0)
+      text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
+                          memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
+                          device_over, flag, spell_bytes(device));
+    if (host_over > 0)
+      text += fmt::format(
+          "{}{} bytes of host memory beside the process, {} too many; --host-memory {} "
+          "would do",
+          device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
+    if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
+    fail(text, ErrorKind::usage);
+  }
+
+  /// Returns the flags of a plan that fits if the planner may change what flags have fixed.
+  std::optional<std::string> without_flags() const {
+    if (!fixes_memory(o_)) return {};
+    try {
+      return to_flags(plan_run(without_memory_flags(o_), setup_, profile_).chosen.choice);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+
+  const TrainOptions& o_;
+  const RunSetup& setup_;
+  const DeviceProfile& profile_;
+  std::span<const int> ranks_;  ///< ranks whose memory is counted
+  std::int64_t layers_;
+  Budgets budgets_;
+  UpdatePlacement shares_;
+  std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
+  std::optional<MemoryChoice> nearest_;
+  std::size_t nearest_excess_ = 0;
+};
+
+}  // namespace
+
+Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile) {
+  constexpr int first[] = {0};
+  return Planner(options, setup, profile, first).plan();
+}
+
+Attempt try_plan(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                 std::span<const int> ranks) {
+  return Planner(options, setup, profile, ranks).attempt();
+}
+
+}  // namespace sluice

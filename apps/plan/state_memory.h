@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+/// Bytes on the device and on its host.
+struct MemoryBytes {
+  std::size_t device = 0, host = 0;
+
+  MemoryBytes operator+(const MemoryBytes& other) const {
+    return {device + other.device, host + other.host};
+  }
+};
+
+/// Memory held between updates if the state of the lowest blocks stays on the device. It is linear
+/// in their number from none to all but one, so three plans determine it. Two more plans give the
+/// host bytes of the CPU's staging, the device bytes of the ring (used while any state visits the
+/// device) and of speculation, and the host bytes of each speculative block (`backup`).
+struct StateMemory {
+  MemoryBytes none, one, all;
+  std::size_t staging = 0, ring = 0, speculation = 0, backup = 0;
+
+  MemoryBytes with(std::int64_t resident, std::int64_t by_cpu, std::int64_t speculative,
+                   std::int64_t layers) const {
+    if (resident >= layers) return all;
+    const auto r = static_cast<std::size_t>(resident);
+    MemoryBytes need{none.device + r * (one.device - none.device),
+                     none.host - r * (none.host - one.host)};
+    if (by_cpu > 0) need.host += staging;
+    if (speculative > 0) need.device += speculation;
+    need.host += static_cast<std::size_t>(speculative) * backup;
+    if (by_cpu == layers - resident) need.device -= ring;
+    return need;
+  }
+};
+
+}  // namespace sluice

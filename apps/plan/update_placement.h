@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "apps/plan/budgets.h"
+#include "apps/plan/cost/cost_model.h"
+#include "apps/plan/state_memory.h"
+#include "apps/train/options.h"
+#include "apps/train/setup.h"
+
+namespace sluice {
+
+/// Decides whether GPU or CPU updates the blocks whose state rests on the host, and when. What
+/// flags leave open minimizes the predicted step time. `passing` is an update's temporary memory.
+class UpdatePlacement {
+ public:
+  UpdatePlacement(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                  const Budgets& budgets);
+
+  StepTime time_of(const MemoryChoice& choice, const StateMemory& state) const;
+
+  bool uses_cpu() const;
+  /// Returns how many blocks the CPU updates. More of them shorten the wait for copies and lengthen
+  /// the wait for the CPU. Returns 0 if they would save less than 1 %.
+  std::int64_t cpu_blocks(MemoryChoice choice, const MemoryBytes& passing,
+                          const StateMemory& state) const;
+
+  /// True if the CPU may update all offloaded blocks: no flag fixes its share or asks to speculate.
+  bool may_do_without_ring() const {
+    return !o_.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
+  }
+
+  bool speculates() const { return speculative_ != 0; }
+  bool may_stop_speculating(const MemoryChoice& choice) const {
+    return !speculative_ && choice.speculative_blocks > 0;
+  }
+  /// Returns the speculative blocks of a changed choice: by the flag, at most the visiting blocks.
+  std::int64_t still_speculative(const MemoryChoice& choice) const {
+    return std::min(speculative_.value_or(choice.speculative_blocks), choice.visiting_blocks());
+  }
+  /// Returns the flag's value; for auto the fewest that save most, since each takes host memory.
+  std::int64_t speculative_blocks(MemoryChoice choice, const MemoryBytes& passing,
+                                  const StateMemory& state) const;
+
+ private:
+  std::int64_t most_speculative(const MemoryChoice& choice, const MemoryBytes& passing,
+                                const StateMemory& state) const;
+
+  const TrainOptions& o_;
+  const RunSetup& setup_;
+  const DeviceProfile& profile_;
+  std::int64_t layers_;
+  std::size_t host_room_;                    ///< bytes
+  std::optional<std::int64_t> speculative_;  ///< none: auto, as many as save time
+};
+
+}  // namespace sluice

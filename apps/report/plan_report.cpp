@@ -1,0 +1,310 @@
+#include "apps/report/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/progress.h"
+#include "apps/cli/sizes.h"
+#include "apps/plan/continued_plan.h"
+#include "apps/report/cluster_report.h"
+#include "apps/report/pipeline_report.h"
+#include "apps/report/scaling_report.h"
+#include "apps/report/tensor_report.h"
+#include "apps/report/whole_run.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Formats JSON in ASCII, which printable() leaves unchanged.
+std::string spoken(const Json& json) {
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+double gib(std::size_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+/// The machine to plan for, and a note if it had to be guessed.
+struct Target {
+  DeviceProfile profile;
+  RunSetup setup;
+  std::string note{};
+  std::string rates{};  ///< origin of the rates behind predicted times
+};
+
+Target find_target(const TrainOptions& o) {
+  std::string note;
+  std::optional<DeviceProfile> other;
+  if (!o.probe.empty()) {
+    other = load_profile(o.probe);
+  } else if (!o.device_profile.empty()) {
+    other = known_profile(o.device_profile);
+  } else if (!o.gpu_memory.empty() && o.device != "cuda" &&
+             choose_device(o.device) == DeviceKind::cpu) {
+    other = known_profile("3090");
+    note = "there is no GPU here: times are those of an RTX 3090; --device-profile names others";
+  }
+  if (other) {
+    if (!knows_shape(o))
+      fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
+           ErrorKind::usage);
+    auto setup = resolve_shape(o, other->gpu, other->capability, other->name);
+    return {std::move(*other), std::move(setup), note,
+            o.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
+  }
+  const DeviceKind kind = choose_device(o.device);
+  const Precision precision = parse_precision(o.precision, kind);
+  DeviceProfile profile = profile_at_hand(kind, precision);
+  RunSetup setup = knows_shape(o) && o.data.empty()
+                       ? resolve_shape(o, profile.gpu, profile.capability, profile.name)
+                       : resolve(o);
+  setup.precision = precision;
+  const bool measured = profile.context > 0;
+  return {std::move(profile), std::move(setup), note,
+          measured ? "by measured rates"
+                   : "by nominal rates (plan --save-probe FILE measures this machine's, --probe "
+                     "FILE plans by them)"};
+}
+
+std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& setup) {
+  const double tokens =
+      static_cast<double>(o.batch_size) * static_cast<double>(setup.trainer.seq_len);
+  return fmt::format(
+      "{:.2f} s a step, {:.0f} tokens/s: forward {:.2f}, backward {:.2f}, recompute {:.2f}, update "
+      "{:.2f}, stall {:.2f}{}",
+      t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall,
+      o.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
+}
+
+/// Names the blocks whose state or inputs leave the device, and those whose gradients do.
+std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std::int64_t layers) {
+  const std::int64_t visiting = choice.visiting_blocks();
+  std::vector<std::string> parts;
+  if (visiting > 0)
+    parts.push_back(fmt::format(
+        "state of {}{}", visiting,
+        choice.speculative_blocks > 0
+            ? fmt::format(" ({} updated under the backward pass)", choice.speculative_blocks)
+            : std::string()));
+  if (choice.cpu_blocks > 0)
+    parts.push_back(fmt::format("gradients of {} (updated by the CPU)", choice.cpu_blocks));
+  if (choice.rests_inputs())
+    parts.push_back(fmt::format("inputs of {}",
+                                std::ranges::count(choice.recompute, Recompute::block_on_host)));
+  return fmt::format("{} each way a step: {} of {} blocks", format_bytes(time.bytes_each_way),
+                     fmt::join(parts, ", "), layers);
+}
+
+}  // namespace
+
+std::string plan_table(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+                       const Planned& planned) {
+  const auto& [choice, memory, time, host_left] = planned.chosen;
+  const Budgets budgets = budgets_of(o, profile);
+  const char* const device = profile.gpu ? "GPU" : "host";
+  std::string text;
+  const auto row = [&](const std::string& name, const std::string& value) {
+    text += fmt::format("{:<12} {}\n", name, value);
+  };
+  row("model", fmt::format("{} parameters, {} layers, {}",
+                           format_count(static_cast<double>(setup.config.parameter_count())),
+                           setup.config.n_layer, name_of(setup.precision)));
+  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
+                           setup.trainer.seq_len, choice.micro_batch));
+  row("device", profile.name);
+  text +=
+      fmt::format("\n{:<24} {:>14} {:>10}\n",
+                  fmt::format("{} memory{}", device, setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
+                  "bytes", "GiB");
+  const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
+    if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
+  };
+  for (std::size_t use = 0; use < memory_uses; ++use)
+    bytes_row(std::string(name_of(static_cast<MemoryUse>(use))), memory.by_use[use]);
+  bytes_row("between blocks", memory.high_water - memory.peak);
+  bytes_row(profile.gpu ? "driver (estimate)" : "process (estimate)", budgets.device_reserve);
+  bytes_row("together", memory.high_water + budgets.device_reserve);
+  bytes_row("allowed", budgets.device_allowed);
+  if (profile.gpu) {
+    text += "host memory\n";
+    bytes_row(fmt::format("state{}{}", planned.chosen.choice.rests_inputs() ? ", inputs" : "",
+                          o.async_save ? ", checkpoint" : ""),
+              memory.host);
+    if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
+    bytes_row("process (estimate)", budgets.host_reserve);
+    bytes_row("together", memory.host + budgets.host_reserve);
+    // A GPU that is not in this machine may be in any host.
+    if (!o.host_memory.empty() || profile.host_memory < std::size_t{1} << 45)
+      bytes_row("allowed", budgets.host_allowed);
+  }
+  text += "\n";
+  row("flags", to_flags(choice));
+  if (choice.streams() || choice.rests_inputs())
+    row("streaming", streaming_line(choice, time, setup.config.n_layer));
+  // A plan for one rank with the whole model does not tell how long a pipeline takes.
+  if (!setup.pipeline) row("predicted", time_line(time, o, setup));
+  for (const Plan& other : planned.others)
+    row("also fits", to_flags(other.choice) +
+                         (setup.pipeline ? std::string()
+                                         : fmt::format(" ({:.2f} s a step)", other.time.total())));
+  return text;
+}
+
+Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+               const Planned& planned) {
+  const Budgets budgets = budgets_of(o, profile);
+  const auto one = [&](const Plan& plan) {
+    Json uses;
+    for (std::size_t use = 0; use < memory_uses; ++use)
+      uses[std::string(name_of(static_cast<MemoryUse>(use)))] = plan.memory.by_use[use];
+    Json json{{"flags", to_flags(plan.choice)},
+              {"device_peak_bytes", plan.memory.peak},
+              {"device_bytes", plan.memory.high_water},
+              {"device_peak_by_use", uses},
+              {"host_bytes", plan.memory.host},
+              {"pinned_bytes", plan.memory.pinned},
+              {"predicted_seconds",
+               {{"total", plan.time.total()},
+                {"forward", plan.time.forward},
+                {"backward", plan.time.backward},
+                {"recompute", plan.time.recompute},
+                {"update", plan.time.update},
+                {"stall", plan.time.stall},
+                {"tensor", plan.time.tensor}}},
+              {"bytes_each_way", plan.time.bytes_each_way}};
+    if (setup.pipeline) json.erase("predicted_seconds");
+    return json;
+  };
+  Json json{{"device", profile.name},
+            {"parameters", setup.config.parameter_count()},
+            {"precision", name_of(setup.precision)},
+            {"batch_size", o.batch_size},
+            {"seq_len", setup.trainer.seq_len},
+            {"device_budget_bytes", budgets.device_allowed},
+            {"device_reserve_bytes", budgets.device_reserve},
+            {"host_budget_bytes", budgets.host_allowed},
+            {"host_reserve_bytes", budgets.host_reserve},
+            {"chosen", one(planned.chosen)},
+            {"others", Json::array()}};
+  for (const Plan& other : planned.others)
+    json["others"].push_back(one(other));
+  return json;
+}
+
+void print_plan(const TrainOptions& o) {
+  require_ranks(o);
+  Target target = find_target(o);
+  const auto [planned, warning] =
+      plan_continued(o, target.setup, target.profile, expected_record(o));
+  if (!warning.empty()) target.note += (target.note.empty() ? "" : "; ") + warning;
+  const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
+  std::optional<PipelineReport> pipeline;
+  if (target.setup.pipeline)
+    pipeline =
+        report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
+  std::optional<TensorReport> tensor;
+  if (o.tp > 1) tensor = report_tensor(o, target.setup, target.profile, planned.chosen.choice);
+  write_schedule(o, pipeline ? &*pipeline : nullptr);
+  const std::int64_t replicas = o.dp.value_or(1);
+  WholeRun run{
+      .command = training_command(o, replicas * o.pp * o.tp, to_flags(planned.chosen.choice)),
+      .steps = o.steps,
+      .step_seconds = replicas > 1 ? predict_ranks(task, replicas, share_of(o)).seconds
+                                   : planned.chosen.time.total(),
+      .rates = target.rates};
+  if (pipeline) {
+    run.step_seconds = pipeline->simulation.makespan;
+    run.rates = "forward and backward alone, " + run.rates;
+  }
+  if (o.json) {
+    Json json = plan_json(o, target.setup, target.profile, planned);
+    if (pipeline)
+      json["pipeline"] = pipeline_json(*pipeline);
+    else
+      add_scaling(json, o, task);
+    if (tensor) json["tensor"] = tensor_json(*tensor);
+    add_whole_run(json, run);
+    if (!target.note.empty()) json["note"] = target.note;
+    return say(spoken(json));
+  }
+  if (!target.note.empty()) say("note         " + target.note + "\n");
+  say(plan_table(o, target.setup, target.profile, planned) + whole_run_text(run) +
+      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
+      (tensor ? tensor_text(*tensor) : std::string()));
+}
+
+void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
+  if (!knows_shape(o))
+    fail("--gpus needs --model, or --vocab-size with a shape of your own", ErrorKind::usage);
+  if (o.scaling || !o.schedule_svg.empty() || !o.schedule_csv.empty())
+    fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
+         ErrorKind::usage);
+  if (!o.pipeline.empty() && o.pipeline != "1f1b" && o.pipeline != "gpipe" &&
+      o.pipeline != "interleaved" && o.pipeline != "layer-split")
+    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks", o.pipeline),
+         ErrorKind::usage);
+  if (o.cpu_blocks.value_or(0) > 0)
+    fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
+         ErrorKind::usage);
+  if (o.speculative_blocks != "0")
+    fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
+  // Finds the machine and the model as if nothing were divided.
+  TrainOptions alone = o;
+  const TrainOptions usual;
+  alone.data.clear();
+  alone.dp = 1;
+  alone.pp = alone.tp = 1;
+  alone.sequence_parallel = false;
+  alone.zero = 0;
+  alone.pipeline = usual.pipeline;
+  alone.virtual_stages = usual.virtual_stages;
+  alone.pipeline_split = usual.pipeline_split;
+  alone.stash = usual.stash;
+  alone.max_stash = usual.max_stash;
+  Target target = find_target(alone);
+  if (!target.profile.gpu && o.probe.empty())
+    target.note = fmt::format(
+        "no card is named, so this plans for {} computers like this one, by their CPUs; name a "
+        "card "
+        "with --device-profile ({}), or a machine with --probe FILE",
+        o.gpus, fmt::join(known_profiles(), ", "));
+  const auto axis = [](bool is_given, std::int64_t value) {
+    return is_given ? std::optional(value) : std::nullopt;
+  };
+  const ClusterTask task{.options = o,
+                         .pp = axis(given.pp, o.pp),
+                         .tp = axis(given.tp, o.tp),
+                         .zero = axis(given.zero, o.zero),
+                         .profile = target.profile,
+                         .precision = target.setup.precision,
+                         .config = target.setup.config,
+                         .seq_len = target.setup.trainer.seq_len,
+                         .gpus = o.gpus,
+                         .top = o.top};
+  const ClusterPlan plan = plan_cluster(task);
+  WholeRun run{.steps = o.steps, .rates = target.rates};
+  if (!plan.ways.empty()) {
+    run.command = training_command(o, o.gpus, to_flags(plan.ways[0], o));
+    run.step_seconds = plan.ways[0].time.total();
+  }
+  if (o.json) {
+    Json json = cluster_json(task, plan);
+    if (!plan.ways.empty()) add_whole_run(json, run);
+    if (!target.note.empty()) json["note"] = target.note;
+    say(spoken(json));
+  } else {
+    if (!target.note.empty()) say("note         " + target.note + "\n");
+    say(cluster_text(task, plan) + (plan.ways.empty() ? "" : whole_run_text(run)));
+  }
+  if (plan.ways.empty())
+    fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
+                     to_flags(*plan.nearest, o), plan.excess),
+         ErrorKind::usage);
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#include "apps/report/start_event.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/version.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json model_of(const RunSetup& setup) {
+  const GPT2Config& c = setup.config;
+  const auto& folder = setup.model_folder;
+  return {{"type", "gpt2"},
+          {"n_layer", c.n_layer},
+          {"n_head", c.n_head},
+          {"n_embd", c.n_embd},
+          {"n_inner", c.inner()},
+          {"vocab_size", c.vocab_size},
+          {"n_positions", c.n_positions},
+          {"layer_norm_epsilon", c.layer_norm_epsilon},
+          {"parameters", c.parameter_count()},
+          {"weights_from", folder.empty() ? Json(nullptr) : Json(folder.string())}};
+}
+
+Json values_of(TrainOptions options, const MemoryChoice& choice) {
+  CommandLine line("train_gpt2", "");
+  declare_options(line, options);
+  Json values = line.values();
+  // These two options are strings, since they may also be auto.
+  values["micro_batch"] = choice.micro_batch;
+  values["speculative_blocks"] = choice.speculative_blocks;
+  return values;
+}
+
+}  // namespace
+
+nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
+  const GPT2Config& c = setup.config;
+  return {{"model",
+           {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
+            c.layer_norm_epsilon}},
+          {"optimizer", o.optimizer == "adamw8bit" ? "adamw" : o.optimizer},
+          {"precision", name_of(setup.precision)},
+          {"data", fingerprint(*setup.data.train)},
+          {"data_order", o.data_order},
+          {"batch_size", o.batch_size},
+          {"seq_len", setup.trainer.seq_len},
+          {"seed", o.seed}};
+}
+
+Json start_event(const TrainOptions& decided, const RunSetup& setup, const StartFacts& facts) {
+  return {{"version", 1},
+          {"program", std::string("Sluice ") + version()},
+          {"step", facts.step},
+          {"skipped_batches", facts.skipped_batches},
+          {"steps", decided.steps},
+          {"model", model_of(setup)},
+          {"parameters", setup.config.parameter_count()},
+          {"options", values_of(decided, facts.plan.choice)},
+          {"planned_bytes", facts.plan.memory.peak},
+          {"planned_host_bytes", facts.plan.memory.host},
+          {"memory", to_flags(facts.plan.choice)},
+          {"matmul_flops", facts.matmul_flops},
+          {"device", facts.device_name},
+          {"threads", cpu::threads()},
+          {"ranks", facts.mesh.size()},
+          {"mesh", {{"dp", facts.mesh.dp}, {"pp", facts.mesh.pp}, {"tp", facts.mesh.tp}}},
+          {"zero", decided.zero},
+          {"run", Json(run_identity(decided, setup))}};
+}
+
+}  // namespace sluice

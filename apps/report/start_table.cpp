@@ -1,0 +1,82 @@
+#include "apps/report/start_table.h"
+
+#include <fmt/format.h>
+
+#include "apps/cli/progress.h"
+#include "apps/output/program_folder.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+
+void print_start_table(const TrainOptions& options, const RunSetup& setup,
+                       const StartFacts& facts) {
+  const GPT2Config& c = setup.config;
+  const auto row = [](const char* name, const std::string& text) {
+    say(fmt::format("{:<12} {}\n", name, text));
+  };
+  row("model",
+      fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
+                  "parameters{}",
+                  c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
+                  format_count(static_cast<double>(c.parameter_count())),
+                  setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
+  row("data",
+      fmt::format("{}: {} tokens{}, {}", setup.data_name,
+                  format_count(static_cast<double>(setup.data.train->size())),
+                  setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
+                  setup.data.val
+                      ? fmt::format("{} for validation",
+                                    format_count(static_cast<double>(setup.data.val->size())))
+                      : std::string("none for validation")));
+  for (const std::string& note : setup.data.notes)
+    row("", note);
+  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
+                           options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
+                           options.steps,
+                           format_count(static_cast<double>(options.batch_size) *
+                                        static_cast<double>(setup.trainer.seq_len) *
+                                        static_cast<double>(options.steps))));
+  const Mesh& mesh = facts.mesh;
+  if (mesh.size() > 1)
+    row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
+                             mesh.size(), mesh.dp, mesh.pp, mesh.tp, share_of(options),
+                             mesh.dp < mesh.size() ? " replica" : "",
+                             options.zero == 1 ? ", each with a part of the optimizer state" : ""));
+  const std::string device = setup.device == DeviceKind::cpu
+                                 ? fmt::format("cpu, {} threads", cpu::threads())
+                                 : facts.device_name;
+  row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device,
+                             name_of(setup.precision), facts.matmul_flops / 1e9));
+  const MemoryPlan& memory = facts.plan.memory;
+  row("memory",
+      fmt::format("{} planned{}{}", format_bytes(memory.peak), mesh.size() > 1 ? " for rank 0" : "",
+                  memory.host > 0
+                      ? fmt::format(" on the GPU, {} in host memory", format_bytes(memory.host))
+                      : std::string()));
+  row("", to_flags(facts.plan.choice));
+  row("output", facts.output.string());
+  row("checkpoints",
+      fmt::format("{} (--save-every), the newest {} are kept", facts.saves, facts.keep));
+  if (options.verbose) {
+    row("options", (facts.output / "config.toml").string());
+    row("log", (facts.output / "log.jsonl").string());
+  }
+  if (!facts.note.empty()) row("note", facts.note);
+  if (facts.step >= options.steps && options.steps > 0)
+    say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", facts.step,
+                    options.steps));
+}
+
+void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
+  namespace fs = std::filesystem;
+  if (stopped)
+    say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
+  if (!saved) return;
+  say_always(fmt::format("model        {}\n", (output / "model").string()));
+  const fs::path generate = program_folder() / "generate";
+  say_always(fmt::format("next         {} --model {} --prompt \"...\"\n",
+                         fs::proximate(generate).string(), (output / "model").string()));
+  say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
+}
+
+}  // namespace sluice

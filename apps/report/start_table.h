@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "apps/plan/planner.h"
+#include "apps/train/options.h"
+#include "apps/train/setup.h"
+
+namespace sluice {
+
+/// Facts about a run besides its options.
+struct StartFacts {
+  std::int64_t step = 0;             ///< updates done before this start
+  std::int64_t skipped_batches = 0;  ///< batches of the data that are skipped
+  Mesh mesh{};
+  Plan plan;
+  double matmul_flops = 0;  ///< measured FLOP/s of matrix products
+  std::string device_name{};
+  std::string saves{};    ///< when checkpoints are due: "every 5 minutes"
+  std::int64_t keep = 0;  ///< number of checkpoints that are kept
+  std::string note{};     ///< remark on the machine for the user; may be empty
+  std::filesystem::path output;
+};
+
+/// Prints the decisions as aligned rows on stdout. Sizes are those of the whole model and of the
+/// whole job; memory is this rank's.
+void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
+
+/// Prints at the end how to continue a stopped run, or how to use the model of a finished one.
+void print_what_next(const std::filesystem::path& output, bool stopped, bool saved);
+
+}  // namespace sluice

@@ -1,0 +1,89 @@
+#include "apps/train_gpt2/decided_options.h"
+
+#include "apps/cli/sizes.h"
+#include "kernels/cpu/parallel_for.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
+  const bool streams = choice.streams();
+  o.micro_batch = std::to_string(choice.micro_batch);
+  o.recompute = to_string(choice.recompute);
+  o.state_layout = name_of(choice.layout);
+  o.gradients = choice.narrow_gradients ? "bf16" : "fp32";
+  o.offload = streams ? "" : "off";
+  o.speculative_blocks = std::to_string(choice.speculative_blocks);
+  o.resident_blocks.reset();
+  o.cpu_blocks.reset();
+  o.stream_chunk.reset();
+  o.staging_chunks.reset();
+  if (streams) {
+    o.resident_blocks = choice.resident_blocks;
+    o.cpu_blocks = choice.cpu_blocks;
+    o.staging_chunks = choice.staging.places;
+  }
+  // The chunk size takes bytes even if nothing streams, since sizes are rounded up to it.
+  if (streams || choice.staging.chunk != Staging().chunk) o.stream_chunk = choice.staging.chunk;
+}
+
+void decide_model(TrainOptions& o, const RunSetup& setup) {
+  o.n_layer = setup.config.n_layer;
+  o.n_head = setup.config.n_head;
+  o.n_embd = setup.config.n_embd;
+  o.vocab_size = setup.config.vocab_size;
+  o.context = setup.config.n_positions;
+  o.seq_len = setup.trainer.seq_len;
+  if (o.data.empty()) o.data = {setup.data_name};
+  o.tokenizer = setup.tokenizer ? setup.tokenizer->kind() : "";
+}
+
+/// A run restarted from its own configuration resumes from the newest checkpoint, and must not skip
+/// batches a second time.
+void decide_start(TrainOptions& o, const fs::path& output) {
+  std::error_code ignored;
+  const bool of_another =
+      o.resume != "auto" && o.resume != "never" &&
+      !fs::equivalent(fs::path(o.resume).parent_path(), output / "checkpoints", ignored);
+  if (of_another) return;
+  o.resume.clear();
+  o.skip_batches = 0;
+}
+
+}  // namespace
+
+TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
+                             const MemoryChoice& choice, const fs::path& output,
+                             std::string_view exchange) {
+  TrainOptions o = asked;
+  decide_model(o, setup);
+  decide_memory(o, choice);
+  decide_start(o, output);
+  o.lr = setup.schedule.rate;
+  o.min_lr = setup.schedule.final_rate;
+  o.precision = name_of(setup.precision);
+  o.device = setup.device == DeviceKind::cuda ? "cuda" : "cpu";
+  o.threads = cpu::threads();
+  o.bucket_size = spell_bytes(bucket_bytes(o, setup.device == DeviceKind::cuda));
+  if (o.communication == "auto") o.communication = exchange;
+  if (o.save_every == "auto") o.save_every = "5min";
+  // The name of each file tells its format: there is nothing to decide.
+  if (o.text.format == "auto") o.text.format.clear();
+  if (o.pipelined()) o.pipeline = o.schedule_name();
+  o.output = output.string();
+  o.rank_files.clear();
+  o.inject.clear();
+  o.plan = o.quiet = o.verbose = false;
+  return o;
+}
+
+std::string config_text(const TrainOptions& options) {
+  TrainOptions copy = options;
+  CommandLine line("train_gpt2", "");
+  declare_options(line, copy);
+  return line.resolved();
+}
+
+}  // namespace sluice

@@ -1,0 +1,224 @@
+#include "apps/train_gpt2/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "apps/cli/machine.h"
+#include "apps/cli/progress.h"
+#include "engine/io/printable.h"
+#include "kernels/cpu/parallel_for.h"
+#include "parallel/comm/device_backend.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns how the ranks that were started divide the work.
+Mesh mesh_of(const TrainOptions& o, int size) {
+  const std::int64_t part = o.pp * o.tp;  // the ranks of a replica
+  const std::int64_t dp = o.dp.value_or(size % part == 0 ? size / part : 1);
+  const std::int64_t wanted = dp * part;
+  if (wanted == size)
+    return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp), .tp = static_cast<int>(o.tp)};
+  std::vector<std::string> flags;
+  if (o.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
+  if (o.pp > 1) flags.push_back(fmt::format("--pp {}", o.pp));
+  if (o.tp > 1) flags.push_back(fmt::format("--tp {}", o.tp));
+  const std::string product = fmt::format("{}", fmt::join(flags, " x "));
+  if (size == 1)
+    fail(fmt::format("{} needs {} ranks, and this process was started alone: mpirun -n {} "
+                     "train_gpt2 ... (or scripts/launch -n {})",
+                     product, wanted, wanted, wanted),
+         ErrorKind::usage);
+  if (part > 1)
+    fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
+                     o.dp ? "" : ", or a multiple of them", size, wanted, wanted),
+         ErrorKind::usage);
+  fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
+                   dp, size, size, dp),
+       ErrorKind::usage);
+}
+
+/// Cores that this rank may use, divided by the ranks on its computer that may use the same.
+int share_of_cores(Communicator& control) {
+  struct HostCores {
+    std::array<char, 64> host{};
+    cpu_set_t cores{};
+  };
+  HostCores mine;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  CPU_ZERO(&mine.cores);
+  sched_getaffinity(0, sizeof mine.cores, &mine.cores);
+  const auto all = control.gather_values(mine, "cores");
+  const auto together = std::ranges::count_if(all, [&](const HostCores& other) {
+    return other.host == mine.host && CPU_EQUAL(&other.cores, &mine.cores) != 0;
+  });
+  return std::max(1, CPU_COUNT(&mine.cores) / static_cast<int>(together));
+}
+
+}  // namespace
+
+Job::Job() {
+  set_speaking(rank() == 0);
+  if (size() > 1) forget_terminal();
+}
+
+void Job::choose_folder(const TrainOptions& o) {
+  std::string path = o.rank_files;
+  if (path.empty() && rank() == 0) {
+    path = (fs::temp_directory_path() / "sluice-ranks-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr)
+      fail(
+          fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
+                      fs::temp_directory_path().string(), std::strerror(errno)));
+  }
+  folder_is_ours_ = o.rank_files.empty();
+  folder_ = control_->share_text(path, 0, "rank files");
+  fs::create_directories(folder_);
+}
+
+void Job::start(TrainOptions& o) {
+  const Injection injection = parse_injection(o.inject);
+  mesh_ = mesh_of(o, size());
+  o.dp = mesh_.dp;
+  communication_ = {.timeout = o.collective_timeout,
+                    .checked = o.checked,
+                    .together = std::make_shared<Progress>()};
+  wish_ = o.communication;
+  // `checked` is not set yet: it is itself an option in which ranks could differ.
+  control_ = world_.communicator(
+      nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
+  int threads = static_cast<int>(o.threads);
+  if (size() > 1) {
+    if (const int gpus = cuda_devices(); gpus > 0) {
+      use_gpu(world_.local_rank() % gpus);
+      sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
+    }
+    const int share = share_of_cores(*control_);  // collective: all ranks call it
+    if (threads == 0) threads = share;
+    choose_folder(o);
+    const auto end_job = [folder = folder_](const std::string& sentence) {
+      if (speak_first(folder))
+        fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
+      MpiProcess::abort(1);
+    };
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job);
+    control_->set_monitor(monitor_);
+  }
+  cpu::set_threads(threads);
+}
+
+/// Makes a communicator with its own messages, since every communicator counts operations from 0.
+std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& device) {
+  if (group.members.size() == 1) return Communicator::planned(1, 0);
+  const std::shared_ptr<Transport> transport =
+      world_.transport()->subgroup(group.members, group.id);
+  Communicator::Options options = communication_;
+  options.name = group.name;
+  if (group.largest == 0 || device->device().kind != DeviceKind::cuda)
+    return std::make_shared<Communicator>(transport, monitor_, options);
+  auto [backend, reason] =
+      make_device_backend(transport, device, wish_, group.largest, options.timeout);
+  // Prints this once, for the first group of several ranks.
+  if (std::exchange(exchange_, backend->name()).empty())
+    say(fmt::format("{:<12} {}\n", "exchange", reason));
+  return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
+}
+
+Ranks Job::ranks_on(const DevicePtr& device, const Exchanges& exchanges) {
+  const bool gpu = device->device().kind == DeviceKind::cuda;
+  require_equal("kind of device", gpu ? "cuda" : "cpu");
+  return make_ranks(control_, mesh_, gpu, exchanges,
+                    [this, device](const Group& members) { return group(members, device); });
+}
+
+void Job::require_equal(std::string_view what, const std::string& mine) {
+  if (size() == 1) return;
+  const std::string first = control_->share_text(mine, 0, what);
+  if (mine != first)
+    fail(fmt::format("rank {} has another {} than rank 0: {} and {}", rank(), what, mine, first),
+         ErrorKind::usage);
+  // The barrier keeps all ranks from going on while one of them ends.
+  control_->barrier(what)->wait();
+}
+
+void Job::require_equal_options(const std::string& resolved) {
+  if (size() == 1) return;
+  std::istringstream mine(resolved), first(control_->share_text(resolved, 0, "options"));
+  constexpr std::array own{
+      "data=", "val-data=", "output=", "threads=", "trace=", "config=", "inject=", "rank-files="};
+  const auto next = [&](std::istringstream& text) {
+    std::string line;
+    while (std::getline(text, line))
+      if (std::ranges::none_of(own, [&](const char* name) { return line.starts_with(name); }))
+        return line;
+    return std::string("nothing more");
+  };
+  std::string here, there;
+  do {
+    here = next(mine);
+    there = next(first);
+  } while (here == there && here != "nothing more");
+  if (here != there)
+    fail(fmt::format("rank {} was started with other options than rank 0: {} and {}", rank(), here,
+                     there),
+         ErrorKind::usage);
+  control_->barrier("options")->wait();
+  control_->set_checked(communication_.checked);
+}
+
+void Job::note(std::string_view text) {
+  if (monitor_) monitor_->note(text);
+}
+
+void Job::finish() {
+  if (size() == 1) return;
+  control_->barrier("end")->wait();
+  monitor_->finish();
+  // Watchdogs of other ranks read the records until all ranks have come here.
+  control_->barrier("records")->wait();
+  std::error_code ignored;
+  if (folder_is_ours_ && rank() == 0) fs::remove_all(folder_, ignored);
+}
+
+bool Job::may_report(std::string& message, bool usage) {
+  if (size() == 1) return true;
+  world_.leave();
+  // If all ranks fail alike, the first to speak ends the job and so the other ranks.
+  using namespace std::chrono_literals;
+  if (!monitor_) {
+    if (rank() != 0) std::this_thread::sleep_for(3s);
+    return true;
+  }
+  monitor_->fail(message);
+  if (!speak_first(folder_)) {
+    std::this_thread::sleep_for(3s);
+    return false;
+  }
+  if (!usage && message.find("rank ") == std::string::npos)
+    message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
+  if (usage && folder_is_ours_) {  // the records would tell nothing
+    std::error_code ignored;
+    const fs::path gone = folder_.string() + ".gone";  // atomic, so that no other rank speaks
+    fs::rename(folder_, gone, ignored);
+    fs::remove_all(gone, ignored);
+  } else if (folder_is_ours_) {
+    message += fmt::format(" (post_mortem {})", folder_.string());
+  }
+  return true;
+}
+
+}  // namespace sluice

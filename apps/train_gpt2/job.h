@@ -1,0 +1,75 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "apps/train/options.h"
+#include "apps/train/ranks.h"
+#include "engine/device_context.h"
+#include "parallel/comm/world.h"
+#include "parallel/flight_recorder/rank_monitor.h"
+
+namespace sluice {
+
+/// The processes that train together, from MPI's start to its end. If the job fails, one of them
+/// tells the user what went wrong.
+class Job {
+ public:
+  /// Joins the other ranks if a launcher has started several. All but rank 0 become silent.
+  Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int rank() const { return world_.rank(); }
+  int size() const { return world_.size(); }
+  int local_size() const { return world_.local_size(); }
+  /// Returns the most ranks of this computer, this one included, that compute on this rank's GPU.
+  int sharers_of_gpu() const { return sharers_of_gpu_; }
+
+  /// Checks the known options --dp, --pp and --tp against the ranks, divides the cores among them
+  /// and begins to record what they do. `options` receives the values that were left to choose.
+  void start(TrainOptions& options);
+  Communicator& control() { return *control_; }
+  /// Returns the replicas, stages and shards; call it after start().
+  const Mesh& mesh() const { return mesh_; }
+  /// Returns the replica that this rank works for.
+  int replica() const { return mesh_.replica(rank()); }
+  /// Makes the communicators for training on `device`. Prints how GPUs exchange data between ranks.
+  Ranks ranks_on(const DevicePtr& device, const Exchanges& exchanges);
+
+  /// Returns "nccl" or "staged" once there are communicators; "" if GPUs exchange nothing.
+  const std::string& exchange() const { return exchange_; }
+
+  /// Throws Error (usage) if a rank has another value than rank 0.
+  void require_equal(std::string_view what, const std::string& mine);
+  /// The same for a resolved configuration, except for options that ranks may set for themselves:
+  /// paths, threads and injected faults.
+  void require_equal_options(const std::string& resolved);
+  /// Records what this rank does between operations, for reports.
+  void note(std::string_view text);
+  /// Ends the job once all ranks have done their work.
+  void finish();
+
+  /// Returns true if this rank, about to end with this message, is to print it. Waits to be ended
+  /// if another rank has spoken. Leaves MPI without telling the other ranks, which ends them.
+  bool may_report(std::string& message, bool usage);
+
+ private:
+  void choose_folder(const TrainOptions& options);
+  std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device);
+
+  World world_;
+  std::shared_ptr<Communicator> control_;
+  std::filesystem::path folder_;  ///< folder of the ranks' records
+  bool folder_is_ours_ = false;
+  int sharers_of_gpu_ = 1;
+  Mesh mesh_;
+  std::string exchange_;
+  Communicator::Options communication_;
+  std::string wish_;  ///< --communication
+  std::shared_ptr<RankMonitor> monitor_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,224 @@
+#include "apps/train_gpt2/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/cli/progress.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns the damage that any rank finds (ranks may see different disks); "" if there is none.
+std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, Job& job) {
+  std::string damage;
+  try {
+    manifest = read_manifest(checkpoint);
+    verify_files(checkpoint, manifest);
+  } catch (const Error& error) {
+    damage = error.what();
+  }
+  const auto all = job.control().gather_values(damage.empty() ? 0 : 1, "checkpoint is whole");
+  const auto first = static_cast<int>(std::ranges::find(all, 1) - all.begin());
+  if (first < job.size()) return job.control().share_text(damage, first, "damage");
+  job.require_equal("checkpoint", to_text(manifest));
+  return {};
+}
+
+bool is_checkpoint(const fs::path& path) {
+  // A step- folder without state.json counts, so that it is reported as a damaged checkpoint.
+  return fs::is_directory(path) &&
+         (fs::exists(path / "state.json") || path.filename().string().starts_with("step-"));
+}
+
+/// Returns the error message for a --resume that names neither a run nor a checkpoint.
+std::string no_checkpoint(const fs::path& given) {
+  const char* const values =
+      "give auto, never, a run's folder (runs/a), or one of its checkpoints "
+      "(runs/a/checkpoints/step-00000100)";
+  if (fs::exists(given / "config.json"))
+    return fmt::format(
+        "--resume {0} is a model's folder, which holds no state of a training: "
+        "--model {0} trains its weights; or {1}",
+        given.string(), values);
+  if (fs::is_regular_file(given))
+    return fmt::format("--resume {} is a file, and a checkpoint is a folder; {}", given.string(),
+                       values);
+  if (!fs::exists(given))
+    return fmt::format("--resume {}: there is no such checkpoint or run; {}", given.string(),
+                       values);
+  return fmt::format(
+      "--resume {} is neither a checkpoint (it has no state.json) nor a run's folder "
+      "(it has no checkpoints/); {}",
+      given.string(), values);
+}
+
+/// Checkpoints that rank 0 has found, in the order in which to try them.
+struct Search {
+  std::vector<ResumePoint> candidates{};
+  std::vector<std::string> warnings{};
+};
+
+Search shared(const Search& mine, Job& job) {
+  nlohmann::json text{{"candidates", nlohmann::json::array()}, {"warnings", mine.warnings}};
+  for (const ResumePoint& one : mine.candidates)
+    text["candidates"].push_back({one.checkpoint.string(), one.named, one.skip_batches});
+  const auto all = nlohmann::json::parse(job.control().share_text(text.dump(), 0, "checkpoints"));
+  Search search{.warnings = all.at("warnings")};
+  for (const auto& one : all.at("candidates"))
+    search.candidates.push_back({.checkpoint = one.at(0).get<std::string>(),
+                                 .named = one.at(1),
+                                 .skip_batches = one.at(2)});
+  return search;
+}
+
+bool is_folder_of(const fs::path& run, const fs::path& folder) {
+  std::error_code none;
+  return fs::equivalent(run / "checkpoints", folder, none);
+}
+
+Search search_for(const TrainOptions& o, const fs::path& output) {
+  if (o.resume == "never") {
+    if (CheckpointHistory(output / "checkpoints").entries().empty()) return {};
+    fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
+                     "another --output",
+                     output.string()),
+         ErrorKind::usage);
+  }
+  const fs::path run = run_of_resume(o.resume);
+  if (o.resume != "auto" && run.empty()) {
+    if (!is_checkpoint(o.resume)) fail(no_checkpoint(o.resume), ErrorKind::usage);
+    return {.candidates = {{.checkpoint = o.resume, .named = true}}};
+  }
+  const fs::path folder = (run.empty() ? output : run) / "checkpoints";
+  const bool own = is_folder_of(output, folder);
+  const CheckpointHistory history(folder, own);
+  Search search{.candidates = history.candidates(), .warnings = history.misnamed()};
+  for (ResumePoint& candidate : search.candidates)
+    candidate.named |= !own;
+  if (const auto point = history.resume_point(); point && search.candidates.empty())
+    fail(fmt::format("{} was to go on from {}, which is not there any more; give --resume PATH",
+                     folder.parent_path().string(), point->checkpoint.string()));
+  if (!run.empty() && search.candidates.empty())
+    fail(fmt::format("--resume {}: the run has saved no checkpoint in {}; leave --resume out to "
+                     "begin anew, and give --save-every for checkpoints on the way",
+                     o.resume, folder.string()),
+         ErrorKind::usage);
+  return search;
+}
+
+/// Decides what resuming from `found` means for the run's folder.
+void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Resumption& found) {
+  const CheckpointHistory history(output / "checkpoints", true);
+  found.saves.last = history.last_save();
+  const std::int64_t before = history.keep() > 0 ? history.keep() : found.manifest.keep;
+  found.keep = o.keep.value_or(before > 0 ? before : 2);
+  if (found.checkpoint.empty()) return;
+  const bool own = is_folder_of(output, folder_of(found.checkpoint));
+  if (own) {
+    found.saves.lineage = found.manifest.lineage;
+    Lineage& lineage = found.saves.lineage;
+    if (named) lineage.name(lineage.save());
+    // Also names the checkpoint that an earlier start had named before it saved anything.
+    if (const auto point = history.resume_point(); point && point->named)
+      for (const auto& entry : history.entries())
+        if (entry.manifest && entry.path.filename() == point->checkpoint.filename())
+          lineage.name(entry.manifest->lineage.save());
+  }
+  std::set<fs::path> ancestors;
+  if (own)
+    for (const auto& entry : history.ancestors(found.manifest))
+      ancestors.insert(entry.path);
+  for (const auto& entry : history.entries()) {
+    std::error_code none;
+    const bool stays = ancestors.contains(entry.path) ||
+                       fs::equivalent(entry.path, found.checkpoint, none) ||
+                       (own && !entry.manifest && entry.step < found.manifest.step);
+    if (!stays) found.given_up.push_back(entry.path);
+  }
+  if (named || found.skip_batches > 0)
+    found.point = {.checkpoint = found.checkpoint,
+                   .named = named,
+                   .skip_batches = found.skip_batches,
+                   .saves = history.last_save(),
+                   .keep = found.keep};
+}
+
+}  // namespace
+
+std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, const Job& job) {
+  if (job.rank() > 0) return nullptr;
+  const std::string output = o.output.empty() ? run_of_resume(o.resume).string() : o.output;
+  return std::make_unique<RunFolder>(output, "train_gpt2");
+}
+
+void Resumption::warn(const std::string& warning) {
+  say_warning(warning);
+  warnings.push_back(warning);
+}
+
+Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& job) {
+  Resumption found;
+  const Search search = shared(job.rank() == 0 ? search_for(o, output) : Search(), job);
+  for (const std::string& warning : search.warnings)
+    found.warn(warning);
+  ResumePoint taken;
+  for (std::size_t i = 0; i < search.candidates.size() && found.checkpoint.empty(); ++i) {
+    taken = search.candidates[i];
+    const std::string damage = damage_of(taken.checkpoint, found.manifest, job);
+    if (damage.empty()) {
+      found.checkpoint = taken.checkpoint;
+    } else if (i + 1 == search.candidates.size()) {
+      fail(damage);
+    } else {  // damage must not end the run while an older one is whole
+      found.warn(damage);
+      say_always(fmt::format("             falling back to {}\n",
+                             search.candidates[i + 1].checkpoint.string()));
+    }
+  }
+  found.skip_batches = o.skip_batches > 0 ? o.skip_batches : taken.skip_batches;
+  if (job.rank() == 0) decide_folder(o, output, taken.named, found);
+  return found;
+}
+
+void take_up(Resumption& found, const fs::path& output) {
+  const fs::path folder = output / "checkpoints";
+  if (!found.checkpoint.empty() && is_folder_of(output, folder_of(found.checkpoint)))
+    found.checkpoint = named(found.checkpoint);
+  // Records this first: a run killed in between must not resume from what is to be set aside.
+  if (found.point) {
+    found.point->checkpoint = found.checkpoint;
+    record(*found.point, folder);
+  } else if (found.checkpoint.empty()) {
+    forget_resume_point(folder);
+  }
+  for (const fs::path& checkpoint : found.given_up) {
+    found.warnings.push_back(fmt::format("{} is not what this run goes on from; it is kept as {}",
+                                         checkpoint.string(), set_aside(checkpoint).string()));
+    say(fmt::format("set aside    {}\n", found.warnings.back()));
+  }
+  remove_temporaries(folder);
+  if (found.checkpoint.empty()) return;
+  // Finds what the next save would remove.
+  CheckpointManifest next = found.manifest;
+  next.step += 1;
+  next.lineage = found.saves.lineage;
+  next.lineage.add(found.saves.last + 1);
+  const auto older = CheckpointHistory(folder).removable(next);
+  const auto go = static_cast<std::int64_t>(older.size()) - (found.keep - 1);
+  // Normally each save removes one checkpoint.
+  if (go > (found.manifest.keep > found.keep ? 0 : 1))
+    found.warn(
+        fmt::format("--keep {}: the next save removes {} older {}, from {} on; give --keep {} "
+                    "to keep {}",
+                    found.keep, go, go == 1 ? "checkpoint" : "checkpoints",
+                    older.front().path.string(), found.keep + go, go == 1 ? "it" : "them"));
+}
+
+}  // namespace sluice

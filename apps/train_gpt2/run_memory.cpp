@@ -1,0 +1,104 @@
+#include "apps/train_gpt2/run_memory.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "apps/cli/progress.h"
+#include "apps/plan/continued_plan.h"
+#include "engine/io/section_sums.h"
+#include "parallel/pipeline/schedule_text.h"
+
+namespace sluice {
+namespace {
+
+/// Takes rank 0's rates and the smallest memory. Ranks of one computer share its memory.
+void agree(DeviceProfile& profile, Job& job) {
+  if (job.size() == 1) return;
+  const auto ranks = static_cast<std::size_t>(job.local_size());
+  profile.host_memory /= ranks;
+  profile.memory /= profile.gpu ? static_cast<std::size_t>(job.sharers_of_gpu()) : ranks;
+  struct Figures {
+    std::size_t memory, host_memory;
+    double wide, narrow, rate, to_device, to_host, host;
+  };
+  const auto all = job.control().gather_values(
+      Figures{profile.memory, profile.host_memory, profile.wide_flops, profile.narrow_flops,
+              profile.memory_rate, profile.to_device_rate, profile.to_host_rate, profile.host_rate},
+      "profiles");
+  profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
+  profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;
+  profile.wide_flops = all[0].wide;
+  profile.narrow_flops = all[0].narrow;
+  profile.memory_rate = all[0].rate;
+  profile.to_device_rate = all[0].to_device;
+  profile.to_host_rate = all[0].to_host;
+  profile.host_rate = all[0].host;
+}
+
+/// Throws if schedules differ: a rank that its neighbours do not expect would make all wait.
+void require_schedule(const RunSetup& setup, Job& job) {
+  if (!setup.pipeline) return;
+  const Schedule& schedule = setup.pipeline->schedule;
+  const std::string text = to_csv(schedule);
+  job.require_equal("pipeline schedule (--pipeline)",
+                    fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
+                                schedule.micro_batches, crc32_of(std::as_bytes(std::span(text)))));
+}
+
+}  // namespace
+
+Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job) {
+  DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
+  agree(profile, job);
+  require_budgets(options, profile);
+  auto [planned, warning] = plan_continued(
+      options, setup, profile,
+      found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
+  if (!warning.empty()) found.warn(warning);
+  Plan& plan = planned.chosen;
+  require_schedule(setup, job);
+  job.require_equal("memory plan", to_flags(plan.choice));
+  if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
+  // Ranks hold different parts of the state or of the model; the plan so far was rank 0's.
+  plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
+  const Budgets budgets = budgets_of(options, profile);
+  const auto excess = [](std::size_t needed, std::size_t allowed) {
+    return needed > allowed ? needed - allowed : 0;
+  };
+  const std::size_t here =
+      excess(plan.memory.high_water + budgets.device_reserve, budgets.device_allowed) +
+      (profile.gpu ? excess(plan.memory.host + budgets.host_reserve, budgets.host_allowed) : 0);
+  const auto all = job.control().gather_values(here, "memory");
+  const auto most = std::ranges::max_element(all);
+  if (*most > 0)
+    fail(fmt::format(
+             "ranks have different parts of the model or of its state: rank {} needs {} bytes "
+             "more than allowed; give it more, a smaller --micro-batch or --recompute",
+             most - all.begin(), *most),
+         ErrorKind::usage);
+  if (profile.gpu) plan.host_left = budgets.host_allowed - budgets.host_reserve - plan.memory.host;
+  return plan;
+}
+
+std::size_t host_peak(const HostMemory& host) {
+  std::size_t bytes = 0;
+  for (const DevicePtr& memory : {host.pinned, host.ordinary})
+    if (memory != nullptr) bytes += memory->arena().peak();
+  return bytes;
+}
+
+std::size_t resident_peak() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+std::size_t driver_used(const DeviceContext& device) {
+  if (device.device().kind != DeviceKind::cuda) return 0;
+  const DeviceInfo info = device.runtime().info();
+  return info.memory - info.free_memory;
+}
+
+}  // namespace sluice

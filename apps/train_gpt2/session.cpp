@@ -1,0 +1,398 @@
+#include "apps/train_gpt2/session.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/checkpoint/best_model.h"
+#include "apps/checkpoint/checkpoint_history.h"
+#include "apps/checkpoint/checkpoint_saver.h"
+#include "apps/checkpoint/model_folder.h"
+#include "apps/checkpoint/save_cadence.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/stop_request.h"
+#include "apps/cli/version.h"
+#include "apps/data/loader.h"
+#include "apps/output/run_log.h"
+#include "apps/plan/cost/calibrate.h"
+#include "apps/report/plan_report.h"
+#include "apps/report/start_event.h"
+#include "apps/report/start_table.h"
+#include "apps/report/step_printer.h"
+#include "apps/report/train_event.h"
+#include "apps/train/diagnosis.h"
+#include "apps/train/sample.h"
+#include "apps/train/setup.h"
+#include "apps/train_gpt2/bad_steps.h"
+#include "apps/train_gpt2/core_use.h"
+#include "apps/train_gpt2/decided_options.h"
+#include "apps/train_gpt2/open_host.h"
+#include "apps/train_gpt2/resume.h"
+#include "apps/train_gpt2/run_memory.h"
+#include "apps/train_gpt2/run_times.h"
+#include "apps/train_gpt2/split_times.h"
+#include "engine/io/durable.h"
+#include "kernels/cpu/parallel_for.h"
+#include "models/gpt2/weights.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+class Session {
+ public:
+  Session(const TrainOptions& options, RunSetup setup, Job& job);
+  void run();
+
+ private:
+  void require_agreement();
+  void prepare_output();
+  void load_or_initialize();
+  void resume();
+  void train_until(std::int64_t last);
+  void now(const std::string& doing);  ///< for the ranks' records and replies to signals
+  void log(std::string_view event, const Json& fields) {
+    if (log_) log_->write(event, fields);
+  }
+  void record_step(std::int64_t step, const TrainStep& result, double milliseconds);
+  void warn(std::int64_t step, const std::string& message);
+  void guard_numbers(std::int64_t step, const TrainStep& result);
+  void check_replicas();
+  void validate_now(std::int64_t step);
+  void sample_now(std::int64_t step);
+  void save_now(std::int64_t step);
+  void report_saves();
+  void export_to(const fs::path& folder, const ModelNote& note = {});
+  void finish();
+  bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
+
+  const TrainOptions& options_;
+  Job& job_;
+  RunSetup setup_;
+  CoreUse cores_;
+  SaveCadence cadence_;
+  std::unique_ptr<RunFolder> folder_;  ///< on rank 0 only
+  fs::path output_;
+  double peak_rate_ = 0;  ///< FLOP/s of matrix products, measured before memory is taken
+  Resumption found_;      ///< checkpoint to resume from
+  Plan plan_;
+  DevicePtr device_;
+  HostMemory host_;  ///< none if all state stays on the device
+  Training training_;
+  CheckpointSaver saver_;
+  BatchLoader loader_;
+  std::optional<RunLog> log_;  ///< on rank 0 only
+  std::optional<RunTimes> times_;
+  std::optional<StepPrinter> printer_;
+  std::optional<StopRequest> stop_;
+  const char* stopped_by_ = nullptr;  ///< the signal's name, once all ranks know of it
+  TrainOptions decided_;              ///< options with all values decided
+  nlohmann::json identity_;
+  std::int64_t step_ = 0;  ///< updates done
+  std::int64_t saved_step_ = -1;
+  BadSteps bad_steps_;
+  BestModel best_;
+  double last_loss_ = NAN, last_val_ = NAN;
+};
+
+std::string shared_output(const std::unique_ptr<RunFolder>& folder, Job& job) {
+  return job.control().share_text(folder ? folder->path().string() : "", 0, "output");
+}
+
+Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
+    : options_(options),
+      job_(job),
+      setup_(std::move(setup)),
+      cadence_(options.save_every),
+      folder_(take_folder(options, job)),
+      output_(shared_output(folder_, job)),
+      peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
+      found_(find_checkpoint(options, output_, job)),
+      plan_(plan_here(options, setup_, found_, job)),
+      // Reserves exactly the counted bytes: no more can be had, and none are asked for later.
+      device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
+      host_(open_host(options, setup_, job.control(), device_, plan_)),
+      training_(
+          options, setup_, plan_.choice, device_, host_,
+          job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
+      saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
+      loader_(*setup_.data.train, sampler_of(options, setup_), options.batch_size,
+              setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
+      decided_(decided_options(options, setup_, plan_.choice, output_, job.exchange())),
+      identity_(run_identity(options, setup_)),
+      bad_steps_(options.max_bad_steps),
+      best_(output_ / "best", job.control()) {
+  require_agreement();
+  // Nothing is written before all inputs have been read and found good.
+  load_or_initialize();
+  resume();
+  if (options.skip_batches > 0 && saved_step_ < 0)
+    fail("--skip-batches is for a run that is resumed, and there is no checkpoint to resume from",
+         ErrorKind::usage);
+  training_.trainer.spikes().skip_batches(found_.skip_batches);
+  job.require_equal("step to start at", std::to_string(step_));
+  training_.require_equal_copies("at the start");
+  prepare_output();
+}
+
+void Session::require_agreement() {
+  job_.require_equal("program", version());
+  job_.require_equal("validation data", setup_.data.val ? fingerprint(*setup_.data.val) : "none");
+  for (const auto& [key, value] : identity_.items())
+    job_.require_equal(key, value.dump());
+}
+
+void Session::prepare_output() {
+  times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
+  if (job_.rank() > 0) return;
+  folder_->begin();
+  if (setup_.tokenizer) setup_.tokenizer->save(output_ / "tokenizer");  // for its checkpoints
+  log_.emplace(output_ / "log.jsonl");
+  take_up(found_, output_);
+  for (const auto& warning : found_.warnings)
+    log("warning", {{"message", warning}});
+  decided_.keep = found_.keep;
+  const std::string config = config_text(decided_);
+  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
+}
+
+void Session::load_or_initialize() {
+  require_other_model(setup_.model_folder, output_);
+  if (setup_.model_folder.empty())
+    training_.space.initialize(options_.seed);
+  else
+    load_weights(setup_.model_folder, setup_.config, training_.space);
+}
+
+void Session::resume() {
+  if (found_.checkpoint.empty()) return;
+  step_ = load_checkpoint(found_.checkpoint, found_.manifest, identity_, training_.checkpoint());
+  saved_step_ = step_;
+  say(fmt::format("resumed      {} (step {})\n", found_.checkpoint.string(), step_));
+}
+
+void Session::run() {
+  const StartFacts facts{.step = step_,
+                         .skipped_batches = training_.trainer.spikes().skipped_batches(),
+                         .mesh = job_.mesh(),
+                         .plan = plan_,
+                         .matmul_flops = peak_rate_,
+                         .device_name = device_->runtime().info().name,
+                         .saves = options_.no_save ? "none" : cadence_.text(),
+                         .keep = found_.keep,
+                         .note = cores_.shortage(job_.control(), cpu::threads(), job_.local_size()),
+                         .output = output_};
+  print_start_table(options_, setup_, facts);
+  printer_.emplace(StepPrinter::Options{
+      .first_step = step_,
+      .steps = options_.steps,
+      .fits = stdout_is_terminal(),
+      .terminal = stdout_redraws(),
+      .colours = stdout_has_colours(),
+      .log_every = options_.verbose && !options_.log_every ? 1 : options_.log_every});
+  stop_.emplace(!options_.no_save);
+  stop_->saved(saved_step_);
+  log("start", start_event(decided_, setup_, facts));
+  warn(step_, unusual_rate(options_, setup_.schedule.rate));
+  if (step_ == 0 && options_.val_every > 0 && options_.steps > 0) validate_now(0);
+  train_until(options_.steps);
+  finish();
+  stop_.reset();
+  job_.finish();
+}
+
+void Session::now(const std::string& doing) {
+  job_.note(doing);
+  stop_->note(doing);
+}
+
+void Session::train_until(std::int64_t last) {
+  while (true) {
+    const auto wishes = stop_->agree(job_.control(), !options_.no_save && cadence_.due_by_time());
+    stopped_by_ = wishes.stop;
+    if (step_ >= last || stopped_by_ != nullptr) return;
+    if (wishes.save) save_now(step_);
+    now(fmt::format("step {}", step_ + 1));
+    const Stopwatch watch;
+    const TrainStep result = training_.trainer.step(
+        step_, loader_.batch(step_ + training_.trainer.spikes().skipped_batches()));
+    ++step_;
+    record_step(step_, result, watch.milliseconds());
+    guard_numbers(step_, result);
+    if (due(step_, options_.check_replicas)) check_replicas();
+    if (step_ == last) continue;
+    if (due(step_, options_.val_every)) validate_now(step_);
+    if (due(step_, options_.sample_every)) sample_now(step_);
+    if (cadence_.due_by_steps(step_)) save_now(step_);
+    report_saves();
+  }
+}
+
+void Session::check_replicas() {
+  training_.parallel.optimizer.finish();
+  training_.require_equal_copies(fmt::format("after step {}", step_));
+}
+
+void Session::record_step(std::int64_t step, const TrainStep& result, double milliseconds) {
+  const auto tokens =
+      static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
+  const double rate = tokens / milliseconds * 1e3;
+  const double mfu =
+      rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / (peak_rate_ * job_.size());
+  last_loss_ = result.loss;
+  const StepPrinter::Line line{.step = step,
+                               .loss = result.loss,
+                               .norm = result.gradient_norm,
+                               .rate = result.rate,
+                               .milliseconds = milliseconds,
+                               .tokens_per_second = rate,
+                               .mfu = mfu,
+                               .memory = device_->arena().peak(),
+                               .details = options_.verbose ? spell(result.report) : ""};
+  log("train", train_event(line, result, tokens));
+  times_->step(training_.trainer.spans());
+  printer_->step(line);
+}
+
+void Session::guard_numbers(std::int64_t step, const TrainStep& result) {
+  const std::string warning = bad_steps_.record(step, result);
+  warn(step, warning);
+  if (!warning.empty()) bad_steps_.require_good(step);
+}
+
+void Session::warn(std::int64_t step, const std::string& message) {
+  if (message.empty()) return;
+  say_warning(message);
+  log("warning", {{"step", step}, {"message", message}});
+}
+
+void Session::validate_now(std::int64_t step) {
+  if (!setup_.data.val) return;
+  now(fmt::format("the validation of step {}", step));
+  const Stopwatch watch;
+  const EvaluationBatches batches = validation_batches(options_, setup_);
+  last_val_ = training_.trainer.evaluate(*setup_.data.val, batches);
+  const double ms = watch.milliseconds();
+  printer_->print(
+      fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
+  log("val", {{"step", step},
+              {"loss", last_val_},
+              {"sequences", batches.sequences()},
+              {"tokens", batches.tokens()},
+              {"ms", ms}});
+  if (options_.keep_best && best_.improves(last_val_)) {
+    export_to(best_.folder(), best_.record(step));
+    printer_->print(fmt::format("best         {}", best_.folder().string()));
+  }
+}
+
+void Session::sample_now(std::int64_t step) {
+  if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
+  now(fmt::format("the sample of step {}", step));
+  try {
+    const std::string text = sample_text(options_, setup_, training_, step);
+    printer_->print_sample(step, text);
+    log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+  } catch (const Error& error) {
+    if (job_.size() > 1) throw;  // other ranks would go on with another operation
+    warn(step, fmt::format("no sample after step {}: {}", step, error.what()));
+  }
+}
+
+void Session::save_now(std::int64_t step) {
+  if (saved_step_ == step) return;
+  now(fmt::format("the save of step {}", step));
+  const Stopwatch watch;
+  check_replicas();
+  require_finite_weights(training_.space, job_.control(), step);
+  if (saver_.save(step, identity_, training_.checkpoint())) saved_step_ = step;
+  stop_->saved(saved_step_);
+  cadence_.saved(watch.milliseconds());
+  report_saves();
+}
+
+/// Prints and logs the results of saves that have ended.
+void Session::report_saves() {
+  for (const SaveResult& save : saver_.results()) {
+    warn(save.step, save.warning);
+    if (!save.error.empty()) continue;
+    printer_->print(fmt::format("checkpoint   {} ({:.0f} ms, {:.0f} of training)",
+                                save.path.string(), save.total_ms, save.waited_ms));
+    log("checkpoint", {{"step", save.step},
+                       {"path", save.path.string()},
+                       {"bytes", save.bytes},
+                       {"ms", save.total_ms},
+                       {"waited_ms", save.waited_ms}});
+  }
+}
+
+void Session::export_to(const fs::path& folder, const ModelNote& note) {
+  now(fmt::format("the export of the model to {}", folder.string()));
+  training_.parallel.optimizer.settle();
+  const auto save = [&](const fs::path& file) {
+    save_weights(file, training_.checkpoint(), StoredType::F32);
+  };
+  if (job_.rank() > 0) return save({});
+  export_model(folder, setup_.config, setup_.tokenizer.get(), StoredType::F32, save, note);
+}
+
+void Session::finish() {
+  printer_->finish();
+  const bool stopped = stopped_by_ != nullptr;
+  if (stopped)
+    printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
+  if (!options_.no_save) {
+    save_now(step_);
+    saver_.settle();
+    report_saves();
+    saver_.require_saved(job_.control());
+  }
+  if (!stopped) validate_now(step_);
+  if (!options_.no_save) export_to(output_ / "model");
+  if (!stopped) sample_now(step_);  // if it fails, the model is already saved
+  log("end", {{"step", step_},
+              {"loss", last_loss_},
+              {"val_loss", last_val_},
+              {"skipped_updates", bad_steps_.skipped()},
+              {"skipped_spikes", bad_steps_.spikes()},
+              {"pipeline", times_->finish()},
+              {"planned_bytes", plan_.memory.peak},
+              {"engine_peak_bytes", device_->arena().peak()},
+              {"engine_host_peak_bytes", host_peak(host_)},
+              {"resident_peak_bytes", resident_peak()},
+              {"driver_used_bytes",
+               setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
+              {"stopped_by", stopped ? Json(stopped_by_) : Json(nullptr)}});
+  say_always(fmt::format(
+      "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
+      std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
+  say_always(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
+                         bad_steps_.line(), format_bytes(plan_.memory.peak),
+                         format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
+                         times_->line()));
+  print_what_next(output_, stopped, !options_.no_save);
+}
+
+}  // namespace
+
+void run_training(TrainOptions options, const std::string& resolved, Job& job) {
+  std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
+  if (options.plan) {
+    cpu::set_threads(static_cast<int>(options.threads));
+    return print_plan(options);
+  }
+  if (options.quiet && options.verbose)
+    fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
+  set_quiet(options.quiet);
+  job.start(options);
+  job.require_equal_options(resolved);
+  RunSetup setup = resolve_with_split(options, job);
+  Session(options, std::move(setup), job).run();
+}
+
+}  // namespace sluice

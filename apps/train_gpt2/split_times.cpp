@@ -1,0 +1,108 @@
+#include "apps/train_gpt2/split_times.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "apps/cli/progress.h"
+#include "engine/autograd.h"
+#include "models/gpt2/parallelize.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Three blocks of the model on a device: one with the embedding, one alone, one with the head.
+class Sample {
+ public:
+  Sample(const RunSetup& setup, const DevicePtr& device)
+      : config_(three_blocks(setup.config)),
+        model_(config_),
+        space_(model_.parameters(), device, setup.precision.dtype, ParameterSpace::Use::training),
+        stash_(setup.pipeline->stash),
+        ids_(static_cast<std::size_t>(setup.trainer.micro_batch * setup.trainer.seq_len)),
+        data_{.tokens = ids_,
+              .targets = ids_,
+              .rows = setup.trainer.micro_batch,
+              .seq_len = setup.trainer.seq_len} {}
+
+  /// Runs forward and backward of one of the three blocks and returns the seconds.
+  double time(std::int64_t block) {
+    const DevicePtr& device = space_.device();
+    GPT2Stage stage(model_, {block, block + 1}, data_, device, space_.working().dtype());
+    const auto [shape, dtype] = stage.input(0);
+    Tensor input;
+    if (block > 0) input = Tensor::zeros(device, shape, dtype).set_requires_grad(true);
+    device->runtime().synchronize(device->stream());
+    const auto start = Clock::now();
+    if (stash_ == Stash::input && block < 2) {
+      const NoGrad unrecorded;
+      stage.forward(0, input);
+    }
+    const Tensor result = stage.forward(0, input);
+    backward(result, block < 2 ? result.detach() : Tensor());
+    device->runtime().synchronize(device->stream());
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+ private:
+  static GPT2Config three_blocks(GPT2Config config) {
+    config.n_layer = 3;
+    return config;
+  }
+
+  GPT2Config config_;
+  GPT2 model_;
+  ParameterSpace space_;
+  Stash stash_;  ///< Stash::input: all stages but the last run forward twice
+  std::vector<std::int32_t> ids_;
+  MicroBatches data_;
+};
+
+/// Returns the best of a few runs, since noise only slows runs down.
+std::array<double, 3> measure(const RunSetup& setup) {
+  const DevicePtr counted = make_meta_device(0, 0);
+  Sample on_paper(setup, counted);
+  for (const int block : {0, 1, 2})
+    on_paper.time(block);
+  // Adds room for the workspace that kernels request.
+  const std::size_t bytes = counted->arena().high_water() + (std::size_t{64} << 20);
+  Sample sample(setup, make_device(setup.device, setup.precision, bytes));
+  std::array<double, 3> best{};
+  for (int run = 0; run < 5; ++run)
+    for (std::size_t block = 0; block < 3; ++block) {
+      const double seconds = sample.time(static_cast<std::int64_t>(block));
+      if (run == 1 || (run > 1 && seconds < best[block])) best[block] = seconds;
+    }
+  return best;
+}
+
+}  // namespace
+
+RunSetup resolve_with_split(TrainOptions& options, Job& job) {
+  if (!options.pipelined() || options.pipeline_split != "time") return resolve(options);
+  options.pipeline_split = "blocks";  // until it is known
+  RunSetup setup = resolve(options);
+  std::string split;
+  if (job.rank() == 0) {
+    const auto [first, block, last] = measure(setup);
+    const auto more = [block = block](double seconds) { return std::max(0.0, seconds - block); };
+    split = fmt::format(
+        "{}", fmt::join(balanced_blocks(setup.config.n_layer, setup.pipeline->schedule.stages,
+                                        {.block = block, .first = more(first), .last = more(last)}),
+                        ","));
+    say(
+        fmt::format("split        {} blocks: of a micro-batch a block takes {:.1f} ms, the "
+                    "embedding {:.1f} ms, the head {:.1f} ms\n",
+                    split, 1e3 * block, 1e3 * more(first), 1e3 * more(last)));
+  }
+  options.pipeline_split = job.control().share_text(split, 0, "split");
+  setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
+  return setup;
+}
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/streamed_bytes.h"
+#include "engine/tensor.h"
+#include "engine/timeline.h"
+
+namespace sluice {
+
+/// Moves data for chunks that the CPU updates in host memory. It copies their gradients, and their
+/// weights where the update reads them, from the device to staging buffers in host memory, and the
+/// updated weights back: chunk by chunk in a fixed order, on two streams beside the compute stream.
+/// It moves one half to one third of the bytes that would move if the state visited the device.
+class CpuUpdater {
+ public:
+  /// The arrays of one chunk on the device.
+  struct Item {
+    View gradient;
+    View weights;        ///< the working weights, with which the model computes
+    bool reads_weights;  ///< the update reads the weights; otherwise it only writes them
+  };
+  /// The staged copies of these arrays in host memory.
+  struct Staged {
+    View gradient;
+    View weights;
+    View scale;  ///< the gradient scale; none if round() was given none
+  };
+
+  /// Takes memory for `buffers` times the largest item from `host`.
+  CpuUpdater(const DevicePtr& device, const DevicePtr& host, std::vector<Item> items, int buffers);
+  /// Waits for copies under way.
+  ~CpuUpdater();
+  CpuUpdater(const CpuUpdater&) = delete;
+  CpuUpdater& operator=(const CpuUpdater&) = delete;
+
+  /// Records copies ("gradients", "weights") and how long the compute stream waits ("stall").
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+
+  /// Begins a round after the last one is done or abandoned. Starts to copy the first items. The
+  /// compute stream must have all work that writes the gradients and `scale` (one element).
+  void round(const View& scale);
+  /// Waits until the next item has arrived and returns its staged copies.
+  Staged take();
+  /// Marks the item taken last as updated. Starts to copy its weights back, unless the scale is not
+  /// finite and nothing has changed. Work given to the compute stream after this call sees them.
+  void done();
+  /// The stream in which the CPU's updates run.
+  Stream host_stream() const { return scale_memory_.stream(); }
+  /// Waits until all copies are complete.
+  void settle();
+
+  /// Bytes moved by the round that was finished last.
+  const StreamedBytes& moved() const { return last_moved_; }
+
+ private:
+  struct Buffer {
+    Tensor memory;
+    Event arrived, delivered;
+  };
+  Staged views_of(const Item& item, const Buffer& buffer) const;
+  void fetch();
+  void copy_to_host(const View& to, const View& from);
+  bool changes() const;
+  Buffer& buffer_of(std::size_t item) { return buffers_[item % buffers_.size()]; }
+
+  DevicePtr device_;
+  Stream to_device_, to_host_;
+  std::vector<Item> items_;
+  std::vector<Buffer> buffers_;
+  Tensor scale_memory_;
+  View scale_;   ///< the scale's place in scale_memory_
+  Event ready_;  ///< compute -> to-host: gradients and scale are final
+  bool scaled_ = false;
+  std::size_t fetched_ = 0, taken_ = 0;  ///< items of this round so far
+  StreamedBytes moved_, last_moved_;
+  Timeline* timeline_ = nullptr;
+  std::size_t stall_ = 0;  ///< the timeline span that take() began
+};
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#include "optim/space/chunked_state.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields,
+                           const DevicePtr& device, const HostMemory& host) {
+  constexpr auto alignment = static_cast<std::int64_t>(Arena::alignment);
+  for (const Chunk& chunk : chunks) {
+    Entry& entry = entries_.emplace_back();
+    entry.fields = fields(chunk);
+    std::int64_t bytes = 0;
+    for (const StateField& field : entry.fields) {
+      entry.offsets.push_back(bytes);
+      bytes += field.count * static_cast<std::int64_t>(size_of(field.dtype));
+      bytes = (bytes + alignment - 1) / alignment * alignment;
+    }
+    if (bytes == 0 || !chunk.mine) continue;
+    const DevicePtr& owner = chunk.by_cpu ? host.ordinary : chunk.on_host ? host.pinned : device;
+    check(owner != nullptr, "state on the host needs host memory");
+    const MemoryScope scope(*owner, MemoryUse::state);
+    entry.home = Tensor::zeros(owner, {bytes}, DType::u8);
+    if (chunk.speculative) entry.spare = Tensor::zeros(owner, {bytes}, DType::u8);
+  }
+}
+
+std::vector<View> ChunkedState::views(std::size_t chunk, std::byte* start) const {
+  const Entry& entry = entries_[chunk];
+  std::vector<View> views;
+  for (std::size_t i = 0; i < entry.fields.size(); ++i)
+    views.emplace_back(start + entry.offsets[i], entry.fields[i].dtype,
+                       std::initializer_list<std::int64_t>{entry.fields[i].count});
+  return views;
+}
+
+std::vector<View> ChunkedState::views(std::size_t chunk) const {
+  const Tensor& at = home(chunk);
+  return at ? views(chunk, at.view().address) : std::vector<View>{};
+}
+
+Tensor ChunkedState::piece(std::size_t chunk, std::size_t field, std::int64_t first,
+                           std::size_t bytes) const {
+  const Entry& entry = entries_[chunk];
+  const auto width = static_cast<std::int64_t>(size_of(entry.fields[field].dtype));
+  return entry.home.slice(entry.offsets[field] + first * width, {static_cast<std::int64_t>(bytes)});
+}
+
+void ChunkedState::read(std::size_t chunk, std::size_t field, std::int64_t first,
+                        std::span<std::byte> out) const {
+  if (!home(chunk)) {
+    std::ranges::fill(out, std::byte{});
+    return;
+  }
+  piece(chunk, field, first, out.size()).copy_bytes_to(out);
+}
+
+void ChunkedState::write(std::size_t chunk, std::size_t field, std::int64_t first,
+                         std::span<const std::byte> in) const {
+  if (home(chunk)) piece(chunk, field, first, in.size()).copy_bytes_from(in);
+}
+
+}  // namespace sluice

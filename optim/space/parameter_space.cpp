@@ -1,0 +1,307 @@
+#include "optim/space/parameter_space.h"
+
+#include <algorithm>
+
+#include "engine/autograd.h"
+#include "engine/rng.h"
+#include "kernels/base/run.h"
+#include "kernels/base/split_master.h"
+#include "kernels/clip.h"
+#include "kernels/elementwise.h"
+#include "kernels/squared_norm.h"
+
+namespace sluice {
+namespace {
+
+constexpr Stream host_stream{{DeviceKind::cpu, 0}, 0};
+
+/// Host values of one dtype as a View for the conversion kernels.
+View host_view(std::span<const std::byte> bytes, DType dtype) {
+  return {const_cast<std::byte*>(bytes.data()),  // NOLINT: kernels do not write to inputs
+          dtype,
+          {static_cast<std::int64_t>(bytes.size() / size_of(dtype))}};
+}
+
+/// Random streams of different parameters overlap with negligible probability.
+std::int64_t random_offset(const SpaceLayout::Slot& slot) {
+  constexpr std::uint64_t aligned_and_positive = 0x3FFF'FFFF'FFFF'FFC0;
+  return static_cast<std::int64_t>(random_key(0, slot.name) & aligned_and_positive);
+}
+
+std::vector<StateField> master_field(const Chunk& chunk, StateLayout layout, DType working) {
+  if (splits_master(layout, working)) return {{"remainder", DType::i16, chunk.size}};
+  return {{"master", DType::f32, chunk.size}};
+}
+
+}  // namespace
+
+ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const DevicePtr& device,
+                               DType working, Use use, const SpaceOptions& options)
+    : options_(options), layout_(parameters, options.layout_options()) {
+  check(!options.narrow_gradients || working == DType::bf16,
+        "gradients are summed in bf16 only where weights are bf16");
+  check(!options.whole_tensors || options.first_on_host.empty(),
+        "the state of whole tensors stays on the device");
+  {
+    const MemoryScope scope(*device, MemoryUse::weights);
+    working_ = Tensor::zeros(device, {size()}, working);
+  }
+  for (const Slot& slot : slots())
+    *slot.tensor = working_.slice(slot.offset, slot.shape);
+  if (use == Use::inference) return;
+  cut_into_chunks();
+  if (options_.mine) cut_at_borders();
+  if (accumulator_of(working) != working) {
+    const auto fields = [&](const Chunk& chunk) {
+      return master_field(chunk, options_.layout, working);
+    };
+    master_ = std::make_unique<ChunkedState>(chunks_, fields, device, options_.host);
+  }
+  make_gradients();
+}
+
+void ParameterSpace::cut_into_chunks() {
+  for (const Slot& slot : slots()) {
+    if (options_.whole_tensors) {
+      chunks_.push_back({.offset = slot.offset,
+                         .size = slot.size,
+                         .gradient_offset = slot.gradient_offset,
+                         .row_length = slot.shape.size() >= 2 ? slot.shape.back() : 0,
+                         .decay = slot.decay,
+                         .bulk = slot.bulk});
+      continue;
+    }
+    if (slot.bulk) {
+      const std::int64_t row = slot.shape.back();
+      // A multiple of eight whole rows, so that most chunks start aligned.
+      std::int64_t rows = std::max<std::int64_t>(1, options_.chunk / row);
+      if (rows > 8) rows -= rows % 8;
+      for (std::int64_t first = 0; first < slot.size; first += rows * row)
+        chunks_.push_back({.offset = slot.offset + first,
+                           .size = std::min(rows * row, slot.size - first),
+                           .gradient_offset = slot.gradient_offset + first,
+                           .row_length = row,
+                           .decay = slot.decay,
+                           .bulk = true,
+                           .random_offset = random_offset(slot) + first,
+                           .on_host = slot.on_host,
+                           .by_cpu = slot.by_cpu,
+                           .speculative = slot.speculative});
+      continue;
+    }
+    const bool joins =
+        !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
+    if (joins)
+      chunks_.back().size += SpaceLayout::padded(slot.size);
+    else
+      chunks_.push_back({.offset = slot.offset,
+                         .size = SpaceLayout::padded(slot.size),
+                         .gradient_offset = slot.gradient_offset,
+                         .row_length = 0,
+                         .decay = slot.decay,
+                         .bulk = false});
+  }
+}
+
+void ParameterSpace::cut_at_borders() {
+  std::vector<Chunk> cut;
+  auto range = options_.mine->begin();
+  const auto end = options_.mine->end();
+  for (Chunk rest : chunks_) {
+    while (rest.size > 0) {
+      while (range != end && range->end <= rest.offset)
+        ++range;
+      const bool mine = range != end && range->begin <= rest.offset;
+      const std::int64_t border = range == end ? size() : mine ? range->end : range->begin;
+      Chunk& chunk = cut.emplace_back(rest);
+      chunk.mine = mine;
+      chunk.size = std::min(rest.size, border - rest.offset);
+      check(!chunk.bulk || chunk.size % chunk.row_length == 0 || chunk.size == rest.size,
+            "the parameter space was divided inside a row of a matrix");
+      rest.offset += chunk.size;
+      rest.gradient_offset += chunk.size;
+      rest.random_offset += chunk.size;
+      rest.size -= chunk.size;
+    }
+  }
+  chunks_ = std::move(cut);
+}
+
+void ParameterSpace::make_gradients() {
+  const MemoryScope scope(*device(), MemoryUse::gradients);
+  const DType sums = accumulator_of(working_.dtype());
+  wide_gradient_ = Tensor::zeros(device(), {layout_.wide_size}, sums);
+  if (layout_.narrow_size > 0)
+    narrow_gradient_ = Tensor::zeros(device(), {layout_.narrow_size}, working_.dtype());
+  std::int64_t blocks = 0;
+  for (const auto& stretch : layout_.stretches)
+    blocks += stretch.blocks();
+  norm_partials_ = Tensor::empty(device(), {blocks}, DType::f64);
+  norm_ = Tensor::empty(device(), {1}, DType::f64);
+  clip_factor_ = Tensor::empty(device(), {1}, sums);
+  for (const Slot& slot : slots()) {
+    const Tensor& buffer = gradients(slot.bulk && options_.narrow_gradients);
+    slot.tensor->set_requires_grad(true);
+    set_gradient_buffer(*slot.tensor, buffer.slice(slot.gradient_offset, slot.shape));
+  }
+}
+
+const ParameterSpace::Slot* ParameterSpace::find(const std::string& name) const {
+  const auto found = std::ranges::find(slots(), name, &Slot::name);
+  return found == slots().end() ? nullptr : &*found;
+}
+
+View ParameterSpace::gradient_view(const Chunk& chunk) const {
+  const Tensor& buffer = gradients(chunk.bulk && options_.narrow_gradients);
+  return buffer.slice(chunk.gradient_offset, {chunk.size}).view();
+}
+
+DType ParameterSpace::weight_dtype() const {
+  return has_master() ? DType::f32 : working_.dtype();
+}
+
+/// Calls body(chunk, first element in the chunk, elements, elements done before).
+template <class Body>
+void ParameterSpace::for_each_piece(std::int64_t first, std::int64_t count, Body&& body) const {
+  auto chunk = std::ranges::upper_bound(chunks_, first, {}, &Chunk::offset) - chunks_.begin() - 1;
+  for (std::int64_t done = 0; done < count; ++chunk) {
+    const Chunk& here = chunks_[static_cast<std::size_t>(chunk)];
+    const std::int64_t skip = first + done - here.offset;
+    const std::int64_t part = std::min(count - done, here.size - skip);
+    check(part > 0, "weights were asked for that belong to no parameter");
+    body(static_cast<std::size_t>(chunk), skip, part, done);
+    done += part;
+  }
+}
+
+void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) const {
+  const auto count = static_cast<std::int64_t>(out.size() / size_of(weight_dtype()));
+  if (!has_master()) return working_.slice(first, {count}).copy_bytes_to(out);
+  if (!splits_master(options_.layout, working_.dtype()))
+    return for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+      master_->read(chunk, 0, skip,
+                    out.subspan(static_cast<std::size_t>(done) * 4, 4 * std::size_t(part)));
+    });
+  std::vector<BFloat16> high(static_cast<std::size_t>(count));
+  std::vector<std::int16_t> low(high.size());
+  working_.slice(first, {count}).copy_bytes_to(std::as_writable_bytes(std::span(high)));
+  for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+    const auto piece = std::span(low).subspan(std::size_t(done), std::size_t(part));
+    master_->read(chunk, 0, skip, std::as_writable_bytes(piece));
+  });
+  auto* const values = reinterpret_cast<float*>(out.data());
+  for (std::size_t i = 0; i < high.size(); ++i)
+    values[i] = SplitMaster::join(high[i], low[i]);
+  for_each_piece(first, count, [&](auto chunk, auto, auto part, auto done) {
+    if (!chunks_[chunk].mine) std::fill_n(values + done, part, 0.0f);
+  });
+}
+
+void ParameterSpace::write_weights(std::int64_t first, std::span<const std::byte> in) {
+  const auto count = static_cast<std::int64_t>(in.size() / size_of(weight_dtype()));
+  if (!has_master()) return working_.slice(first, {count}).copy_bytes_from(in);
+  std::vector<std::byte> narrow(static_cast<std::size_t>(count) * size_of(working_.dtype()));
+  run(Cast{.out = host_view(narrow, working_.dtype()),
+           .in = host_view(in, DType::f32),
+           .half_away = true},
+      host_stream);
+  working_.slice(first, {count}).copy_bytes_from(narrow);
+  const bool split = splits_master(options_.layout, working_.dtype());
+  std::vector<std::int16_t> low(split ? static_cast<std::size_t>(count) : 0);
+  const auto* const values = reinterpret_cast<const float*>(in.data());
+  for (std::size_t i = 0; i < low.size(); ++i)
+    low[i] = SplitMaster(values[i]).low;
+  for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
+    const auto at = static_cast<std::size_t>(done), size = static_cast<std::size_t>(part);
+    master_->write(
+        chunk, 0, skip,
+        split ? std::as_bytes(std::span(low).subspan(at, size)) : in.subspan(4 * at, 4 * size));
+  });
+}
+
+void ParameterSpace::write_shard(const Slot& slot, std::int64_t first, std::span<std::byte> in) {
+  const auto mine = slot.shard.pick(first, in, size_of(weight_dtype()));
+  if (!mine.empty()) write_weights(slot.offset + slot.shard.place(first), mine);
+}
+
+void ParameterSpace::initialize(std::uint64_t seed) {
+  constexpr std::int64_t piece = 1 << 20;
+  std::vector<float> values;
+  std::vector<double> wide;
+  for (const Slot& slot : slots()) {
+    const std::uint64_t key = random_key(seed, slot.name);
+    for (std::int64_t first = 0; first < slot.size; first += piece) {
+      const std::int64_t count = std::min(piece, slot.size - first);
+      values.assign(static_cast<std::size_t>(count), static_cast<float>(slot.initial.value));
+      if (slot.initial.standard_deviation > 0)
+        slot.shard.for_each_run(
+            first, count, [&](std::int64_t at, std::int64_t index, std::int64_t length) {
+              fill_normal(key, static_cast<std::uint64_t>(index), slot.initial.standard_deviation,
+                          std::span(values).subspan(static_cast<std::size_t>(at - first),
+                                                    static_cast<std::size_t>(length)));
+            });
+      std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+      if (weight_dtype() == DType::f32) {
+        write_weights(slot.offset + first, bytes);
+        continue;
+      }
+      std::vector<std::byte> converted(values.size() * size_of(weight_dtype()));
+      run(Cast{.out = host_view(converted, weight_dtype()),
+               .in = host_view(bytes, DType::f32),
+               .half_away = true},
+          host_stream);
+      write_weights(slot.offset + first, converted);
+    }
+  }
+}
+
+void ParameterSpace::forget_gradients() {
+  for (const Slot& slot : slots())
+    forget_gradient(*slot.tensor);
+}
+
+void ParameterSpace::settle_gradients() {
+  for (const Slot& slot : slots())
+    settle_gradient(*slot.tensor);
+}
+
+const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
+  const Stream stream = working_.stream();
+  norm_partials_.fill_zero();
+  std::int64_t first_partial = 0;
+  for (const auto& stretch : layout_.stretches) {
+    for (const auto& range : ranges) {
+      const std::int64_t begin = std::max(range.begin, stretch.offset) - stretch.offset;
+      const std::int64_t end = std::min(range.end - stretch.offset, stretch.size);
+      if (begin >= end) continue;
+      check(begin % stretch.block == 0, "a norm was asked for from the middle of a block on");
+      const std::int64_t blocks = (end - begin + stretch.block - 1) / stretch.block;
+      const Tensor& buffer = gradients(stretch.narrow);
+      run(
+          SquaredNorm{
+              .partial =
+                  norm_partials_.slice(first_partial + begin / stretch.block, {blocks}).view(),
+              .in = buffer.slice(stretch.gradient_offset + begin, {end - begin}).view(),
+              .block = stretch.block},
+          stream);
+    }
+    first_partial += stretch.blocks();
+  }
+  return norm_partials_;
+}
+
+const Tensor& ParameterSpace::clip_factor(const Tensor& partials, double limit, double loss_scale) {
+  run(ClipFactor{.norm = norm_.view(),
+                 .factor = clip_factor_.view(),
+                 .partial = partials.view(),
+                 .limit = limit,
+                 .loss_scale = loss_scale},
+      working_.stream());
+  return clip_factor_;
+}
+
+const Tensor& ParameterSpace::clip_gradients(double limit, double loss_scale) {
+  return clip_factor(sum_squares({{0, size()}}), limit, loss_scale);
+}
+
+}  // namespace sluice

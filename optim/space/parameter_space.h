@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/parameter.h"
+#include "engine/tensor.h"
+#include "optim/space/chunked_state.h"
+#include "optim/space/space_layout.h"
+#include "optim/space/state_layout.h"
+
+namespace sluice {
+
+/// Options for how the parameters of a training run are stored.
+struct SpaceOptions {
+  StateLayout layout = StateLayout::fp32;
+  /// Sums the gradients of large matrices in bf16; needs bf16 weights. Embeddings and small tensors
+  /// keep f32 gradients.
+  bool narrow_gradients = false;
+  /// Largest number of elements in one chunk of a large matrix.
+  std::int64_t chunk = std::int64_t{4} << 20;
+  /// Large matrices from this parameter on keep their state in `host`; empty: none does.
+  std::string first_on_host{};
+  /// The first of those parameters whose state the CPU updates in host memory; empty: none.
+  std::string first_by_cpu{};
+  /// The first of those that visit the device whose updates are speculative; empty: none.
+  std::string first_speculative{};
+  HostMemory host{};
+  /// Makes every tensor one chunk, never cut, with its state on the device: for update rules that
+  /// need to see all of a matrix.
+  bool whole_tensors = false;
+  /// The ranges whose state is kept and updated here, ascending, cut at blocks of the SpaceLayout
+  /// (with whole tensors: between slots); none: all of the space. Weights outside of them change
+  /// only through write_weights, or when other code writes the working weights.
+  std::optional<std::vector<SpaceRange>> mine{};
+
+  LayoutOptions layout_options() const {
+    return {narrow_gradients, first_on_host, first_by_cpu, first_speculative};
+  }
+};
+
+/// All parameters of a model, laid out one after another: the working weights that the model
+/// computes with, the master weights that the optimizer updates (the same buffer if the working
+/// dtype is f32 or f64, else stored chunk by chunk as the state layout says), and the gradients.
+class ParameterSpace {
+ public:
+  using Slot = SpaceLayout::Slot;
+
+  enum class Use { training, inference };
+
+  /// Allocates memory and hands every declared parameter its tensor. For inference it makes only
+  /// the working buffer.
+  ParameterSpace(const std::vector<Parameter>& parameters, const DevicePtr& device, DType working,
+                 Use use, const SpaceOptions& options = {});
+  ParameterSpace(const ParameterSpace&) = delete;
+  ParameterSpace& operator=(const ParameterSpace&) = delete;
+
+  const SpaceLayout& layout() const { return layout_; }
+  const std::vector<Slot>& slots() const { return layout_.slots; }
+  const Slot* find(const std::string& name) const;
+  /// All chunks in the order of the space; together they cover every slot.
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+  std::int64_t size() const { return layout_.size; }  ///< in elements, gaps included
+  /// Number of elements, gaps left out.
+  std::int64_t parameters() const { return layout_.parameters; }
+
+  const DevicePtr& device() const { return working_.device(); }
+  const SpaceOptions& options() const { return options_; }
+  const Tensor& working() const { return working_; }
+  bool has_master() const { return master_ != nullptr; }
+  /// The master weights as state of the chunks; null where the working weights are the master.
+  const ChunkedState* master() const { return master_.get(); }
+  ChunkedState* master() { return master_.get(); }
+  View gradient_view(const Chunk& chunk) const;
+  /// The gradients that are summed in f32 (f64), or the narrow ones, summed in bf16, if any.
+  const Tensor& gradients(bool narrow) const { return narrow ? narrow_gradient_ : wide_gradient_; }
+
+  /// The dtype in which weights are read and written: f32 or f64, as the master; for inference the
+  /// dtype of the working weights.
+  DType weight_dtype() const;
+  /// Reads elements [first, ...) of the weights, within one slot, at full precision; zeros where
+  /// the master weights are another rank's. No update may be under way.
+  void read_weights(std::int64_t first, std::span<std::byte> out) const;
+  /// Sets elements [first, ...) of the master weights and of the working weights.
+  void write_weights(std::int64_t first, std::span<const std::byte> in);
+  /// Does the same for elements [first, ...) of the whole tensor, of which this rank may have a
+  /// shard. Overwrites `in`.
+  void write_shard(const Slot& slot, std::int64_t first, std::span<std::byte> in);
+  /// Sets every parameter as it is declared: a function of (seed, name, element) alone.
+  void initialize(std::uint64_t seed);
+
+  /// Makes the next gradients overwrite those of the last step.
+  void forget_gradients();
+  /// Zeroes the gradients of parameters that no backward pass reached.
+  void settle_gradients();
+  /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the
+  /// factor by which the update multiplies them (ClipFactor in kernels/clip.h): one element.
+  const Tensor& clip_gradients(double limit, double loss_scale = 1);
+  /// The same in two steps, for gradients that several ranks share. One gives the sums of squares
+  /// of the blocks in `ranges`, zero for all others; the other needs the sums of all blocks.
+  const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
+  const Tensor& clip_factor(const Tensor& partials, double limit, double loss_scale = 1);
+  /// The norm that clip_gradients measured, without the loss scale. Waits for the device.
+  double gradient_norm() const { return norm_.item(); }
+
+ private:
+  void cut_into_chunks();
+  void cut_at_borders();
+  void make_gradients();
+  template <class Body>
+  void for_each_piece(std::int64_t first, std::int64_t count, Body&& body) const;
+
+  SpaceOptions options_;
+  SpaceLayout layout_;
+  std::vector<Chunk> chunks_;
+  Tensor working_, wide_gradient_, narrow_gradient_, norm_partials_, norm_, clip_factor_;
+  std::unique_ptr<ChunkedState> master_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/parameter.h"
+#include "engine/tensor.h"
+
+namespace sluice {
+
+/// Elements [begin, end) of the parameter space.
+struct SpaceRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(const SpaceRange&, const SpaceRange&) = default;
+};
+
+/// Options that decide the positions in the space.
+struct LayoutOptions {
+  bool narrow_gradients = false;
+  /// Large matrices from this parameter on keep their state in host memory; empty: none does.
+  std::string first_on_host{};
+  /// The first of those parameters whose state the CPU updates in host memory; empty: none.
+  std::string first_by_cpu{};
+  /// The first of those that visit the device whose updates are speculative; empty: none.
+  std::string first_speculative{};
+};
+
+/// Positions of every parameter and its gradient. Pure arithmetic, done before memory is allocated.
+struct SpaceLayout {
+  /// Slots start at multiples of this many elements. The gaps between them always hold zeros.
+  static constexpr std::int64_t slot_alignment = 64;
+  /// Matrices of fewer elements count as small tensors, which are never quantised or streamed.
+  static constexpr std::int64_t bulk_threshold = 4096;
+  /// Approximate elements in a block: one term of the gradient norm, never split between ranks.
+  static constexpr std::int64_t block_target = 1 << 14;
+
+  struct Slot {
+    std::string name;
+    Shape shape;
+    std::int64_t offset;  ///< in elements
+    std::int64_t size;
+    bool decay;  ///< weight decay applies: the tensor has two or more dimensions
+    bool bulk;   ///< a large matrix that is not an embedding
+    bool on_host, by_cpu, speculative;
+    std::int64_t gradient_offset;
+    Initial initial;
+    Tensor* tensor;
+    Shard shard;
+
+    /// Shape of the whole tensor, shards of all ranks together.
+    const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
+  };
+
+  /// A large matrix, cut into blocks of whole rows, or consecutive small tensors of one section
+  /// that are either all divided between ranks or all not. The blocks follow from the parameters
+  /// alone. Norms are summed over them and ranks divide the space between them, so neither the
+  /// number of ranks nor the cut into chunks changes a bit.
+  struct Stretch {
+    std::int64_t offset;
+    std::int64_t size;  ///< up to the next stretch, gaps included
+    std::int64_t gradient_offset;
+    std::int64_t block;
+    bool narrow;  ///< its gradient is in the narrow buffer
+    /// Other tensor-parallel ranks have other elements; otherwise they all have the same.
+    bool divided;
+
+    std::int64_t blocks() const { return (size + block - 1) / block; }
+  };
+
+  SpaceLayout(const std::vector<Parameter>& parameters, const LayoutOptions& options);
+
+  std::vector<Slot> slots;
+  std::vector<Stretch> stretches;               ///< they follow one another and cover the space
+  std::int64_t size = 0;                        ///< in elements, gaps included
+  std::int64_t parameters = 0;                  ///< in elements, gaps left out
+  std::int64_t wide_size = 0, narrow_size = 0;  ///< in elements, of the two gradient buffers
+
+  static std::int64_t padded(std::int64_t elements) {
+    return (elements + slot_alignment - 1) / slot_alignment * slot_alignment;
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/dtype.h"
+
+namespace sluice {
+
+/// Ways to store the master weights and moments of a training with 16-bit weights. The numbers are
+/// AdamW's bytes per parameter beside the working weight. The first two give the same bits; the
+/// others round narrow values stochastically. f16 working weights cannot use `split` and have an
+/// f32 master in the other layouts; f32 weights are their own master.
+enum class StateLayout : std::uint8_t {
+  fp32,    ///< 12: master weight, m, v in f32
+  split,   ///< 10: the bf16 working weight and 16 more bits are the master weight, exactly
+  bf16m,   ///< 8: split, m in bf16
+  bf16mv,  ///< 6: split, m and v in bf16
+  int8     ///< 4: split, m and sqrt(v) in 8 bits, one scale per block (AdamW::block)
+};
+
+constexpr std::array<std::string_view, 5> state_layout_names{"fp32", "split", "bf16m", "bf16mv",
+                                                             "int8"};
+constexpr std::string_view name_of(StateLayout layout) {
+  return state_layout_names[static_cast<std::size_t>(layout)];
+}
+
+std::optional<StateLayout> layout_named(std::string_view name);
+/// Throws Error (usage) for an unknown name, and if weights of dtype `working` forbid the layout.
+StateLayout parse_state_layout(const std::string& name, DType working);
+
+/// True if the master weight is stored as the working weight and a remainder.
+constexpr bool splits_master(StateLayout layout, DType working) {
+  return layout != StateLayout::fp32 && working == DType::bf16;
+}
+
+}  // namespace sluice

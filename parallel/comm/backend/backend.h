@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/stream.h"
+#include "kernels/base/view.h"
+#include "parallel/comm/backend/signature.h"
+
+namespace sluice {
+
+enum class ReduceOp : std::uint8_t { sum, maximum };
+
+/// A stretch of an array, in elements: the part that one rank holds or receives.
+struct Part {
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+};
+
+/// Cuts [0, count) into `pieces` parts of about the same size, at multiples of `unit`.
+std::vector<Part> even_parts(std::int64_t count, int pieces, std::int64_t unit = 64);
+
+/// One message of a p2p operation.
+struct Transfer {
+  bool send;
+  int peer;
+  View data;
+};
+
+/// An operation with all its arguments. The memory belongs to the caller, who must not change it
+/// until the operation is over.
+struct CollectiveCall {
+  Collective kind = Collective::barrier;
+  View data{};                ///< the array to reduce, broadcast or gather, in place
+  View all{};                 ///< gather, scatter: [size, data], at the root alone
+  std::vector<Part> parts{};  ///< reduce_scatter, all_gather: of `data`, one for each rank
+  std::vector<Transfer> transfers{};
+  int root = -1;
+  ReduceOp op = ReduceOp::sum;
+  /// Scratch memory for reductions, u8: size - 1 times the bytes of the largest part (at the root
+  /// of a reduce: of the data). If missing or too small, the operation allocates system memory.
+  View scratch{};
+  Stream stream{};  ///< in which `data` is written before and read afterwards
+};
+
+/// An operation under way.
+class Work {
+ public:
+  Work() = default;
+  virtual ~Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  /// Does what is possible without waiting for other ranks. Returns true when nothing is left.
+  virtual bool advance() = 0;
+  /// Makes the call's stream wait for the result. Called once the operation is over.
+  virtual void join() {}
+};
+
+/// Collectives on one kind of memory.
+class Backend {
+ public:
+  Backend() = default;
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  virtual std::string_view name() const = 0;
+  /// All ranks start the same operations in the same order. `tag` is a multiple of 8 and differs
+  /// between all operations under way.
+  virtual std::unique_ptr<Work> start(const CollectiveCall& call, int tag) = 0;
+};
+
+}  // namespace sluice

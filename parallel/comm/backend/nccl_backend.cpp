@@ -1,0 +1,382 @@
+#include "parallel/comm/backend/nccl_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <initializer_list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/device/stream.h"
+#include "parallel/comm/backend/host_backend.h"
+#include "parallel/comm/backend/nccl_library.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto nap = std::chrono::milliseconds(1);
+/// Most sends and receives that NCCL is given in one group. They could be split into several groups
+/// only if all ranks split their lists alike, which a rank cannot know.
+constexpr std::size_t largest_group = 255;
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return ncclFloat64;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i16:
+    case DType::u8:
+      break;
+  }
+  fail(fmt::format("numbers of type {} cannot be reduced", name_of(dtype)));
+}
+
+/// Returns true if the parts follow each other in the order of the ranks, all of one size.
+bool are_even(const std::vector<Part>& parts) {
+  for (std::size_t i = 1; i < parts.size(); ++i)
+    if (parts[i].count != parts[0].count ||
+        parts[i].offset != parts[0].offset + static_cast<std::int64_t>(i) * parts[0].count)
+      return false;
+  return true;
+}
+
+class NcclWork;
+
+/// The state shared by the operations of a backend.
+class Group {
+ public:
+  Group(const Transport& transport, DevicePtr on, double timeout,
+        const std::function<std::string(const std::string&)>& from_first)
+      : nccl(nccl_library()),
+        device(std::move(on)),
+        runtime(device->runtime()),
+        stream(runtime.make_stream()),
+        rank(transport.rank()),
+        ranks(transport.size()),
+        timeout_(timeout),
+        exceptions_(std::uncaught_exceptions()) {
+    ncclUniqueId id{};
+    if (rank == 0) accept(nccl.get_unique_id(&id));
+    const std::string text = from_first(std::string(id.internal, sizeof id.internal));
+    check(text.size() == sizeof id.internal, "the ranks use different versions of NCCL");
+    std::memcpy(id.internal, text.data(), text.size());
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    cuda::handle_of(stream);  // selects the GPU, to which NCCL binds the communicator
+    try {
+      accept(nccl.comm_init_rank_config(&comm, ranks, id, rank, &config));
+      if (!settles())
+        fail(fmt::format("NCCL has not connected the {} ranks within {:g} s (--collective-timeout)",
+                         ranks, timeout));
+    } catch (const Error&) {
+      abort();
+      throw;
+    }
+  }
+  ~Group() { close(); }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  /// Accepts NCCL's answer to a call; throws Error for a fault.
+  void accept(ncclResult_t result) const {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    fail(fmt::format("NCCL {} failed with '{}' ({}); NCCL_DEBUG=INFO makes it say more",
+                     nccl.version, nccl.get_error_string(result), nccl.get_last_error(comm)));
+  }
+  /// Returns true if NCCL has handed the requested work to the GPU. Throws Error for a fault, also
+  /// for one of other ranks.
+  bool settled() const {
+    check(comm != nullptr, "an NCCL communicator was used after its end");
+    ncclResult_t state = ncclSuccess;
+    accept(nccl.comm_get_async_error(comm, &state));
+    accept(state);
+    return state == ncclSuccess;
+  }
+
+  Event take_event() {
+    if (events_.empty()) return runtime.make_event();
+    const Event event = events_.back();
+    events_.pop_back();
+    return event;
+  }
+  void give_back(std::initializer_list<Event> events) {
+    events_.insert(events_.end(), events.begin(), events.end());
+  }
+
+  void drive();
+
+  /// Ends the communicator: in order, or by an abort if an operation will never be over.
+  void close() {
+    if (comm == nullptr) return;
+    if (unfinished > 0 || std::uncaught_exceptions() > exceptions_) return abort();
+    try {
+      cuda::handle_of(stream);
+      accept(nccl.comm_finalize(comm));
+      if (!settles()) return abort();
+      nccl.comm_destroy(std::exchange(comm, nullptr));
+    } catch (const Error&) {  // the code that noticed the fault first has reported it
+      abort();
+    }
+  }
+
+  const NcclLibrary& nccl;
+  const DevicePtr device;
+  Runtime& runtime;
+  const Stream stream;
+  const int rank, ranks;
+  ncclComm_t comm = nullptr;
+  std::deque<NcclWork*> waiting;  ///< operations that the GPU has not been given yet, in order
+  int unfinished = 0;
+
+ private:
+  bool settles() const {
+    const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
+    while (!settled()) {
+      if (Clock::now() > deadline) return false;
+      std::this_thread::sleep_for(nap);
+    }
+    return true;
+  }
+  void abort() {
+    if (comm != nullptr) nccl.comm_abort(std::exchange(comm, nullptr));
+  }
+
+  double timeout_;
+  int exceptions_;
+  std::vector<Event> events_;
+};
+
+class NcclWork final : public Work {
+ public:
+  NcclWork(std::shared_ptr<Group> group, const CollectiveCall& call)
+      : group_(std::move(group)),
+        call_(call),
+        written_(group_->take_event()),
+        done_(group_->take_event()) {
+    group_->runtime.record(written_, call_.stream);
+    group_->waiting.push_back(this);
+    ++group_->unfinished;
+  }
+  /// One that is given up stays unfinished: other ranks wait for it, so the group must be aborted.
+  ~NcclWork() override {
+    std::erase(group_->waiting, this);
+    if (!over_) return;
+    --group_->unfinished;
+    group_->give_back({written_, done_});
+  }
+
+  /// Gives the operation to NCCL, which accepts it asynchronously; returns true once it has.
+  bool issue() {
+    if (!asked_) {
+      group_->runtime.wait(group_->stream, written_);
+      asked_ = true;
+      ask();
+    }
+    if (!group_->settled()) return false;
+    group_->runtime.record(done_, group_->stream);
+    return issued_ = true;
+  }
+
+  bool advance() override {
+    if (over_) return true;
+    group_->drive();
+    group_->settled();  // throws if another rank has failed
+    return over_ = issued_ && group_->runtime.reached(done_);
+  }
+  void join() override { group_->runtime.wait(call_.stream, done_); }
+
+ private:
+  /// Makes the body's calls as one group. NCCL counts open groups per thread, so always closes it.
+  template <class Body>
+  void together(Body&& body) {
+    const NcclLibrary& nccl = group_->nccl;
+    group_->accept(nccl.group_start());
+    try {
+      body();
+    } catch (...) {
+      nccl.group_end();
+      throw;
+    }
+    group_->accept(nccl.group_end());
+  }
+  std::byte* at(std::int64_t element) const {
+    return call_.data.address + element * static_cast<std::int64_t>(size_of(call_.data.dtype));
+  }
+  std::size_t bytes_of(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * size_of(call_.data.dtype);
+  }
+  void send(int peer, const std::byte* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    group_->accept(group_->nccl.send(from, bytes, ncclUint8, peer, group_->comm, handle_));
+  }
+  void receive(int peer, std::byte* to, std::size_t bytes) {
+    if (bytes == 0) return;
+    group_->accept(group_->nccl.recv(to, bytes, ncclUint8, peer, group_->comm, handle_));
+  }
+
+  void ask() {
+    if (call_.kind != Collective::p2p && call_.data.size() == 0) return;
+    handle_ = cuda::handle_of(group_->stream);  // also selects the GPU
+    if (call_.kind == Collective::p2p ? call_.transfers.size() > largest_group
+                                      : static_cast<std::size_t>(group_->ranks) > largest_group)
+      fail(fmt::format("{} of more than {} messages is too much for NCCL at once; use staged",
+                       name_of(call_.kind), largest_group));
+    switch (call_.kind) {
+      case Collective::all_reduce:
+      case Collective::reduce:
+      case Collective::reduce_scatter:
+        return ask_to_reduce();
+      case Collective::gather:
+      case Collective::scatter:
+        return ask_the_root();
+      case Collective::broadcast:
+        group_->accept(group_->nccl.broadcast(at(0), at(0), bytes_of(call_.data.size()), ncclUint8,
+                                              call_.root, group_->comm, handle_));
+        return;
+      case Collective::all_gather:
+        return ask_to_gather();
+      case Collective::p2p:
+        return together([&] {
+          for (const auto& [sends, peer, data] : call_.transfers) {
+            const std::size_t bytes = static_cast<std::size_t>(data.size()) * size_of(data.dtype);
+            sends ? send(peer, data.address, bytes) : receive(peer, data.address, bytes);
+          }
+        });
+      case Collective::barrier:
+      case Collective::split:
+        fail("a barrier has no GPU memory to work on");
+    }
+  }
+
+  void ask_to_reduce() {
+    const NcclLibrary& nccl = group_->nccl;
+    const ncclDataType_t type = type_of(call_.data.dtype);
+    const ncclRedOp_t op = call_.op == ReduceOp::sum ? ncclSum : ncclMax;
+    const auto count = static_cast<std::size_t>(call_.data.size());
+    if (call_.kind == Collective::all_reduce)
+      return group_->accept(nccl.all_reduce(at(0), at(0), count, type, op, group_->comm, handle_));
+    if (call_.kind == Collective::reduce)
+      return group_->accept(
+          nccl.reduce(at(0), at(0), count, type, op, call_.root, group_->comm, handle_));
+    const auto& parts = call_.parts;
+    if (are_even(parts)) {
+      const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
+      return group_->accept(nccl.reduce_scatter(at(parts[0].offset), at(mine.offset),
+                                                static_cast<std::size_t>(mine.count), type, op,
+                                                group_->comm, handle_));
+    }
+    together([&] {
+      for (std::size_t root = 0; root < parts.size(); ++root) {
+        std::byte* const part = at(parts[root].offset);
+        if (parts[root].count > 0)
+          group_->accept(nccl.reduce(part, part, static_cast<std::size_t>(parts[root].count), type,
+                                     op, static_cast<int>(root), group_->comm, handle_));
+      }
+    });
+  }
+
+  void ask_to_gather() {
+    const NcclLibrary& nccl = group_->nccl;
+    const auto& parts = call_.parts;
+    if (are_even(parts)) {
+      const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
+      return group_->accept(nccl.all_gather(at(mine.offset), at(parts[0].offset),
+                                            bytes_of(mine.count), ncclUint8, group_->comm,
+                                            handle_));
+    }
+    together([&] {
+      for (std::size_t root = 0; root < parts.size(); ++root) {
+        std::byte* const part = at(parts[root].offset);
+        if (parts[root].count > 0)
+          group_->accept(nccl.broadcast(part, part, bytes_of(parts[root].count), ncclUint8,
+                                        static_cast<int>(root), group_->comm, handle_));
+      }
+    });
+  }
+
+  void ask_the_root() {
+    const std::size_t bytes = bytes_of(call_.data.size());
+    const bool gathers = call_.kind == Collective::gather;
+    if (group_->rank != call_.root)
+      return together(
+          [&] { gathers ? send(call_.root, at(0), bytes) : receive(call_.root, at(0), bytes); });
+    const auto slot = [&](int rank) {
+      return call_.all.address + static_cast<std::size_t>(rank) * bytes;
+    };
+    if (gathers)
+      group_->runtime.copy_within(slot(group_->rank), at(0), bytes, group_->stream);
+    else
+      group_->runtime.copy_within(at(0), slot(group_->rank), bytes, group_->stream);
+    together([&] {
+      for (int peer = 0; peer < group_->ranks; ++peer) {
+        if (peer == group_->rank) continue;
+        gathers ? receive(peer, slot(peer), bytes) : send(peer, slot(peer), bytes);
+      }
+    });
+  }
+
+  std::shared_ptr<Group> group_;
+  CollectiveCall call_;
+  Event written_, done_;
+  cudaStream_t handle_ = nullptr;
+  bool asked_ = false, issued_ = false, over_ = false;
+};
+
+/// NCCL takes one operation at a time, and all ranks give them in the same order.
+void Group::drive() {
+  while (!waiting.empty() && waiting.front()->issue())
+    waiting.pop_front();
+}
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device, double timeout,
+              const std::function<std::string(const std::string&)>& from_first)
+      : host_(make_host_backend(transport)),
+        group_(std::make_shared<Group>(*transport, device, timeout, from_first)) {}
+  ~NcclBackend() override { group_->close(); }
+
+  std::string_view name() const override { return "nccl"; }
+  std::unique_ptr<Work> start(const CollectiveCall& call, int tag) override {
+    if (call.stream.device.kind != DeviceKind::cuda) return host_->start(call, tag);
+    auto work = std::make_unique<NcclWork>(group_, call);
+    group_->drive();
+    return work;
+  }
+
+ private:
+  std::unique_ptr<Backend> host_;
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace
+
+std::string nccl_version(std::string* why) {
+  try {
+    return nccl_library().version;
+  } catch (const Error& error) {
+    if (why != nullptr) *why = error.what();
+    return {};
+  }
+}
+
+std::unique_ptr<Backend> make_nccl_backend(
+    std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
+    const std::function<std::string(const std::string&)>& from_first) {
+  return std::make_unique<NcclBackend>(transport, device, timeout, from_first);
+}
+
+}  // namespace sluice

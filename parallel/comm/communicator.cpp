@@ -1,0 +1,293 @@
+#include "parallel/comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "parallel/comm/backend/host_backend.h"
+#include "parallel/comm/signature_check.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A rank first polls for messages without pause, since most have arrived by then. Afterwards it
+/// sleeps between polls and leaves the core to ranks that compute.
+constexpr int spins = 200;
+constexpr auto nap = std::chrono::microseconds(50);
+
+/// Message tags: eight for each operation under way, and one for all p2p, which match in order.
+constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 14;
+constexpr int tags_of_operation = 8, signature_channel = 7;
+constexpr int p2p_tag = 1 << 29;
+
+/// Upper bits of the tags of an operation's data. They keep the data of different operations apart,
+/// since MPI may write a message that is too long past the end of its receive buffer.
+int data_tag(const Signature& s) {
+  std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
+  for (const auto part : {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
+                          static_cast<std::uint64_t>(s.root + 1)})
+    mixed = (mixed + part) * 0x9E3779B97F4A7C15ull;
+  constexpr int bits = 12;  // 2^12 * operations_under_way * tags_of_operation is p2p_tag
+  return static_cast<int>((mixed >> (64 - bits)) * operations_under_way) * tags_of_operation;
+}
+
+View as_view(std::span<std::byte> bytes) {
+  return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
+}
+
+std::vector<Part> equal_parts(std::size_t each, int ranks) {
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({rank * static_cast<std::int64_t>(each), static_cast<std::int64_t>(each)});
+  return parts;
+}
+
+}  // namespace
+
+Operation::Operation(Communicator& communicator, const Signature& signature)
+    : communicator_(communicator), signature_(signature) {}
+
+bool Operation::advance() {
+  // Signatures are checked first: if they differ, the received data is meaningless.
+  const bool checked = !check_ || check_->advance();
+  over_ = work_->advance() && checked;
+  return over_;
+}
+
+bool Operation::done() {
+  if (!over_) communicator_.progress();
+  return over_;
+}
+
+/// A message that does not fit results from different operations. Waits a little for the
+/// signatures, which say more, and throws if they differ.
+void Operation::explain_failure() {
+  if (!check_) return;
+  const auto end = Clock::now() + std::chrono::seconds(2);
+  while (Clock::now() < end && !check_->advance())
+    std::this_thread::sleep_for(nap);
+}
+
+void Operation::wait() {
+  Communicator& c = communicator_;
+  for (int i = 0; i < spins && !done(); ++i)
+    ;
+  if (!over_) {
+    if (c.monitor_) c.monitor_->wait(number_, c.options_.timeout);
+    const auto deadline = Clock::now() + std::chrono::duration<double>(c.options_.timeout);
+    while (!done()) {
+      if (Clock::now() > deadline) c.time_out(*this);
+      std::this_thread::sleep_for(nap);
+    }
+  }
+  work_->join();
+}
+
+Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
+                           std::shared_ptr<Monitor> monitor, const Options& options)
+    : backend_(std::move(backend)),
+      transport_(std::move(transport)),
+      monitor_(std::move(monitor)),
+      options_(options),
+      rank_(transport_->rank()),
+      size_(transport_->size()) {
+  if (options_.together) options_.together->members_.push_back(this);
+}
+
+Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
+                           const Options& options)
+    : Communicator(make_host_backend(transport), transport, std::move(monitor), options) {}
+
+Communicator::~Communicator() {
+  if (options_.together) std::erase(options_.together->members_, this);
+}
+
+std::unique_ptr<Communicator> Communicator::planned(int size, int rank) {
+  auto one = std::make_unique<Communicator>(make_idle_backend(), make_self_transport(), nullptr,
+                                            Options{.name = "planned", .checked = false});
+  one->size_ = size;
+  one->rank_ = rank;
+  return one;
+}
+
+Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
+                           const CallOptions& options) {
+  const Monitor::Fault fault = monitor_ ? monitor_->before() : Monitor::Fault::none;
+  if (fault == Monitor::Fault::mismatch) {
+    const bool barrier = call.kind == Collective::barrier;
+    if (barrier) dtype = DType::f32;  // a dtype that can be reduced
+    call = {.kind = barrier ? Collective::all_reduce : Collective::barrier,
+            .data = View(nullptr, dtype, {0})};
+    count = 0;
+  }
+  if (fault == Monitor::Fault::count) {
+    count = std::max<std::int64_t>(0, count - 1);
+    call.data = View(call.data.address, call.data.dtype, {count});
+    for (Part& part : call.parts)
+      part = {.offset = 0, .count = std::min<std::int64_t>(part.count, 1)};
+  }
+  if (fault == Monitor::Fault::type && size_of(dtype) > 1) {
+    dtype = dtype == DType::bf16 ? DType::f16 : DType::bf16;  // a dtype that is no wider
+    call.data = View(call.data.address, dtype, {count});
+  }
+  const bool collective = call.kind != Collective::p2p;
+  Signature signature{
+      .sequence = sequence_, .count = count, .root = call.root, .kind = call.kind, .dtype = dtype};
+  signature.set_label(options.label);
+  const Handle operation(new Operation(*this, signature));
+  if (fault == Monitor::Fault::skip) {
+    operation->over_ = true;
+    operation->work_ = make_idle_backend()->start(call, 0);
+    return operation;
+  }
+  call.stream = options.stream;
+  call.scratch = options.scratch;
+  call.op = options.op;
+  const int first_tag = static_cast<int>(sequence_ % operations_under_way) * tags_of_operation;
+  if (collective) ++sequence_;
+  if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
+  if (options_.checked && collective && size_ > 1)
+    operation->check_ = std::make_unique<SignatureCheck>(*transport_, options_.name, signature,
+                                                         first_tag + signature_channel);
+  try {
+    operation->work_ =
+        backend_->start(call, collective ? data_tag(signature) + first_tag : p2p_tag);
+  } catch (const Error&) {
+    operation->explain_failure();
+    throw;
+  }
+  open_.push_back(operation);
+  return operation;
+}
+
+void Progress::everything() {
+  for (Communicator* member : members_)
+    member->advance();
+}
+
+void Communicator::progress() {
+  if (options_.together)
+    options_.together->everything();
+  else
+    advance();
+}
+
+void Communicator::advance() {
+  // The order matters: a backend may hold back later operations until earlier ones have started.
+  for (const Handle& operation : open_) {
+    try {
+      if (!operation->advance()) continue;
+    } catch (const Error&) {
+      operation->explain_failure();
+      throw;
+    }
+    if (monitor_) monitor_->end(operation->number_);
+  }
+  std::erase_if(open_, [](const Handle& operation) { return operation->over_; });
+}
+
+void Communicator::time_out(const Operation& operation) const {
+  const std::string sentence = monitor_ ? monitor_->post_mortem() : std::string();
+  fail(fmt::format("{}; rank {} waited {:g} s in {} of '{}' (--collective-timeout)",
+                   sentence.empty() ? "some rank did not join in" : sentence, rank_,
+                   options_.timeout, to_string(operation.signature()), options_.name));
+}
+
+Handle Communicator::all_reduce(const View& data, const CallOptions& options) {
+  return start({.kind = Collective::all_reduce, .data = data}, data.size(), data.dtype, options);
+}
+
+Handle Communicator::reduce(const View& data, int root, const CallOptions& options) {
+  return start({.kind = Collective::reduce, .data = data, .root = root}, data.size(), data.dtype,
+               options);
+}
+
+Handle Communicator::broadcast(const View& data, int root, const CallOptions& options) {
+  return start({.kind = Collective::broadcast, .data = data, .root = root}, data.size(), data.dtype,
+               options);
+}
+
+Handle Communicator::all_gather(const View& data, std::vector<Part> parts,
+                                const CallOptions& options) {
+  check(static_cast<int>(parts.size()) == size_, "all_gather needs a part for each rank");
+  return start({.kind = Collective::all_gather, .data = data, .parts = std::move(parts)},
+               data.size(), data.dtype, options);
+}
+
+Handle Communicator::gather(const View& data, const View& all, int root,
+                            const CallOptions& options) {
+  check(rank_ != root || all.size() == data.size() * size_,
+        "the root of a gather needs room for every rank's data");
+  return start({.kind = Collective::gather, .data = data, .all = all, .root = root}, data.size(),
+               data.dtype, options);
+}
+
+Handle Communicator::scatter(const View& all, const View& data, int root,
+                             const CallOptions& options) {
+  check(rank_ != root || all.size() == data.size() * size_,
+        "the root of a scatter needs data for every rank");
+  return start({.kind = Collective::scatter, .data = data, .all = all, .root = root}, data.size(),
+               data.dtype, options);
+}
+
+Handle Communicator::reduce_scatter(const View& data, std::vector<Part> parts,
+                                    const CallOptions& options) {
+  check(static_cast<int>(parts.size()) == size_, "reduce_scatter needs a part for each rank");
+  return start({.kind = Collective::reduce_scatter, .data = data, .parts = std::move(parts)},
+               data.size(), data.dtype, options);
+}
+
+Handle Communicator::barrier(std::string_view label) {
+  return start({.kind = Collective::barrier}, 0, DType::u8, {.label = label});
+}
+
+Handle Communicator::p2p(std::vector<Transfer> transfers, const CallOptions& options) {
+  std::int64_t count = 0;
+  for (const Transfer& transfer : transfers)
+    count += transfer.data.size();
+  const DType dtype = transfers.empty() ? DType::u8 : transfers.front().data.dtype;
+  return start({.kind = Collective::p2p, .transfers = std::move(transfers)}, count, dtype, options);
+}
+
+std::unique_ptr<Communicator> Communicator::split(int colour, int key, const Options& options) {
+  const std::uint64_t id = sequence_;
+  struct Member {
+    int colour, key, rank;
+  };
+  // The groups may have different names, so the label contains none of them.
+  auto places = gather_values(Member{colour, key, rank_}, "split");
+  std::erase_if(places, [&](const Member& place) { return place.colour != colour; });
+  std::ranges::stable_sort(places, {}, &Member::key);
+  if (colour < 0) return nullptr;
+  std::vector<int> members;
+  for (const Member& place : places)
+    members.push_back(place.rank);
+  return std::make_unique<Communicator>(
+      std::shared_ptr<Transport>(transport_->subgroup(members, id)), monitor_, options);
+}
+
+void Communicator::exchange(std::span<std::byte> all, std::size_t each, std::string_view label) {
+  if (backend_->name() == "none") {  // in a plan, every rank gives the same values
+    const auto mine = all.subspan(each * static_cast<std::size_t>(rank_), each);
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != rank_)
+        std::ranges::copy(mine, all.subspan(each * static_cast<std::size_t>(rank)).begin());
+    return;
+  }
+  all_gather(as_view(all), equal_parts(each, size_), {.label = label})->wait();
+}
+
+std::string Communicator::share_text(const std::string& text, int root, std::string_view label) {
+  const auto sizes = gather_values(static_cast<std::int64_t>(text.size()), label);
+  std::string shared(static_cast<std::size_t>(sizes[static_cast<std::size_t>(root)]), '\0');
+  if (rank_ == root || backend_->name() == "none") shared = text;
+  if (!shared.empty())
+    broadcast(as_view(std::as_writable_bytes(std::span(shared))), root, {.label = label})->wait();
+  return shared;
+}
+
+}  // namespace sluice

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/backend/backend.h"
+#include "parallel/comm/monitor.h"
+#include "parallel/comm/progress.h"
+#include "parallel/comm/transport/transport.h"
+
+namespace sluice {
+
+class Communicator;
+class SignatureCheck;
+
+/// An operation that was started. Dropping the handle does not stop it. The communicator must live
+/// until the operation is over.
+class Operation {
+ public:
+  /// Returns true if the operation is over; advances all operations of the communicator.
+  bool done();
+  /// The same, without advancing anything.
+  bool over() const { return over_; }
+  /// Waits until it is over and the stream of the call may use the result. Throws Error if the
+  /// ranks turn out to have started different operations, if one has failed, and at the deadline.
+  void wait();
+
+  const Signature& signature() const { return signature_; }
+
+ private:
+  friend class Communicator;
+  Operation(Communicator& communicator, const Signature& signature);
+  bool advance();
+  void explain_failure();
+
+  Communicator& communicator_;
+  Signature signature_;
+  std::uint64_t number_ = 0;  ///< given by the monitor
+  std::unique_ptr<Work> work_;
+  std::unique_ptr<SignatureCheck> check_;
+  bool over_ = false;
+};
+using Handle = std::shared_ptr<Operation>;
+
+/// The name of an operation in reports, and its stream, scratch memory and reduction.
+struct CallOptions {
+  std::string_view label;
+  Stream stream{};  ///< in which data is written before and read afterwards
+  View scratch{};   ///< see CollectiveCall
+  ReduceOp op = ReduceOp::sum;
+};
+
+/// Collectives among the ranks of a group. All of them start the same operations in the same order;
+/// results are in place. One thread of each rank uses it.
+class Communicator {
+ public:
+  struct Options {
+    std::string name = "world";
+    double timeout = 120;  ///< seconds
+    /// Ranks compare operation signatures, in parallel with the data and without delaying it.
+    bool checked = true;
+    std::shared_ptr<Progress> together{};  ///< none: it advances alone
+  };
+
+  /// A communicator for host memory. `monitor` may be none.
+  Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
+               const Options& options);
+  /// A communicator for the memory of `backend`; signatures travel by `transport`.
+  Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
+               std::shared_ptr<Monitor> monitor, const Options& options);
+  /// One rank of `size` for plans, which sends nothing and receives its own values from all ranks.
+  static std::unique_ptr<Communicator> planned(int size, int rank);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// The monitor that sees all later operations.
+  void set_monitor(std::shared_ptr<Monitor> monitor) { monitor_ = std::move(monitor); }
+  void set_checked(bool checked) { options_.checked = checked; }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return options_.name; }
+  std::string_view backend() const { return backend_->name(); }
+  const Options& options() const { return options_; }
+
+  Handle all_reduce(const View& data, const CallOptions& options);
+  /// Reduces into the root's data; the data of the others does not change.
+  Handle reduce(const View& data, int root, const CallOptions& options);
+  Handle broadcast(const View& data, int root, const CallOptions& options);
+  /// Part r of the data comes from rank r.
+  Handle all_gather(const View& data, std::vector<Part> parts, const CallOptions& options);
+  /// `all` is [size, data], used at the root alone.
+  Handle gather(const View& data, const View& all, int root, const CallOptions& options);
+  Handle scatter(const View& all, const View& data, int root, const CallOptions& options);
+  /// Part r of rank r's data receives the reduction; the rest does not change.
+  Handle reduce_scatter(const View& data, std::vector<Part> parts, const CallOptions& options);
+  Handle barrier(std::string_view label);
+  /// Sends and receives messages that progress together. Two ranks' messages match in order.
+  Handle p2p(std::vector<Transfer> transfers, const CallOptions& options);
+
+  /// Makes a group of the ranks with the same colour, by (key, rank). Negative colour: no group.
+  std::unique_ptr<Communicator> split(int colour, int key, const Options& options);
+
+  /// Advances operations under way, here and in the communicators of Options::together. Called in
+  /// the middle of long computations.
+  void progress();
+
+  /// Gathers every rank's values, ordered by rank; all give the same number of bytes. Waits.
+  template <class T>
+  std::vector<T> gather_values(std::span<const T> mine, std::string_view label) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
+    std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(mine.size()) * rank());
+    exchange(std::as_writable_bytes(std::span(all)), mine.size_bytes(), label);
+    return all;
+  }
+  template <class T>
+  std::vector<T> gather_values(const T& mine, std::string_view label) {
+    return gather_values(std::span(&mine, 1), label);
+  }
+  /// Gives the root's text to all ranks. Waits.
+  std::string share_text(const std::string& text, int root, std::string_view label);
+
+ private:
+  friend class Operation;
+  friend class Progress;
+  void advance();
+  Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
+  void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
+  [[noreturn]] void time_out(const Operation& operation) const;
+
+  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<Monitor> monitor_;
+  Options options_;
+  int rank_, size_;
+  std::uint64_t sequence_ = 0;
+  std::deque<Handle> open_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+#include "parallel/comm/communicator_group.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
+
+namespace sluice {
+namespace {
+
+std::vector<Part> equal_parts(const Tensor& data, int ranks) {
+  const std::int64_t each = data.size() / ranks;
+  check(each * ranks == data.size(), "ranks divide a stream into equal stretches");
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({rank * each, each});
+  return parts;
+}
+
+/// Scratch memory, in bytes, that a reduction on host memory needs beside the data.
+std::int64_t scratch_bytes(const Tensor& data, const std::vector<Part>& parts) {
+  const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
+  return largest * static_cast<std::int64_t>((parts.size() - 1) * size_of(data.dtype()));
+}
+
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype());
+  run(Cast{.out = copy.view(), .in = tensor.view()}, copy.stream());
+  return copy;
+}
+
+}  // namespace
+
+std::function<Tensor()> CommunicatorGroup::add_up(const Tensor& partial, const Shape& tokens,
+                                                  std::string_view what) {
+  const bool divided = !tokens.empty();
+  const auto parts = divided ? equal_parts(partial, size()) : even_parts(partial.size(), size());
+  CallOptions call{.label = what, .stream = partial.stream()};
+  Tensor scratch;
+  if (scratch_) {
+    const MemoryScope scope(*partial.device(), MemoryUse::staging);
+    scratch = Tensor::empty(partial.device(), {scratch_bytes(partial, parts)}, DType::u8);
+    call.scratch = scratch.view();
+  }
+  std::size_t span = 0;
+  if (timeline_ != nullptr)
+    span = timeline_->begin("reduce", Timeline::Lane::network, partial.stream());
+  const Handle handle = divided ? ranks_.reduce_scatter(partial.view(), parts, call)
+                                : ranks_.all_reduce(partial.view(), call);
+  const Part mine = divided ? parts[static_cast<std::size_t>(rank())] : Part{};
+  return [this, handle, partial, scratch, span, mine] {
+    {
+      const Recorded waiting(timeline_, "wait", Timeline::Lane::compute, partial.stream());
+      handle->wait();
+    }
+    if (timeline_ != nullptr) timeline_->end(span);
+    if (mine.count == 0) return partial;
+    const std::int64_t width = partial.dim(-1);
+    return copy_of(partial.slice(mine.offset, {mine.count / width, width}));
+  };
+}
+
+Tensor CommunicatorGroup::collect(const Tensor& stream, const Shape& tokens,
+                                  std::string_view what) {
+  if (tokens.empty()) return stream;
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), stream.size());
+  return gather(stream, counts, what).reshape({tokens[0], tokens[1], stream.dim(-1)});
+}
+
+Tensor CommunicatorGroup::gather(const Tensor& mine, std::span<const std::int64_t> counts,
+                                 std::string_view what) {
+  std::vector<Part> parts;
+  std::int64_t sum = 0;
+  for (const std::int64_t count : counts)
+    parts.push_back({std::exchange(sum, sum + count), count});
+  const Tensor all = Tensor::empty(mine.device(), {sum}, mine.dtype());
+  const Part& here = parts[static_cast<std::size_t>(rank())];
+  check(here.count == mine.size(), "a rank gives another number of elements than was agreed");
+  run(Cast{.out = all.slice(here.offset, {here.count}).view(), .in = mine.view({here.count})},
+      mine.stream());
+  const Recorded waiting(timeline_, "wait", Timeline::Lane::compute, mine.stream());
+  ranks_.all_gather(all.view(), parts, {.label = what, .stream = mine.stream()})->wait();
+  return all;
+}
+
+}  // namespace sluice

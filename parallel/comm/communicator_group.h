@@ -1,0 +1,35 @@
+#pragma once
+
+#include <span>
+
+#include "engine/tensor_group.h"
+#include "engine/timeline.h"
+#include "parallel/comm/communicator.h"
+
+namespace sluice {
+
+/// A TensorGroup (ranks that divide a model's matrices) made of the ranks of a communicator.
+class CommunicatorGroup final : public TensorGroup {
+ public:
+  /// `ranks` works on the memory of the model and must outlive the group. With `scratch`, sums
+  /// allocate their scratch memory on the device of the data, which is then the host.
+  CommunicatorGroup(Communicator& ranks, bool scratch) : ranks_(ranks), scratch_(scratch) {}
+
+  /// Records sums ("reduce" on the network's lane) and the waits for them ("wait").
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::function<Tensor()> add_up(const Tensor& partial, const Shape& tokens,
+                                 std::string_view what) override;
+  Tensor collect(const Tensor& stream, const Shape& tokens, std::string_view what) override;
+  Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
+                std::string_view what) override;
+
+ private:
+  Communicator& ranks_;
+  bool scratch_;
+  Timeline* timeline_ = nullptr;
+};
+
+}  // namespace sluice

@@ -1,0 +1,104 @@
+#include "parallel/comm/device_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/process_state.h"
+#include "parallel/comm/backend/nccl_backend.h"
+#include "parallel/comm/backend/staged_backend.h"
+#include "parallel/comm/communicator.h"
+
+namespace sluice {
+namespace {
+
+/// Returns why NCCL would refuse these GPUs; empty if it takes them. A UUID identifies one GPU
+/// everywhere: the same one under two host names means two containers on one computer.
+std::string shared_gpu(const std::vector<RankDevice>& ranks) {
+  for (std::size_t a = 0; a < ranks.size(); ++a)
+    for (std::size_t b = a + 1; b < ranks.size(); ++b)
+      if (ranks[a].uuid == ranks[b].uuid)
+        return fmt::format("ranks {} and {} share the GPU {} of {}, which NCCL refuses", a, b,
+                           ranks[a].uuid, ranks[a].host);
+  return {};
+}
+
+/// Returns why the ranks have no NCCL in common; empty if they have.
+std::string missing_nccl(const std::vector<RankDevice>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].nccl.empty()) return fmt::format("rank {}: {}", rank, ranks[rank].without);
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank)
+    if (ranks[rank].nccl != ranks[0].nccl)
+      return fmt::format("rank 0 has NCCL {} and rank {} has {}", ranks[0].nccl, rank,
+                         ranks[rank].nccl);
+  return {};
+}
+
+/// Returns every rank's text, ordered by rank.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    texts.push_back(ranks.share_text(mine, rank, "choice of a backend"));
+  return texts;
+}
+
+std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl_wanted) {
+  const auto hosts = gather_texts(ranks, this_process().host);
+  const auto uuids = gather_texts(ranks, runtime.info().uuid);
+  std::vector<RankDevice> devices;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+    devices.push_back({.host = hosts[rank], .uuid = uuids[rank]});
+  // NCCL's library has 200 MB and is loaded only if it can be used. All ranks decide alike.
+  if (!nccl_wanted || !shared_gpu(devices).empty()) return devices;
+  std::string why;
+  const auto versions = gather_texts(ranks, nccl_version(&why));
+  const auto reasons = gather_texts(ranks, why);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    devices[rank].nccl = versions[rank];
+    devices[rank].without = reasons[rank];
+  }
+  return devices;
+}
+
+}  // namespace
+
+BackendChoice choose_backend(const std::vector<RankDevice>& ranks, std::string_view wish) {
+  if (wish != "auto" && wish != "nccl" && wish != "staged")
+    fail(
+        fmt::format("'{}' is no way to bring GPUs' data together: give auto, nccl or staged", wish),
+        ErrorKind::usage);
+  if (wish == "staged") return {false, "staged: as asked for"};
+  if (wish == "auto" && ranks.size() == 1) return {false, "staged: a rank alone sends nothing"};
+  std::string obstacle = shared_gpu(ranks);
+  if (obstacle.empty()) obstacle = missing_nccl(ranks);
+  if (obstacle.empty())
+    return {true, fmt::format("nccl {}: one GPU for each of {} rank{}", ranks[0].nccl, ranks.size(),
+                              ranks.size() == 1 ? "" : "s")};
+  if (wish == "nccl")
+    fail(fmt::format("nccl was asked for, but {}; use auto or staged", obstacle), ErrorKind::usage);
+  return {false, "staged: " + obstacle};
+}
+
+DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
+                                  const DevicePtr& device, std::string_view wish,
+                                  std::size_t largest_bytes, double timeout) {
+  check(device->device().kind == DeviceKind::cuda, "a backend for GPUs was asked for without one");
+  BackendChoice choice;
+  {
+    Communicator ranks(transport, nullptr, {.name = "devices", .timeout = timeout});
+    const bool nccl_wanted = wish == "nccl" || (wish == "auto" && ranks.size() > 1);
+    choice = choose_backend(ask_all(ranks, device->runtime(), nccl_wanted), wish);
+  }
+  DeviceBackend made{.backend = nullptr, .reason = choice.reason};
+  if (!choice.nccl) {
+    made.backend = make_staged_backend(transport, device, largest_bytes);
+    return made;
+  }
+  made.backend = make_nccl_backend(transport, device, timeout, [&](const std::string& text) {
+    Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
+    return ranks.share_text(text, 0, "unique id");
+  });
+  return made;
+}
+
+}  // namespace sluice

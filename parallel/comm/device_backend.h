@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/device_context.h"
+#include "parallel/comm/backend/backend.h"
+#include "parallel/comm/transport/transport.h"
+
+namespace sluice {
+
+/// A rank's description of its GPU, used to choose a backend.
+struct RankDevice {
+  std::string host;
+  std::string uuid;       ///< as in DeviceInfo
+  std::string nccl{};     ///< the version of NCCL that it has loaded; empty if none,
+  std::string without{};  ///< and then the reason
+};
+
+struct BackendChoice {
+  bool nccl = false;
+  std::string reason;  ///< "staged: ranks 0 and 1 share the GPU GPU-3f2a... of a, which..."
+};
+
+/// `wish` is auto, nccl or staged. auto chooses nccl if every rank has a GPU of its own and all
+/// have loaded the same version of NCCL. Throws Error (usage) if nccl is wished for and impossible.
+BackendChoice choose_backend(const std::vector<RankDevice>& ranks, std::string_view wish);
+
+struct DeviceBackend {
+  std::unique_ptr<Backend> backend;
+  std::string reason;  ///< one line for the user
+};
+
+/// Chooses and makes a backend. All ranks call it, with the same wish, while nothing else uses the
+/// transport. `largest_bytes`: see make_staged_backend; `timeout`: seconds until all must join.
+DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
+                                  const DevicePtr& device, std::string_view wish,
+                                  std::size_t largest_bytes, double timeout);
+
+}  // namespace sluice

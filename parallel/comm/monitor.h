@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "parallel/comm/backend/signature.h"
+
+namespace sluice {
+
+/// Observes every operation of a process: keeps a record that others can read, injects the faults
+/// that were asked for, and says which rank is at fault when the ranks have lost each other.
+class Monitor {
+ public:
+  /// Changes that an injected fault makes to an operation.
+  enum class Fault : std::uint8_t { none, skip, mismatch, count, type };
+
+  Monitor() = default;
+  virtual ~Monitor() = default;
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  /// Called before an operation starts. May throw, stop or end the process if that was asked for.
+  virtual Fault before() { return Fault::none; }
+  /// Called when an operation has started; returns its number.
+  virtual std::uint64_t begin(std::string_view communicator, const Signature& signature) = 0;
+  /// Called when the rank only waits for this operation, for at most `timeout` seconds.
+  virtual void wait(std::uint64_t number, double timeout) = 0;
+  virtual void end(std::uint64_t number) = 0;
+  /// A sentence naming the rank that is behind and its operation; empty: nothing is known.
+  virtual std::string post_mortem() { return {}; }
+};
+
+}  // namespace sluice

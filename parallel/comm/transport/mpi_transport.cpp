@@ -1,0 +1,150 @@
+#include "parallel/comm/transport/mpi_transport.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+void require(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(
+      fmt::format("{} failed: {}", what, std::string_view(text, static_cast<std::size_t>(length))));
+}
+
+/// MPI counts bytes in int, so a longer message is sent in pieces of this size.
+constexpr std::size_t longest_piece = std::size_t{1} << 30;
+
+class MpiMessage final : public Message {
+ public:
+  /// post(offset, bytes, request) starts a piece.
+  template <class Post>
+  MpiMessage(std::size_t bytes, bool received, Post&& post) : received_(received) {
+    std::size_t at = 0;
+    do {
+      const std::size_t piece = std::min(longest_piece, bytes - at);
+      pieces_.push_back({MPI_REQUEST_NULL, static_cast<int>(piece)});
+      require(post(at, pieces_.back().bytes, &pieces_.back().request), "posting an MPI message");
+      at += piece;
+    } while (at < bytes);
+  }
+  bool done() override {
+    for (; next_ < pieces_.size(); ++next_) {
+      int done = 0, bytes = 0;
+      MPI_Status status;
+      require(MPI_Test(&pieces_[next_].request, &done, &status), "an MPI message");
+      if (done == 0) return false;
+      if (!received_) continue;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      if (bytes != pieces_[next_].bytes)
+        fail(fmt::format("a message of {} bytes came where {} were expected", bytes,
+                         pieces_[next_].bytes));
+    }
+    return true;
+  }
+
+ private:
+  struct Piece {
+    MPI_Request request;
+    int bytes;
+  };
+  std::vector<Piece> pieces_;
+  std::size_t next_ = 0;
+  bool received_;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(MPI_Comm communicator) : communicator_(communicator) {
+    MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(communicator, &rank_);
+    MPI_Comm_size(communicator, &size_);
+  }
+  std::string_view name() const override { return "mpi"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
+    return std::make_unique<MpiMessage>(
+        bytes.size(), false, [&](std::size_t at, int piece, MPI_Request* request) {
+          return MPI_Isend(bytes.data() + at, piece, MPI_BYTE, to, tag, communicator_, request);
+        });
+  }
+  MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
+    return std::make_unique<MpiMessage>(
+        bytes.size(), true, [&](std::size_t at, int piece, MPI_Request* request) {
+          return MPI_Irecv(bytes.data() + at, piece, MPI_BYTE, from, tag, communicator_, request);
+        });
+  }
+  std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
+    MPI_Group all, some;
+    require(MPI_Comm_group(communicator_, &all), "MPI_Comm_group");
+    require(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some),
+            "MPI_Group_incl");
+    MPI_Comm communicator = MPI_COMM_NULL;
+    require(MPI_Comm_create_group(communicator_, some, static_cast<int>(id % 32768), &communicator),
+            "MPI_Comm_create_group");
+    MPI_Group_free(&some);
+    MPI_Group_free(&all);
+    // Communicators are freed by MPI_Finalize only: there are few, and they live that long anyway.
+    return std::make_unique<MpiTransport>(communicator);
+  }
+
+ private:
+  MPI_Comm communicator_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace
+
+MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
+  int provided = 0;
+  require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  int* highest = nullptr;
+  int known = 0;
+  require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");
+  if (known == 0 || *highest < Transport::tags - 1)
+    fail(fmt::format("this MPI has message tags up to {}, and {} are needed; use Open MPI",
+                     known != 0 ? *highest : 0, Transport::tags));
+  MPI_Comm local = MPI_COMM_NULL;
+  require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
+          "MPI_Comm_split_type");
+  MPI_Comm_rank(local, &local_rank_);
+  MPI_Comm_size(local, &local_size_);
+  MPI_Comm_free(&local);
+}
+
+MpiProcess::~MpiProcess() {
+  if (!left_ && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
+}
+
+std::unique_ptr<Transport> MpiProcess::world() {
+  MPI_Comm communicator = MPI_COMM_NULL;
+  require(MPI_Comm_dup(MPI_COMM_WORLD, &communicator), "MPI_Comm_dup");
+  return std::make_unique<MpiTransport>(communicator);
+}
+
+void MpiProcess::abort(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string_view version(text, static_cast<std::size_t>(length));
+  return std::string(version.substr(0, version.find(',')));
+}
+
+}  // namespace sluice

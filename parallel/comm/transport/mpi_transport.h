@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel/comm/transport/transport.h"
+
+namespace sluice {
+
+/// Returns this process's rank if mpirun, srun or a similar launcher started it, else -1.
+int launched_rank();
+
+/// MPI in this process, from MPI_Init to MPI_Finalize. All messages are posted and tested. No call
+/// waits inside MPI, since a waiting rank would take the core from one that computes.
+class MpiProcess {
+ public:
+  /// Throws Error (usage) if the program was built without MPI.
+  MpiProcess();
+  /// Calls MPI_Finalize together with the other ranks, unless leave() was called or an exception is
+  /// in flight: then the launcher sees a rank that exited without MPI_Finalize and ends the others.
+  ~MpiProcess();
+  void leave() { left_ = true; }
+  MpiProcess(const MpiProcess&) = delete;
+  MpiProcess& operator=(const MpiProcess&) = delete;
+
+  /// Returns the transport of all ranks.
+  std::unique_ptr<Transport> world();
+  /// This rank's position among the ranks of this computer, and their number.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  /// Ends all ranks at once.
+  [[noreturn]] static void abort(int exit_code);
+
+ private:
+  int uncaught_;
+  bool left_ = false;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+};
+
+/// Returns the version, such as "Open MPI v4.1.4", or the reason why there is none.
+std::string mpi_version();
+
+}  // namespace sluice

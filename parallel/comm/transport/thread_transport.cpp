@@ -1,0 +1,184 @@
+#include "parallel/comm/transport/thread_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+/// A message that was sent and that no rank has received yet.
+struct Posted {
+  std::span<const std::byte> bytes;
+  std::mutex mutex{};      ///< held while the bytes are copied or the sender withdraws
+  bool withdrawn = false;  ///< the sender has failed, and its bytes may be gone
+  std::atomic<bool> received = false;
+};
+
+/// Queues of messages by group, sender, receiver and tag, shared by the threads. The n-th message
+/// sent goes to the n-th receive that was posted.
+class Hub {
+ public:
+  using Key = std::tuple<std::uint64_t, int, int, int>;
+
+  void post(const Key& key, std::shared_ptr<Posted> message) {
+    const std::lock_guard lock(mutex_);
+    Queue& queue = queues_[key];
+    queue.waiting.emplace(queue.sent++, std::move(message));
+  }
+  /// Returns the position of a receive among those with the same key.
+  std::uint64_t ask(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    return queues_[key].asked++;
+  }
+  std::shared_ptr<Posted> take(const Key& key, std::uint64_t place) {
+    const std::lock_guard lock(mutex_);
+    Queue& queue = queues_[key];
+    const auto found = queue.waiting.find(place);
+    if (found == queue.waiting.end()) return nullptr;
+    auto message = std::move(found->second);
+    queue.waiting.erase(found);
+    return message;
+  }
+  void break_with(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (!broken_) broken_ = why;
+  }
+  void require_whole() {
+    const std::lock_guard lock(mutex_);
+    if (broken_) fail(*broken_);
+  }
+
+ private:
+  std::mutex mutex_;
+  struct Queue {
+    std::uint64_t sent = 0, asked = 0;
+    std::map<std::uint64_t, std::shared_ptr<Posted>> waiting;
+  };
+  std::map<Key, Queue> queues_;
+  std::optional<std::string> broken_;
+};
+
+class Sent final : public Message {
+ public:
+  Sent(Hub& hub, std::shared_ptr<Posted> posted) : hub_(hub), posted_(std::move(posted)) {}
+  ~Sent() override {
+    const std::lock_guard lock(posted_->mutex);
+    posted_->withdrawn = true;
+  }
+  bool done() override {
+    if (posted_->received) return true;
+    hub_.require_whole();
+    return false;
+  }
+
+ private:
+  Hub& hub_;
+  std::shared_ptr<Posted> posted_;
+};
+
+class Received final : public Message {
+ public:
+  Received(Hub& hub, const Hub::Key& key, std::span<std::byte> bytes)
+      : hub_(hub), key_(key), place_(hub.ask(key)), bytes_(bytes) {}
+  bool done() override {
+    if (done_) return true;
+    const auto message = hub_.take(key_, place_);
+    if (!message) {
+      hub_.require_whole();
+      return false;
+    }
+    const std::lock_guard lock(message->mutex);
+    if (message->withdrawn) return false;  // its sender is about to report the failure
+    if (message->bytes.size() != bytes_.size())
+      fail(fmt::format("a message of {} bytes came where {} were expected", message->bytes.size(),
+                       bytes_.size()));
+    std::ranges::copy(message->bytes, bytes_.begin());
+    message->received = true;
+    done_ = true;
+    return true;
+  }
+
+ private:
+  Hub& hub_;
+  Hub::Key key_;
+  std::uint64_t place_;
+  std::span<std::byte> bytes_;
+  bool done_ = false;
+};
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<Hub> hub, std::uint64_t group, int rank, int size)
+      : hub_(std::move(hub)), group_(group), rank_(rank), size_(size) {}
+
+  std::string_view name() const override { return "threads"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
+    auto posted = std::make_shared<Posted>();
+    posted->bytes = bytes;
+    hub_->post({group_, rank_, to, tag}, posted);
+    return std::make_unique<Sent>(*hub_, std::move(posted));
+  }
+  MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
+    return std::make_unique<Received>(*hub_, Hub::Key{group_, from, rank_, tag}, bytes);
+  }
+  std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
+    const auto here = std::ranges::find(members, rank_);
+    check(here != members.end(), "a rank asked for a group that it is not in");
+    // The first member distinguishes groups that were made at the same time.
+    const std::uint64_t group =
+        (group_ * 1000003 + id) * 1000003 + static_cast<std::uint64_t>(members.front()) + 1;
+    return std::make_unique<ThreadTransport>(hub_, group, static_cast<int>(here - members.begin()),
+                                             static_cast<int>(members.size()));
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::uint64_t group_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks) {
+  const auto hub = std::make_shared<Hub>();
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int rank = 0; rank < ranks; ++rank)
+    transports.push_back(std::make_unique<ThreadTransport>(hub, 0, rank, ranks));
+  return transports;
+}
+
+void run_on_threads(int ranks, const std::function<void(std::unique_ptr<Transport>)>& body) {
+  const auto hub = std::make_shared<Hub>();
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto run = [&](int rank) {
+    try {
+      body(std::make_unique<ThreadTransport>(hub, 0, rank, ranks));
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+      hub->break_with(fmt::format("rank {} has failed: {}", rank, error.what()));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back(run, rank);
+  for (auto& thread : threads)
+    thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace sluice

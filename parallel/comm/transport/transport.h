@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+/// A message that was posted. Dropping it before it is done gives it up; only a rank that has
+/// failed does that.
+class Message {
+ public:
+  Message() = default;
+  virtual ~Message() = default;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  /// Returns true if the bytes may be used again (sent) or have arrived (received). Advances
+  /// messages; throws Error if this one can no longer complete.
+  virtual bool done() = 0;
+};
+using MessagePtr = std::unique_ptr<Message>;
+
+/// Drops the messages that are done and returns true if none is left. If done() throws, all
+/// messages not known to be done stay, so that settle() may be called again.
+bool settle(std::vector<MessagePtr>& messages);
+
+/// Moves bytes between the host memories of the ranks of a group. This is all that a new way of
+/// connecting ranks has to implement, since every collective is made of messages
+/// (parallel/comm/backend/host_backend.h). Only subgroup() waits. One thread of each rank uses
+/// it.
+class Transport {
+ public:
+  Transport() = default;
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  virtual std::string_view name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  static constexpr int tags = 1 << 30;
+
+  /// Messages from one rank to another with the same tag arrive in order, in the sizes in which
+  /// they were sent. `tag` is below `tags`.
+  virtual MessagePtr send(int to, int tag, std::span<const std::byte> bytes) = 0;
+  virtual MessagePtr receive(int from, int tag, std::span<std::byte> bytes) = 0;
+
+  /// Makes a group of some ranks. All of them call it with the same list and `id`; a member's rank
+  /// in the group is its index in the list.
+  virtual std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) = 0;
+};
+
+/// A transport for a single rank, which sends no messages.
+std::unique_ptr<Transport> make_self_transport();
+
+}  // namespace sluice

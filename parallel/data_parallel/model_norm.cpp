@@ -1,0 +1,78 @@
+#include "parallel/data_parallel/model_norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+struct Numbered {
+  SpaceLayout::Stretch stretch;
+  std::string name;  ///< the name of its first slot
+  std::size_t first_block;
+};
+
+std::size_t blocks_of(const SpaceLayout& layout) {
+  std::size_t blocks = 0;
+  for (const auto& stretch : layout.stretches)
+    blocks += static_cast<std::size_t>(stretch.blocks());
+  return blocks;
+}
+
+/// Numbers the blocks of all stretches, starting with `block`.
+std::vector<Numbered> numbered(const SpaceLayout& layout, std::size_t block = 0) {
+  std::vector<Numbered> all;
+  for (const auto& stretch : layout.stretches) {
+    const auto slot = std::ranges::find(layout.slots, stretch.offset, &SpaceLayout::Slot::offset);
+    all.push_back({stretch, slot->name, block});
+    block += static_cast<std::size_t>(stretch.blocks());
+  }
+  return all;
+}
+
+}  // namespace
+
+ModelNorm::ModelNorm(ParameterSpace& space, std::span<const SpaceLayout> shards,
+                     const Position& place, Communicator& ranks)
+    : space_(space), ranks_(ranks) {
+  const auto mine = static_cast<std::size_t>(place.shard);
+  std::size_t before = 0, all = 0;
+  for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+    if (shard == mine) before = all;
+    all += blocks_of(shards[shard]);
+  }
+  const auto there = numbered(shards[mine], before);
+  for (const Numbered& here : numbered(space.layout())) {
+    if (here.name == place.copy || (place.shard > 0 && !here.stretch.divided)) continue;
+    const auto found = std::ranges::find(there, here.name, &Numbered::name);
+    check(found != there.end() && found->stretch.size == here.stretch.size &&
+              found->stretch.block == here.stretch.block,
+          "a rank's part of the model is laid out in another way than the model");
+    stretches_.push_back(
+        {here.first_block, found->first_block, static_cast<std::size_t>(here.stretch.blocks())});
+  }
+  sums_.resize(all);
+  const MemoryScope scope(*space.device(), MemoryUse::gradients);
+  partials_ = Tensor::empty(space.device(), {static_cast<std::int64_t>(sums_.size())}, DType::f64);
+}
+
+const Tensor& ModelNorm::clip_gradients(const std::vector<SpaceRange>& ranges, double limit,
+                                        double loss_scale) {
+  const auto mine = space_.sum_squares(ranges).to_host();
+  std::ranges::fill(sums_, 0.0);
+  for (const auto& [here, there, blocks] : stretches_)
+    std::copy_n(mine.begin() + static_cast<std::ptrdiff_t>(here), blocks,
+                sums_.begin() + static_cast<std::ptrdiff_t>(there));
+  // One rank has the sum of each block and the others have zero, so adding up is exact.
+  ranks_
+      .all_reduce({reinterpret_cast<std::byte*>(sums_.data()),
+                   DType::f64,
+                   {static_cast<std::int64_t>(sums_.size())}},
+                  {.label = "gradient norm"})
+      ->wait();
+  partials_.copy_bytes_from(std::as_bytes(std::span(sums_)));
+  return space_.clip_factor(partials_, limit, loss_scale);
+}
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+#include "parallel/data_parallel/sharded_optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice {
+
+ShardedOptimizer::ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer,
+                                   const BucketPlan& bucket_plan, Communicator& ranks,
+                                   Communicator& control, bool sharded, ModelNorm* norm)
+    : space_(space),
+      optimizer_(optimizer),
+      bucket_plan_(bucket_plan),
+      ranks_(ranks),
+      control_(control),
+      sharded_(sharded && ranks.size() > 1),
+      norm_(norm),
+      mine_(bucket_plan.owned(ranks.rank())) {}
+
+void ShardedOptimizer::set_timeline(Timeline* timeline) {
+  timeline_ = timeline;
+  optimizer_.set_timeline(timeline);
+}
+
+const Tensor& ShardedOptimizer::clip_gradients(double limit, double loss_scale) {
+  if (norm_ != nullptr) return norm_->clip_gradients(mine(), limit, loss_scale);
+  if (!sharded_) return space_.clip_gradients(limit, loss_scale);
+  // One rank has the sum of squares of each block and the others have zero, so adding up is exact.
+  const Tensor& partials = space_.sum_squares(mine_);
+  ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
+      ->wait();
+  return space_.clip_factor(partials, limit, loss_scale);
+}
+
+/// The ranges that this rank contributes to the norm of the whole model.
+std::vector<SpaceRange> ShardedOptimizer::mine() const {
+  if (sharded_) return mine_;
+  if (ranks_.rank() > 0) return {};
+  return {{0, space_.size()}};
+}
+
+const BucketPlan::Bucket& ShardedOptimizer::bucket(std::size_t from_the_beginning) const {
+  return bucket_plan_.buckets()[bucket_plan_.buckets().size() - 1 - from_the_beginning];
+}
+
+void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
+  finish();
+  optimizer_.step(rate, gradient_scale);
+  if (!sharded_) return;
+  pending_ = true;
+  gathers_.clear();
+  waited_ = 0;
+  // If state is offloaded, weights are gathered as they are updated. All ranks must agree on that,
+  // also those whose own parts happen to rest on the device.
+  if (!space_.options().first_on_host.empty()) return;
+  while (gathers_.size() < bucket_plan_.buckets().size())
+    start_gather();
+}
+
+void ShardedOptimizer::start_gather() {
+  const std::size_t index = gathers_.size();
+  const auto& [range, parts, gradients, slots] = bucket(index);
+  const Tensor weights = space_.working().slice(range.begin, {range.end - range.begin});
+  gathers_.push_back(
+      ranks_.all_gather(weights.view(), parts,
+                        {.label = fmt::format("weights {}", index), .stream = weights.stream()}));
+}
+
+void ShardedOptimizer::update_through(std::int64_t end) {
+  if (!sharded_) return optimizer_.update_through(end);
+  const std::size_t buckets = bucket_plan_.buckets().size();
+  while (pending_ && waited_ < buckets && bucket(waited_).space.begin < end) {
+    if (gathers_.size() == waited_) {
+      optimizer_.update_through(bucket(waited_).space.end);
+      start_gather();
+    }
+    const bool there = gathers_[waited_]->done();
+    const Recorded span(there ? nullptr : timeline_, "wait", Timeline::Lane::compute,
+                        space_.working().stream());
+    gathers_[waited_++]->wait();
+  }
+  if (waited_ < buckets) return;
+  pending_ = false;
+  optimizer_.finish();
+}
+
+void ShardedOptimizer::settle() {
+  finish();
+  optimizer_.settle();
+}
+
+/// Adds up, as integers, what the ranks read, of which only one is not zero.
+void ShardedOptimizer::collect(std::span<std::byte> out) {
+  const std::size_t words = (out.size() + 3) / 4;
+  std::vector<std::int32_t> sums(words);
+  std::memcpy(sums.data(), out.data(), out.size());
+  const View view{
+      reinterpret_cast<std::byte*>(sums.data()), DType::i32, {static_cast<std::int64_t>(words)}};
+  control_.reduce(view, 0, {.label = "checkpoint"})->wait();
+  std::memcpy(out.data(), sums.data(), out.size());
+}
+
+void ShardedOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
+  space_.read_weights(first, out);
+  if (sharded_ && space_.has_master()) return collect(out);
+  // The other ranks keep in step with the one that writes, so that none waits for the whole file.
+  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+}
+
+void ShardedOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
+                                  std::int64_t first, std::span<std::byte> out) {
+  optimizer_.read_state(slot, field, first, out);
+  if (sharded_) return collect(out);
+  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+}
+
+}  // namespace sluice

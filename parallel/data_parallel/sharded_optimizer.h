@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/data_parallel/bucket_plan.h"
+#include "parallel/data_parallel/model_norm.h"
+
+namespace sluice {
+
+/// An optimizer shared by ranks. Unsharded, each rank updates everything, from equal gradients.
+/// Sharded (ZeRO-1; Rajbhandari et al., 2020), each rank keeps the state of its own parts of the
+/// space and updates only them, from gradients of these parts alone; the working weights are
+/// gathered bucket by bucket before the forward pass reads them. The bits are the same.
+class ShardedOptimizer {
+ public:
+  /// `ranks` works on the device's memory, `control` on host memory. If sharded, `space` must have
+  /// been made with the ranges of this rank. `norm` is needed if the space is a part of a model.
+  /// All arguments must outlive this object.
+  ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
+                   Communicator& ranks, Communicator& control, bool sharded,
+                   ModelNorm* norm = nullptr);
+
+  /// See ParameterSpace::clip_gradients.
+  const Tensor& clip_gradients(double limit, double loss_scale = 1);
+
+  // The same as Optimizer's functions; all ranks call them together.
+  void step(double rate, const Tensor& gradient_scale = {});
+  void roll_back() { optimizer_.roll_back(); }
+  void prefetch() { optimizer_.prefetch(); }
+  void update_through(std::int64_t end);
+  void finish() { update_through(space_.size()); }
+  void settle();
+  void set_timeline(Timeline* timeline);
+  StreamedBytes moved() const { return optimizer_.moved(); }
+
+  /// As ParameterSpace::read_weights and Optimizer::read_state, complete at rank 0. All ranks call
+  /// them together, for the same elements.
+  void read_weights(std::int64_t first, std::span<std::byte> out);
+  void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
+                  std::span<std::byte> out);
+
+ private:
+  std::vector<SpaceRange> mine() const;
+  const BucketPlan::Bucket& bucket(std::size_t from_the_beginning) const;
+  void start_gather();
+  void collect(std::span<std::byte> out);
+
+  ParameterSpace& space_;
+  Optimizer& optimizer_;
+  const BucketPlan& bucket_plan_;
+  Communicator& ranks_;
+  Communicator& control_;
+  bool sharded_;
+  ModelNorm* norm_;
+  std::vector<SpaceRange> mine_;
+  std::vector<Handle> gathers_;  ///< of the last step, by bucket in ascending order
+  std::size_t waited_ = 0;       ///< number of gathers_ waited for
+  bool pending_ = false;         ///< a step's weights have not all been gathered
+  Timeline* timeline_ = nullptr;
+};
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include "parallel/data_parallel/tied_parameter.h"
+
+#include <algorithm>
+
+#include "engine/autograd.h"
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
+
+namespace sluice {
+namespace {
+
+const ParameterSpace::Slot& slot_of(const ParameterSpace& space, const std::string& name) {
+  const auto* slot = space.find(name);
+  check(slot != nullptr, "a parameter is tied that this rank does not have");
+  return *slot;
+}
+
+}  // namespace
+
+TiedParameter::TiedParameter(ParameterSpace& space, const std::string& name, Communicator& ends,
+                             std::int64_t piece)
+    : space_(space), slot_(slot_of(space, name)), ends_(ends) {
+  const DType sums = space.gradients(false).dtype();
+  if (ends.size() > 1) {
+    const MemoryScope scope(*space.device(), MemoryUse::staging);
+    const std::int64_t bytes =
+        std::min(piece, slot_.size) * static_cast<std::int64_t>(size_of(sums));
+    scratch_ = Tensor::empty(space.device(), {bytes}, DType::u8);
+    return;
+  }
+  const MemoryScope scope(*space.device(), MemoryUse::gradients);
+  second_ = space.working().slice(slot_.offset, slot_.shape);
+  second_.set_requires_grad(true);
+  second_gradient_ = Tensor::zeros(space.device(), slot_.shape, sums);
+  set_gradient_buffer(second_, second_gradient_);
+}
+
+void TiedParameter::forget_gradients() {
+  if (second_) forget_gradient(second_);
+}
+
+void TiedParameter::add_gradients() {
+  settle_gradient(*slot_.tensor);
+  const Tensor gradient = space_.gradients(false).slice(slot_.gradient_offset, {slot_.size});
+  if (second_) {
+    settle_gradient(second_);
+    const View sum = gradient.view();
+    run(Add{.out = sum, .a = sum, .b = second_gradient_.view({slot_.size})}, gradient.stream());
+    return;
+  }
+  const std::int64_t piece = scratch_.size() / static_cast<std::int64_t>(size_of(gradient.dtype()));
+  for (std::int64_t first = 0; first < slot_.size; first += piece) {
+    const Tensor part = gradient.slice(first, {std::min(piece, slot_.size - first)});
+    ends_
+        .all_reduce(
+            part.view(),
+            {.label = "tied " + slot_.name, .stream = part.stream(), .scratch = scratch_.view()})
+        ->wait();
+  }
+}
+
+}  // namespace sluice

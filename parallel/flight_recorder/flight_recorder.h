@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/process_state.h"
+#include "parallel/comm/backend/signature.h"
+
+namespace sluice {
+
+/// A record of a rank's latest actions in the file FOLDER/rank-R.ring: its last 256 operations, a
+/// note of what it does between them, and how it ended. Each write reaches the file at once and
+/// survives if the process is killed at any moment; a power failure may lose it. Safe from several
+/// threads at once. The file is written and not mapped: if it is truncated, the next record makes
+/// it whole again, and no SIGBUS ends the rank. A record that cannot be written is skipped.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t operations_kept = 256;
+  static constexpr std::size_t communicator_bytes = 16;  ///< longer names are cut
+
+  /// The folder must exist and belong to this job alone: a file of an earlier job would be taken
+  /// for a rank that is gone, so an existing file of this rank is an Error (usage). All bytes are
+  /// reserved here, so that a full disk is an Error now and loses no record later.
+  FlightRecorder(const std::filesystem::path& folder, int rank, int size);
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+  ~FlightRecorder();  ///< does not record how the rank ended; call finish() or fail() for that
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Records that an operation starts; returns its number in this process, from 0. Reports match
+  /// ranks by communicator name and the signature's sequence. So groups that do not share a rank
+  /// need different names ("dp 0", "dp 1"), and that of all ranks is called "world".
+  std::uint64_t begin(std::string_view communicator, const Signature& signature);
+  /// Records that the operation is complete here. One no longer among the last 256 is ignored.
+  void end(std::uint64_t number);
+  /// Records what the rank does outside operations: "step 12", "saving".
+  void note(std::string_view text);
+  /// Records that the rank ended well, so that it does not count as lost.
+  void finish();
+  /// Records that the rank ends because of an error, which it has reported to the user.
+  void fail(std::string_view message);
+
+ private:
+  struct Image;
+  /// Writes a part of the image to its place in the file.
+  template <typename Part>
+  void put(const Part& part);
+  /// Writes the whole file again where somebody has truncated it.
+  void restore_if_truncated();
+  /// Makes a change that readers see as a whole or not at all.
+  template <typename Part, typename Change>
+  void change_as_one(Part& part, Change change);
+  template <typename Change>
+  void change_status(Change change);
+
+  std::filesystem::path path_;
+  std::unique_ptr<Image> image_;  ///< the contents of the file
+  int descriptor_ = -1;
+  std::mutex mutex_;  ///< held by writers
+  std::uint64_t begun_ = 0;
+};
+
+/// An operation as recorded. Times are nanoseconds of the system clock.
+struct RecordedOperation {
+  std::uint64_t number = 0;  ///< number in its process
+  std::string communicator;
+  Signature signature;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;  ///< 0: it never completed
+
+  bool open() const { return end == 0; }
+};
+
+/// The contents of a ring file.
+struct RankRecord {
+  enum class Outcome : std::uint32_t { none, finished, failed };
+
+  int rank = 0;
+  int size = 1;
+  ProcessId id;
+  ProcessState process = ProcessState::unknown;  ///< when the file was read
+  std::int64_t started = 0;
+  Outcome outcome = Outcome::none;
+  std::int64_t ended = 0;  ///< when finish() or fail() was called
+  std::string note;
+  std::string message;                        ///< given to fail()
+  std::vector<RecordedOperation> operations;  ///< the last ones, oldest first
+
+  /// Returns true if the process has ended without recording it.
+  bool lost() const { return process == ProcessState::gone && outcome == Outcome::none; }
+};
+
+/// Reads a ring file; nothing if it does not exist or is not a whole file of FlightRecorder's. It
+/// may be written to meanwhile: an operation whose record changes at this moment is left out.
+std::optional<RankRecord> read_record(const std::filesystem::path& path);
+
+/// Reads all ring files of a folder, ordered by rank.
+std::vector<RankRecord> read_records(const std::filesystem::path& folder);
+
+std::filesystem::path record_path(const std::filesystem::path& folder, int rank);
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+#include "parallel/flight_recorder/rank_monitor.h"
+
+#include <chrono>
+
+#include "parallel/flight_recorder/post_mortem.h"
+
+namespace sluice {
+
+RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
+                         const Injection& injection, Watchdog::OnFailure on_failure)
+    : folder_(folder),
+      rank_(rank),
+      size_(size),
+      injection_(injection),
+      ring_(folder, rank, size),
+      watchdog_(folder, rank, size, std::move(on_failure),
+                {.grace = std::chrono::milliseconds(1500)}) {}
+
+std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
+  return ring_.begin(communicator, signature);
+}
+
+void RankMonitor::wait(std::uint64_t number, double timeout) {
+  watchdog_.begin(number,
+                  Watchdog::Clock::now() + std::chrono::duration_cast<Watchdog::Clock::duration>(
+                                               std::chrono::duration<double>(timeout)));
+}
+
+void RankMonitor::end(std::uint64_t number) {
+  ring_.end(number);
+  watchdog_.end(number);
+}
+
+std::string RankMonitor::post_mortem() {
+  return sluice::post_mortem(read_records(folder_), size_);
+}
+
+std::string RankMonitor::whereabouts() const {
+  const auto record = read_record(ring_.path());
+  return record ? sluice::whereabouts(*record) : "where nobody knows";
+}
+
+}  // namespace sluice

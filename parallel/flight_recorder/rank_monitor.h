@@ -1,0 +1,46 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "parallel/comm/monitor.h"
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "parallel/flight_recorder/injection.h"
+#include "parallel/flight_recorder/watchdog.h"
+
+namespace sluice {
+
+/// The monitor of a rank among others: its ring file, the watchdog over its waits, and the fault to
+/// inject.
+class RankMonitor final : public Monitor {
+ public:
+  /// `folder` is one that all ranks of this computer see, fresh for this job. `on_failure` is
+  /// called on the watchdog's thread with the sentence for the user, and ends the job.
+  RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
+              Watchdog::OnFailure on_failure);
+
+  Fault before() override { return injection_.apply(rank_, operations_++); }
+  std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
+  void wait(std::uint64_t number, double timeout) override;
+  void end(std::uint64_t number) override;
+  std::string post_mortem() override;
+  /// The operation or the note at which this rank is, for use in a sentence.
+  std::string whereabouts() const;
+
+  /// Records what the rank does between operations.
+  void note(std::string_view text) { ring_.note(text); }
+  void finish() { ring_.finish(); }
+  void fail(std::string_view message) { ring_.fail(message); }
+
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+  int rank_, size_;
+  Injection injection_;
+  std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
+  FlightRecorder ring_;
+  Watchdog watchdog_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,132 @@
+#include "parallel/flight_recorder/watchdog.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "parallel/flight_recorder/post_mortem.h"
+
+namespace sluice {
+
+Watchdog::Watchdog(std::filesystem::path folder, int rank, int size, OnFailure on_failure,
+                   Options options)
+    : folder_(std::move(folder)),
+      rank_(rank),
+      size_(size),
+      on_failure_(std::move(on_failure)),
+      options_(options) {
+  for (int other = 0; other < size; ++other)
+    if (other != rank) peers_[other];
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stop_changed_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::begin(std::uint64_t number, Clock::time_point deadline) {
+  const std::lock_guard lock(mutex_);
+  operations_[number] = {.what = {}, .begin = Clock::now(), .deadline = deadline};
+}
+
+void Watchdog::end(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  operations_.erase(number);
+}
+
+std::uint64_t Watchdog::begin_scope(std::string what, Clock::time_point deadline) {
+  const std::lock_guard lock(mutex_);
+  scopes_[next_scope_] = {.what = std::move(what), .begin = Clock::now(), .deadline = deadline};
+  return next_scope_++;
+}
+
+void Watchdog::end_scope(std::uint64_t scope) {
+  const std::lock_guard lock(mutex_);
+  scopes_.erase(scope);
+}
+
+void Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_changed_.wait_for(lock, options_.period, [&] { return stop_; })) {
+    const auto now = Clock::now();
+    const auto wait = overdue(now);
+    const bool waiting = !operations_.empty() || !scopes_.empty();
+    lock.unlock();
+    // Files are read without the lock, so that begin() and end() do not wait for it.
+    if (wait || (waiting && lost_peer(now))) {
+      on_failure_(sentence(wait, now));
+      return;
+    }
+    lock.lock();
+  }
+}
+
+std::optional<Watchdog::Wait> Watchdog::overdue(Clock::time_point now) const {
+  for (const auto* waits : {&operations_, &scopes_})
+    for (const auto& [number, wait] : *waits)
+      if (now > wait.deadline + options_.grace) return wait;
+  return std::nullopt;
+}
+
+bool Watchdog::lost_peer(Clock::time_point now) {
+  for (auto& [rank, peer] : peers_) {
+    if (peer.settled) continue;
+    // A ring is read once for the process id and again when the process is gone. Checking only the
+    // process in between is meant to be cheap for many ranks; not measured.
+    if (!peer.id) {
+      const auto record = read_record(record_path(folder_, rank));
+      if (!record) continue;
+      peer.id = record->id;
+    }
+    const ProcessState state = state_of(*peer.id);
+    if (state == ProcessState::unknown) peer.settled = true;
+    if (state != ProcessState::gone) continue;
+    const auto record = read_record(record_path(folder_, rank));
+    if (!record || !record->lost()) {
+      peer.settled = true;
+      continue;
+    }
+    if (!peer.gone_since) peer.gone_since = now;
+    if (now - *peer.gone_since > options_.lost_for) return true;
+  }
+  return false;
+}
+
+std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_point now) const {
+  std::string text = post_mortem(read_records(folder_), size_);
+  if (!wait) return text;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - wait->begin).count();
+  const std::string on = wait->what.empty() ? "" : " on " + wait->what;
+  return text + fmt::format("; rank {} gave up{} after {} s", rank_, on, seconds);
+}
+
+WatchdogScope::WatchdogScope(Watchdog& watchdog, std::string what, double seconds)
+    : watchdog_(watchdog),
+      scope_(watchdog.begin_scope(
+          std::move(what),
+          Watchdog::Clock::now() + std::chrono::duration_cast<Watchdog::Clock::duration>(
+                                       std::chrono::duration<double>(seconds)))) {}
+
+WatchdogScope::~WatchdogScope() {
+  watchdog_.end_scope(scope_);
+}
+
+bool speak_first(const std::filesystem::path& folder) {
+  const int file =
+      ::open((folder / "spoken").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // If the folder is gone, the rank that spoke has removed it.
+  if (file < 0) return errno != EEXIST && errno != ENOENT;
+  ::close(file);
+  return true;
+}
+
+}  // namespace sluice

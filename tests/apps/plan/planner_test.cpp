@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <optional>
+#include <regex>
+
+#include "tests/support/error_message.h"
+#include "tests/support/training/planning.h"
+
+// The planner keeps to its budgets, tells the truth when it refuses, and can be told its own
+// answer.
+
+namespace sluice::test {
+namespace {
+
+using Catch::Contains;
+
+const PlanRow rows[] = {
+    {small_shape + " --precision bf16", ""},
+    {small_shape + " --precision bf16", " --stream-chunk 3000 --staging-chunks 2"},
+    {small_shape + " --precision bf16", " --offload all --micro-batch 4"},
+    {small_shape + " --precision bf16",
+     " --offload all --state-layout split --gradients fp32 --recompute gelu --stream-chunk 3000 "
+     "--staging-chunks 7"},
+    {small_shape + " --precision bf16 --seq-len 20 --sample-tokens 0", " --state-layout split"},
+    {small_shape + " --precision fp32", " --recompute gelu"},
+    {odd_shape + " --precision fp16", ""},
+    {odd_shape + " --precision bf16", " --offload off"},
+    {odd_shape + " --precision bf16", " --recompute gelu+ln --gradients fp32"},
+    {"--n-layer 3 --n-head 2 --n-embd 128 --vocab-size 300 --context 64 --batch-size 6 "
+     "--precision fp32 --sample-tokens 0",
+     ""},
+    {"--n-layer 1 --n-head 1 --n-embd 96 --vocab-size 50 --context 16 --batch-size 12 "
+     "--precision bf16 --optimizer sgd",
+     ""},
+    {small_shape + " --precision bf16", " --recompute block+host"},
+    {odd_shape + " --precision fp32", " --recompute block+host*3,block --offload off"},
+    {small_shape + " --precision fp32", "", false},
+    {odd_shape + " --precision bf16", "", false},
+};
+
+/// Returns true if all layers recompute the same.
+bool alike(const MemoryChoice& choice) {
+  return std::ranges::count(choice.recompute, choice.recompute[0]) ==
+         static_cast<std::ptrdiff_t>(choice.recompute.size());
+}
+
+}  // namespace
+
+TEST_CASE("every plan fits the budgets, and planning again gives the same", "[planner]") {
+  int fitted = 0;
+  for (const PlanRow& row : rows)
+    for_budgets(row, [&](const MemoryBytes& allowed) {
+      const std::string flags = row.flags() + budget(allowed.device, allowed.host, row.gpu);
+      try {
+        const Planned planned = plan(flags, row.gpu);
+        ++fitted;
+        const auto fits = [&](const Plan& one) {
+          const MemoryBytes need = need_of(one, row.gpu);
+          return need.device <= allowed.device && (!row.gpu || need.host <= allowed.host);
+        };
+        CHECK(fits(planned.chosen));
+        for (const Plan& other : planned.others)
+          CHECK(fits(other));
+        const Planned again = plan(flags, row.gpu);
+        CHECK(same(again.chosen, planned.chosen));
+        REQUIRE(again.others.size() == planned.others.size());
+        for (std::size_t i = 0; i < again.others.size(); ++i)
+          CHECK(same(again.others[i], planned.others[i]));
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::usage);
+      }
+    });
+  CHECK(fitted > 40);
+}
+
+TEST_CASE("what a plan needs is enough for it, and one byte less is not", "[planner]") {
+  int checked = 0;
+  for (const PlanRow& row : rows)
+    for_budgets(row, [&](const MemoryBytes& allowed) {
+      std::optional<Planned> planned;
+      try {
+        planned = plan(row.flags() + budget(allowed.device, allowed.host, row.gpu), row.gpu);
+      } catch (const Error&) {
+        return;
+      }
+      if (!alike(planned->chosen.choice)) return;
+      ++checked;
+      const MemoryBytes need = need_of(planned->chosen, row.gpu);
+      CAPTURE(to_flags(planned->chosen.choice));
+      // The planner is free: it finds the same, or with less, another.
+      CHECK(same(plan(row.flags() + budget(need.device, need.host, row.gpu), row.gpu).chosen,
+                 planned->chosen));
+      try {
+        const Planned less =
+            plan(row.flags() + budget(need.device - 1, need.host, row.gpu), row.gpu);
+        CHECK_FALSE(same(less.chosen, planned->chosen));
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::usage);
+      }
+      // It is told: the same, or a refusal that knows the byte.
+      const std::string told = row.shape + " " + to_flags(planned->chosen.choice);
+      CHECK(same(plan(told + budget(need.device, need.host, row.gpu), row.gpu).chosen,
+                 planned->chosen));
+      CHECK_THAT(
+          error_message([&] { plan(told + budget(need.device - 1, need.host, row.gpu), row.gpu); }),
+          Contains(" 1 too many"));
+      if (planned->chosen.memory.host > 0)
+        CHECK_THAT(error_message(
+                       [&] { plan(told + budget(need.device, need.host - 1, row.gpu), row.gpu); }),
+                   Contains(" 1 too many"));
+    });
+  CHECK(checked > 40);
+}
+
+TEST_CASE("a refusal says how many bytes are too many and what would do", "[planner]") {
+  int refused = 0, for_host = 0;
+  for (const PlanRow& row : rows)
+    for_budgets(row, [&](const MemoryBytes& allowed) {
+      std::string flags = row.flags() + budget(allowed.device, allowed.host, row.gpu);
+      const std::string message = error_message([&] { plan(flags, row.gpu); });
+      if (message == "(no error)") return;
+      ++refused;
+      INFO(message);
+      const std::regex too_many(
+          "(\\d+) bytes of [^;]*, (\\d+) too many; "
+          "(--gpu-memory|--host-memory) (\\S+) would do");
+      int found = 0;
+      for (std::sregex_iterator at(message.begin(), message.end(), too_many), end; at != end;
+           ++at, ++found) {
+        const bool device = !row.gpu || (*at)[3] == "--gpu-memory";
+        for_host += !device;
+        const std::size_t reserve =
+            device && row.gpu ? machine(true).context : machine(row.gpu).process;
+        const std::size_t limit = device ? allowed.device : allowed.host;
+        if (limit >= reserve)
+          CHECK(std::stoull((*at)[1]) + reserve == std::stoull((*at)[2]) + limit);
+        flags += " " + std::string((*at)[3]) + " " + std::string((*at)[4]);
+      }
+      REQUIRE(found > 0);
+      // The planner finds a plan with the budgets that the message names.
+      INFO(flags);
+      CHECK(error_message([&] { plan(flags, row.gpu); }) == "(no error)");
+      // The plan that the message names is one with those budgets.
+      const std::regex nearest("nearest that training comes to fitting is ([^:]*): ");
+      std::smatch match;
+      REQUIRE(std::regex_search(message, match, nearest));
+      CHECK(error_message([&] { plan(flags + " " + std::string(match[1]), row.gpu); }) ==
+            "(no error)");
+    });
+  CHECK(refused > 20);
+  CHECK(for_host > 2);
+}
+
+TEST_CASE("where memory is short inputs rest on the host, and fewer chunks are on their way",
+          "[planner]") {
+  const std::string fixed = small_shape +
+                            " --precision bf16 --micro-batch 4 --state-layout split --gradients "
+                            "fp32 --resident-blocks 0 --cpu-blocks 0 --host-memory 1GiB";
+  const auto needs = [&](const std::string& more) {
+    return need_of(plan(fixed + " --gpu-memory 1GiB " + more, true).chosen, true).device;
+  };
+  const auto flags_in = [&](std::size_t device) {
+    return to_flags(plan(fixed + " --gpu-memory " + std::to_string(device), true).chosen.choice);
+  };
+  const std::size_t here = needs("--recompute block --staging-chunks 4");
+  const std::size_t resting = needs("--recompute block+host --staging-chunks 4");
+  const std::size_t least = needs("--recompute block+host --staging-chunks 2");
+  REQUIRE(resting < here);
+  REQUIRE(least < resting);
+  CHECK_THAT(flags_in(here), !Contains("block+host"));
+  CHECK_THAT(flags_in(resting) + " ", Contains("block+host") || Contains("--staging-chunks 2 "));
+  CHECK_THAT(flags_in(least) + " ", Contains("block+host") && Contains("--staging-chunks 2 "));
+  CHECK_THAT(error_message([&] { flags_in(least - 1); }), Contains(" 1 too many"));
+}
+
+TEST_CASE("what fits is found behind many ways that nearly do", "[planner]") {
+  const auto found = plan(
+      "--model gpt2-xl --gpu-memory 20GiB --host-memory 64GiB --batch-size 1 --seq-len 256 "
+      "--precision bf16 --state-layout split --gradients fp32 --sample-tokens 0",
+      true);
+  CHECK(found.chosen.choice.layout == StateLayout::split);
+}
+
+TEST_CASE("flags that leave no way are refused with one that is there", "[planner]") {
+  const PlanRow& row = rows[0];
+  const Planned free = plan(row.flags() + budget(1 << 30, 1 << 30, true), true);
+  const MemoryBytes most = need_of(free.chosen, true);
+  const std::string allowed = budget(most.device * 6 / 10, most.host + (8 << 20), true);
+  REQUIRE(error_message([&] { plan(row.flags() + allowed, true); }) == "(no error)");
+  const std::string message = error_message([&] {
+    plan(row.flags() + " --recompute none --micro-batch 8 --offload off" + allowed, true);
+  });
+  INFO(message);
+  const std::regex advice("in the budget as it is: (.*)$");
+  std::smatch match;
+  REQUIRE(std::regex_search(message, match, advice));
+  CHECK(error_message([&] { plan(row.flags() + allowed + " " + std::string(match[1]), true); }) ==
+        "(no error)");
+}
+
+TEST_CASE("state is rounded only where nothing exact fits", "[planner]") {
+  const PlanRow& row = rows[0];
+  bool rounded = false;
+  for_budgets(row, [&](const MemoryBytes& allowed) {
+    const std::string limits = budget(allowed.device, allowed.host, true);
+    try {
+      const MemoryChoice choice = plan(row.flags() + limits, true).chosen.choice;
+      const bool exact = choice.layout == StateLayout::split || choice.layout == StateLayout::fp32;
+      if (exact && !choice.narrow_gradients) return;
+      rounded = true;
+      CHECK(error_message([&] {
+              plan(row.flags() + limits + " --state-layout split --gradients fp32", true);
+            }) != "(no error)");
+    } catch (const Error&) {
+    }
+  });
+  CHECK(rounded);
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,109 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training/training.h"
+
+// Wishes about memory that cannot be kept are refused by name, and none is taken for another.
+
+namespace sluice::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+struct Folder : TempDir {
+  Folder() { write_tokens(path() / "t.bin", 2000, 64); }
+
+  std::string out() const { return (path() / "out").string(); }
+  Arguments flags(const std::string& more) const {
+    return words(
+        "--device cpu --n-layer 2 --n-head 2 --n-embd 64 --vocab-size 64 "
+        "--context 512 --seq-len 4 --batch-size 1 --steps 2 --data " +
+        (path() / "t.bin").string() + " --output " + out() + " " + more);
+  }
+};
+
+/// Returns the message of a plan that is refused because of a flag in these wishes.
+std::string refused(const std::string& wishes) {
+  const ProgramResult result = run_program(
+      "plan", words("--model gpt2 --device-profile 3090 --host-memory 16GiB " + wishes));
+  CHECK(result.exit_code == 2);
+  CHECK(count_lines(result.err) == 1);
+  CHECK_THAT(result.err, Contains(wishes.substr(0, wishes.find(' '))));
+  return result.err;
+}
+
+}  // namespace
+
+TEST_CASE("a run on the CPU that is told to offload is refused by the flag", "[bad_offload]") {
+  const Folder in;
+  for (const char* program : {"train_gpt2", "plan"})
+    for (const std::string wish : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1",
+                                   "--speculative-blocks 1", "--speculative-blocks auto"}) {
+      INFO(program << " " << wish);
+      const ProgramResult result = run_program(program, in.flags(wish));
+      CHECK(result.exit_code == 2);
+      CHECK(count_lines(result.err) == 1);
+      CHECK_THAT(result.err, Contains(wish.substr(0, wish.find(' '))));
+    }
+}
+
+TEST_CASE("more resident blocks than the model has are refused", "[bad_offload]") {
+  const ProgramResult result =
+      run_program("plan", {"--model", "gpt2", "--device-profile", "3090", "--host-memory", "16GiB",
+                           "--resident-blocks", "13"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("--resident-blocks"));
+}
+
+TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offload]") {
+  CHECK_THAT(refused("--cpu-blocks 13"), Contains("12"));
+  CHECK_THAT(refused("--cpu-blocks 5 --resident-blocks 8"), Contains("of 12 blocks 4"));
+  refused("--cpu-blocks 1 --offload off");
+  refused("--cpu-blocks 1 --optimizer adafactor");
+}
+
+TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {
+  for (const std::string text : {"-1", "two", "2x", "1.5", "99999999999999999999"})
+    CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));
+  refused("--speculative-blocks 1 --offload off");
+  refused("--speculative-blocks auto --optimizer adafactor");
+  for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2", "--pipeline 1f1b", "--scaling"})
+    refused("--speculative-blocks auto " + ranks);
+  refused("--speculative-blocks 2 --gpus 4");
+}
+
+TEST_CASE("an empty budget is no size", "[bad_offload]") {
+  const Folder in;
+  for (const char* flag : {"--gpu-memory", "--host-memory"}) {
+    Arguments arguments = in.flags("");
+    arguments.insert(arguments.end(), {flag, ""});
+    const ProgramResult result = run_program("train_gpt2", arguments);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains(flag));
+  }
+}
+
+TEST_CASE("without a tokenizer no sample is drawn, and none is planned", "[bad_offload]") {
+  const Folder in;
+  run_well("train_gpt2", in.flags(""));
+  std::istringstream log(read_file(in.path() / "out" / "log.jsonl"));
+  nlohmann::json last;
+  for (std::string line; std::getline(log, line);)
+    last = nlohmann::json::parse(line);
+  CHECK(last.at("engine_peak_bytes") == last.at("planned_bytes"));
+}
+
+TEST_CASE("a rule that cannot keep a split master says so", "[bad_offload]") {
+  const TrainingTask task{.dtype = DType::bf16, .optimizer = "sgd"};
+  CHECK(error_message([&] {
+          TrainingRun run(task, task.resident(StateLayout::split), make_cpu_device(64 << 20));
+          run.train(1);
+        }) != "(no error)");
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,91 @@
+#include <catch2/catch.hpp>
+
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+
+// Tests which models `generate` accepts, and which tokens it and a training's samples draw.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+std::string verse(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i)
+    text += "line " + std::to_string(i) + " of a poem, \xC3\xA4\xC3\xB6\xC3\xBC\n";
+  return text;
+}
+
+struct Run : TempDir {
+  explicit Run(const std::string& more) {
+    write_file(path() / "poem.txt", verse(100));
+    const Arguments flags = words(
+        "--n-layer 1 --n-head 2 --n-embd 16 --context 16 --batch-size 4 --threads 1 --steps 3 "
+        "--sample-tokens 40 --data " +
+        at("poem.txt") + " --output " + at("run") + " " + more);
+    run_well("train_gpt2", flags);
+  }
+
+  std::string at(const std::string& name) const { return (path() / name).string(); }
+  std::string checkpoint() const { return at("run/checkpoints/step-00000003"); }
+  static Arguments flags(const std::string& model, const std::string& more) {
+    return words("--prompt line --max-tokens 60 --seed 4 --model " + model + " " + more);
+  }
+  std::string made(const std::string& model, const std::string& more = {}) const {
+    return run_well("generate", flags(model, more));
+  }
+  void refused(const std::string& model, int code, const std::string& word) const {
+    const ProgramResult result = run_program("generate", flags(model, {}));
+    INFO(result.err);
+    CHECK(result.exit_code == code);
+    CHECK_THAT(result.err, Contains(word));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("generate reads a run's folder and its checkpoints as it reads the model") {
+  const Run run("--tokenizer chars --save-every 2 --keep 2");
+  const std::string expected = run.made(run.at("run/model"));
+  CHECK(run.made(run.at("run")) == expected);
+  CHECK(run.made(run.checkpoint()) == expected);
+  CHECK(run.made(run.checkpoint() + "/") == expected);
+
+  // As after a run that was stopped: the newest checkpoint counts, with the run's tokenizer.
+  fs::rename(run.at("run/model"), run.at("exported"));
+  CHECK(run.made(run.at("run")) == expected);
+  CHECK(run.made(run.checkpoint()) == expected);
+  fs::rename(run.checkpoint(), run.at("elsewhere"));
+  CHECK(run.made(run.at("run")) == run.made(run.at("run/checkpoints/step-00000002")));
+  run.refused(run.at("elsewhere"), 2, "--tokenizer-dir");
+  CHECK(run.made(run.at("elsewhere"), "--tokenizer-dir " + run.at("exported")) == expected);
+  fs::rename(run.at("elsewhere"), run.checkpoint());
+
+  fs::remove_all(run.at("run/tokenizer"));
+  run.refused(run.at("run"), 2, "--tokenizer-dir");
+  CHECK(run.made(run.at("run"), "--tokenizer-dir " + run.at("exported")) == expected);
+
+  const fs::path weights = fs::path(run.checkpoint()) / "weights.safetensors";
+  std::string bytes = read_file(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(weights, bytes);
+  run.refused(run.checkpoint(), 1, "damaged");
+  fs::remove_all(run.at("run/checkpoints"));
+  run.refused(run.at("run"), 2, "is no model");
+}
+
+TEST_CASE("a model with more tokens than its tokenizer says only what the tokenizer knows") {
+  const Run run("--tokenizer bytes --vocab-size 5000 --sample-every 1");
+  const std::string log = read_file(run.at("run/log.jsonl"));
+  CHECK_THAT(log, Contains("\"event\":\"sample\"") && !Contains("\"event\":\"warning\""));
+  const std::string made = run.made(run.at("run"), "--temperature 2");
+  CHECK(made.size() == std::string("line").size() + 60 + 1);
+  // Bytes need no text: any file of the run but the weights may be gone.
+  fs::remove_all(run.at("run/model"));
+  fs::remove(run.at("poem.txt"));
+  CHECK(run.made(run.at("run"), "--temperature 2") == made);
+}
+
+}  // namespace sluice::test

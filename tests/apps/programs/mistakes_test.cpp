@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "kernels/base/runtime.h"
+#include "models/text/byte_tokenizer.h"
+#include "tests/support/fixture.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+
+// docs/reference/mistakes.md tells what each program says to mistakes that users make. Every row of
+// its tables is run here, in a folder with the files that the page names.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Row {
+  std::string mistake, command, message;
+  int code = 0;
+};
+
+std::string without_ticks(const std::string& cell) {
+  REQUIRE(cell.size() > 2);
+  CHECK(cell.front() == '`');
+  CHECK(cell.back() == '`');
+  std::string text = cell.substr(1, cell.size() - 2);
+  for (std::size_t at = 0; (at = text.find("\\|", at)) != std::string::npos; ++at)
+    text.erase(at, 1);
+  return text;
+}
+
+/// Cells of "| a | b |", where "\|" is a part of a cell.
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::size_t from = 2;
+  for (std::size_t at = 2; at < line.size(); ++at)
+    if (line[at] == '|' && line[at - 1] == ' ') {
+      cells.push_back(line.substr(from, at - from - 1));
+      from = at + 2;
+    }
+  return cells;
+}
+
+std::vector<Row> read_rows() {
+  std::istringstream page(read_file(fs::path(SLUICE_SOURCE_DIR) / "docs/reference/mistakes.md"));
+  std::vector<Row> rows;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    // Skips all tables but those of mistakes.
+    if (line.starts_with("#")) inside = line.starts_with("## ");
+    if (!inside || !line.starts_with("| ") || line.starts_with("| mistake")) continue;
+    INFO(line);
+    const auto cells = cells_of(line);
+    REQUIRE(cells.size() == 4);
+    rows.push_back(
+        {cells[0], without_ticks(cells[1]), without_ticks(cells[2]), std::stoi(cells[3])});
+  }
+  return rows;
+}
+
+/// The words of a command, of which some stand in double quotes.
+Arguments split(const std::string& command) {
+  Arguments all{""};
+  bool quoted = false;
+  for (const char c : command) {
+    if (c == '"')
+      quoted = !quoted;
+    else if (c == ' ' && !quoted)
+      all.emplace_back();
+    else
+      all.back() += c;
+  }
+  return all;
+}
+
+/// Returns true if the text matches the pattern, in which "..." stands for anything.
+bool matches(const std::string& text, const std::string& pattern) {
+  std::size_t at = 0;
+  for (std::size_t from = 0; from <= pattern.size();) {
+    const std::size_t end = std::min(pattern.find("...", from), pattern.size());
+    const std::string piece = pattern.substr(from, end - from);
+    const bool last = end == pattern.size();
+    const std::size_t found =
+        last && from > 0 && text.size() >= piece.size() && text.ends_with(piece)
+            ? text.size() - piece.size()
+            : text.find(piece, at);
+    if (found == std::string::npos || found < at || (from == 0 && found != 0)) return false;
+    at = found + piece.size();
+    if (last) return at == text.size();
+    from = end + 3;
+  }
+  return false;
+}
+
+/// The files that docs/reference/mistakes.md names.
+struct Folder : TempDir {
+  Folder() {
+    const fs::path& in = path();
+    GPT2Config config = small_config();
+    config.vocab_size = 256;
+    config.n_positions = 64;
+    write_model(in / "gpt2", config);
+    ByteTokenizer().save(in / "gpt2");
+    for (const char* name : {"no-config", "no-weights", "no-tokenizer", "truncated", "pointer",
+                             "page", "cut-config", "llama"})
+      fs::copy(in / "gpt2", in / name, fs::copy_options::recursive);
+    fs::remove(in / "no-config/config.json");
+    fs::remove(in / "no-weights/model.safetensors");
+    for (const char* file : {"bytes.json", "tokenizer.json", "tokenizer_config.json"})
+      fs::remove(in / "no-tokenizer" / file);
+    const std::string weights = read_file(in / "gpt2/model.safetensors");
+    write_file(in / "truncated/model.safetensors", weights.substr(0, weights.size() / 2));
+    write_file(in / "pointer/model.safetensors",
+               "version https://git-lfs.github.com/spec/v1\noid sha256:248dfc39\nsize 548105171\n");
+    write_file(in / "page/model.safetensors",
+               "<!doctype html>\n<html>\n<head>\n</head>\n</html>\n");
+    write_file(in / "cut-config/config.json", read_file(in / "gpt2/config.json").substr(0, 40));
+    write_file(in / "llama/config.json", R"({"model_type": "llama", "hidden_size": 64})");
+
+    std::string text;
+    for (int line = 0; line < 500; ++line)
+      text += "To be, or not to be, that is the question of line " + std::to_string(line) + ".\n";
+    write_file(in / "text.txt", text);
+    write_file(in / "short.txt", "too short");
+    write_file(in / "empty.txt", "");
+    write_file(in / "latin1.txt", "\xC9t\xE9.\n");
+    write_tokens(in / "tokens.bin", 3000, 256);
+    write_tokens(in / "high.bin", 3000, 512);
+    write_file(in / "odd.bin", std::string(201, 'a'));
+    write_file(in / "file", "x");
+    fs::create_directory(in / "folder");
+    fs::create_directories(in / "unsaved/checkpoints");
+    write_file(in / "unsaved/run.lock", "");
+    write_file(in / "wrong.toml", "learning-rate=1e-3\n");
+    write_file(in / "cut.toml", "data=[text.txt\n");
+    fs::create_directory(in / "mlp");
+    write_file(in / "mlp/run.lock", "");
+    write_file(in / "mlp/log.jsonl", "{}\n");
+    for (const char* kind : {"bytes", "chars"})
+      run_here("prepare_data", std::string("--input text.txt --tokenizer ") + kind + " --output " +
+                                   (kind == std::string("bytes") ? "data" : kind));
+    run_here("train_gpt2",
+             "--model gpt2/ --data text.txt --batch-size 2 --steps 2 --threads 1 --val-every 0 "
+             "--sample-tokens 0 --output run");
+    fs::create_directory(in / "tmp");
+  }
+
+  void run_here(const std::string& program, const std::string& flags) const {
+    const ProgramResult made = run_program(program, words(flags), "", path());
+    INFO(made.err);
+    REQUIRE(made.exit_code == 0);
+  }
+
+  std::set<std::string> entries() const {
+    std::set<std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(path()))
+      all.insert(entry.path().lexically_relative(path()).string());
+    return all;
+  }
+};
+
+/// Returns the last line on stderr.
+std::string last_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string last;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty()) last = line;
+  return last;
+}
+
+}  // namespace
+
+TEST_CASE("the patterns of docs/reference/mistakes.md match what they should alone", "[mistakes]") {
+  CHECK(matches("a: b", "a: b"));
+  CHECK_FALSE(matches("a: b", "a: "));
+  CHECK_FALSE(matches("a: b", ": b"));
+  CHECK(matches("a: 17 bytes too many", "a: ... bytes too many"));
+  CHECK(matches("a: 17", "a: ..."));
+  CHECK(matches("/x/a is a", "...a"));
+  CHECK_FALSE(matches("a: 17 bytes", "a: ... bits"));
+  CHECK_FALSE(matches("a: 17 bytes.", "a: ... bytes"));
+}
+
+TEST_CASE(
+    "every mistake in docs/reference/mistakes.md gets its message and exit code, and writes "
+    "nothing",
+    "[mistakes]") {
+  const auto rows = read_rows();
+  CHECK(rows.size() >= 60);
+  std::set<std::string> programs;
+  const Folder in;
+  const auto before = in.entries();
+  for (const Row& row : rows) {
+    Arguments command = split(row.command);
+    const std::string program = command.front();
+    programs.insert(program);
+    const bool launched = program == "scripts/launch";
+    if (launched && std::string(SLUICE_MPIRUN).empty()) continue;
+    if (row.command.find("--device cuda") != std::string::npos && cuda_devices() > 0) continue;
+    Arguments words{"TMPDIR=" + (in.path() / "tmp").string()};
+    if (launched)
+      words.insert(words.end(), {SLUICE_SOURCE_DIR "/scripts/launch", "--bin", SLUICE_BIN_DIR});
+    else
+      words.push_back((fs::path(SLUICE_BIN_DIR) / program).string());
+    words.insert(words.end(), command.begin() + 1, command.end());
+    const ProgramResult result = RunningProgram("/usr/bin/env", words, "", in.path()).finish(30);
+    INFO(row.command);
+    INFO("it should say: " << row.message);
+    INFO("it says: " << result.err);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code == row.code);
+    CHECK(matches(last_line(result.err), row.message));
+    if (!launched) CHECK(count_lines(result.err) == 1);
+    CHECK(in.entries() == before);
+  }
+  CHECK(programs == std::set<std::string>{"train_gpt2", "plan", "generate", "prepare_data",
+                                          "convert", "probe", "train_mlp", "scripts/launch"});
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,141 @@
+#include <catch2/catch.hpp>
+#include <mutex>
+
+#include "parallel/comm/mesh.h"
+#include "parallel/comm/transport/thread_transport.h"
+#include "parallel/data_parallel/replicas.h"
+#include "tests/support/fixture.h"
+#include "tests/support/training/ranks.h"
+
+// Whatever is wrong with how ranks were started: one line of the program on stderr, however many
+// ranks there are, exit code 2, and nothing written.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+struct Row {
+  int ranks;
+  Flags changes;
+  std::vector<std::string> words;
+};
+
+}  // namespace
+
+TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Row rows[] = {
+      {4, {{"--dp", "3"}}, {"--dp 3 needs 3 ranks, but 4 were started"}},
+      {1, {{"--dp", "2"}}, {"--dp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
+      {4, {{"--batch-size", "6"}}, {"--batch-size 6 is not divisible by --dp 4", "1 * 4 = 4"}},
+      {2,
+       {{"--batch-size", "8"}, {"--micro-batch", "3"}},
+       {"--batch-size 8 / --dp 2 = 4 is not divisible by --micro-batch 3", "1 * 3 = 3"}},
+      {4, {{"--batch-size", "2"}}, {"--batch-size 2 is not divisible by --dp 4"}},
+  };
+  for (const auto& [ranks, changes, words] : rows)
+    refused(runs, ranks, changes, words);
+}
+
+TEST_CASE("flags that all ranks get wrong are refused once") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Row rows[] = {
+      {4, {{"--inject", "nonsense"}}, {"--inject nonsense", "rank=R,op=N,kind=K"}},
+      {2, {{"--inject", "rank=1,op=2,kind=fire"}}, {"there is no kind 'fire'"}},
+      {4,
+       {{"--bucketsize", "1MiB"}},
+       {"unknown flag '--bucketsize' (did you mean --bucket-size?)"}},
+      {2, {{"--zero", "2"}}, {"--zero"}},
+      {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
+      {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
+  };
+  for (const auto& [ranks, changes, words] : rows)
+    refused(runs, ranks, changes, words);
+}
+
+TEST_CASE("records of an earlier run are not taken for this one's") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const std::string files = runs.at("files");
+  runs.run_well(2, "first", {{"--steps", "1"}, {"--rank-files", files}});
+  refused(runs, 2, {{"--rank-files", files}}, {files, "rank-", "is there already"});
+}
+
+TEST_CASE("a rank that was given something else than the others is named") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  write_tokens(runs.path() / "other.bin", 1200, 64, 2);
+  const auto odd = [&](const char* flag, const std::string& odd_value, const std::string& value,
+                       const std::string& what) {
+    INFO(flag);
+    const fs::path script = runs.path() / "wrapper";
+    write_file(script, "#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK\" = 2 ]; then v='" + odd_value +
+                           "'; else v='" + value +
+                           "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
+                           "=$v\"\n");
+    fs::permissions(script, fs::perms::owner_all);
+    refused(runs, 4, {{flag, "-"}}, {"rank 2 " + what}, script.string());
+  };
+  odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: ");
+  const std::string others = "was started with other options than rank 0: ";
+  odd("--seed", "7", "8", others + "seed=7 and seed=8");
+  odd("--data-order", "sequential", "shuffled", others + "data-order=");
+  odd("--precision", "bf16", "fp32", others + "precision=");
+  odd("--dropout", "0.1", "0", others + "dropout=0.1 and dropout=0");
+}
+
+TEST_CASE("weights that differ between ranks are found, with the rank and the tensor",
+          "[threads]") {
+  struct Change {
+    int rank;
+    const char* tensor;
+    std::int64_t element;
+  };
+  const auto messages = [](int ranks, const std::vector<Change>& changes) {
+    std::vector<TestModel> models;
+    for (int rank = 0; rank < ranks; ++rank)
+      models.push_back(random_model(small_config(), make_cpu_device(), DType::f32));
+    for (const auto& [rank, tensor, element] : changes) {
+      ParameterSpace& space = *models.at(static_cast<std::size_t>(rank)).space;
+      const auto* slot = space.find(tensor);
+      float value = 0;
+      space.read_weights(slot->offset + element, std::as_writable_bytes(std::span(&value, 1)));
+      value = std::nextafter(value, 100.0F);  // a single bit
+      space.write_weights(slot->offset + element, std::as_bytes(std::span(&value, 1)));
+    }
+    std::mutex mutex;
+    std::vector<std::string> found;
+    run_on_threads(ranks, [&](std::unique_ptr<Transport> transport) {
+      const auto rank = static_cast<std::size_t>(transport->rank());
+      Communicator control(std::move(transport), nullptr, {});
+      try {
+        require_equal_weights(*models[rank].space, control, Mesh{.dp = ranks}.peers(0),
+                              "after step 7");
+      } catch (const Error& error) {
+        const std::lock_guard lock(mutex);
+        found.emplace_back(error.what());
+      }
+    });
+    return found;
+  };
+  CHECK(messages(3, {}).empty());
+  CHECK(messages(1, {}).empty());
+  const auto all_say = [](const std::vector<std::string>& found, std::size_t ranks,
+                          const std::string& words) {
+    REQUIRE(found.size() == ranks);
+    for (const std::string& message : found)
+      CHECK_THAT(message, Contains(words));
+  };
+  all_say(messages(4, {{2, "h.1.mlp.c_fc.weight", 5}}), 4,
+          "weights of rank 2 differ from the other ranks' after step 7, in h.1.mlp.c_fc.weight");
+  all_say(messages(4, {{0, "ln_f.bias", 15}}), 4, "weights of rank 0 differ from the other ranks'");
+  all_say(messages(5, {{1, "ln_f.bias", 0}, {4, "ln_f.bias", 1}}), 5,
+          "weights of rank 1, 4 differ");
+  all_say(messages(2, {{1, "wte.weight", 1023}}), 2, "in wte.weight");
+}
+
+}  // namespace sluice::test

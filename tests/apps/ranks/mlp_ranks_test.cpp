@@ -1,0 +1,121 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fixture.h"
+#include "tests/support/training/ranks.h"
+
+// train_mlp as a user runs it: alone, or by mpirun as ranks that divide the matrices.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+ProgramResult train_mlp(int ranks, const Flags& flags) {
+  const std::string program = (fs::path(SLUICE_BIN_DIR) / "train_mlp").string();
+  Arguments all;
+  if (ranks > 1)
+    all = {"--allow-run-as-root",
+           "--oversubscribe",
+           "--bind-to",
+           "none",
+           "-n",
+           std::to_string(ranks),
+           program};
+  all.push_back("--threads=1");
+  for (const auto& [flag, value] : flags)
+    all.push_back(flag + "=" + value);
+  return RunningProgram(ranks > 1 ? std::string(SLUICE_MPIRUN) : program, all).finish(60);
+}
+
+/// Returns the printed text up to the place of the log.
+std::string printed_steps(const std::string& out) {
+  return out.substr(std::min(out.find("step"), out.size()));
+}
+
+}  // namespace
+
+TEST_CASE("an MLP's losses are those of one process, however many ranks divide it") {
+  if (!have_mpirun()) return;
+  const TempDir runs;
+  for (const auto& [precision, tolerance] : {std::pair("fp64", 1e-12), std::pair("fp32", 1e-5)}) {
+    const auto train = [&, precision = precision](int ranks) {
+      const fs::path output = runs.path() / (precision + std::to_string(ranks));
+      const ProgramResult result = train_mlp(ranks, {{"--output", output.string()},
+                                                     {"--precision", precision},
+                                                     {"--steps", "120"},
+                                                     {"--tp", std::to_string(ranks)}});
+      INFO(result.err);
+      REQUIRE(result.exit_code == 0);
+      CHECK(result.err.empty());
+      CHECK(count_lines(printed_steps(result.out)) == 3);  // one rank speaks
+      CHECK_THAT(result.out, Contains("step   120/120"));
+      return logged_losses(output);
+    };
+    const auto alone = train(1);
+    REQUIRE(alone.size() == 120);
+    CHECK(alone.at(120) < 0.3 * alone.at(1));
+    for (const int ranks : {2, 4}) {
+      const auto losses = train(ranks);
+      REQUIRE(losses.size() == alone.size());
+      for (const auto& [step, loss] : alone) {
+        INFO(precision << ", " << ranks << " ranks, step " << step);
+        CHECK(std::abs(losses.at(step) - loss) < tolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("the log of an MLP's training has what its curves are drawn from") {
+  const TempDir runs;
+  const std::string output = (runs.path() / "run").string();
+  const Flags flags{{"--output", output}, {"--steps", "60"}, {"--batch-size", "16"}};
+  REQUIRE(train_mlp(1, flags).exit_code == 0);
+  std::istringstream log(read_file(fs::path(output) / "log.jsonl"));
+  std::map<std::string, int> events;
+  std::vector<std::int64_t> judged;
+  for (std::string line; std::getline(log, line);) {
+    const auto event = nlohmann::json::parse(line);
+    ++events[event.at("event")];
+    if (event.contains("accuracy")) judged.push_back(event.at("step"));
+  }
+  CHECK(events == std::map<std::string, int>{{"start", 1}, {"train", 60}, {"end", 1}});
+  CHECK(judged == std::vector<std::int64_t>{50, 60});
+  // Another run does not write into it.
+  const ProgramResult again = train_mlp(1, flags);
+  CHECK(again.exit_code == 2);
+  CHECK_THAT(again.err, Contains("there is a log already"));
+}
+
+TEST_CASE("an MLP that ranks cannot divide is refused once, with the arithmetic") {
+  if (!have_mpirun()) return;
+  const TempDir runs;
+  const struct {
+    int ranks;
+    Flags flags;
+    std::vector<std::string> words;
+    int exit_code = 2;
+  } rows[] = {
+      {1, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
+      {2, {{"--tp", "4"}}, {"--tp 4 needs 4 ranks, but 2 were started", "mpirun -n 4"}},
+      {2, {{"--hidden", "33"}}, {"the hidden width is 33", "16 * 2 = 32"}},
+      {4, {{"--classes", "3"}}, {"4 ranks: there are 3 classes"}},
+      {2, {{"--lr", "1000"}, {"--steps", "50"}}, {"is not finite"}, 3},
+  };
+  for (const auto& row : rows) {
+    Flags flags = row.flags;
+    flags["--output"] = (runs.path() / "out").string();
+    const ProgramResult result = train_mlp(row.ranks, flags);
+    INFO(result.err);
+    CHECK(result.exit_code == row.exit_code);
+    for (const std::string& word : row.words)
+      CHECK_THAT(result.err, Contains(word));
+    const auto first = result.err.find("train_mlp: error:");
+    REQUIRE(first != std::string::npos);
+    CHECK(result.err.find("train_mlp: error:", first + 1) == std::string::npos);
+    CHECK(fs::exists(runs.path() / "out") == (row.exit_code == 3));
+  }
+}
+
+}  // namespace sluice::test

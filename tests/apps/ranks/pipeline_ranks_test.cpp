@@ -1,0 +1,199 @@
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/fixture.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/training/ranks.h"
+
+// A model divided between the ranks of a job: the numbers of one process, exactly. What is wrong
+// with a pipeline is refused before anything is computed, and a fault in the middle of one ends the
+// job.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+const Flags eight_blocks{{"--n-layer", "8"},   {"--batch-size", "8"}, {"--micro-batch", "1"},
+                         {"--dropout", "0.1"}, {"--grad-clip", "1"},  {"--check-replicas", "10"}};
+
+/// Loss and norm of every step.
+std::vector<std::pair<double, double>> numbers(const fs::path& output) {
+  std::vector<std::pair<double, double>> all;
+  std::istringstream log(read_file(output / "log.jsonl"));
+  for (std::string line; std::getline(log, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event.at("event") == "train") all.emplace_back(event.at("loss"), event.at("grad_norm"));
+  }
+  return all;
+}
+
+struct Pipelines : RankRuns {
+  std::vector<std::pair<double, double>> run(int ranks, const Flags& flags) {
+    const std::string output = "run " + std::to_string(runs_++);
+    run_well(ranks, output, flags + Flags{{"--no-save", "true"}});
+    return numbers(path() / output);
+  }
+
+ private:
+  int runs_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pipeline]") {
+  if (!have_mpirun()) return;
+  Pipelines runs;
+  const Flags thirty = eight_blocks + Flags{{"--steps", "30"}};
+  const auto expected = runs.run(1, thirty + Flags{{"--pipeline", "gpipe"}});
+  REQUIRE(expected.size() == 30);
+  CHECK(expected.back().first < expected.front().first);
+  struct Row {
+    int ranks;
+    Flags flags;
+  };
+  const Row rows[] = {
+      {2, {{"--pp", "2"}, {"--pipeline", "gpipe"}}},
+      {2, {{"--pp", "2"}, {"--pipeline", "interleaved"}, {"--virtual-stages", "3"}}},
+      {4, {{"--pp", "4"}}},
+      {4,
+       {{"--pp", "4"},
+        {"--pipeline", "interleaved"},
+        {"--virtual-stages", "2"},
+        {"--stash", "input"}}},
+      {4, {{"--pp", "4"}, {"--pipeline-split", "time"}}},
+      {8, {{"--pp", "8"}, {"--pipeline", "1f1b"}}},
+  };
+  for (const auto& [ranks, flags] : rows) {
+    std::string shown = std::to_string(ranks);
+    for (const auto& [flag, value] : flags)
+      shown += " " + flag + " " + value;
+    INFO(shown);
+    const auto found = runs.run(ranks, thirty + flags);
+    const bool same = found == expected;
+    CHECK(same);
+  }
+}
+
+TEST_CASE("replicas that are pipelines, with divided state", "[pipeline]") {
+  if (!have_mpirun()) return;
+  Pipelines runs;
+  const Flags ten = eight_blocks + Flags{{"--steps", "10"}, {"--pipeline", "1f1b"}};
+  const auto expected = runs.run(2, ten);
+  REQUIRE(expected.size() == 10);
+  for (const char* zero : {"0", "1"}) {
+    const auto found = runs.run(4, ten + Flags{{"--pp", "2"}, {"--dp", "2"}, {"--zero", zero}});
+    const bool same = found == expected;
+    CHECK(same);
+  }
+}
+
+TEST_CASE("a pipeline whose ranks share a GPU exchanges more than the stages' results",
+          "[pipeline][device]") {
+  if (!have_mpirun() || device_kinds().size() < 2) return;
+  Pipelines runs;
+  // The table, which both ends add up, is larger than what one stage hands to the next.
+  const Flags flags{{"--steps", "2"},         {"--device", "cuda"},   {"--communication", "staged"},
+                    {"--vocab-size", "400"},  {"--micro-batch", "1"}, {"--pipeline", "1f1b"},
+                    {"--gpu-memory", "64MiB"}};
+  const auto expected = runs.run(1, flags);
+  REQUIRE(expected.size() == 2);
+  const bool same = runs.run(2, flags + Flags{{"--pp", "2"}}) == expected;
+  CHECK(same);
+  // One of four inputs stays on the device.
+  const bool spilled = runs.run(2, flags + Flags{{"--pp", "2"},
+                                                 {"--pipeline", "gpipe"},
+                                                 {"--stash", "input"},
+                                                 {"--max-stash", "3KiB"}}) == expected;
+  CHECK(spilled);
+}
+
+TEST_CASE("pipelines that cannot be are refused with the arithmetic or the schedule's rows",
+          "[pipeline]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const auto file = [&](const char* name, const std::string& text) {
+    write_file(runs.path() / name, text);
+    return runs.at(name);
+  };
+  const std::string circle = file("circle.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+  const std::string three = file("three.csv", "0F0,0B0\n1F0,1B0\n2F0,2B0\n");
+  const std::string one = file("one.csv", "0F0,0B0\n1F0,1B0\n");
+  const std::string odd = file("odd.csv", "0F0,0X0\n1F0,1B0\n");
+  const std::string twice = file("twice.csv", "0F0,0F0,0B0\n1F0,1B0\n");
+  const Flags two{{"--pp", "2"}, {"--batch-size", "2"}, {"--micro-batch", "1"}};
+  refused(runs, 4, {{"--pp", "4"}},
+          {"a pipeline of 4 stages needs 4 blocks or more, and the model has 2", "--pp"});
+  refused(runs, 2, {{"--pp", "2"}, {"--pipeline", "interleaved"}, {"--virtual-stages", "3"}},
+          {"6 stages", "the model has 2", "--virtual-stages"});
+  refused(runs, 2, {{"--pp", "2"}, {"--virtual-stages", "2"}},
+          {"--virtual-stages 2 needs --pipeline interleaved, not 1f1b"});
+  refused(runs, 4, {{"--pp", "3"}}, {"--pp 3", "but 4 were started"});
+  refused(runs, 4, {{"--pp", "2"}, {"--dp", "3"}}, {"--dp 3 x --pp 2", "but 4 were started"});
+  refused(runs, 1, {{"--pp", "2"}}, {"--pp 2 needs 2 ranks", "alone", "mpirun -n 2"});
+  refused(runs, 2, {{"--pp", "2"}, {"--micro-batch", "3"}},
+          {"--batch-size 4 is not divisible by --micro-batch 3", "1 * 3 = 3"});
+  refused(runs, 2, two + Flags{{"--pipeline-split", "1,2"}},
+          {"\"1,2\" has 2 stages with 3 blocks", "2 stages and 2 blocks"});
+  refused(runs, 2, two + Flags{{"--pipeline", circle}}, {"0F1", "1B0"});
+  refused(runs, 2, two + Flags{{"--pipeline", three}},
+          {"ranks: 3, and micro-batches: 1", "--pp 2 and 2 micro-batches"});
+  refused(runs, 2, two + Flags{{"--pipeline", one}},
+          {"ranks: 2, and micro-batches: 1", "--pp 2 and 2 micro-batches"});
+  refused(runs, 2, two + Flags{{"--pipeline", odd}}, {"0X0"});
+  refused(runs, 2, two + Flags{{"--pipeline", twice}, {"--batch-size", "1"}}, {"0F0"});
+  refused(runs, 2, two + Flags{{"--pipeline", "zigzag"}}, {"zigzag", "gpipe, 1f1b"});
+  refused(runs, 2,
+          {{"--pp", "2"},
+           {"--stash", "input"},
+           {"--max-stash", "1KiB"},
+           {"--pipeline", "gpipe"},
+           {"--micro-batch", "1"}},
+          {"--max-stash 1KiB", "rank 1 keeps the inputs of up to 4 micro-batches"});
+  refused(runs, 2, {{"--pp", "2"}, {"--max-stash", "1MiB"}}, {"--stash input"});
+  // Nothing is for nobody.
+  refused(runs, 2, {{"--stash", "input"}}, {"--stash input", "--pp"});
+  refused(runs, 2, {{"--virtual-stages", "2"}}, {"--virtual-stages 2", "--pp"});
+  refused(runs, 2, {{"--pipeline-split", "1,1"}}, {"--pipeline-split 1,1", "--pp"});
+}
+
+TEST_CASE("a fault in the middle of a schedule ends the job, which names the rank", "[pipeline]") {
+  if (!have_mpirun()) return;
+  using Clock = std::chrono::steady_clock;
+  const RankRuns runs;
+  const Flags two_steps =
+      eight_blocks +
+      Flags{{"--pp", "4"}, {"--steps", "2"}, {"--no-save", "true"}, {"--collective-timeout", "5"}};
+  const auto start = Clock::now();
+  runs.run_well(4, "clean", two_steps + Flags{{"--rank-files", runs.at("clean.ranks")}});
+  const auto clean = Clock::now() - start;
+  const auto record = read_record(record_path(runs.at("clean.ranks"), 1));
+  REQUIRE(record);
+  std::uint64_t number = 0;  // the last is of the second step
+  for (const auto& operation : record->operations)
+    if (operation.signature.label_text() == "gradient 4") number = operation.number;
+  REQUIRE(number > 0);
+  for (const std::string kind : {"exit", "kill", "throw", "skip", "mismatch", "stop", "slow"}) {
+    const std::string fault = "rank=1,op=" + std::to_string(number) + ",kind=" + kind;
+    INFO(fault);
+    const std::string files = runs.at(kind + ".ranks");
+    const auto begin = Clock::now();
+    const RanksResult result =
+        runs.run(4, kind, two_steps + Flags{{"--rank-files", files}, {"--inject", fault}});
+    CHECK(Clock::now() - begin < clean + std::chrono::seconds(5 + 3));
+    INFO(result.err);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code != 0);
+    CHECK(result.left_behind.empty());
+    REQUIRE(result.errors.size() <= 1);
+    // A rank that did not get to speak leaves it to the post-mortem.
+    const std::string sentence =
+        result.errors.empty() ? run_program("post_mortem", {files}).out : result.errors[0];
+    CHECK_THAT(sentence, Contains("rank 1") && Contains("operation"));
+  }
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,214 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_history.h"
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/fixture.h"
+#include "tests/support/training/ranks.h"
+
+// However many ranks share a batch, and however they exchange what they computed: the training is
+// that of one process.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Losses = std::map<std::int64_t, double>;
+
+/// Compares the losses of all steps, which may differ only by the order of sums.
+void require_near(const Losses& losses, const Losses& expected) {
+  REQUIRE(losses.size() == expected.size());
+  for (const auto& [step, loss] : expected) {
+    INFO("step " << step);
+    REQUIRE(losses.contains(step));
+    CHECK(losses.at(step) == Approx(loss).epsilon(1e-6));
+  }
+}
+
+Json logged(const fs::path& output, const std::string& event) {
+  std::istringstream log(read_file(output / "log.jsonl"));
+  Json found;
+  for (std::string line; std::getline(log, line);)
+    if (Json json = Json::parse(line); json.at("event") == event) found = std::move(json);
+  REQUIRE_FALSE(found.is_null());
+  return found;
+}
+
+Losses since(const Losses& losses, std::int64_t step) {
+  return {losses.lower_bound(step), losses.end()};
+}
+
+}  // namespace
+
+TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {
+  if (!have_mpirun()) return;
+  const auto fixture = Fixture::open("tiny");
+  if (!fixture) return;
+  const Flags base = reference_flags(*fixture);
+  const RankRuns runs;
+  Losses single;
+  for (const int ranks : {1, 2, 4}) {
+    TrainedFiles whole;
+    for (const char* zero : {"0", "1"}) {
+      INFO(ranks << " ranks, --zero " << zero);
+      const std::string name = std::to_string(ranks) + " zero " + zero;
+      Flags flags = base;
+      flags["--zero"] = zero;
+      runs.run_well(ranks, name, flags);
+      const fs::path output = runs.path() / name;
+      CHECK(logged(output, "start").at("ranks") == ranks);
+      const Losses losses = logged_losses(output);
+      if (single.empty()) {
+        single = losses;
+        const Json& trajectory = fixture->json().at("trajectory");
+        REQUIRE(losses.size() == trajectory.size());
+        for (std::size_t k = 0; k < trajectory.size(); ++k)
+          CHECK(losses.at(static_cast<std::int64_t>(k) + 1) ==
+                Approx(trajectory.at(k).at("loss").get<double>()).margin(1e-5));
+      }
+      require_near(losses, single);
+      const TrainedFiles files = trained_files(output);
+      if (*zero == '0') whole = files;
+      const bool same = files == whole;
+      CHECK(same);
+      CHECK_FALSE(files.model.empty());
+    }
+  }
+}
+
+TEST_CASE("8 ranks follow one process from the reference's model") {
+  if (!have_mpirun()) return;
+  const auto fixture = Fixture::open("tiny");
+  if (!fixture) return;
+  Flags flags = reference_flags(*fixture);
+  flags["--data-order"] = "shuffled";
+  flags["--batch-size"] = "8";
+  flags["--steps"] = "30";
+  const RankRuns runs;
+  runs.run_well(1, "1", flags);
+  const Losses single = logged_losses(runs.path() / "1");
+  REQUIRE(single.size() == 30);
+  for (const char* zero : {"0", "1"}) {
+    INFO("--zero " << zero);
+    flags["--zero"] = zero;
+    const std::string name = std::string("8 zero ") + zero;
+    runs.run_well(8, name, flags);
+    require_near(logged_losses(runs.path() / name), single);
+  }
+}
+
+TEST_CASE("how gradients and weights travel does not change a bit") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  // 2.5 MB of gradients, in three buckets of at most 1 MiB.
+  const Flags wide{{"--n-embd", "160"}, {"--steps", "5"}};
+  const std::vector<Flags> variants{{},
+                                    {{"--zero", "1"}},
+                                    {{"--bucket-size", "1MiB"}},
+                                    {{"--overlap", "false"}},
+                                    {{"--bucket-size", "1MiB"}, {"--overlap", "false"}},
+                                    {{"--bucket-size", "1MiB"}, {"--zero", "1"}},
+                                    {{"--checked", "false"}, {"--check-replicas", "0"}}};
+  for (const int ranks : {2, 4}) {
+    TrainedFiles expected;
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      if (ranks == 4 && (i == 1 || i == 3 || i == 6)) continue;
+      const std::string name = std::to_string(ranks) + " variant " + std::to_string(i);
+      INFO(name);
+      Flags flags = wide;
+      flags.insert(variants[i].begin(), variants[i].end());
+      flags["--rank-files"] = runs.at(name + ".ranks");
+      runs.run_well(ranks, name, flags);
+      const TrainedFiles files = trained_files(runs.path() / name);
+      if (i == 0) expected = files;
+      const bool same = files == expected;
+      CHECK(same);
+      const auto record = read_record(record_path(runs.at(name + ".ranks"), 0));
+      REQUIRE(record);
+      const bool third = std::ranges::any_of(record->operations, [](const auto& operation) {
+        return operation.signature.label_text() == "gradients 2";
+      });
+      CHECK(third == variants[i].contains("--bucket-size"));
+    }
+  }
+}
+
+TEST_CASE("a run goes on with another number of ranks, and with state divided or not") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const auto run = [&](int ranks, const std::string& name, const Flags& flags) {
+    runs.run_well(ranks, name, flags);
+    return logged_losses(runs.path() / name);
+  };
+  const Losses whole = run(2, "whole", {{"--steps", "20"}});
+  require_near(run(1, "single", {{"--steps", "20"}}), whole);
+  for (const std::string zero : {"0", "1"}) {
+    run(2, "parts " + zero, {{"--steps", "10"}, {"--zero", zero}});
+    const auto saved = list_checkpoints(runs.path() / ("parts " + zero) / "checkpoints");
+    REQUIRE(saved.size() == 1);
+    for (const int ranks : {1, 2, 4}) {
+      const std::string name = std::to_string(ranks) + " ranks after zero " + zero;
+      INFO(name);
+      const Losses rest = run(ranks, name, {{"--steps", "20"}, {"--resume", saved[0].string()}});
+      require_near(rest, since(whole, 11));
+      if (ranks != 2) continue;
+      const bool same = trained_files(runs.path() / name) == trained_files(runs.path() / "whole");
+      CHECK(same);
+    }
+  }
+  // And the state that was whole is divided.
+  runs.run_well(2, "parts 0", {{"--steps", "20"}, {"--zero", "1"}});
+  const bool same = trained_files(runs.path() / "parts 0") == trained_files(runs.path() / "whole");
+  CHECK(same);
+}
+
+TEST_CASE("divided 16-bit and 8-bit state is that of a rank that has all of it") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  for (const std::string layout : {"split", "bf16m", "int8"}) {
+    INFO(layout);
+    const auto run = [&](const std::string& zero) {
+      const std::string name = layout + " zero " + zero;
+      runs.run_well(2, name,
+                    {{"--steps", "6"},
+                     {"--precision", "bf16"},
+                     {"--state-layout", layout},
+                     {"--zero", zero}});
+      return trained_files(runs.path() / name);
+    };
+    const TrainedFiles whole = run("0");
+    const bool same = run("1") == whole;
+    CHECK(same);
+  }
+}
+
+TEST_CASE("dropout and validation are those of one process") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  Losses single;
+  double validation = 0;
+  for (const int ranks : {1, 2, 4}) {
+    INFO(ranks << " ranks");
+    const std::string name = std::to_string(ranks);
+    runs.run_well(ranks, name,
+                  {{"--steps", "30"},
+                   {"--dropout", "0.2"},
+                   {"--micro-batch", "1"},
+                   {"--val-data", runs.at("t.bin")},
+                   {"--val-steps", "1000"}});
+    const Losses losses = logged_losses(runs.path() / name);
+    const double val = logged(runs.path() / name, "val").at("loss");
+    if (ranks == 1) {
+      single = losses;
+      validation = val;
+    }
+    require_near(losses, single);
+    CHECK(val == Approx(validation).epsilon(1e-6));
+  }
+  runs.run_well(1, "none", {{"--steps", "1"}});
+  CHECK(logged_losses(runs.path() / "none").at(1) != Approx(single.at(1)).epsilon(1e-4));
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,201 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fixture.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/training/ranks.h"
+
+// Jobs whose ranks divide the matrices of a model, alone and together with replicas and pipelines:
+// the training of one process, to rounding.
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+std::string shown(int ranks, const Flags& flags) {
+  std::string text = std::to_string(ranks) + " ranks";
+  for (const auto& [flag, value] : flags)
+    text += " " + flag + " " + value;
+  return text;
+}
+
+using Losses = std::map<std::int64_t, double>;
+
+void require_near(const Losses& losses, const Losses& expected) {
+  REQUIRE(losses.size() == expected.size());
+  for (const auto& [step, loss] : expected) {
+    INFO("step " << step);
+    CHECK(losses.at(step) == Approx(loss).epsilon(1e-5));
+  }
+}
+
+/// A model of which every axis can have two ranks, and two stages each.
+const Flags four_blocks{{"--n-layer", "4"},     {"--n-head", "4"},        {"--batch-size", "8"},
+                        {"--micro-batch", "2"}, {"--steps", "25"},        {"--dropout", "0.1"},
+                        {"--grad-clip", "1"},   {"--check-replicas", "5"}};
+
+const Flags interleaved{{"--pipeline", "interleaved"}, {"--virtual-stages", "2"}};
+
+}  // namespace
+
+TEST_CASE("ranks that divide the matrices follow the reference's trajectory", "[tensor]") {
+  if (!have_mpirun()) return;
+  struct Row {
+    const char* name;
+    int ranks;
+    Flags flags;
+  };
+  const std::vector<Row> rows{
+      {"tiny", 2, {{"--tp", "2"}}},
+      {"odd", 2, {{"--tp", "2"}}},
+      {"odd", 4, {{"--tp", "4"}}},
+      {"odd", 5, {{"--tp", "5"}}},
+      {"tiny", 8, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}, {"--zero", "1"}}}};
+  const RankRuns runs;
+  for (const auto& [name, ranks, flags] : rows) {
+    const auto fixture = Fixture::open(name);
+    if (!fixture) return;
+    INFO(name << ": " << shown(ranks, flags));
+    const std::string output = name + shown(ranks, flags);
+    runs.run_well(ranks, output, reference_flags(*fixture) + flags);
+    const Losses losses = logged_losses(runs.path() / output);
+    const Json& trajectory = fixture->json().at("trajectory");
+    REQUIRE(losses.size() == trajectory.size());
+    for (std::size_t k = 0; k < trajectory.size(); ++k)
+      CHECK(losses.at(static_cast<std::int64_t>(k) + 1) ==
+            Approx(trajectory.at(k).at("loss").get<double>()).margin(1e-5));
+  }
+}
+
+TEST_CASE("every pair of axes, and all three, train as one process", "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  runs.run_well(1, "one", four_blocks);
+  const Losses expected = logged_losses(runs.path() / "one");
+  REQUIRE(expected.size() == 25);
+  CHECK(expected.at(25) < expected.at(1));
+  struct Row {
+    int ranks;
+    Flags flags;
+  };
+  const std::vector<Row> rows{
+      {4, {{"--dp", "2"}, {"--tp", "2"}}},
+      {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}},
+      {4, {{"--pp", "2"}, {"--tp", "2"}}},
+      {4, {{"--pp", "2"}, {"--tp", "2"}, {"--stash", "input"}, {"--recompute", "block"}}},
+      {4, {{"--dp", "2"}, {"--pp", "2"}, {"--zero", "1"}}},
+      {8, Flags{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--zero", "1"}} + interleaved},
+      {4, {{"--tp", "4"}, {"--sequence-parallel", "true"}}},
+      {8, Flags{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--sequence-parallel", "true"}} +
+              interleaved},
+  };
+  for (const auto& [ranks, flags] : rows) {
+    INFO(shown(ranks, flags));
+    const std::string output = shown(ranks, flags);
+    runs.run_well(ranks, output, four_blocks + flags + Flags{{"--no-save", "true"}});
+    require_near(logged_losses(runs.path() / output), expected);
+  }
+}
+
+TEST_CASE("a checkpoint of one layout goes on in another", "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  runs.run_well(1, "one", four_blocks);
+  const Losses expected = logged_losses(runs.path() / "one");
+  const Flags half = four_blocks + Flags{{"--save-every", "10"}, {"--keep", "3"}};
+  const Flags all{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--zero", "1"}};
+  struct Row {
+    int ranks;
+    Flags flags;
+  };
+  // The model that is exported is as good as one process's, wherever it was trained.
+  const std::vector<std::pair<Row, Row>> rows{
+      {{8, all + interleaved}, {1, {}}},
+      {{8, all}, {4, {{"--tp", "4"}}}},
+      {{1, {}}, {4, {{"--pp", "2"}, {"--tp", "2"}}}},
+      {{2, {{"--tp", "2"}}}, {2, {{"--pp", "2"}}}},
+  };
+  for (const auto& [first, second] : rows) {
+    INFO(shown(first.ranks, first.flags) << ", then " << shown(second.ranks, second.flags));
+    const std::string from = "from " + shown(first.ranks, first.flags);
+    if (!fs::exists(runs.path() / from)) runs.run_well(first.ranks, from, half + first.flags);
+    const std::string output =
+        shown(first.ranks, first.flags) + " then " + shown(second.ranks, second.flags);
+    runs.run_well(second.ranks, output,
+                  four_blocks + second.flags +
+                      Flags{{"--resume", runs.at(from + "/checkpoints/step-00000010")}});
+    Losses rest = expected;
+    rest.erase(rest.begin(), rest.upper_bound(10));
+    require_near(logged_losses(runs.path() / output), rest);
+    CHECK_FALSE(trained_files(runs.path() / output).model.empty());
+  }
+}
+
+TEST_CASE("narrow state of uneven shards is kept as that of the whole", "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  // Only one shard of these matrices is as large as matrices with narrow moments.
+  const Flags uneven{
+      {"--n-head", "5"}, {"--n-embd", "90"}, {"--state-layout", "bf16m"}, {"--precision", "bf16"}};
+  runs.run_well(2, "two", uneven + Flags{{"--tp", "2"}, {"--steps", "4"}});
+  const Flags on{{"--steps", "8"}, {"--resume", runs.at("two/checkpoints/step-00000004")}};
+  runs.run_well(1, "one", uneven + on);
+  runs.run_well(3, "three", uneven + on + Flags{{"--tp", "3"}});
+  CHECK(logged_losses(runs.path() / "one").at(8) ==
+        Approx(logged_losses(runs.path() / "three").at(8)).epsilon(1e-3));
+}
+
+TEST_CASE("a rank of a GPU and its neighbours divide a model through the host's memory",
+          "[tensor][device]") {
+  if (!have_mpirun() || device_kinds().size() < 2) return;
+  const RankRuns runs;
+  const Flags five{{"--steps", "5"}, {"--precision", "fp32"}, {"--n-head", "2"}};
+  runs.run_well(1, "one", five);
+  const Flags gpu{{"--device", "cuda"}, {"--tp", "2"}, {"--gpu-memory", "64MiB"}};
+  runs.run_well(2, "two", five + gpu);
+  require_near(logged_losses(runs.path() / "two"), logged_losses(runs.path() / "one"));
+}
+
+TEST_CASE("ranks tell of the whole model and how they divide it, and config.toml starts them again",
+          "[tensor]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags four{{"--steps", "3"}, {"--tp", "2"}, {"--pp", "2"}};
+  const RanksResult divided = runs.run(4, "four", four);
+  divided.require_good();
+  const std::string parameters = "28.0k parameters";  // of the whole: 64, 16 and 2 blocks of 32
+  CHECK_THAT(divided.out, Catch::Matchers::Contains(parameters) &&
+                              Catch::Matchers::Contains("4: dp 1 x pp 2 x tp 2, 4 sequences"));
+  CHECK_THAT(runs.run(1, "one", {{"--steps", "3"}}).out, Catch::Matchers::Contains(parameters));
+  const std::string log = read_file(runs.path() / "four" / "log.jsonl");
+  const Json start = Json::parse(log.substr(0, log.find('\n')));
+  CHECK(start.at("parameters") == 64 * 32 + 16 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);
+  CHECK(start.at("mesh") == Json{{"dp", 1}, {"pp", 2}, {"tp", 2}});
+  Flags again{{"--config", runs.at("four/config.toml")}, {"--output", runs.at("again")}};
+  for (const auto& [flag, value] : runs.flags("", {}))
+    again.emplace(flag, "-");
+  runs.run_well(4, "again", again);
+  CHECK((trained_files(runs.path() / "again") == trained_files(runs.path() / "four")));
+}
+
+TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags odd{{"--n-layer", "2"}, {"--n-head", "3"}, {"--n-embd", "18"}};
+  refused(runs, 4, odd + Flags{{"--tp", "4"}}, {"--tp 4", "3 heads", "--tp 3"});
+  refused(runs, 3, {{"--n-head", "4"}, {"--tp", "3"}}, {"--tp 3", "wide", "* 3 ="});
+  refused(runs, 3, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks, or a multiple", "3 were started"});
+  refused(runs, 4, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}},
+          {"--dp 2 x --pp 2 x --tp 2 needs 8 ranks", "4 were started"});
+  refused(runs, 2, {{"--tp", "2"}, {"--optimizer", "adafactor"}}, {"adafactor", "--tp 2", "adamw"});
+  refused(runs, 1, {{"--sequence-parallel", "true"}}, {"--sequence-parallel", "--tp"});
+  refused(
+      runs, 2,
+      {{"--tp", "2"}, {"--sequence-parallel", "true"}, {"--seq-len", "9"}, {"--micro-batch", "1"}},
+      {"--sequence-parallel", "1 x 9 = 9 tokens", "--tp 2"});
+  refused(runs, 2, {{"--tp", "2"}, {"--state-layout", "int8"}}, {"int8", "--tp 2", "bf16mv"});
+}
+
+}  // namespace sluice::test

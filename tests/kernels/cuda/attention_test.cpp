@@ -1,0 +1,227 @@
+#include <catch2/catch.hpp>
+
+#include "kernels/attention.h"
+#include "tests/kernels/attention_parts.h"
+#include "tests/support/gpu/cuda_parity.h"
+
+namespace sluice {
+namespace {
+
+using test::CudaDevices;
+using test::Parity;
+using test::random_values;
+using test::Values;
+
+struct Sizes {
+  std::int64_t batch, length;
+  int heads;
+  std::int64_t head_width;
+
+  std::int64_t width() const { return heads * head_width; }
+};
+// Every width meets a length that ends within a tile, one that fills it, or one position of the
+// next; each length is there.
+constexpr Sizes narrow_sizes[] = {{1, 1, 1, 1},   {2, 7, 3, 5},   {3, 130, 1, 1},  {1, 65, 2, 5},
+                                  {1, 63, 2, 16}, {2, 64, 1, 32}, {1, 129, 1, 33}, {1, 200, 2, 8}};
+constexpr Sizes wide_sizes[] = {{1, 127, 2, 64}, {2, 65, 1, 80}, {1, 64, 2, 96}, {1, 130, 1, 128},
+                                {1, 200, 1, 64}, {1, 1, 3, 128}, {1, 70, 1, 100}};
+constexpr DropoutMask some_mask{.key = 0xFEDCBA9876543210, .probability = 0.2f, .first_sample = 7};
+
+/// Returns the types in which a device of this capability computes attention.
+std::vector<DType> dtypes_of(int capability) {
+  if (capability < 80) return {DType::f32, DType::f16};
+  return {DType::f32, DType::bf16, DType::f16};
+}
+
+/// The forward pass on the CPU gives the backward pass its inputs.
+struct Forward {
+  Values out, log_sum_exp;
+};
+Forward forward_on_cpu(const Sizes& s, DType dtype, const Values& qkv, const DropoutMask& mask) {
+  test::Array in(dtype, qkv);
+  test::Array out(dtype, s.batch * s.length * s.width());
+  test::Array log_sum_exp(DType::f32, s.batch * s.heads * s.length);
+  launch_cpu(AttentionForward{.out = out.view({s.batch, s.length, s.width()}),
+                              .log_sum_exp = log_sum_exp.view({s.batch, s.heads, s.length}),
+                              .qkv = in.view({s.batch, s.length, 3 * s.width()}),
+                              .heads = s.heads,
+                              .mask = mask});
+  return {out.values(), log_sum_exp.values()};
+}
+
+void forward_case(const CudaDevices& devices, DType dtype, const Sizes& s, Parity::Offsets offsets,
+                  const DropoutMask& mask, double scale = 1.5) {
+  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width,
+          offsets.read, offsets.written, mask.probability, scale);
+  Parity parity(devices, offsets);
+  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, 3 * s.width()}, scale);
+  const auto out = parity.output("out", dtype, {s.batch, s.length, s.width()});
+  const auto log_sum_exp = parity.output("log_sum_exp", DType::f32, {s.batch, s.heads, s.length});
+  parity.compare([=](const Parity::Views& at, Stream stream) {
+    run(AttentionForward{.out = at[out],
+                         .log_sum_exp = at[log_sum_exp],
+                         .qkv = at[qkv],
+                         .heads = s.heads,
+                         .mask = mask},
+        stream);
+  });
+}
+
+void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, Parity::Offsets offsets,
+                   const DropoutMask& mask, double scale = 1.5) {
+  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width,
+          offsets.read, offsets.written, mask.probability, scale);
+  const std::int64_t count = s.batch * s.length * s.width();
+  const Values values = random_values(3 * count, 1, scale);
+  const Forward forward = forward_on_cpu(s, dtype, values, mask);
+  Parity parity(devices, offsets);
+  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, 3 * s.width()}, values);
+  const auto out = parity.input("out", dtype, {s.batch, s.length, s.width()}, forward.out);
+  const auto log_sum_exp =
+      parity.input("log_sum_exp", DType::f32, {s.batch, s.heads, s.length}, forward.log_sum_exp);
+  const auto grad_out = parity.input("grad_out", dtype, {s.batch, s.length, s.width()});
+  const auto grad_qkv = parity.output("grad_qkv", dtype, {s.batch, s.length, 3 * s.width()},
+                                      2 * test::tolerance_of(dtype));
+  parity.compare([=](const Parity::Views& at, Stream stream) {
+    run(AttentionBackward{.grad_qkv = at[grad_qkv],
+                          .grad_out = at[grad_out],
+                          .out = at[out],
+                          .log_sum_exp = at[log_sum_exp],
+                          .qkv = at[qkv],
+                          .heads = s.heads,
+                          .mask = mask},
+        stream);
+  });
+}
+
+/// Calls `body(devices, dtype, sizes)` for every type that the capability has.
+template <std::size_t count, class Body>
+void each_case(int capability, const Sizes (&sizes)[count], Body&& body) {
+  const CudaDevices devices(capability);
+  if (!devices) return;
+  for (const DType dtype : dtypes_of(devices.capability()))
+    for (const auto& s : sizes)
+      body(devices, dtype, s);
+}
+
+void forward_cases(int capability, const auto& sizes) {
+  each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    forward_case(devices, dtype, s, {0, 0}, {});
+  });
+}
+
+void backward_cases(int capability, const auto& sizes) {
+  each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    backward_case(devices, dtype, s, {0, 0}, {});
+  });
+}
+
+void dropout_cases(int capability) {
+  constexpr Sizes sizes[] = {{2, 7, 2, 5}, {1, 65, 3, 33}, {2, 130, 1, 64}};
+  each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    forward_case(devices, dtype, s, {0, 0}, some_mask);
+    backward_case(devices, dtype, s, {0, 0}, some_mask);
+  });
+}
+
+struct Device {
+  test::CudaDevice& device;
+
+  test::DeviceArray array(DType dtype, const Values& values) { return {device, dtype, values}; }
+  Stream stream() const { return device.stream(); }
+  void finish() { device.fetch(); }
+};
+
+void parts_cases(int capability) {
+  const CudaDevices devices(capability);
+  if (!devices) return;
+  Device device{*devices.runs().front()};
+  for (const DType dtype : dtypes_of(devices.capability()))
+    for (const std::int64_t head_width : {5, 64})
+      test::check_parts_of_heads(device, dtype, head_width);
+}
+
+void misaligned_cases(int capability) {
+  constexpr Sizes sizes[] = {{2, 33, 2, 5}, {1, 70, 1, 32}, {1, 65, 1, 64}};
+  each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    for (const auto offsets : {Parity::Offsets{1, 1}, Parity::Offsets{0, 1}}) {
+      forward_case(devices, dtype, s, offsets, {});
+      backward_case(devices, dtype, s, offsets, {});
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cuda: attention of narrow heads at capability 75", "[cuda]") {
+  forward_cases(75, narrow_sizes);
+}
+TEST_CASE("cuda: attention of narrow heads at capability 80", "[cuda]") {
+  forward_cases(80, narrow_sizes);
+}
+TEST_CASE("cuda: attention of narrow heads at capability 90", "[cuda]") {
+  forward_cases(90, narrow_sizes);
+}
+TEST_CASE("cuda: attention of wide heads at capability 75", "[cuda]") {
+  forward_cases(75, wide_sizes);
+}
+TEST_CASE("cuda: attention of wide heads at capability 80", "[cuda]") {
+  forward_cases(80, wide_sizes);
+}
+TEST_CASE("cuda: attention of wide heads at capability 90", "[cuda]") {
+  forward_cases(90, wide_sizes);
+}
+TEST_CASE("cuda: attention backward of narrow heads at capability 75", "[cuda]") {
+  backward_cases(75, narrow_sizes);
+}
+TEST_CASE("cuda: attention backward of narrow heads at capability 80", "[cuda]") {
+  backward_cases(80, narrow_sizes);
+}
+TEST_CASE("cuda: attention backward of narrow heads at capability 90", "[cuda]") {
+  backward_cases(90, narrow_sizes);
+}
+TEST_CASE("cuda: attention backward of wide heads at capability 75", "[cuda]") {
+  backward_cases(75, wide_sizes);
+}
+TEST_CASE("cuda: attention backward of wide heads at capability 80", "[cuda]") {
+  backward_cases(80, wide_sizes);
+}
+TEST_CASE("cuda: attention backward of wide heads at capability 90", "[cuda]") {
+  backward_cases(90, wide_sizes);
+}
+
+TEST_CASE("cuda: attention drops the CPU's probabilities at capability 75", "[cuda]") {
+  dropout_cases(75);
+}
+TEST_CASE("cuda: attention drops the CPU's probabilities at capability 80", "[cuda]") {
+  dropout_cases(80);
+}
+TEST_CASE("cuda: attention drops the CPU's probabilities at capability 90", "[cuda]") {
+  dropout_cases(90);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 75", "[cuda]") {
+  parts_cases(75);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 80", "[cuda]") {
+  parts_cases(80);
+}
+TEST_CASE("cuda: parts of the heads attend as the whole at capability 90", "[cuda]") {
+  parts_cases(90);
+}
+TEST_CASE("cuda: attention at odd addresses at capability 75", "[cuda]") {
+  misaligned_cases(75);
+}
+TEST_CASE("cuda: attention at odd addresses at capability 90", "[cuda]") {
+  misaligned_cases(90);
+}
+
+TEST_CASE("cuda: attention of large scores", "[cuda]") {
+  // Scores of some hundreds: exp alone would overflow.
+  constexpr Sizes sizes[] = {{1, 70, 2, 16}};
+  for (const int capability : {75, 80, 90})
+    each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+      forward_case(devices, dtype, s, {0, 0}, {}, 15);
+    });
+}
+
+}  // namespace sluice

@@ -1,0 +1,265 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/dropout.h"
+#include "kernels/elementwise.h"
+#include "kernels/gelu.h"
+#include "kernels/relu.h"
+#include "tests/support/gpu/cuda_parity.h"
+
+namespace sluice {
+namespace {
+
+using test::CudaDevices;
+using test::Parity;
+using test::random_values;
+using test::Values;
+
+constexpr std::int64_t counts[] = {1, 3, 8, 33, 2050, 5003};
+
+/// Random numbers with all that rounding and comparisons can get wrong among them.
+Values with_special_values(std::int64_t count, std::uint64_t seed) {
+  const double special[] = {0.0,
+                            -0.0,
+                            1.0 + 0x1p-8,
+                            1.0 + 3 * 0x1p-8,
+                            -1.0 - 0x1p-8,
+                            65504.0,
+                            65519.0,
+                            65520.0,
+                            1e-7,
+                            -3e-8,
+                            1e30,
+                            INFINITY,
+                            -INFINITY,
+                            0x1p-24,
+                            0x1p-25,
+                            3e38,
+                            3.4028e38,
+                            1.0 + 0x1p-11,
+                            1.0 + 3 * 0x1p-11,
+                            NAN};
+  Values values = random_values(count, seed, 4);
+  std::size_t at = 0;
+  for (const double value : special) {
+    if (at < values.size()) values[at] = value;
+    at += 7;
+  }
+  return values;
+}
+
+/// Far below zero GELU is what is left of 1 - 1 and has no digits: few numbers stay away from
+/// there.
+double reach_of(std::int64_t count) {
+  return count < 100 ? 2 : 6;
+}
+
+/// Calls `body(dtype, count, offsets)` for all that elementwise kernels may meet.
+template <class Body>
+void each_case(Body&& body) {
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const std::int64_t count : counts) {
+      for (const auto offsets : test::all_offsets) {
+        CAPTURE(name_of(dtype), count, offsets.read, offsets.written);
+        body(dtype, count, offsets);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda: addition is the CPU's, bit for bit", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    Parity parity(devices, offsets);
+    const auto a = parity.input("a", dtype, {count}, with_special_values(count, 1));
+    const auto b = parity.input("b", dtype, {count});
+    const auto out = parity.output("out", dtype, {count}, 0.0);
+    parity.compare([=](const Parity::Views& at, Stream stream) {
+      run(Add{.out = at[out], .a = at[a], .b = at[b]}, stream);
+    });
+  });
+}
+
+TEST_CASE("cuda: addition in place", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    for (const bool onto_a : {true, false}) {
+      Parity parity(devices, offsets);
+      const auto both = parity.state("out", dtype, {count}, random_values(count, 1), 0.0);
+      const auto other = parity.input("other", dtype, {count});
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        run(Add{.out = at[both], .a = at[onto_a ? both : other], .b = at[onto_a ? other : both]},
+            stream);
+      });
+    }
+  });
+}
+
+TEST_CASE("cuda: casts round as the CPU's", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType to : test::cuda_dtypes) {
+    each_case([&](DType from, std::int64_t count, Parity::Offsets offsets) {
+      CAPTURE(name_of(to));
+      for (const bool half_away : {false, true}) {
+        if (half_away && !(from == DType::f32 && to == DType::bf16)) continue;
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", from, {count}, with_special_values(count, 3));
+        const auto out = parity.output("out", to, {count}, 0.0);
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(Cast{.out = at[out], .in = at[in], .half_away = half_away}, stream);
+        });
+      }
+    });
+  }
+}
+
+TEST_CASE("cuda: filling", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    for (const double value : {0.0, -1.5, 1.0 / 3}) {
+      Parity parity(devices, offsets);
+      const auto out = parity.output("out", dtype, {count}, 0.0);
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        run(Fill{.out = at[out], .value = value}, stream);
+      });
+    }
+  });
+}
+
+TEST_CASE("cuda: GELU", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    Parity forward(devices, offsets);
+    const auto in = forward.input("in", dtype, {count}, reach_of(count));
+    const auto out = forward.output("out", dtype, {count});
+    forward.compare([=](const Parity::Views& at, Stream stream) {
+      run(GeluForward{.out = at[out], .in = at[in]}, stream);
+    });
+    Parity backward(devices, offsets);
+    const auto x = backward.input("in", dtype, {count}, reach_of(count));
+    const auto grad_out = backward.input("grad_out", dtype, {count});
+    const auto grad_in = backward.output("grad_in", dtype, {count});
+    backward.compare([=](const Parity::Views& at, Stream stream) {
+      run(GeluBackward{.grad_in = at[grad_in], .grad_out = at[grad_out], .in = at[x]}, stream);
+    });
+  });
+}
+
+TEST_CASE("cuda: the gradient of GELU in place", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    Parity parity(devices, offsets);
+    const auto in = parity.input("in", dtype, {count}, reach_of(count));
+    const auto grad = parity.state("grad", dtype, {count}, random_values(count, 2));
+    parity.compare([=](const Parity::Views& at, Stream stream) {
+      run(GeluBackward{.grad_in = at[grad], .grad_out = at[grad], .in = at[in]}, stream);
+    });
+  });
+}
+
+TEST_CASE("cuda: GELU is 0 or the identity where it has settled", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : test::cuda_dtypes) {
+    CAPTURE(name_of(dtype));
+    const Values far{0.0, 12, -12, 40, -40, 1e4, -1e4, INFINITY, NAN};
+    const auto count = static_cast<std::int64_t>(far.size());
+    Parity parity(devices);
+    const auto in = parity.input("in", dtype, {count}, far);
+    const auto out = parity.output("out", dtype, {count});
+    parity.compare([=](const Parity::Views& at, Stream stream) {
+      run(GeluForward{.out = at[out], .in = at[in]}, stream);
+    });
+  }
+}
+
+TEST_CASE("cuda: ReLU is the CPU's, bit for bit", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    Parity forward(devices, offsets);
+    const auto in = forward.input("in", dtype, {count}, with_special_values(count, 4));
+    const auto out = forward.output("out", dtype, {count}, 0.0);
+    forward.compare([=](const Parity::Views& at, Stream stream) {
+      run(ReluForward{.out = at[out], .in = at[in]}, stream);
+    });
+    Parity backward(devices, offsets);
+    const auto y = backward.input("out", dtype, {count}, with_special_values(count, 5));
+    const auto grad_out = backward.input("grad_out", dtype, {count});
+    const auto grad_in = backward.output("grad_in", dtype, {count}, 0.0);
+    backward.compare([=](const Parity::Views& at, Stream stream) {
+      run(ReluBackward{.grad_in = at[grad_in], .grad_out = at[grad_out], .out = at[y]}, stream);
+    });
+  });
+}
+
+TEST_CASE("cuda: dropout drops the CPU's elements", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const std::int64_t samples : {1, 3}) {
+    each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+      CAPTURE(samples);
+      const DropoutMask mask{.key = 0x1234567890ABCDEF, .probability = 0.3f, .first_sample = 5};
+      Parity parity(devices, offsets);
+      const auto in = parity.input("in", dtype, {samples, count});
+      const auto out = parity.output("out", dtype, {samples, count}, 0.0);
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        run(Dropout{.out = at[out], .in = at[in], .mask = mask}, stream);
+      });
+    });
+  }
+}
+
+TEST_CASE("cuda: dropout in place, of samples that have two dimensions", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const float probability : {0.0f, 0.1f, 0.9f}) {
+      CAPTURE(name_of(dtype), probability);
+      const DropoutMask mask{.key = 77, .probability = probability};
+      Parity parity(devices);
+      const auto both = parity.state("out", dtype, {3, 7, 33}, random_values(3 * 7 * 33, 9), 0.0);
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        run(Dropout{.out = at[both], .in = at[both], .mask = mask}, stream);
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  const DropoutMask mask{.key = 9, .probability = 0.3f, .first_sample = 7};
+  const struct {
+    std::int64_t first, count, per_sample;
+  } cases[] = {{0, 17, 40},  {17, 44, 40},  {61, 59, 40},   {16, 64, 40},
+               {8, 24, 40},  {24, 61, 40},  {40, 40, 40},   {20, 64, 44},
+               {24, 64, 33}, {3, 4000, 37}, {8, 4096, 1000}};
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const auto& [first, count, per_sample] : cases) {
+      for (const auto offsets : test::all_offsets) {
+        CAPTURE(name_of(dtype), first, count, per_sample, offsets.read, offsets.written);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {count});
+        const auto out = parity.output("out", dtype, {count}, 0.0);
+        parity.compare([=, from = first, size = per_sample](const Parity::Views& at,
+                                                            Stream stream) {
+          run(
+              Dropout{
+                  .out = at[out], .in = at[in], .mask = mask, .first = from, .per_sample = size},
+              stream);
+        });
+      }
+    }
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,170 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/clip.h"
+#include "kernels/column_sum.h"
+#include "kernels/reduce.h"
+#include "kernels/squared_norm.h"
+#include "tests/support/gpu/cuda_parity.h"
+
+namespace sluice {
+namespace {
+
+using test::CudaDevices;
+using test::Parity;
+using test::random_values;
+using test::Values;
+
+constexpr Parity::Offsets both_offsets[] = {{0, 0}, {1, 1}};
+
+}  // namespace
+
+TEST_CASE("cuda: sums down columns", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  struct Sizes {
+    std::int64_t rows, columns;
+  };
+  for (const DType dtype : test::cuda_dtypes) {
+    for (const auto& s : {Sizes{1, 1},
+                          {5, 3},
+                          {70, 8},
+                          {33, 33},
+                          {5, 48},
+                          {33, 100},
+                          {70, 768},
+                          {33, 1600},
+                          {5, 2050},
+                          {3001, 5},
+                          {1025, 70}}) {
+      for (const auto offsets : both_offsets) {
+        for (const bool accumulate : {false, true}) {
+          CAPTURE(name_of(dtype), s.rows, s.columns, offsets.read, accumulate);
+          Parity parity(devices, offsets);
+          const auto in = parity.input("in", dtype, {s.rows, s.columns});
+          const auto out = parity.state("out", DType::f32, {s.columns},
+                                        accumulate ? random_values(s.columns, 2) : Values{});
+          parity.compare([=](const Parity::Views& at, Stream stream) {
+            run(ColumnSum{.out = at[out], .in = at[in], .accumulate = accumulate}, stream);
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: sums of all", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const std::int64_t count : {1, 3, 31, 256, 1025, 70000}) {
+    for (const auto offsets : both_offsets) {
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(count, offsets.read, accumulate);
+        // Some of the numbers are large: only sums in f64 find the small ones again.
+        Values values = random_values(count, 1);
+        if (count > 30) {
+          values[3] = 1e8;
+          values[29] = -1e8;
+        }
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", DType::f32, {count}, values);
+        const auto out =
+            parity.state("out", DType::f32, {1}, accumulate ? Values{0.25} : Values{}, 3e-7);
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(Sum{.out = at[out], .in = at[in], .scale = 0.125, .accumulate = accumulate}, stream);
+        });
+      }
+    }
+  }
+}
+
+/// The CPU adds up to 1024 squares in fp32, one after another where a build does not vectorise.
+constexpr double norm_tolerance = 4e-6;
+
+TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  const std::int64_t block = SquaredNorm{}.block;
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{33}, std::int64_t{5003}, block - 1,
+                                   block, block + 1, 3 * block + 77}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const auto offsets : both_offsets) {
+        CAPTURE(count, name_of(dtype), offsets.read);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {count}, 3);
+        const auto partial =
+            parity.output("partial", DType::f64, {(count + block - 1) / block}, norm_tolerance);
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: squared norms of numbers that are not finite", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    Values values = random_values(SquaredNorm{}.block + 100, 1);
+    values[5000] = bad;
+    Parity parity(devices);
+    const auto in = parity.input("in", DType::f32, {SquaredNorm{}.block + 100}, values);
+    const auto partial = parity.output("partial", DType::f64, {2}, norm_tolerance);
+    parity.compare([=](const Parity::Views& at, Stream stream) {
+      run(SquaredNorm{.partial = at[partial], .in = at[in]}, stream);
+    });
+  }
+}
+
+TEST_CASE("cuda: the clipping factor", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const std::int64_t count : {1, 2, 33, 3001}) {
+    for (const double limit : {0.0, 1.0, 1e6}) {
+      for (const double loss_scale : {1.0, 1024.0}) {
+        for (const auto offsets : both_offsets) {
+          CAPTURE(count, limit, loss_scale, offsets.read);
+          Values squares = random_values(count, 1);
+          for (auto& value : squares)
+            value = value * value + 0.1;
+          Parity parity(devices, offsets);
+          const auto partial = parity.input("partial", DType::f64, {count}, squares);
+          const auto norm = parity.output("norm", DType::f64, {1}, 1e-12);
+          const auto factor = parity.output("factor", DType::f32, {1}, 2e-7);
+          parity.compare([=](const Parity::Views& at, Stream stream) {
+            run(ClipFactor{.norm = at[norm],
+                           .factor = at[factor],
+                           .partial = at[partial],
+                           .limit = limit,
+                           .loss_scale = loss_scale},
+                stream);
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: the clipping factor of a norm that is not finite is NaN", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    for (const double limit : {0.0, 1.0}) {
+      Values squares(40, 0.5);
+      squares[17] = bad;
+      Parity parity(devices);
+      const auto partial = parity.input("partial", DType::f64, {40}, squares);
+      const auto norm = parity.state("norm", DType::f64, {1}, {1.0});
+      const auto factor = parity.state("factor", DType::f32, {1}, {1.0});
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        run(
+            ClipFactor{
+                .norm = at[norm], .factor = at[factor], .partial = at[partial], .limit = limit},
+            stream);
+      });
+    }
+  }
+}
+
+}  // namespace sluice

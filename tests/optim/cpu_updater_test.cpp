@@ -1,0 +1,95 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "optim/optimizer.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/gpu/gpu.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
+
+// An optimizer whose chunks are updated on the device, pass through it, or are updated by the CPU
+// where they rest, against one whose chunks are all on the device.
+
+namespace sluice {
+namespace {
+
+using test::random_values;
+
+struct Matrices {
+  std::vector<Tensor> tensors{3};
+  std::vector<Parameter> parameters;
+  ParameterSpace space;
+  std::unique_ptr<Optimizer> optimizer;
+
+  Matrices(const DevicePtr& device, DType working, bool away, bool sgd)
+      : parameters{{"a", {64, 80}, Initial::normal(0.5), &tensors[0]},
+                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1]},
+                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2]}},
+        space(parameters, device, working, ParameterSpace::Use::training,
+              {.chunk = 2000,
+               .first_on_host = away ? "b" : "",
+               .first_by_cpu = away ? "c" : "",
+               .host = make_host_memory(device, 1 << 20, 1 << 20)}),
+        optimizer(sgd ? make_sgd(space, {}, 2) : make_adamw(space, {}, 2)) {
+    space.initialize(3);
+  }
+
+  void step(std::uint64_t seed, double scale) {
+    space.forget_gradients();
+    const DType dtype = accumulator_of(space.working().dtype());
+    for (const auto& slot : space.slots())
+      test::set_gradient(space, slot, random_values(slot.size, seed++));
+    scale_ = Tensor::from_host(space.device(), {1}, dtype, std::vector{scale});
+    optimizer->step(1e-2, scale_);
+    optimizer->finish();
+  }
+  auto all() { return test::everything(space, *optimizer); }
+
+ private:
+  Tensor scale_;
+};
+
+}  // namespace
+
+TEST_CASE("where a chunk is updated changes no bit", "[optimizer]") {
+  for (const DeviceKind kind : test::device_kinds())
+    for (const DType working : {DType::f32, DType::bf16, DType::f16})
+      for (const bool sgd : {false, true})
+        for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+          CAPTURE(static_cast<int>(kind), name_of(working), sgd, seed);
+          const auto device = [&](std::uint64_t at) {
+            return kind == DeviceKind::cuda ? test::open_gpu(at) : make_cpu_device(64 << 20);
+          };
+          Matrices here(device(9), working, false, sgd), away(device(seed), working, true, sgd);
+          CHECK(away.optimizer->streams());
+          CHECK(away.optimizer->shares_cpu());
+          std::uint64_t step = 0;
+          for (const double scale : {1.0, 0.5, double(NAN), 0.25, double(INFINITY), 1.0}) {
+            const auto before = away.all();
+            here.step(++step, scale);
+            away.step(step, scale);
+            CHECK(here.all() == away.all());
+            CHECK((away.all() == before) == !std::isfinite(scale));
+          }
+        }
+}
+
+TEST_CASE("a round of the CPU's updates that is given up leaves no trace", "[optimizer]") {
+  for (const DeviceKind kind : test::device_kinds()) {
+    const auto device = [&](std::uint64_t at) {
+      return kind == DeviceKind::cuda ? test::open_gpu(at) : make_cpu_device(64 << 20);
+    };
+    Matrices here(device(9), DType::bf16, false, false), away(device(2), DType::bf16, true, false);
+    for (Matrices* one : {&here, &away}) {
+      one->step(1, 1);
+      const Tensor scale =
+          Tensor::from_host(one->space.device(), {1}, DType::f32, std::vector{double(NAN)});
+      one->optimizer->step(1e-2, scale);
+      one->optimizer->roll_back();
+      one->step(2, 1);
+    }
+    CHECK(here.all() == away.all());
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,223 @@
+#include "tests/support/training/ranks.h"
+
+#include <catch2/catch.hpp>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_history.h"
+#include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/fixture.h"
+
+namespace sluice::test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int limit_seconds = 60;
+
+/// Returns "" for a process that has ended, even if it ends during the read, for which a stream's
+/// iterator would throw.
+std::string command_line(const fs::path& process) {
+  std::ifstream file(process / "cmdline", std::ios::binary);
+  std::string line(std::size_t{1} << 16, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(static_cast<std::size_t>(file.gcount()));
+  return line;
+}
+
+RanksResult result_of(ProgramResult ended, const std::string& mark) {
+  RanksResult result{std::move(ended), {}, {}};
+  std::istringstream lines(result.err);
+  bool goes_on = false;
+  for (std::string line; std::getline(lines, line);) {
+    const bool begins = line.find("train_gpt2: error:") != std::string::npos;
+    goes_on = begins || (goes_on && line.starts_with("  "));
+    if (begins)
+      result.errors.push_back(line);
+    else if (goes_on)
+      result.errors.back() += "\n" + line;
+  }
+  // The kernel takes a moment to end what mpirun has killed.
+  if (result.timed_out || !eventually([&] { return processes_with(mark).empty(); }))
+    result.left_behind = processes_with(mark);
+  for (const pid_t pid : result.left_behind)
+    ::kill(pid, SIGKILL);
+  return result;
+}
+
+}  // namespace
+
+bool have_mpirun() {
+  if (!std::string(SLUICE_MPIRUN).empty()) return true;
+  WARN("skipped: there is no mpirun");
+  return false;
+}
+
+void RanksResult::require_good() const {
+  INFO(err);
+  CHECK(errors.empty());
+  CHECK(left_behind.empty());
+  REQUIRE(exit_code == 0);
+}
+
+std::vector<pid_t> processes_with(const std::string& mark) {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    const char* const end = name.data() + name.size();
+    pid_t pid = 0;
+    if (std::from_chars(name.data(), end, pid).ptr != end) continue;
+    const std::string line = command_line(entry.path());
+    if (line.find(mark) != std::string::npos && fs::path(line.c_str()).filename() == "train_gpt2")
+      found.push_back(pid);
+  }
+  return found;
+}
+
+pid_t process_of_rank(int rank, const fs::path& rank_files) {
+  pid_t pid = 0;
+  REQUIRE(eventually([&] {
+    const auto record = read_record(record_path(rank_files, rank));
+    if (record) pid = static_cast<pid_t>(record->id.pid);
+    return pid > 0;
+  }));
+  return pid;
+}
+
+RankRuns::RankRuns() {
+  write_tokens(path() / "t.bin", 1200, 64);
+}
+
+Flags RankRuns::flags(const std::string& output, const Flags& changes) const {
+  Flags flags{{"--n-layer", "2"},      {"--n-head", "2"},
+              {"--n-embd", "32"},      {"--vocab-size", "64"},
+              {"--context", "16"},     {"--batch-size", "4"},
+              {"--data", at("t.bin")}, {"--output", at(output)},
+              {"--threads", "1"},      {"--lr-schedule", "constant"},
+              {"--val-every", "0"},    {"--sample-tokens", "0"}};
+  for (const auto& [flag, value] : changes)
+    flags[flag] = value;
+  std::erase_if(flags, [](const auto& flag) { return flag.second == "-"; });
+  return flags;
+}
+
+Arguments RankRuns::command(int ranks, const std::string& output, const Flags& changes,
+                            const std::string& program) const {
+  const std::string path = (fs::path(SLUICE_BIN_DIR) / program).string();
+  // The ranks' leftovers in the folder for temporary files are removed with this object.
+  Arguments all{"/usr/bin/env", "TMPDIR=" + this->path().string()};
+  // Allows more ranks than cores, and root, the user of tests in a container.
+  if (ranks > 1)
+    all.insert(all.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to",
+                           "none", "-n", std::to_string(ranks)});
+  all.push_back(path);
+  for (const auto& [flag, value] : flags(output, changes))
+    all.push_back(flag + "=" + value);
+  return all;
+}
+
+RanksResult RankRuns::run(int ranks, const std::string& output, const Flags& changes,
+                          const std::string& program) const {
+  Arguments all = command(ranks, output, changes, program);
+  const std::string name = all.front();
+  all.erase(all.begin());
+  return result_of(RunningProgram(name, all).finish(limit_seconds), at(output));
+}
+
+void RankRuns::run_well(int ranks, const std::string& output, const Flags& changes) const {
+  run(ranks, output, changes).require_good();
+  for (const auto& entry : fs::directory_iterator(path()))
+    CHECK_THAT(entry.path().filename().string(), !Catch::Matchers::StartsWith("sluice-ranks"));
+}
+
+void refused(const RankRuns& runs, int ranks, const Flags& changes,
+             const std::vector<std::string>& words, const std::string& program) {
+  std::string shown = std::to_string(ranks) + " ranks";
+  for (const auto& [flag, value] : changes)
+    shown += " " + flag + " " + value;
+  INFO(shown);
+  const RanksResult result = runs.run(ranks, "out", changes, program);
+  INFO(result.err);
+  CHECK_FALSE(result.timed_out);
+  CHECK(result.exit_code == 2);
+  CHECK(result.left_behind.empty());
+  CHECK_FALSE(fs::exists(runs.path() / "out"));
+  fs::remove_all(runs.path() / "out");
+  REQUIRE(result.errors.size() == 1);
+  for (const std::string& word : words)
+    CHECK_THAT(result.errors[0], Catch::Matchers::Contains(word));
+}
+
+RunningRanks::RunningRanks(const RankRuns& runs, int ranks, const std::string& output,
+                           const Flags& changes)
+    : mark_(runs.at(output)) {
+  Flags all = changes;
+  all["--rank-files"] = mark_ + ".ranks";
+  const Arguments command = runs.command(ranks, output, all, "train_gpt2");
+  // A pipe that nobody empties would hold the ranks. It stays open, since its end is that of the
+  // job.
+  Arguments shell{"-c", "exec \"$@\" 9>&1 > '" + mark_ + ".out'", "sh"};
+  shell.insert(shell.end(), command.begin(), command.end());
+  job_.emplace("/bin/sh", shell);
+}
+
+RanksResult RunningRanks::finish() {
+  return result_of(job_->finish(limit_seconds), mark_);
+}
+
+std::map<std::int64_t, double> logged_losses(const fs::path& output) {
+  std::map<std::int64_t, double> losses;
+  std::istringstream log(read_file(output / "log.jsonl"));
+  for (std::string line; std::getline(log, line);) {
+    const auto event = nlohmann::json::parse(line);
+    if (event.at("event") == "train") losses[event.at("step")] = event.at("loss");
+  }
+  return losses;
+}
+
+TrainedFiles trained_files(const fs::path& output) {
+  const auto checkpoints = list_checkpoints(output / "checkpoints");
+  REQUIRE_FALSE(checkpoints.empty());
+  const fs::path model = output / "model" / "model.safetensors";
+  return {read_file(checkpoints.back() / "weights.safetensors"),
+          read_file(checkpoints.back() / "optimizer.safetensors"),
+          fs::exists(model) ? read_file(model) : std::string()};
+}
+
+Flags operator+(Flags a, const Flags& b) {
+  for (const auto& [flag, value] : b)
+    a[flag] = value;
+  return a;
+}
+
+Flags reference_flags(const Fixture& fixture) {
+  const nlohmann::json& hyper = fixture.json().at("hyper");
+  const auto number = [&](const char* name) { return hyper.at(name).dump(); };
+  return {{"--model", fixture.model().string()},
+          {"--n-layer", "-"},
+          {"--n-head", "-"},
+          {"--n-embd", "-"},
+          {"--vocab-size", "-"},
+          {"--context", "-"},
+          {"--data", fixture.token_file().string()},
+          {"--data-order", "sequential"},
+          {"--batch-size", number("batch")},
+          {"--seq-len", number("seq")},
+          {"--steps", number("steps")},
+          {"--lr", number("lr")},
+          {"--min-lr", number("min_lr")},
+          {"--lr-schedule", hyper.at("schedule").get<std::string>()},
+          {"--warmup-steps", number("warmup")},
+          {"--beta1", number("beta1")},
+          {"--beta2", number("beta2")},
+          {"--eps", number("eps")},
+          {"--weight-decay", number("weight_decay")},
+          {"--grad-clip", number("clip")}};
+}
+
+}  // namespace sluice::test

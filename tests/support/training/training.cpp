@@ -1,0 +1,224 @@
+#include "tests/support/training/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/autograd.h"
+#include "tests/support/fixture.h"
+#include "tests/support/space.h"
+
+namespace sluice::test {
+namespace {
+
+HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
+  if (given.pinned || !(choice.streams() || choice.rests_inputs())) return given;
+  constexpr std::size_t plenty = std::size_t{16} << 20;
+  return make_host_memory(device, plenty, choice.cpu_blocks > 0 ? plenty : 0);
+}
+
+std::vector<std::byte> bytes_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  tensor.copy_bytes_to(bytes);
+  return bytes;
+}
+
+}  // namespace
+
+TrainOptions TrainingTask::options() const {
+  TrainOptions o;
+  o.n_layer = config.n_layer;
+  o.n_head = config.n_head;
+  o.n_embd = config.n_embd;
+  o.batch_size = batch_size;
+  o.seq_len = seq_len;
+  o.optimizer = optimizer;
+  o.grad_clip = grad_clip;
+  o.dropout = dropout;
+  o.sample_tokens = 0;
+  o.zero = zero;
+  o.overlap = overlap;
+  o.bucket_size = bucket_size;
+  o.dp = dp;
+  o.pp = pp;
+  o.tp = tp;
+  o.sequence_parallel = sequence_parallel;
+  o.pipeline = pipeline;
+  o.virtual_stages = virtual_stages;
+  o.pipeline_split = pipeline_split;
+  o.stash = stash;
+  return o;
+}
+
+RunSetup TrainingTask::setup(DeviceKind kind) const {
+  RunSetup setup;
+  setup.config = config;
+  setup.device = kind;
+  setup.precision = {.dtype = dtype, .loss_scaling = dtype == DType::f16};
+  setup.schedule = {.kind = ScheduleKind::linear,
+                    .rate = rate,
+                    .final_rate = rate / 10,
+                    .warmup = 3,
+                    .updates = 30};
+  setup.trainer = {.batch_size = batch_size,
+                   .micro_batch = 1,
+                   .seq_len = seq_len,
+                   .grad_clip = grad_clip,
+                   .dropout = dropout,
+                   .seed = 5,
+                   .loss_scaling = dtype == DType::f16};
+  return setup;
+}
+
+RunSetup TrainingTask::setup(DeviceKind kind, const MemoryChoice& choice) const {
+  RunSetup all = setup(kind);
+  all.pipeline = plan_pipeline(options(), config, choice.micro_batch);
+  return all;
+}
+
+Batch TrainingTask::batch(std::int64_t step) const {
+  // A few batches in turn, so that they are learnt and gradients become smaller and larger again.
+  const auto seed = static_cast<std::uint64_t>(step % 3 + 100);
+  const auto count = static_cast<std::size_t>(batch_size * seq_len);
+  const auto vocabulary = static_cast<std::int32_t>(config.vocab_size);
+  return {.first_sequence = step * batch_size,
+          .tokens = random_ids(count, vocabulary, seed),
+          .targets = random_ids(count, vocabulary, seed + 50)};
+}
+
+MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch) const {
+  return {.micro_batch = micro_batch,
+          .recompute = std::vector(static_cast<std::size_t>(config.n_layer), Recompute::none),
+          .layout = layout,
+          .resident_blocks = config.n_layer};
+}
+
+MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
+                       int staging, std::int64_t cpu_blocks, std::int64_t speculative_blocks) {
+  choice.resident_blocks = resident_blocks;
+  choice.cpu_blocks = cpu_blocks;
+  choice.speculative_blocks = speculative_blocks;
+  choice.staging = {.chunk = chunk, .places = staging};
+  return choice;
+}
+
+Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows) {
+  const auto count = batch.tokens.size() / static_cast<std::size_t>(ranks);
+  const auto part = [&](const std::vector<std::int32_t>& ids) {
+    const auto from = ids.begin() + static_cast<std::ptrdiff_t>(count) * rank;
+    return std::vector(from, from + static_cast<std::ptrdiff_t>(count));
+  };
+  return {.first_sequence = batch.first_sequence + rank * rows / ranks,
+          .tokens = part(batch.tokens),
+          .targets = part(batch.targets)};
+}
+
+std::string first_difference(const RunBits& a, const RunBits& b) {
+  if (a.steps.size() != b.steps.size())
+    return fmt::format("{} and {} steps", a.steps.size(), b.steps.size());
+  for (std::size_t step = 0; step < a.steps.size(); ++step)
+    for (std::size_t i = 0; i < a.steps[step].size(); ++i) {
+      const double left = a.steps[step][i], right = b.steps[step].at(i);
+      if (std::bit_cast<std::uint64_t>(left) != std::bit_cast<std::uint64_t>(right))
+        return fmt::format("number {} of step {}: {} and {}", i, step, left, right);
+    }
+  if (a.values.size() != b.values.size())
+    return fmt::format("{} and {} arrays", a.values.size(), b.values.size());
+  for (const auto& [name, bytes] : a.values) {
+    const auto other = b.values.find(name);
+    if (other == b.values.end()) return name + " is only in one";
+    const auto [at, unused] =
+        std::mismatch(bytes.begin(), bytes.end(), other->second.begin(), other->second.end());
+    if (at != bytes.end() || bytes.size() != other->second.size())
+      return fmt::format("{} from byte {} of {} on", name, at - bytes.begin(), bytes.size());
+  }
+  return "";
+}
+
+TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
+                         const DevicePtr& device, HostMemory memory, const Ranks& ranks)
+    : task_(task),
+      device_(device),
+      host_(host_for(choice, device, std::move(memory))),
+      training_(task.options(), task.setup(device->device().kind, choice), choice, device, host_,
+                ranks) {
+  training_.space.initialize(11);
+}
+
+const TrainStep& TrainingRun::step() {
+  const Ranks& ranks = training_.ranks;
+  steps_.push_back(training_.trainer.step(
+      step_, share_of(task_.batch(step_), ranks.replica(), ranks.mesh.dp, task_.batch_size)));
+  ++step_;
+  return steps_.back();
+}
+
+RunBits TrainingRun::train(std::int64_t steps) {
+  for (std::int64_t i = 0; i < steps; ++i)
+    step();
+  return bits();
+}
+
+std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t step,
+                                            std::int64_t micro_batch) {
+  const auto count = static_cast<std::size_t>(micro_batch * task_.seq_len);
+  DropoutSource dropout{.seed = task_.setup(device_->device().kind).trainer.seed,
+                        .step = static_cast<std::uint64_t>(step),
+                        .first_sample = batch.first_sequence,
+                        .probability = static_cast<float>(task_.dropout)};
+  std::vector<double> losses;
+  for (std::size_t first = 0; first < batch.tokens.size(); first += count) {
+    const auto part = [&](const std::vector<std::int32_t>& ids) {
+      return Tensor::from_tokens(device_, {micro_batch, task_.seq_len},
+                                 std::span(ids).subspan(first, count));
+    };
+    const Tensor loss =
+        training_.model
+            .loss(part(batch.tokens), part(batch.targets),
+                  {.scale = 1.0 / static_cast<double>(task_.batch_size * task_.seq_len)}, dropout)
+            .loss;
+    losses.push_back(loss.item());
+    backward(loss);
+    dropout.first_sample += micro_batch;
+  }
+  return losses;
+}
+
+RunBits TrainingRun::bits() {
+  const Optimizer& optimizer = *training_.optimizer;
+  ShardedOptimizer& sharded = training_.parallel.optimizer;
+  sharded.settle();
+  RunBits bits;
+  const auto read = [&](const auto& slot, std::span<std::byte> out) {
+    sharded.read_weights(slot.offset, out);
+  };
+  bits.values["weights"] =
+      bytes_of(flat_copy(training_.space, training_.space.weight_dtype(), read));
+  bits.values["working weights"] = bytes_of(training_.space.working());
+  for (const auto& slot : training_.space.slots()) {
+    const auto fields = optimizer.fields(slot);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      auto& bytes = bits.values[fmt::format("{} of {}", fields[i].name, slot.name)];
+      bytes.resize(static_cast<std::size_t>(fields[i].count) * size_of(fields[i].dtype));
+      // The field is read in two pieces with their border inside a chunk.
+      const std::int64_t first = fields[i].count / 3;
+      const std::size_t border = static_cast<std::size_t>(first) * size_of(fields[i].dtype);
+      sharded.read_state(slot, i, 0, std::span(bytes).first(border));
+      sharded.read_state(slot, i, first, std::span(bytes).subspan(border));
+    }
+  }
+  for (const TrainStep& s : steps_)
+    bits.steps.push_back(
+        {s.loss, s.gradient_norm, s.rate, s.loss_scale, static_cast<double>(s.applied)});
+  bits.steps.push_back({static_cast<double>(optimizer.updates())});
+  return bits;
+}
+
+void TrainingRun::set_weight(const std::string& name, std::int64_t element, float value) {
+  training_.optimizer->settle();
+  training_.space.write_weights(training_.space.find(name)->offset + element,
+                                std::as_bytes(std::span(&value, 1)));
+}
+
+}  // namespace sluice::test
