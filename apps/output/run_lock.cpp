@@ -45,6 +45,9 @@ std::optional<Writer> read_writer(const fs::path& file) {
   const Json json =
       Json::parse(text.data(), text.data() + std::max<ssize_t>(size, 0), nullptr, false);
   try {
+    // A fraction, or a number beyond 64 bits, has no value as an integer.
+    for (const char* const name : {"pid", "started", "namespace", "beats"})
+      if (!json.at(name).is_number_integer()) return {};
     return Writer{.process = {.pid = json.at("pid"),
                               .host = json.at("host"),
                               .started = json.at("started"),

@@ -214,6 +214,13 @@ TEST_CASE("where locks do not reach, a writer that counts is found", "[files]") 
   CHECK(refusal() == "(no error)");
   write_file(file, "no JSON");
   CHECK(refusal() == "(no error)");
+  for (const char* const name : {"pid", "started", "namespace", "beats"}) {
+    Json no_integer = writer("elsewhere", 3, false);
+    no_integer[name] = 1e300;
+    write_file(file, no_integer.dump());
+    CHECK(refusal() == "(no error)");
+  }
+  write_file(file, "no JSON");
   std::atomic<bool> ends{false};
   std::thread counting([&] {
     for (int beats = 0; !ends; ++beats) {
