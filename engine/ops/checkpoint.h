@@ -20,8 +20,8 @@ using CheckpointFunction = std::function<std::vector<Tensor>(std::vector<Tensor>
 /// that the order may differ if three or more steps add to one gradient and none of them depends on
 /// another.
 ///
-/// With `host`, inputs that are results of other ops are offloaded there. Checkpoints must then run
-/// backward in the reverse of their forward order.
+/// `host`: memory for offloaded inputs; those that are results of other ops are moved there.
+/// Checkpoints must then run backward in the reverse of their forward order.
 std::vector<Tensor> checkpoint(std::vector<Tensor> inputs, const std::vector<Tensor>& leaves,
                                CheckpointFunction function, HostStack* host = nullptr);
 

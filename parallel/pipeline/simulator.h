@@ -33,7 +33,7 @@ struct Simulation {
 /// and does not wait for memory; it makes no difference whether the schedule is lowered. An Error
 /// if some action never begins. Stages of one rank pass their results in no time.
 ///
-/// With equal stages and free messages the bubble of layer_split is (P-1)/P, of gpipe and
+/// If stages are equal and messages free, the bubble of layer_split is (P-1)/P, of gpipe and
 /// one_forward_one_backward (P-1)/(M+P-1), of interleaved B/(M+B) with B = (P-1)/v if P divides M;
 /// otherwise it is never smaller (P 2..16, v 2..4, M 1..128), and up to 3.1 times as large (P 3, v
 /// 4, M 127: 1.2 % for 0.4 %). P ranks, v virtual stages, M micro-batches.

@@ -39,7 +39,7 @@ struct StepWork {
 /// Speculative updates hide under the last backward pass (no roll back is assumed). The CPU's
 /// updates hide under the part of the forward pass that comes before their blocks.
 ///
-/// With tensor parallelism (Shoeybi et al., 2019) it predicts shard 0, which has most heads.
+/// Tensor parallelism (Shoeybi et al., 2019): it predicts shard 0, which has most heads.
 /// Products are divided; a product with N times fewer columns fills the device like one with N
 /// times fewer rows. Sums over the ranks in the forward pass and in the head are exposed. Those in
 /// the backward pass hide under half of the weight gradient's product beside them. This is an

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "engine/io/printable.h"
-#include "models/text/byte_tokenizer.h"
+#include "tests/support/byte_model_folder.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
-#include "tests/support/temp_dir.h"
 
 // Untrusted text on its way to a terminal: control characters of both kinds, a change of direction
 // and an invisible character.
@@ -31,17 +30,7 @@ inline bool safe(std::string text) {
 }
 
 /// A tiny model with a tokenizer, a text, and room for files with untrusted words.
-struct ForeignFolder : TempDir {
-  ForeignFolder() {
-    GPT2Config config = small_config();
-    config.vocab_size = 256;
-    write_model(path() / "gpt2", config);
-    ByteTokenizer().save(path() / "gpt2");
-    std::string text;
-    while (text.size() < 2000)
-      text += "the quick brown fox\n";
-    write_file(path() / "text.txt", text);
-  }
+struct ForeignFolder : ByteModelFolder {
   void write(const std::filesystem::path& name, const std::string& text) const {
     std::filesystem::create_directories((path() / name).parent_path());
     write_file(path() / name, text);

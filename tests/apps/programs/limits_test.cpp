@@ -10,7 +10,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/processor.h"
 #include "apps/train/options.h"
-#include "models/text/byte_tokenizer.h"
+#include "tests/support/byte_model_folder.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -29,18 +29,8 @@ using Catch::Matchers::StartsWith;
 
 const std::string bin = SLUICE_BIN_DIR;
 
-struct Folder : TempDir {
-  Folder() {
-    GPT2Config config = small_config();
-    config.vocab_size = 256;
-    write_model(path() / "gpt2", config);
-    ByteTokenizer().save(path() / "gpt2");
-    std::string text;
-    while (text.size() < 2000)
-      text += "the quick brown fox\n";
-    write_file(path() / "text.txt", text);
-    write_tokens(path() / "tokens.bin", 600, 256);
-  }
+struct Folder : ByteModelFolder {
+  Folder() { write_tokens(path() / "tokens.bin", 600, 256); }
   ProgramResult shell(const std::string& script) const {
     return run_program("/bin/bash", {"-c", script}, "", path());
   }
