@@ -11,10 +11,11 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
-#include "apps/cli/run_ranks.h"
+#include "apps/cli/run_program.h"
 #include "apps/data/dataset.h"
 #include "apps/train/evaluation.h"
 #include "kernels/cpu/thread_pool.h"
+#include "parallel/comm/world.h"
 
 // Computes the loss of a model on all tokens of some data. Ranks of mpirun divide the sequences.
 
@@ -22,7 +23,9 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, tokenizer_dir, precision = "fp32", device = "auto";
+  std::string model, tokenizer_dir;
+  PrecisionName precision = PrecisionName::fp32;
+  std::optional<DeviceKind> device;
   std::vector<std::string> data;
   TextOptions text;
   std::optional<std::int64_t> seq_len;
@@ -42,8 +45,8 @@ void declare(CommandLine& line, Options& o) {
   declare_text_options(line, o.text);
   line.add("--json", o.json, "Print one JSON object");
   line.group("Machine");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
-  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+  line.add_choice("--precision", o.precision, "Arithmetic", precisions);
+  line.add_choice("--device", o.device, "Where to compute", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores, divided by the ranks", 0, 4096);
 }
 
@@ -158,7 +161,7 @@ void run(const Options& o, const World& world) {
                                  : std::max(1, cpu::available_cores() / world.local_size()));
   const DeviceKind kind = choose_device(o.device);
   if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
-  const Precision precision = parse_precision(o.precision, kind);
+  const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
   const ModelSource source = find_model(o.model);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);

@@ -21,7 +21,9 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, prompt, tokens, stop, precision = "fp32", device = "auto", tokenizer_dir;
+  std::string model, prompt, tokens, stop, tokenizer_dir;
+  PrecisionName precision = PrecisionName::fp32;
+  std::optional<DeviceKind> device;
   std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
@@ -33,7 +35,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--model", o.model, "Hugging Face folder, train_gpt2's OUTPUT, or a checkpoint of it");
   line.require("--model");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
+  line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
@@ -47,7 +49,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--top-p", o.top_p, "Only the likeliest tokens that reach this probability", 0, 1);
   line.add("--seed", o.seed, "The same seed gives the same text");
   line.group("Machine");
-  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+  line.add_choice("--device", o.device, "Where to compute", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
 }
@@ -107,7 +109,7 @@ int run(const Options& o) {
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
   const DeviceKind kind = choose_device(o.device);
-  const Precision precision = parse_precision(o.precision, kind);
+  const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
   const ModelSource source = find_model(o.model);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);

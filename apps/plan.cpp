@@ -17,7 +17,7 @@ constexpr std::int64_t most_gpus = 1 << 16;
 void measure_and_save(const TrainOptions& options, const std::string& file) {
   cpu::set_threads(static_cast<int>(options.threads));
   const DeviceKind kind = choose_device(options.device);
-  const DeviceProfile profile = measure_profile(kind, parse_precision(options.precision, kind));
+  const DeviceProfile profile = measure_profile(kind, resolve_precision(options.precision, kind));
   save_profile(file, profile);
   say(fmt::format("{} written: {}\n", file, profile.name));
 }
@@ -50,15 +50,14 @@ int main(int argc, char** argv) {
              "flags that are given stay",
              1, most_gpus);
     line.add("--top", options.top, "Ways that --gpus prints", 1, 1 << 16);
-    line.add_size(
-        "--link-bandwidth", options.link_bandwidth,
-        "What a rank sends a second within a node, such as 12.5GB; default: the device's");
+    line.add("--link-bandwidth", options.link_bandwidth,
+             "What a rank sends a second within a node, such as 12.5GB; default: the device's");
     line.add("--link-latency", options.link_latency,
              "Microseconds of a message within a node; default: the device's", 0, 1e6);
     line.add("--ranks-per-node", options.ranks_per_node, "Ranks that share a node's network", 1,
              1 << 16);
-    line.add_size("--network-bandwidth", options.network_bandwidth,
-                  "What a node sends a second, all its ranks together");
+    line.add("--network-bandwidth", options.network_bandwidth,
+             "What a node sends a second, all its ranks together");
     line.add("--network-latency", options.network_latency,
              "Microseconds of a message between nodes", 0, 1e6);
     line.add("--json", options.json, "Print an object instead of a table");

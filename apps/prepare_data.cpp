@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::vector<std::string> input;
-  std::string output, encode_only, tokenizer = "bytes", tokenizer_dir;
+  std::string output, encode_only, tokenizer_dir;
+  TokenizerKind tokenizer = TokenizerKind::bytes;
   TextOptions text;
   double val_fraction = 0.1;
   std::optional<std::int64_t> shard_tokens;
@@ -32,8 +33,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--input", o.input,
            "Text files, .jsonl, .gz of them, folders, patterns, - for standard input");
   line.require("--input");
-  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
-                  {"bytes", "chars", "gpt2"});
+  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir,
            "Folder with vocab.json + merges.txt or encoder.json + vocab.bpe, for gpt2");
   line.add("--output", o.output, "Folder for train.bin, val.bin and the tokenizer's files");
@@ -46,8 +46,9 @@ void declare(CommandLine& line, Options& o) {
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const TextSource& source) {
-  if (o.tokenizer == "bytes") return std::make_unique<ByteTokenizer>();
-  if (o.tokenizer == "chars") return std::make_unique<CharTokenizer>(characters_of(source));
+  if (o.tokenizer == TokenizerKind::bytes) return std::make_unique<ByteTokenizer>();
+  if (o.tokenizer == TokenizerKind::chars)
+    return std::make_unique<CharTokenizer>(characters_of(source));
   if (o.tokenizer_dir.empty())
     fail(
         "--tokenizer gpt2 needs --tokenizer-dir with vocab.json and merges.txt (or encoder.json "
@@ -71,7 +72,7 @@ std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   for (const TextFile& file : files.texts)
     inputs.push_back(file.path);
   std::error_code error;
-  if (o.tokenizer == "gpt2")
+  if (o.tokenizer == TokenizerKind::gpt2)
     for (fs::directory_iterator at(o.tokenizer_dir, error), end; !error && at != end;
          at.increment(error))
       if (is_tokenizer_file(at->path().filename().string())) inputs.push_back(at->path());

@@ -15,7 +15,9 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, tokens, dump, precision = "fp32", device = "auto";
+  std::string model, tokens, dump;
+  PrecisionName precision = PrecisionName::fp32;
+  std::optional<DeviceKind> device;
   std::int64_t batch = 1, seq = 16, threads = 0;
 };
 
@@ -27,9 +29,8 @@ void declare(CommandLine& line, Options& o) {
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
   line.add("--seq", o.seq, "Tokens per sequence", 1, 1 << 20);
   line.add("--dump", o.dump, "Write logits, loss and every gradient to this safetensors file");
-  line.add_choice("--precision", o.precision, "Arithmetic",
-                  {"fp32", "tf32", "bf16", "fp16", "fp64"});
-  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+  line.add_choice("--precision", o.precision, "Arithmetic", all_precisions);
+  line.add_choice("--device", o.device, "Where to compute", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 }
 
@@ -64,7 +65,7 @@ int run(const Options& o) {
     require_not_input("--dump", o.dump, {o.tokens});
   }
   const DeviceKind kind = choose_device(o.device);
-  const Precision precision = parse_precision(o.precision, kind);
+  const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
   const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::training);
   const TokenFile file(o.tokens);

@@ -8,7 +8,7 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
-#include "apps/cli/run_ranks.h"
+#include "apps/cli/run_program.h"
 #include "apps/output/run_folder.h"
 #include "apps/output/run_log.h"
 #include "engine/autograd.h"
@@ -18,6 +18,7 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/comm/communicator_group.h"
+#include "parallel/comm/world.h"
 
 // The smallest training that several ranks divide. An MLP learns which arm of a spiral a point lies
 // on. Every rank makes the same points, has its shard of every pair of matrices and makes the same

@@ -24,15 +24,18 @@
 namespace sluice {
 namespace {
 
+constexpr Choices<PrecisionName, 3> cpu_precisions{{precisions[0], precisions[2], precisions[3]}};
+
 struct Options {
-  std::string model = "gpt2", precision = "fp32", json;
+  std::string model = "gpt2", json;
+  PrecisionName precision = PrecisionName::fp32;
   std::int64_t prompt = 16, tokens = 32, rounds = 5, threads = 0, megabytes = 500, top_k = 0;
   double temperature = 0.8, top_p = 1;
 };
 
 void declare(CommandLine& line, Options& o) {
   line.add_choice("--model", o.model, "Shape", {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"});
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "bf16", "fp16"});
+  line.add_choice("--precision", o.precision, "Arithmetic", cpu_precisions);
   line.add("--prompt", o.prompt, "Tokens to start from", 1, 1024);
   line.add("--tokens", o.tokens, "Tokens that are timed in each round", 1, 1024);
   line.add("--rounds", o.rounds, "Rounds of reading and generating", 1);
@@ -141,7 +144,7 @@ int run(const Options& o) {
                      config.n_positions),
          ErrorKind::usage);
   if (!o.json.empty()) bench::require_writable(o.json);
-  const Precision precision = parse_precision(o.precision, DeviceKind::cpu);
+  const Precision precision = resolve_precision(o.precision, DeviceKind::cpu);
   const DevicePtr device = make_device(DeviceKind::cpu, precision);
   GPT2 model(config);
   ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::inference);
@@ -168,14 +171,14 @@ int run(const Options& o) {
         made.prompt_ms);
   }
   fmt::print("{} {}, {} threads, {:.1f} MB of weights: {} tokens/s, read {} GB/s, ratio {}\n",
-             o.model, o.precision, cpu::threads(), bytes / 1e6, spread(tokens, 1), spread(rates, 1),
-             spread(ratios, 2));
+             o.model, name_of(precision), cpu::threads(), bytes / 1e6, spread(tokens, 1),
+             spread(rates, 1), spread(ratios, 2));
   if (o.json.empty()) return 0;
   const nlohmann::ordered_json figures{{"program", "sluice"},
                                        {"commit", commit()},
                                        {"device", device->runtime().info().name},
                                        {"model", o.model},
-                                       {"precision", o.precision},
+                                       {"precision", name_of(precision)},
                                        {"threads", cpu::threads()},
                                        {"weight_bytes", bytes},
                                        {"read_gb_per_second", rates},

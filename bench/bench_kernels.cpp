@@ -19,7 +19,8 @@ namespace sluice::bench {
 namespace {
 
 struct Options {
-  std::string device = "auto", op, shape, dtype, variant, json, csv, compare;
+  std::optional<DeviceKind> device;
+  std::string op, shape, dtype, variant, json, csv, compare;
   std::int64_t tokens = 0, seq = 1024, parameters = 0, threads = 0;
   double warmup = 25, rep = 100, threshold = 0.1;
   bool check = false, list = false, cold = false, hot = false, calibrate = false;
@@ -40,7 +41,7 @@ void declare(CommandLine& line, Options& o) {
            "Elements of what runs over all parameters; 0: the model's (emulated: 65536)", 0,
            std::int64_t{1} << 34);
   line.group("How");
-  line.add_choice("--device", o.device, "Device", {"auto", "cpu", "cuda"});
+  line.add_choice("--device", o.device, "Device", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--warmup", o.warmup, "Milliseconds before measuring, per case", 0, 1e6);
   line.add("--rep", o.rep, "Milliseconds of measuring, per case; 5 repetitions at least", 0, 1e6);

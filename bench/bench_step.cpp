@@ -26,7 +26,9 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, size = "124M", precision = "fp32", device = "cpu", json;
+  std::string model, size = "124M", json;
+  PrecisionName precision = PrecisionName::fp32;
+  std::optional<DeviceKind> device = DeviceKind::cpu;
   std::int64_t n_layer = 0, n_head = 4, n_embd = 128, vocab_size = 50257;
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
   double grad_clip = 0;
@@ -42,11 +44,11 @@ void declare(CommandLine& line, Options& o) {
   line.add("--vocab-size", o.vocab_size, "Vocabulary", 1);
   line.add("-b,--batch", o.batch, "Sequences", 1);
   line.add("-t,--seq", o.seq, "Tokens per sequence", 1);
-  line.add_choice("--device", o.device, "Device", {"auto", "cpu", "cuda"});
+  line.add_choice("--device", o.device, "Device", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--steps", o.steps, "Steps in all", 1);
   line.add("--skip", o.skip, "First steps left out");
-  line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "tf32", "bf16", "fp16"});
+  line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.add("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: not even measured", 0,
            1e30);
   line.add("--json", o.json, "Write the figures here");
@@ -161,7 +163,7 @@ int run(const Options& o) {
   const GPT2Config config = config_of(o);
   if (!o.json.empty()) bench::require_writable(o.json);
   const DeviceKind kind = choose_device(o.device);
-  const Precision precision = parse_precision(o.precision, kind);
+  const Precision precision = resolve_precision(o.precision, kind);
   const DevicePtr device = make_device(kind, precision);
   const auto times = train(o, config, precision, device);
   // Read before the calibration, which takes memory of its own.
@@ -197,7 +199,7 @@ int run(const Options& o) {
                                        {"batch", o.batch},
                                        {"seq", o.seq},
                                        {"threads", cpu::threads()},
-                                       {"precision", o.precision},
+                                       {"precision", name_of(precision)},
                                        {"grad_clip", o.grad_clip},
                                        {"steps_ms", totals},
                                        {"median_ms", median},

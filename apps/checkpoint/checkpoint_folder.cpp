@@ -62,7 +62,7 @@ fs::path folder_of(const fs::path& checkpoint) {
 }
 
 fs::path run_of_resume(const std::string& resume) {
-  if (resume == "auto" || resume == "never") return {};
+  if (resume.empty()) return {};
   fs::path given = fs::path(resume).lexically_normal();
   if (!given.has_filename()) given = given.parent_path();  // ends with a separator: runs/a/
   if (fs::exists(given / "state.json")) return {};

@@ -20,8 +20,8 @@ std::optional<std::int64_t> step_in_name(const std::filesystem::path& checkpoint
 /// Returns the folder of checkpoints that holds a checkpoint, even one that was set aside.
 std::filesystem::path folder_of(const std::filesystem::path& checkpoint);
 
-/// Returns the run's folder if --resume names that or its folder of checkpoints; otherwise an empty
-/// path.
+/// Returns the run's folder if the path of --resume names that or its folder of checkpoints;
+/// otherwise an empty path.
 std::filesystem::path run_of_resume(const std::string& resume);
 
 /// Moves a checkpoint, or whatever has its name, to a free name in set-aside/. Returns its new

@@ -5,13 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/cli/meant.h"
+#include "apps/cli/number_checks.h"
 #include "apps/cli/options_file.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/sizes.h"
 #include "apps/cli/version.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
@@ -19,37 +20,12 @@
 namespace sluice {
 namespace {
 
-std::string number(double value) {
-  return fmt::format("{:.8g}", value);
+CLI::Validator numbers(double low, double high) {
+  return {[=](const std::string& text) { return wrong_number(text, low, high); }, ""};
 }
 
-/// A validator that prints the allowed range and refuses NaN.
-CLI::Validator range(double low, double high) {
-  const bool open = high == std::numeric_limits<double>::max();
-  const std::string text = open ? fmt::format("of at least {}", number(low))
-                                : fmt::format("from {} to {}", number(low), number(high));
-  const auto check = [low, high, text](std::string& input) -> std::string {
-    double value = 0;
-    if (!CLI::detail::lexical_cast(input, value) || !(value >= low && value <= high))
-      return fmt::format("'{}' is not a number {}{}", excerpt(input), text,
-                         input.find(',') != std::string::npos ? "; write 0.5, not 0,5" : "");
-    return {};
-  };
-  return CLI::Validator(check, "");
-}
-
-CLI::Validator integer_range(std::int64_t low, std::int64_t high) {
-  const auto check = [low, high](std::string& input) -> std::string {
-    // Replaces CLI11's own conversion, which silently saturates.
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(input.data(), input.data() + input.size(), value);
-    const bool whole = error == std::errc() && end == input.data() + input.size();
-    if (whole && value >= low && value <= high) return {};
-    if (high == std::numeric_limits<std::int64_t>::max())
-      return fmt::format("'{}' is not a whole number of at least {}", excerpt(input), low);
-    return fmt::format("'{}' is not a whole number from {} to {}", excerpt(input), low, high);
-  };
-  return CLI::Validator(check, "");
+CLI::Validator whole_numbers(std::int64_t low, std::int64_t high) {
+  return {[=](const std::string& text) { return wrong_whole_number(text, low, high); }, ""};
 }
 
 using Json = nlohmann::ordered_json;
@@ -79,19 +55,6 @@ std::string kebab(std::string argument) {
   return argument;
 }
 
-/// Quotes a text so that a shell reads it back unchanged.
-std::string quoted(const std::string& text) {
-  const bool plain =
-      !text.empty() && text.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                           "_-+=./,:@%") == std::string::npos;
-  if (plain) return text;
-  std::string all = "'";
-  for (const char c : text)
-    all += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return all + "'";
-}
-
 }  // namespace
 
 struct CommandLine::Impl {
@@ -108,6 +71,26 @@ struct CommandLine::Impl {
   template <class T>
   void remember(const std::string& flag, const T& value) {
     values.push_back({flag.substr(2), [&value] { return json_of(value); }});
+  }
+
+  /// The same as add_parsed, with `read` as JSON.
+  void add(const std::string& flag, const std::string& help,
+           std::function<void(const std::string&)> write, std::function<Json()> read,
+           const std::string& none = "") {
+    const Json now = read();
+    values.push_back({flag.substr(2), std::move(read)});
+    app.add_option_function<std::string>(flag, std::move(write), help)
+        ->default_str(now.is_null()     ? none
+                      : now.is_string() ? now.get<std::string>()
+                                        : now.dump())
+        ->group(heading);
+  }
+
+  template <class T>
+  void add_number(const std::string& flag, T& value, const std::string& help,
+                  const CLI::Validator& check) {
+    remember(flag, value);
+    app.add_option(flag, value, help)->check(check)->group(heading);
   }
 
   std::vector<std::string> names() const {
@@ -232,52 +215,74 @@ void CommandLine::add(const std::string& flag, std::vector<std::string>& values,
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
   impl_->remember(flag, value);
   auto* const option = impl_->app.add_flag(flag, value, help)->group(impl_->heading);
-  // CLI11 shows no default for a flag in --help, so it is set here.
-  if (value) option->default_str("true");
+  if (value) option->default_str("true");  // CLI11 shows no default for a flag in --help
 }
 
 void CommandLine::add(const std::string& flag, std::int64_t& value, const std::string& help,
                       std::int64_t low, std::int64_t high) {
-  impl_->remember(flag, value);
-  impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
+  impl_->add_number(flag, value, help, whole_numbers(low, high));
 }
 
 void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& value,
                       const std::string& help, std::int64_t low, std::int64_t high) {
-  impl_->remember(flag, value);
-  impl_->app.add_option(flag, value, help)->check(integer_range(low, high))->group(impl_->heading);
+  impl_->add_number(flag, value, help, whole_numbers(low, high));
 }
 
 void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {
-  impl_->remember(flag, value);
-  impl_->app.add_option(flag, value, help)
-      ->check(integer_range(0, std::numeric_limits<std::int64_t>::max()))
-      ->group(impl_->heading);
+  impl_->add_number(flag, value, help, whole_numbers(0, std::numeric_limits<std::int64_t>::max()));
 }
 
 void CommandLine::add(const std::string& flag, double& value, const std::string& help, double low,
                       double high) {
-  impl_->remember(flag, value);
-  impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
+  impl_->add_number(flag, value, help, numbers(low, high));
 }
 
 void CommandLine::add(const std::string& flag, std::optional<double>& value,
                       const std::string& help, double low, double high) {
-  impl_->remember(flag, value);
-  impl_->app.add_option(flag, value, help)->check(range(low, high))->group(impl_->heading);
+  impl_->add_number(flag, value, help, numbers(low, high));
 }
 
-void CommandLine::add_size(const std::string& flag, std::string& value, const std::string& help) {
-  impl_->remember(flag, value);
-  const auto check = [](const std::string& input) -> std::string {
-    return input.empty() ? "'' is not a size; write 8GiB, 512MiB or bytes" : "";
+void CommandLine::add_or_auto(const std::string& flag, std::optional<std::int64_t>& value,
+                              const std::string& help, std::int64_t low) {
+  const auto write = [flag, &value, low](const std::string& text) {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    value = text == "auto" ? std::nullopt : whole_number(text, low, most);
+    if (text != "auto" && !value)
+      fail(fmt::format("{}: '{}' is neither auto nor a whole number of at least {}", flag,
+                       excerpt(text), low),
+           ErrorKind::usage);
   };
-  impl_->app.add_option(flag, value, help)->check(CLI::Validator(check, ""))->group(impl_->heading);
+  impl_->add(
+      flag, help, write, [&value] { return json_of(value); }, "auto");
+}
+
+void CommandLine::add_or_auto(const std::string& flag, std::optional<std::string>& value,
+                              const std::string& help) {
+  const auto write = [&value](const std::string& text) {
+    value = text == "auto" ? std::nullopt : std::optional(text);
+  };
+  add_parsed(
+      flag, help, write, [&value] { return value.value_or(""); }, "auto");
+}
+
+void CommandLine::add_size(const std::string& flag, std::optional<std::size_t>& value,
+                           const std::string& help, std::size_t least) {
+  add_parsed(
+      flag, help, [=, &value](const std::string& text) { value = parse_bytes(flag, text, least); },
+      [&value] { return value ? spell_bytes(*value) : ""; });
 }
 
 void CommandLine::add_choice(const std::string& flag, std::string& value, const std::string& help,
                              const std::vector<std::string>& choices) {
-  impl_->remember(flag, value);
+  add_word(
+      flag, help, choices, [&value](const std::string& word) { value = word; },
+      [&value] { return value; });
+}
+
+void CommandLine::add_word(const std::string& flag, const std::string& help,
+                           const std::vector<std::string>& choices,
+                           std::function<void(const std::string&)> write,
+                           std::function<std::string()> read, const std::string& none) {
   const auto check = [choices](std::string& input) -> std::string {
     if (std::ranges::find(choices, input) != choices.end()) return {};
     const std::string meant = choice_meant(input, choices);
@@ -288,9 +293,16 @@ void CommandLine::add_choice(const std::string& flag, std::string& value, const 
     return fmt::format("'{}' is not one of {}{}", excerpt(input), fmt::join(choices, ", "),
                        meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
   };
-  impl_->app.add_option(flag, value, fmt::format("{} ({})", help, fmt::join(choices, "|")))
-      ->transform(CLI::Validator(check, ""))
-      ->group(impl_->heading);
+  add_parsed(flag, fmt::format("{} ({})", help, fmt::join(choices, "|")), std::move(write),
+             std::move(read), none);
+  impl_->app.get_option(flag)->transform(CLI::Validator(check, ""));
+}
+
+void CommandLine::add_parsed(const std::string& flag, const std::string& help,
+                             std::function<void(const std::string&)> write,
+                             std::function<std::string()> read, const std::string& none) {
+  const auto json = [read = std::move(read)] { return json_of(read()); };
+  impl_->add(flag, help, write, json, none);
 }
 
 void CommandLine::allow_config_file() {

@@ -2,12 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "apps/cli/choice.h"
 
 namespace sluice {
 
@@ -36,10 +39,44 @@ class CommandLine {
            double high);
   void add(const std::string& flag, std::optional<double>& value, const std::string& help,
            double low, double high);
-  /// A size in bytes, such as 11GiB; "" if not given.
-  void add_size(const std::string& flag, std::string& value, const std::string& help);
+  /// A whole number, or auto: none.
+  void add_or_auto(const std::string& flag, std::optional<std::int64_t>& value,
+                   const std::string& help, std::int64_t low);
+  /// A text, or auto: none.
+  void add_or_auto(const std::string& flag, std::optional<std::string>& value,
+                   const std::string& help);
+  /// A size in bytes, such as 11GiB; see parse_bytes.
+  void add_size(const std::string& flag, std::optional<std::size_t>& value, const std::string& help,
+                std::size_t least = std::size_t{1} << 20);
+  /// One of some words.
   void add_choice(const std::string& flag, std::string& value, const std::string& help,
                   const std::vector<std::string>& choices);
+  template <class T, std::size_t N>
+  void add_choice(const std::string& flag, T& value, const std::string& help,
+                  const Choices<T, N>& choices) {
+    add_word(
+        flag, help, names_of(choices),
+        [&value, choices](const std::string& name) { value = value_in(choices, name); },
+        [&value, choices] { return std::string(name_in(choices, value)); });
+  }
+  /// The same, or auto: none.
+  template <class T, std::size_t N>
+  void add_choice(const std::string& flag, std::optional<T>& value, const std::string& help,
+                  const Choices<T, N>& choices) {
+    std::vector<std::string> names = names_of(choices);
+    names.insert(names.begin(), "auto");
+    add_word(
+        flag, help, names,
+        [&value, choices](const std::string& name) {
+          value = name == "auto" ? std::nullopt : std::optional<T>(value_in(choices, name));
+        },
+        [&value, choices] { return value ? std::string(name_in(choices, *value)) : ""; }, "auto");
+  }
+  /// An option that `write` parses from text; it throws Error (usage) for wrong text. `read`
+  /// returns the text of the value, or "" for none, which --help shows as `none`.
+  void add_parsed(const std::string& flag, const std::string& help,
+                  std::function<void(const std::string&)> write, std::function<std::string()> read,
+                  const std::string& none = "");
   /// Adds --config FILE.
   void allow_config_file();
   void require(const std::string& flag);
@@ -59,6 +96,12 @@ class CommandLine {
   std::string resolved() const;
 
  private:
+  /// The same as add_parsed for text that is one of `words`.
+  void add_word(const std::string& flag, const std::string& help,
+                const std::vector<std::string>& words,
+                std::function<void(const std::string&)> write, std::function<std::string()> read,
+                const std::string& none = "");
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -15,48 +15,59 @@ void use_gpu(int index) {
   gpu_index = index;
 }
 
-DeviceKind choose_device(const std::string& name) {
-  if (name == "cpu") return DeviceKind::cpu;
+DeviceKind choose_device(std::optional<DeviceKind> asked) {
+  if (asked == DeviceKind::cpu) return DeviceKind::cpu;
   std::string why;
   if (cuda_devices(&why) == 0) {
-    if (name == "auto") return DeviceKind::cpu;
+    if (!asked) return DeviceKind::cpu;
     fail(fmt::format("--device cuda: {}", why), ErrorKind::usage);
   }
   // GPU kernels emulated on the host are for tests: `auto` never selects them.
-  if (name == "auto" && make_cuda_runtime(gpu_index)->info().emulated) return DeviceKind::cpu;
+  if (!asked && make_cuda_runtime(gpu_index)->info().emulated) return DeviceKind::cpu;
   return DeviceKind::cuda;
 }
 
-Precision parse_precision(const std::string& name, DeviceKind kind) {
-  if (kind != DeviceKind::cuda) return parse_precision(name, false, 0, "the CPU");
+Precision resolve_precision(std::optional<PrecisionName> asked, DeviceKind kind) {
+  if (kind != DeviceKind::cuda) return resolve_precision(asked, false, 0, "the CPU");
   const DeviceInfo info = make_cuda_runtime(gpu_index)->info();
   // `auto` means fp32 on an emulated GPU, so that it gives the same numbers as the CPU.
-  if (name == "auto" && info.emulated) return {};
-  return parse_precision(name, true, info.capability, info.name);
+  if (!asked && info.emulated) return {};
+  return resolve_precision(asked, true, info.capability, info.name);
 }
 
-Precision parse_precision(const std::string& name, bool gpu, int capability,
-                          const std::string& device_name) {
+Precision resolve_precision(std::optional<PrecisionName> asked, bool gpu, int capability,
+                            const std::string& device_name) {
   const bool has_bf16 = !gpu || capability >= 80;
-  if (name == "fp32" || (name == "auto" && !gpu)) return {};
-  if (name == "fp16" || (name == "auto" && !has_bf16))
-    return {.dtype = DType::f16, .loss_scaling = true};
-  if (name == "bf16" || name == "auto") {
-    if (has_bf16) return {.dtype = DType::bf16};
-  } else if (name == "fp64") {
-    if (!gpu) return {.dtype = DType::f64};
-    fail("--precision fp64 is computed on the CPU only; use --device cpu", ErrorKind::usage);
-  } else if (!gpu) {
-    fail(fmt::format("--precision {} needs a GPU with tensor cores; on the CPU use fp32 or bf16",
-                     name),
+  const PrecisionName usual = !gpu       ? PrecisionName::fp32
+                              : has_bf16 ? PrecisionName::bf16
+                                         : PrecisionName::fp16;
+  const PrecisionName name = asked.value_or(usual);
+  const auto refuse_old = [&] {
+    fail(fmt::format("--precision {0}: {1} has compute capability {2}.{3}, and {0} needs 8.0; use "
+                     "fp16 or fp32",
+                     name_in(precisions, name), device_name, capability / 10, capability % 10),
          ErrorKind::usage);
+  };
+  switch (name) {
+    case PrecisionName::fp32:
+      return {};
+    case PrecisionName::fp16:
+      return {.dtype = DType::f16, .loss_scaling = true};
+    case PrecisionName::bf16:
+      if (!has_bf16) refuse_old();
+      return {.dtype = DType::bf16};
+    case PrecisionName::tf32:
+      if (!gpu)
+        fail("--precision tf32 needs a GPU with tensor cores; on the CPU use fp32 or bf16",
+             ErrorKind::usage);
+      if (!has_bf16) refuse_old();
+      return {.tf32 = true};
+    case PrecisionName::fp64:
+      if (gpu)
+        fail("--precision fp64 is computed on the CPU only; use --device cpu", ErrorKind::usage);
+      return {.dtype = DType::f64};
   }
-  if (!has_bf16)
-    fail(fmt::format("--precision {}: {} has compute capability {}.{}, and {} needs 8.0; use fp16 "
-                     "or fp32",
-                     name, device_name, capability / 10, capability % 10, name),
-         ErrorKind::usage);
-  return {.tf32 = true};
+  return {};
 }
 
 std::string name_of(const Precision& precision) {

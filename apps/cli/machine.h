@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
+#include "apps/cli/choice.h"
 #include "engine/device_context.h"
 #include "kernels/base/dtype.h"
 
@@ -15,18 +18,31 @@ struct Precision {
   bool loss_scaling = false;  ///< needed for f16
 };
 
-/// Resolves --device (auto, cpu, cuda) on this machine. `auto` takes a GPU if there is one (not an
-/// emulated one). Throws Error (usage) if cuda is asked for and there is none.
-DeviceKind choose_device(const std::string& name);
+/// The choices of --device.
+inline constexpr Choices<DeviceKind, 2> devices{
+    {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}}};
 
-/// Resolves --precision: auto (fp32 on the CPU; on a GPU bf16, or fp16 if it has no bf16), fp32,
-/// tf32, bf16, fp16 or fp64. Throws Error (usage) if the device cannot compute in it, naming what
-/// it can.
-Precision parse_precision(const std::string& name, DeviceKind kind);
+/// Resolves --device on this machine. None (auto) takes a GPU if there is one (not an emulated
+/// one). Throws Error (usage) if cuda is asked for and there is none.
+DeviceKind choose_device(std::optional<DeviceKind> asked);
+
+enum class PrecisionName : std::uint8_t { fp32, tf32, bf16, fp16, fp64 };
+inline constexpr Choices<PrecisionName, 4> precisions{{{"fp32", PrecisionName::fp32},
+                                                       {"tf32", PrecisionName::tf32},
+                                                       {"bf16", PrecisionName::bf16},
+                                                       {"fp16", PrecisionName::fp16}}};
+
+/// The same and fp64, which is for checks.
+inline constexpr Choices<PrecisionName, 5> all_precisions{
+    {precisions[0], precisions[1], precisions[2], precisions[3], {"fp64", PrecisionName::fp64}}};
+
+/// Resolves --precision. None (auto) means fp32 on the CPU; on a GPU bf16, or fp16 if it has no
+/// bf16. Throws Error (usage) if the device cannot compute in it, naming what it can.
+Precision resolve_precision(std::optional<PrecisionName> asked, DeviceKind kind);
 /// Same for a device that is not present: a CPU, or a GPU of compute capability `capability` (ten
 /// times major plus minor).
-Precision parse_precision(const std::string& name, bool gpu, int capability,
-                          const std::string& device_name);
+Precision resolve_precision(std::optional<PrecisionName> asked, bool gpu, int capability,
+                            const std::string& device_name);
 /// Returns the name that --precision uses.
 std::string name_of(const Precision& precision);
 

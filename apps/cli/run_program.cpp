@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <new>
+#include <optional>
 
 #include "apps/cli/processor.h"
 #include "apps/cli/progress.h"
@@ -12,6 +13,7 @@
 #include "apps/cli/terminal.h"
 #include "engine/io/printable.h"
 #include "kernels/base/error.h"
+#include "parallel/comm/world.h"
 
 namespace sluice {
 
@@ -46,6 +48,21 @@ int run_program(const std::string& name, const std::function<int()>& body,
     report(error.what());
   }
   return 1;
+}
+
+int run_ranks(const std::string& name, const std::function<void(const World&)>& body) {
+  std::optional<World> world;
+  const auto run = [&] {
+    world.emplace();
+    set_speaking(world->rank() == 0);
+    if (world->size() > 1) forget_terminal();
+    body(*world);
+    return 0;
+  };
+  return run_program(name, run, [&](std::string&, bool) {
+    if (world) world->leave_after_the_first();
+    return true;
+  });
 }
 
 }  // namespace sluice

@@ -5,11 +5,17 @@
 
 namespace sluice {
 
+class World;
+
 /// Runs a program's body and receives signals on a thread of their own. Prints an Error as "NAME:
 /// error: ..." on stderr and returns its exit code: 1 run-time failure, 2 usage, 3 numerical stop.
 /// `may_report`, if given, may change the message, or return false if another process prints one.
 using MayReport = std::function<bool(std::string& message, bool usage)>;
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report = {});
+
+/// The same for a program whose ranks mpirun may start. Only rank 0 prints. A rank that fails ends
+/// the whole job, after it has given rank 0 time to print its own error.
+int run_ranks(const std::string& name, const std::function<void(const World&)>& body);
 
 }  // namespace sluice

@@ -5,7 +5,7 @@ namespace sluice {
 void declare_text_options(CommandLine& line, TextOptions& o) {
   line.add_choice("--text-format", o.format,
                   "What texts are; auto: JSON Lines where the name ends in .jsonl or .ndjson",
-                  {"auto", "text", "jsonl"});
+                  text_formats);
   line.add("--text-field", o.field, "Field of a JSON line that holds the document");
   line.add(
       "--skip-bad-lines", o.skip_bad_lines,

@@ -1,16 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "apps/cli/command_line.h"
 
 namespace sluice {
 
+enum class TextFormat : std::uint8_t { text, jsonl };
+inline constexpr Choices<TextFormat, 2> text_formats{
+    {{"text", TextFormat::text}, {"jsonl", TextFormat::jsonl}}};
+
+/// The tokenizers, by the names that --tokenizer and Tokenizer::kind() use.
+enum class TokenizerKind : std::uint8_t { bytes, chars, gpt2 };
+inline constexpr Choices<TokenizerKind, 3> tokenizers{{{"bytes", TokenizerKind::bytes},
+                                                       {"chars", TokenizerKind::chars},
+                                                       {"gpt2", TokenizerKind::gpt2}}};
+
 /// Options of how text is read and divided; the same for every program that does so.
 struct TextOptions {
-  std::string format = "auto";  ///< or "text", "jsonl"
-  std::string field = "text";   ///< name of the text in a JSON line
+  std::optional<TextFormat> format{};  ///< none: by the file's name
+  std::string field = "text";          ///< name of the text in a JSON line
   bool skip_bad_lines = false;
   bool special = false;  ///< "<|endoftext|>" in text is the token of that name
   std::uint64_t split_seed = 1;

@@ -35,8 +35,8 @@ bool is_compressed(const TextFile& file, const File& opened) {
   return begin[0] == 0x1f && begin[1] == 0x8b;
 }
 
-bool is_json_lines(const TextFile& file, const std::string& format) {
-  if (format != "auto") return format == "jsonl";
+bool is_json_lines(const TextFile& file, std::optional<TextFormat> format) {
+  if (format) return format == TextFormat::jsonl;
   const fs::path name = file.path.extension() == ".gz" ? file.path.stem() : file.path;
   return name.extension() == ".jsonl" || name.extension() == ".ndjson";
 }

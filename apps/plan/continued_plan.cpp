@@ -12,18 +12,20 @@ namespace fs = std::filesystem;
 
 /// Fills the options that flags leave open with the values of the record.
 TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
-  if (micro_batch && o.micro_batch == "auto") o.micro_batch = std::to_string(record.micro_batch);
-  if (o.state_layout == "auto") o.state_layout = name_of(record.layout);
-  if (o.gradients == "auto") o.gradients = record.gradients();
+  if (micro_batch && !o.micro_batch) o.micro_batch = record.micro_batch;
+  if (!o.state_layout) o.state_layout = record.layout;
+  if (!o.gradients) o.gradients = record.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }
 
 }  // namespace
 
 std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
-  if (o.resume == "never" || (o.resume == "auto" && o.output.empty())) return {};
-  fs::path checkpoint = o.resume;
-  const fs::path run = o.resume == "auto" ? fs::path(o.output) : run_of_resume(o.resume);
+  using From = ResumeOption::From;
+  const bool newest = o.resume.from == From::newest;
+  if (o.resume.from == From::nothing || (newest && o.output.empty())) return {};
+  fs::path checkpoint = o.resume.path;
+  const fs::path run = newest ? fs::path(o.output) : run_of_resume(o.resume.path);
   if (!run.empty()) {
     checkpoint = CheckpointHistory(run / "checkpoints").newest();
     if (checkpoint.empty()) return {};
@@ -40,7 +42,7 @@ ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const Devic
   if (!record) return {.planned = plan_run(o, setup, profile)};
   std::string warning;
   for (const bool micro_batch : {true, false}) {
-    if (!micro_batch && o.micro_batch != "auto") break;  // the retry would be identical
+    if (!micro_batch && o.micro_batch) break;  // the retry would be identical
     const TrainOptions as_before = kept(o, *record, micro_batch);
     try {
       resolve_memory(as_before, setup);

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-
-#include "engine/io/json_document.h"
 
 namespace sluice {
 namespace {
 
 bool adafactor(const TrainOptions& o) {
-  return o.optimizer == "adafactor";
+  return o.optimizer == OptimizerKind::adafactor;
 }
 
 bool copies_fast(const DeviceProfile& profile) {
@@ -19,12 +16,12 @@ bool copies_fast(const DeviceProfile& profile) {
 }
 
 bool speculates(const TrainOptions& o) {
-  return speculative_blocks(o).value_or(1) > 0;
+  return o.speculative_blocks.value_or(1) > 0;
 }
 
 /// Returns the flag that asks for optimizer state off the GPU; null if none does.
 const char* away_flag(const TrainOptions& o, std::int64_t layers) {
-  if (o.offload == "all") return "--offload all";
+  if (o.offload == Offload::all) return "--offload all";
   if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
   if (o.cpu_blocks.value_or(0) > 0) return "--cpu-blocks";
   return speculates(o) ? "--speculative-blocks" : nullptr;
@@ -34,9 +31,11 @@ const char* away_flag(const TrainOptions& o, std::int64_t layers) {
 void require_speculation(const TrainOptions& o) {
   if (!speculates(o)) return;
   const auto refuse = [&](const std::string& why) {
-    fail(fmt::format("--speculative-blocks {}: {}", o.speculative_blocks, why), ErrorKind::usage);
+    const auto given = o.speculative_blocks;
+    fail(fmt::format("--speculative-blocks {}: {}", given ? std::to_string(*given) : "auto", why),
+         ErrorKind::usage);
   };
-  if (o.offload == "off") refuse("with --offload off no state visits the GPU");
+  if (o.offload == Offload::off) refuse("with --offload off no state visits the GPU");
   const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
   if (ranks > 1 || o.pipelined() || o.scaling)
     refuse(
@@ -46,16 +45,17 @@ void require_speculation(const TrainOptions& o) {
 
 /// Refuses block counts that contradict --offload or exceed the blocks that can be in host memory.
 void require_blocks(const TrainOptions& o, std::int64_t layers) {
-  const std::int64_t resident = o.resident_blocks.value_or(o.offload == "all" ? 0 : layers);
-  if ((o.offload == "all" && resident > 0) || (o.offload == "off" && resident < layers))
+  const std::int64_t resident = o.resident_blocks.value_or(o.offload == Offload::all ? 0 : layers);
+  if ((o.offload == Offload::all && resident > 0) ||
+      (o.offload == Offload::off && resident < layers))
     fail(fmt::format("--resident-blocks {} says what --offload {} says otherwise; give one of them",
-                     *o.resident_blocks, o.offload),
+                     *o.resident_blocks, name_in(offloads, *o.offload)),
          ErrorKind::usage);
   if (o.resident_blocks.value_or(0) > layers)
     fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers),
          ErrorKind::usage);
   const std::int64_t cpu = o.cpu_blocks.value_or(0);
-  if (cpu > 0 && o.offload == "off")
+  if (cpu > 0 && o.offload == Offload::off)
     fail(fmt::format("--cpu-blocks {}: with --offload off no state rests in host memory", cpu),
          ErrorKind::usage);
   const std::int64_t away = layers - o.resident_blocks.value_or(0);
@@ -77,7 +77,7 @@ const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile)
 }  // namespace
 
 bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.offload != "off" && !adafactor(o);
+  return copies_fast(profile) && o.offload != Offload::off && !adafactor(o);
 }
 
 bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
@@ -88,27 +88,19 @@ bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
   return copies_fast(profile) && !setup.pipeline;
 }
 
-std::optional<std::int64_t> speculative_blocks(const TrainOptions& o) {
-  const std::string& text = o.speculative_blocks;
-  if (text == "auto") return {};
-  std::int64_t blocks = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
-  if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
-    fail(fmt::format("--speculative-blocks '{}': neither a number of blocks nor auto",
-                     excerpt(text)),
-         ErrorKind::usage);
-  return blocks;
-}
-
 bool fixes_memory(const TrainOptions& o) {
-  return o.micro_batch != "auto" || o.recompute != "auto" || o.state_layout != "auto" ||
-         o.gradients != "auto" || o.offload != "auto" || o.resident_blocks || o.cpu_blocks ||
-         o.stream_chunk || o.staging_chunks || o.speculative_blocks != "0";
+  return o.micro_batch || o.recompute || o.state_layout || o.gradients || o.offload ||
+         o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
+         o.speculative_blocks != 0;
 }
 
 TrainOptions without_memory_flags(TrainOptions o) {
-  o.micro_batch = o.recompute = o.state_layout = o.gradients = o.offload = "auto";
-  o.speculative_blocks = "0";
+  o.micro_batch.reset();
+  o.recompute.reset();
+  o.state_layout.reset();
+  o.gradients.reset();
+  o.offload.reset();
+  o.speculative_blocks = 0;
   o.resident_blocks.reset();
   o.cpu_blocks.reset();
   o.stream_chunk.reset();
@@ -124,10 +116,10 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
                      "small and stays on the GPU",
                      flag),
          ErrorKind::usage);
-  if (!profile.gpu &&
-      (o.offload == "all" || o.resident_blocks || o.cpu_blocks.value_or(0) > 0 || speculates(o)))
+  if (!profile.gpu && (o.offload == Offload::all || o.resident_blocks ||
+                       o.cpu_blocks.value_or(0) > 0 || speculates(o)))
     fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
-                     o.offload == "all"             ? "--offload all"
+                     o.offload == Offload::all      ? "--offload all"
                      : o.resident_blocks            ? "--resident-blocks"
                      : o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks"
                                                     : "--speculative-blocks"),
@@ -141,9 +133,9 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
         ErrorKind::usage);
   require_blocks(o, layers);
   require_speculation(o);
-  if (o.recompute != "auto" && !can_rest_inputs(setup, profile) &&
-      std::ranges::count(parse_recompute(o.recompute, layers), Recompute::block_on_host) > 0)
-    fail(fmt::format("--recompute {}: {}", o.recompute, why_inputs_stay(setup, profile)),
+  if (o.recompute && !can_rest_inputs(setup, profile) &&
+      std::ranges::count(parse_recompute(*o.recompute, layers), Recompute::block_on_host) > 0)
+    fail(fmt::format("--recompute {}: {}", *o.recompute, why_inputs_stay(setup, profile)),
          ErrorKind::usage);
 }
 

@@ -20,10 +20,6 @@ bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
 /// Returns true if block inputs may rest in host memory between the passes.
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);
 
-/// Parses --speculative-blocks: how many blocks whose state visits the GPU may be updated during
-/// the backward pass; none for auto (as many as save time). Throws Error (usage) for other values.
-std::optional<std::int64_t> speculative_blocks(const TrainOptions& options);
-
 /// Returns true if a flag fixes a memory choice. without_memory_flags() resets all such flags.
 bool fixes_memory(const TrainOptions& options);
 TrainOptions without_memory_flags(TrainOptions options);

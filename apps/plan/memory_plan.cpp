@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "apps/cli/progress.h"
-#include "apps/train/sample.h"
+#include "apps/train/training.h"
 #include "engine/host_memory.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 namespace sluice {
 
 std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
-  if (o.micro_batch != "auto" || setup.pipeline) return {setup.trainer.micro_batch};
+  if (o.micro_batch || setup.pipeline) return {setup.trainer.micro_batch};
   const std::int64_t share = share_of(o);
   // Micro-batches larger than this gain nothing on the CPU.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
@@ -21,7 +21,7 @@ std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& s
 
 std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::int64_t layers,
                                                     bool inputs_on_host) {
-  if (o.recompute != "auto") return {parse_recompute(o.recompute, layers)};
+  if (o.recompute) return {parse_recompute(*o.recompute, layers)};
   constexpr auto& modes = recompute_modes;
   static_assert(modes.back() == Recompute::block_on_host);
   std::vector<std::vector<Recompute>> lists{

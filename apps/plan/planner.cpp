@@ -120,7 +120,7 @@ class Planner {
   }
   std::int64_t most_resident(const Staging& staging) const {
     if (o_.resident_blocks) return least_resident();
-    if (o_.offload == "all") return 0;
+    if (o_.offload == Offload::all) return 0;
     // All stagings are alike if nothing streams, so others than the first must leave a block out.
     const std::int64_t most = layers_ - o_.cpu_blocks.value_or(0);
     return staging == stagings(o_, can_stream()).front() ? most : std::min(most, layers_ - 1);
@@ -149,7 +149,7 @@ class Planner {
       if (fresh) entry->second = passing(micro_batch, modes);
       return entry->second;
     };
-    if (o_.recompute != "auto") return known(list);
+    if (o_.recompute) return known(list);
     double device = 0, host = 0;
     for (const Recompute mode : recompute_modes) {
       const auto share =

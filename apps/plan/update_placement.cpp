@@ -32,7 +32,7 @@ UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& se
       profile_(profile),
       layers_(setup.config.n_layer),
       host_room_(budgets.host_allowed - std::min(budgets.host_allowed, budgets.host_reserve)),
-      speculative_(sluice::speculative_blocks(options)) {}
+      speculative_(options.speculative_blocks) {}
 
 StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory& state) const {
   const MemoryBytes need = state.with(choice.resident_blocks, 0, 0, layers_);

@@ -19,8 +19,9 @@ double gib(double bytes) {
 
 std::string schedule_of(const ParallelConfig& way) {
   if (way.mesh.pp == 1) return "-";
-  return way.virtual_stages > 1 ? fmt::format("{} x{}", way.pipeline, way.virtual_stages)
-                                : way.pipeline;
+  const std::string_view name = name_in(pipelines, way.pipeline);
+  return way.virtual_stages > 1 ? fmt::format("{} x{}", name, way.virtual_stages)
+                                : std::string(name);
 }
 
 std::string recompute_of(const ParallelConfig& way) {
@@ -70,7 +71,7 @@ Json way_json(const ClusterTask& task, const ParallelConfig& way) {
           {"zero", way.zero},
           {"micro_batch", way.choice.micro_batch},
           {"micro_batches", way.micro_batches},
-          {"pipeline", way.pipeline},
+          {"pipeline", way.mesh.pp > 1 ? name_in(pipelines, way.pipeline) : ""},
           {"virtual_stages", way.virtual_stages},
           {"recompute", to_string(way.choice.recompute)},
           {"state_layout", name_of(way.choice.layout)},

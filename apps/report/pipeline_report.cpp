@@ -101,7 +101,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                                const MemoryChoice& choice) {
   const PipelinePlan& plan = *setup.pipeline;
   const Mesh mesh = planned_mesh(o);
-  PipelineReport report{.name = o.schedule_name(), .schedule = plan.schedule, .shards = mesh.tp};
+  PipelineReport report{.name = o.schedule().text(), .schedule = plan.schedule, .shards = mesh.tp};
   report.boundary = message_bytes(setup, choice.micro_batch);
   report.stages = stages_of(plan, setup, profile, interconnect, choice, shards_of(o, profile));
   const ScheduleFacts facts = validate(plan.schedule);

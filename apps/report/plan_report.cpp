@@ -44,7 +44,7 @@ Target find_target(const TrainOptions& o) {
     other = load_profile(o.probe);
   } else if (!o.device_profile.empty()) {
     other = known_profile(o.device_profile);
-  } else if (!o.gpu_memory.empty() && o.device != "cuda" &&
+  } else if (o.gpu_memory && o.device != DeviceKind::cuda &&
              choose_device(o.device) == DeviceKind::cpu) {
     other = known_profile("3090");
     note = "there is no GPU here: times are those of an RTX 3090; --device-profile names others";
@@ -58,7 +58,7 @@ Target find_target(const TrainOptions& o) {
             o.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
   }
   const DeviceKind kind = choose_device(o.device);
-  const Precision precision = parse_precision(o.precision, kind);
+  const Precision precision = resolve_precision(o.precision, kind);
   DeviceProfile profile = profile_at_hand(kind, precision);
   RunSetup setup = knows_shape(o) && o.data.empty()
                        ? resolve_shape(o, profile.gpu, profile.capability, profile.name)
@@ -139,7 +139,7 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
     // A GPU that is not in this machine may be in any host.
-    if (!o.host_memory.empty() || profile.host_memory < std::size_t{1} << 45)
+    if (o.host_memory || profile.host_memory < std::size_t{1} << 45)
       bytes_row("allowed", budgets.host_allowed);
   }
   text += "\n";
@@ -244,14 +244,14 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (o.scaling || !o.schedule_svg.empty() || !o.schedule_csv.empty())
     fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
          ErrorKind::usage);
-  if (!o.pipeline.empty() && o.pipeline != "1f1b" && o.pipeline != "gpipe" &&
-      o.pipeline != "interleaved" && o.pipeline != "layer-split")
-    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks", o.pipeline),
+  if (o.pipeline && !o.pipeline->file.empty())
+    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks",
+                     o.pipeline->file),
          ErrorKind::usage);
   if (o.cpu_blocks.value_or(0) > 0)
     fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
          ErrorKind::usage);
-  if (o.speculative_blocks != "0")
+  if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.
   TrainOptions alone = o;

@@ -25,27 +25,26 @@ Json model_of(const RunSetup& setup) {
           {"weights_from", folder.empty() ? Json(nullptr) : Json(folder.string())}};
 }
 
-Json values_of(TrainOptions options, const MemoryChoice& choice) {
+Json values_of(TrainOptions options) {
   CommandLine line("train_gpt2", "");
   declare_options(line, options);
-  Json values = line.values();
-  // These two options are strings, since they may also be auto.
-  values["micro_batch"] = choice.micro_batch;
-  values["speculative_blocks"] = choice.speculative_blocks;
-  return values;
+  return line.values();
 }
 
 }  // namespace
 
 nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
   const GPT2Config& c = setup.config;
+  // The layout of the state is no part of a run's identity.
+  const OptimizerKind rule =
+      o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;
   return {{"model",
            {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
             c.layer_norm_epsilon}},
-          {"optimizer", o.optimizer == "adamw8bit" ? "adamw" : o.optimizer},
+          {"optimizer", name_in(optimizers, rule)},
           {"precision", name_of(setup.precision)},
           {"data", fingerprint(*setup.data.train)},
-          {"data_order", o.data_order},
+          {"data_order", name_in(data_orders, o.data_order)},
           {"batch_size", o.batch_size},
           {"seq_len", setup.trainer.seq_len},
           {"seed", o.seed}};
@@ -59,7 +58,7 @@ Json start_event(const TrainOptions& decided, const RunSetup& setup, const Start
           {"steps", decided.steps},
           {"model", model_of(setup)},
           {"parameters", setup.config.parameter_count()},
-          {"options", values_of(decided, facts.plan.choice)},
+          {"options", values_of(decided)},
           {"planned_bytes", facts.plan.memory.peak},
           {"planned_host_bytes", facts.plan.memory.host},
           {"memory", to_flags(facts.plan.choice)},

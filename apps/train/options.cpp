@@ -1,15 +1,45 @@
 #include "apps/train/options.h"
 
+#include <algorithm>
 #include <limits>
-
-#include "apps/cli/sizes.h"
 
 namespace sluice {
 
 std::size_t bucket_bytes(const TrainOptions& o, bool gpu) {
-  if (o.bucket_size.empty()) return std::size_t{gpu ? 25u : 4u} << 20;
-  return parse_bytes("--bucket-size", o.bucket_size, std::size_t{4} << 10);
+  return o.bucket_size.value_or(std::size_t{gpu ? 25u : 4u} << 20);
 }
+
+namespace {
+
+void declare_pipeline(CommandLine& line, TrainOptions& o) {
+  line.add_parsed(
+      "--pipeline",
+      "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank",
+      [&o](const std::string& text) {
+        const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
+        o.pipeline.reset();
+        if (known != pipelines.end())
+          o.pipeline = {.schedule = known->value};
+        else if (!text.empty())
+          o.pipeline = {.file = text};
+      },
+      [&o] { return o.pipeline ? o.pipeline->text() : ""; });
+}
+
+void declare_resume(CommandLine& line, TrainOptions& o) {
+  using From = ResumeOption::From;
+  line.add_parsed(
+      "--resume",
+      "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint",
+      [&o](const std::string& text) {
+        o.resume = text == "auto"    ? ResumeOption()
+                   : text == "never" ? ResumeOption{.from = From::nothing}
+                                     : ResumeOption{.from = From::path, .path = text};
+      },
+      [&o] { return o.resume.from == From::nothing ? "never" : o.resume.path; }, "auto");
+}
+
+}  // namespace
 
 void declare_options(CommandLine& line, TrainOptions& o) {
   const double infinity = std::numeric_limits<double>::max();
@@ -28,30 +58,28 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "Text files, .jsonl, .gz of them, folders, patterns, - for standard input; .bin of token "
       "ids or prepare_data's folder");
   line.add("--val-data", o.val_data, "The same, for validation; default: a tenth of the text");
-  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens",
-                  {"auto", "bytes", "chars", "gpt2"});
+  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder with vocab.json + merges.txt or the like");
-  line.add_choice("--data-order", o.data_order, "Order of the training sequences",
-                  {"shuffled", "sequential"});
+  line.add_choice("--data-order", o.data_order, "Order of the training sequences", data_orders);
   declare_text_options(line, o.text);
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
-  line.add("--micro-batch", o.micro_batch, "Sequences computed at a time, or auto: what suits");
+  line.add_or_auto("--micro-batch", o.micro_batch,
+                   "Sequences computed at a time, or auto: what suits", 1);
   line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the context", 1);
   line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
 
   line.group("Optimizer");
   line.add_choice("--optimizer", o.optimizer,
-                  "Update rule; adamw8bit: adamw with --state-layout int8",
-                  {"adamw", "adamw8bit", "adafactor", "sgd"});
+                  "Update rule; adamw8bit: adamw with --state-layout int8", optimizers);
   line.add("--lr", o.lr, "Learning rate; default 1e-3, 3e-4 for gpt2*, 5e-5 for a folder", 0,
            infinity);
   line.add("--min-lr", o.min_lr, "Rate at the end of the schedule; default a tenth of --lr", 0,
            infinity);
   line.add("--warmup-steps", o.warmup_steps, "Updates until the rate is full");
   line.add_choice("--lr-schedule", o.lr_schedule, "Shape of the rate after warm-up",
-                  {"constant", "cosine", "linear"});
+                  rate_schedules);
   // A beta of 1 would make the bias correction divide by zero.
   line.add("--beta1", o.beta1, "AdamW's first decay; SGD's momentum", 0, 0.9999999);
   line.add("--beta2", o.beta2, "AdamW's second decay", 0, 0.9999999);
@@ -64,8 +92,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.group("Machine");
   line.add_choice("--precision", o.precision,
                   "Arithmetic; master weights stay fp32. auto: fp32 on the CPU, 16 bits on a GPU",
-                  {"auto", "fp32", "tf32", "bf16", "fp16"});
-  line.add_choice("--device", o.device, "Where to compute", {"auto", "cpu", "cuda"});
+                  precisions);
+  line.add_choice("--device", o.device, "Where to compute", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 
   line.group("Memory");
@@ -73,26 +101,27 @@ void declare_options(CommandLine& line, TrainOptions& o) {
                 "Budget, such as 11GiB or 11G; default: what the GPU has free");
   line.add_size("--host-memory", o.host_memory,
                 "Budget for the whole process, such as 16GiB; default: what the machine has");
-  line.add("--recompute", o.recompute,
-           "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
-           "block*12,gelu+ln");
+  line.add_or_auto("--recompute", o.recompute,
+                   "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
+                   "block*12,gelu+ln");
   line.add_choice("--state-layout", o.state_layout, "How master weights and moments are stored",
-                  {"auto", "fp32", "split", "bf16m", "bf16mv", "int8"});
+                  state_layouts);
   line.add_choice("--gradients", o.gradients, "Dtype in which matrices' gradients are summed",
-                  {"auto", "fp32", "bf16"});
+                  gradient_types);
   line.add_choice("--offload", o.offload,
                   "Optimizer state in host memory: what does not fit, none, or all blocks'",
-                  {"auto", "off", "all"});
+                  offloads);
   line.add("--resident-blocks", o.resident_blocks,
            "Blocks, from the lowest, whose state stays on the GPU; default: as many as fit");
   line.add("--cpu-blocks", o.cpu_blocks,
            "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
            "as save time");
-  line.add(
+  line.add_or_auto(
       "--speculative-blocks", o.speculative_blocks,
       "Blocks at most, from the highest whose state visits the GPU, updated under the backward "
       "pass already, and again in steps that clip; auto: as many as save time. Takes a second copy "
-      "of their state in host memory");
+      "of their state in host memory",
+      0);
   line.add("--stream-chunk", o.stream_chunk,
            "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
            std::int64_t{1} << 30);
@@ -108,25 +137,26 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            1024);
   line.add("--sequence-parallel", o.sequence_parallel,
            "The ranks of --tp divide the tokens too, where they would all hold the same");
-  line.add(
-      "--pipeline", o.pipeline,
-      "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank");
+  declare_pipeline(line, o);
   line.add("--virtual-stages", o.virtual_stages, "Stages on each rank, for interleaved", 1, 1024);
-  line.add(
-      "--pipeline-split", o.pipeline_split,
-      "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1");
+  line.add_parsed(
+      "--pipeline-split",
+      "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1",
+      [&o](const std::string& text) { o.pipeline_split = parse_block_split(text); },
+      [&o] { return to_string(o.pipeline_split); });
   line.add_choice(
       "--stash", o.stash,
-      "What a stage keeps of a micro-batch: all that backward needs, or its input alone",
-      {"graph", "input"});
+      "What a stage keeps of a micro-batch: all that backward needs, or its input alone", stashes);
   line.add_size("--max-stash", o.max_stash,
-                "With --stash input: a rank's inputs beyond this rest in host memory");
+                "With --stash input: a rank's inputs beyond this rest in host memory",
+                std::size_t{1} << 10);
   line.add("--zero", o.zero, "1: each replica keeps a part of the optimizer state (ZeRO-1)", 0, 1);
   line.add_size("--bucket-size", o.bucket_size,
-                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB");
+                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB",
+                std::size_t{4} << 10);
   line.add_choice("--communication", o.communication,
                   "How GPUs exchange; auto: NCCL where each rank has one of its own",
-                  {"auto", "nccl", "staged"});
+                  communications);
   line.add("--overlap", o.overlap, "Reduce gradients while the rest of backward runs");
   line.add("--check-replicas", o.check_replicas,
            "Compare the ranks' weights every this many steps; 0: never");
@@ -143,7 +173,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.group("Run");
   line.add("--output", o.output, "Folder of the run; default runs/<time>");
   line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");
-  line.add(
+  line.add_or_auto(
       "--save-every", o.save_every,
       "Checkpoint every so many steps, or so often: 500, 10min; 0: only at the end; auto: every "
       "5min, or more rarely where saving takes long");
@@ -151,9 +181,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--async-save", o.async_save,
            "Train on while a copy of a checkpoint, in host memory, is being written");
   line.add("--keep", o.keep, "Checkpoints kept; default: as the run that goes on, else 2", 1);
-  line.add(
-      "--resume", o.resume,
-      "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint");
+  declare_resume(line, o);
   line.add("--val-every", o.val_every, "Validate every this many steps; 0: only at the end");
   line.add("--val-steps", o.val_steps,
            "Batches of --batch-size sequences per validation, from the beginning of the data", 1,

@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/machine.h"
 #include "apps/data/text_options.h"
+#include "apps/train/choices.h"
 #include "models/gpt2/config.h"
+#include "models/gpt2/parallelize.h"
 #include "parallel/comm/mesh.h"
 
 namespace sluice {
 
 /// The options of train_gpt2 as the user gave them, before anything was looked up. Fields are named
-/// after the flags; `declare_options` is the table of their meanings.
+/// after the flags; `declare_options` is the table of their meanings. None stands for auto, or for
+/// a default that depends on other things.
 struct TrainOptions {
   std::string model;  ///< empty: the shape is given by the fields below
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
@@ -21,36 +25,41 @@ struct TrainOptions {
 
   std::vector<std::string> data, val_data;
   TextOptions text;
-  std::string tokenizer = "auto", tokenizer_dir;
-  std::string data_order = "shuffled";
+  std::optional<TokenizerKind> tokenizer;
+  std::string tokenizer_dir;
+  SequenceSampler::Order data_order = SequenceSampler::Order::shuffled;
 
   std::int64_t batch_size = 16;
-  std::string micro_batch = "auto";  ///< "auto" or a number of sequences
-  std::optional<std::int64_t> seq_len;
+  std::optional<std::int64_t> micro_batch, seq_len;
   std::int64_t steps = 600;
 
-  std::string optimizer = "adamw";
+  OptimizerKind optimizer = OptimizerKind::adamw;
   std::optional<double> lr, min_lr;
   std::int64_t warmup_steps = 20;
-  std::string lr_schedule = "cosine";
+  ScheduleKind lr_schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0, dropout = 0;
 
-  std::string precision = "auto", device = "auto";
+  std::optional<PrecisionName> precision;
+  std::optional<DeviceKind> device;
   std::int64_t threads = 0;
 
-  std::string gpu_memory, host_memory;  ///< "11GiB"; empty: what the machine has
-  std::string recompute = "auto", state_layout = "auto", gradients = "auto", offload = "auto";
-  std::string speculative_blocks = "0";  ///< "auto" or a number of blocks
+  std::optional<std::size_t> gpu_memory, host_memory;  ///< bytes; none: what the machine has
+  std::optional<std::string> recompute;                ///< what parse_recompute reads
+  std::optional<StateLayout> state_layout;
+  std::optional<DType> gradients;
+  std::optional<Offload> offload;
+  std::optional<std::int64_t> speculative_blocks = 0;
   std::optional<std::int64_t> resident_blocks, cpu_blocks, stream_chunk, staging_chunks;
   bool plan = false, json = false;
 
   std::optional<std::int64_t> dp;
   std::int64_t pp = 1, tp = 1, zero = 0;
-  std::string pipeline;  ///< a schedule's name or CSV file; empty: none unless --pp, then 1f1b
+  std::optional<PipelineOption> pipeline;  ///< none: no pipeline unless --pp, then 1f1b
   std::int64_t virtual_stages = 1;
-  std::string pipeline_split = "blocks", stash = "graph";
-  std::string max_stash;                            ///< "1GiB"; empty: no limit
-  std::string bucket_size, communication = "auto";  ///< "4MiB"; empty: what suits the device
+  BlockSplit pipeline_split;
+  Stash stash = Stash::graph;
+  std::optional<std::size_t> max_stash, bucket_size;  ///< bytes
+  std::optional<GpuExchange> communication;
   bool sequence_parallel = false, overlap = true, checked = true;
   std::int64_t check_replicas = 100;
   double collective_timeout = 120;
@@ -65,8 +74,9 @@ struct TrainOptions {
   double network_latency = 10;
   std::int64_t ranks_per_node = 8;
 
-  std::string output, trace, resume = "auto";
-  std::string save_every = "auto";  ///< "auto" or what SaveCadence reads
+  std::string output, trace;
+  ResumeOption resume;
+  std::optional<std::string> save_every;  ///< what SaveCadence reads
   std::optional<std::int64_t> keep;
   bool no_save = false, async_save = false, keep_best = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
@@ -82,8 +92,9 @@ struct TrainOptions {
   std::string asked;
 
   /// A single process runs as a pipeline of one rank if --pipeline asks for it.
-  bool pipelined() const { return pp > 1 || !pipeline.empty(); }
-  std::string schedule_name() const { return pipeline.empty() ? "1f1b" : pipeline; }
+  bool pipelined() const { return pp > 1 || pipeline; }
+  /// The schedule of a run with a pipeline.
+  PipelineOption schedule() const { return pipeline.value_or(PipelineOption()); }
 };
 
 /// Returns the mesh of ranks that the options describe, whether or not these ranks exist.

@@ -19,11 +19,9 @@ constexpr const char* table = "wte.weight";
 
 Schedule scheduled(const TrainOptions& o, int micro_batches) {
   const int ranks = static_cast<int>(o.pp), virtual_stages = static_cast<int>(o.virtual_stages);
-  const std::string& name = o.pipeline;
-  if (name == "gpipe") return gpipe(ranks, micro_batches);
-  if (name == "layer-split") return layer_split(ranks, micro_batches);
-  if (name == "interleaved") return interleaved(ranks, virtual_stages, micro_batches);
-  if (name.empty() || name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+  const PipelineOption asked = o.schedule();
+  const std::string& name = asked.file;
+  if (name.empty()) return make_schedule(asked.schedule, ranks, virtual_stages, micro_batches);
   if (!std::filesystem::is_regular_file(name))
     fail(fmt::format("--pipeline {} is neither gpipe, 1f1b, interleaved or layer-split nor a file",
                      name),
@@ -71,14 +69,14 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
       fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
     };
     if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
-    if (o.pipeline_split != "blocks") refuse("--pipeline-split " + o.pipeline_split);
-    if (o.stash != "graph") refuse("--stash " + o.stash);
-    if (!o.max_stash.empty()) refuse("--max-stash " + o.max_stash);
+    if (o.pipeline_split != BlockSplit()) refuse("--pipeline-split " + to_string(o.pipeline_split));
+    if (o.stash != Stash::graph) refuse(fmt::format("--stash {}", name_in(stashes, o.stash)));
+    if (o.max_stash) refuse("--max-stash " + spell_bytes(*o.max_stash));
     return nullptr;
   }
-  if (o.virtual_stages > 1 && o.pipeline != "interleaved")
+  if (o.virtual_stages > 1 && !o.schedule().is(ScheduleName::interleaved))
     fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
-                     o.schedule_name()),
+                     o.schedule().text()),
          ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
   plan->schedule = scheduled(o, static_cast<int>(share_of(o) / micro_batch));
@@ -96,12 +94,12 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   }
   plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
   plan->rank_of_stage = rank_of_stage(plan->schedule);
-  plan->stash = o.stash == "input" ? Stash::input : Stash::graph;
-  if (o.max_stash.empty()) return plan;
-  if (plan->stash != Stash::input)
-    fail(fmt::format("--max-stash {} is for inputs: give --stash input too", o.max_stash),
+  plan->stash = o.stash;
+  if (o.max_stash && plan->stash != Stash::input)
+    fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
+                     spell_bytes(*o.max_stash)),
          ErrorKind::usage);
-  plan->most_stashed = parse_bytes("--max-stash", o.max_stash, std::size_t{1} << 10);
+  plan->most_stashed = o.max_stash;
   return plan;
 }
 

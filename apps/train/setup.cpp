@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "apps/checkpoint/model_folder.h"
+#include "apps/cli/sizes.h"
 #include "apps/data/encode_text.h"
 #include "apps/output/output_file.h"
 #include "apps/output/program_folder.h"
@@ -65,11 +65,11 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
 std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup,
                                              const DataInput& data) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
-    if (o.tokenizer != "auto" && tokenizer->kind() != o.tokenizer)
+    if (o.tokenizer && tokenizer->kind() != name_in(tokenizers, *o.tokenizer))
       fail(
           fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}; leave --tokenizer "
                       "out to take that of the folder",
-                      from.string(), tokenizer->kind(), o.tokenizer),
+                      from.string(), tokenizer->kind(), name_in(tokenizers, *o.tokenizer)),
           ErrorKind::usage);
     return tokenizer;
   };
@@ -79,7 +79,7 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
     return require_kind(load_tokenizer(setup.model_folder), setup.model_folder);
   if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
     return require_kind(load_tokenizer(folder), folder);
-  if (o.tokenizer == "gpt2" || (o.tokenizer == "auto" && preset(o.model)))
+  if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && preset(o.model)))
     if (data.text)
       fail(
           fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
@@ -91,7 +91,8 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
                           : ""),
           ErrorKind::usage);
   if (!data.text) return nullptr;
-  if (o.tokenizer == "chars") return std::make_unique<CharTokenizer>(characters_of(*data.text));
+  if (o.tokenizer == TokenizerKind::chars)
+    return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
 }
 
@@ -112,16 +113,6 @@ void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
   validate(config);
 }
 
-std::int64_t parse_micro_batch(const std::string& text) {
-  std::int64_t rows = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
-  if (error != std::errc() || end != text.data() + text.size() || rows < 1)
-    fail(fmt::format("--micro-batch: '{}' is neither auto nor a whole number of at least 1",
-                     excerpt(text)),
-         ErrorKind::usage);
-  return rows;
-}
-
 void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
   trainer.batch_size = o.batch_size;
@@ -137,8 +128,8 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
                      "many sequences as the others, so give a multiple of {}",
                      o.batch_size, dp, share, dp, share * dp, dp),
          ErrorKind::usage);
-  if (o.micro_batch != "auto") {
-    const std::int64_t rows = parse_micro_batch(o.micro_batch);
+  if (o.micro_batch) {
+    const std::int64_t rows = *o.micro_batch;
     if (share % rows != 0)
       fail(fmt::format(
                "{} is not divisible by --micro-batch {}: {} * {} = {}; give a divisor, or auto",
@@ -164,7 +155,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   }
   if (!divides_tokens(o, trainer.micro_batch, trainer.seq_len))
     fail(fmt::format("--sequence-parallel: {} of {} x {} = {} tokens does not divide by --tp {}",
-                     o.micro_batch == "auto" ? "a batch" : "a micro-batch", trainer.micro_batch,
+                     o.micro_batch ? "a micro-batch" : "a batch", trainer.micro_batch,
                      trainer.seq_len, trainer.micro_batch * trainer.seq_len, o.tp),
          ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
@@ -206,10 +197,11 @@ void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
                      what, o.tp, why, instead),
          ErrorKind::usage);
   };
-  if (o.optimizer == "adafactor")
+  if (o.optimizer == OptimizerKind::adafactor)
     refuse("--optimizer adafactor", "it needs the sums of whole rows and columns", "adamw");
-  if (o.optimizer == "adamw8bit" || o.state_layout == "int8")
-    refuse(o.optimizer == "adamw8bit" ? "--optimizer adamw8bit" : "--state-layout int8",
+  const bool narrow = o.optimizer == OptimizerKind::adamw8bit;
+  if (narrow || o.state_layout == StateLayout::int8)
+    refuse(narrow ? "--optimizer adamw8bit" : "--state-layout int8",
            "it has a scale for every 256 elements of a row", "--state-layout bf16mv");
 }
 
@@ -226,7 +218,7 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
              "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
              "{} in all, and on the CPU they have nowhere else to rest; use another "
              "--pipeline or a smaller --micro-batch",
-             o.max_stash, rank, live, each, static_cast<std::size_t>(live) * each),
+             spell_bytes(*o.max_stash), rank, live, each, static_cast<std::size_t>(live) * each),
          ErrorKind::usage);
   }
 }
@@ -234,9 +226,7 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
   const double usual = !setup.model_folder.empty() ? 5e-5 : (o.model.empty() ? 1e-3 : 3e-4);
   RateSchedule& schedule = setup.schedule;
-  schedule.kind = o.lr_schedule == "constant" ? ScheduleKind::constant
-                  : o.lr_schedule == "cosine" ? ScheduleKind::cosine
-                                              : ScheduleKind::linear;
+  schedule.kind = o.lr_schedule;
   schedule.rate = o.lr.value_or(usual);
   schedule.final_rate = o.min_lr.value_or(schedule.rate / 10);
   schedule.warmup = o.warmup_steps;
@@ -246,9 +236,7 @@ void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
 }  // namespace
 
 SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
-  using Order = SequenceSampler::Order;
-  return {o.data_order == "sequential" ? Order::sequential : Order::shuffled, o.seed,
-          setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
+  return {o.data_order, o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
 EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
@@ -284,7 +272,7 @@ void require_free_trace(const TrainOptions& o, const DataFiles& data, const Data
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
   setup.device = choose_device(o.device);
-  setup.precision = parse_precision(o.precision, setup.device);
+  setup.precision = resolve_precision(o.precision, setup.device);
   const auto names = o.data.empty() ? std::vector{shipped_text()} : o.data;
   DataFiles files = find_data("--data", names);
   DataFiles val_files;
@@ -314,18 +302,18 @@ std::string unusual_rate(const TrainOptions& o, double rate) {
   // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
   // weight's magnitude, and SGD's is the rate times the gradient.
   struct Usual {
-    const char* optimizer;
+    OptimizerKind optimizer;
     double low, high;
   };
-  constexpr Usual usual[] = {{"adamw", 1e-6, 1e-2},
-                             {"adamw8bit", 1e-6, 1e-2},
-                             {"adafactor", 1e-5, 1e-1},
-                             {"sgd", 1e-4, 1}};
+  constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
+                             {OptimizerKind::adamw8bit, 1e-6, 1e-2},
+                             {OptimizerKind::adafactor, 1e-5, 1e-1},
+                             {OptimizerKind::sgd, 1e-4, 1}};
   const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
-  if (found == std::end(usual) || rate == 0 || (rate >= found->low && rate <= found->high))
-    return {};
+  if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
   return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
-                     rate < found->low ? "small" : "large", o.optimizer, found->low, found->high,
+                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
+                     found->low, found->high,
                      rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
@@ -342,7 +330,7 @@ RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
                        const std::string& device_name) {
   RunSetup setup;
   setup.device = gpu ? DeviceKind::cuda : DeviceKind::cpu;
-  setup.precision = parse_precision(o.precision, gpu, capability, device_name);
+  setup.precision = resolve_precision(o.precision, gpu, capability, device_name);
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
   resolve_memory(o, setup);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/data/encode_text.h"
 #include "parallel/data_parallel/replicas.h"
 
 namespace sluice {
@@ -24,7 +25,7 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
-                       .whole_tensors = o.optimizer == "adafactor"};
+                       .whole_tensors = o.optimizer == OptimizerKind::adafactor};
   const auto layers = static_cast<std::int64_t>(choice.recompute.size());
   options.first_on_host = matrices_from(parameters, choice.resident_blocks, layers);
   options.first_by_cpu = matrices_from(parameters, layers - choice.cpu_blocks, layers);
@@ -37,11 +38,11 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace& space,
                                           int places) {
-  if (o.optimizer == "sgd")
+  if (o.optimizer == OptimizerKind::sgd)
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
   // Unlike the paper, no scaling by the weights: GPT-2's start out small, so a --lr that suits
   // AdamW would amount to a fiftieth of it (200 steps at 1e-3: loss 4.5 instead of 2.6).
-  if (o.optimizer == "adafactor")
+  if (o.optimizer == OptimizerKind::adafactor)
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
   return make_adamw(
       space, {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay},
@@ -76,7 +77,7 @@ BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& 
           {.ranks = ranks,
            .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
            .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
-           .whole_tensors = o.optimizer == "adafactor"}};
+           .whole_tensors = o.optimizer == OptimizerKind::adafactor}};
 }
 
 /// Restricts the optimizer state to the ranges that this rank owns with --zero 1.
@@ -144,7 +145,7 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   TrainOptions alone = options;
   alone.dp = alone.pp = alone.tp = 1;
   alone.zero = 0;
-  alone.pipeline.clear();
+  alone.pipeline.reset();
   alone.sequence_parallel = alone.async_save = false;
   RunSetup whole;
   whole.config = setup.config;
@@ -243,6 +244,25 @@ void Training::require_equal_copies(std::string_view when) {
   require_equal_weights(space, *ranks.peers, mesh.peers(ranks.rank()), when);
   if (mesh.tp > 1) require_equal_replicated(space, *ranks.shards, mesh.shards(ranks.rank()), when);
   if (plan) sluice::require_equal_copies(space, "wte.weight", ranks.shard(), *ranks.control, when);
+}
+
+std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
+  if (!setup.tokenizer) return {0};
+  const Tokenizer& tokenizer = *setup.tokenizer;
+  if (!o.prompt.empty()) return encode(tokenizer, o.prompt, o.text.special);
+  if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
+  return {tokenizer.encode("\n").front()};
+}
+
+std::string sample_text(const TrainOptions& o, const RunSetup& setup, Training& training,
+                        std::int64_t step) {
+  const Sampling sampling{.temperature = 0.8,
+                          .top_k = 200,
+                          .seed = o.seed + static_cast<std::uint64_t>(step),
+                          .vocabulary = setup.tokenizer->vocab_size()};
+  const auto made = training.sample(sample_prompt(o, setup),
+                                    {.max_tokens = o.sample_tokens, .sampling = sampling});
+  return o.prompt + setup.tokenizer->decode(made);
 }
 
 }  // namespace sluice

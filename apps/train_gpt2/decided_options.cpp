@@ -1,6 +1,5 @@
 #include "apps/train_gpt2/decided_options.h"
 
-#include "apps/cli/sizes.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace sluice {
@@ -10,12 +9,13 @@ namespace fs = std::filesystem;
 
 void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
   const bool streams = choice.streams();
-  o.micro_batch = std::to_string(choice.micro_batch);
+  o.micro_batch = choice.micro_batch;
   o.recompute = to_string(choice.recompute);
-  o.state_layout = name_of(choice.layout);
-  o.gradients = choice.narrow_gradients ? "bf16" : "fp32";
-  o.offload = streams ? "" : "off";
-  o.speculative_blocks = std::to_string(choice.speculative_blocks);
+  o.state_layout = choice.layout;
+  o.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;
+  o.offload.reset();
+  if (!streams) o.offload = Offload::off;
+  o.speculative_blocks = choice.speculative_blocks;
   o.resident_blocks.reset();
   o.cpu_blocks.reset();
   o.stream_chunk.reset();
@@ -37,7 +37,8 @@ void decide_model(TrainOptions& o, const RunSetup& setup) {
   o.context = setup.config.n_positions;
   o.seq_len = setup.trainer.seq_len;
   if (o.data.empty()) o.data = {setup.data_name};
-  o.tokenizer = setup.tokenizer ? setup.tokenizer->kind() : "";
+  o.tokenizer.reset();
+  if (setup.tokenizer) o.tokenizer = value_in(tokenizers, setup.tokenizer->kind());
 }
 
 /// A run restarted from its own configuration resumes from the newest checkpoint, and must not skip
@@ -45,10 +46,10 @@ void decide_model(TrainOptions& o, const RunSetup& setup) {
 void decide_start(TrainOptions& o, const fs::path& output) {
   std::error_code ignored;
   const bool of_another =
-      o.resume != "auto" && o.resume != "never" &&
-      !fs::equivalent(fs::path(o.resume).parent_path(), output / "checkpoints", ignored);
+      o.resume.from == ResumeOption::From::path &&
+      !fs::equivalent(fs::path(o.resume.path).parent_path(), output / "checkpoints", ignored);
   if (of_another) return;
-  o.resume.clear();
+  o.resume = {};
   o.skip_batches = 0;
 }
 
@@ -63,15 +64,13 @@ TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
   decide_start(o, output);
   o.lr = setup.schedule.rate;
   o.min_lr = setup.schedule.final_rate;
-  o.precision = name_of(setup.precision);
-  o.device = setup.device == DeviceKind::cuda ? "cuda" : "cpu";
+  o.precision = value_in(precisions, name_of(setup.precision));
+  o.device = setup.device;
   o.threads = cpu::threads();
-  o.bucket_size = spell_bytes(bucket_bytes(o, setup.device == DeviceKind::cuda));
-  if (o.communication == "auto") o.communication = exchange;
-  if (o.save_every == "auto") o.save_every = "5min";
-  // The name of each file tells its format: there is nothing to decide.
-  if (o.text.format == "auto") o.text.format.clear();
-  if (o.pipelined()) o.pipeline = o.schedule_name();
+  o.bucket_size = bucket_bytes(o, setup.device == DeviceKind::cuda);
+  if (!o.communication && !exchange.empty()) o.communication = value_in(communications, exchange);
+  if (!o.save_every) o.save_every = "5min";
+  if (o.pipelined()) o.pipeline = o.schedule();
   o.output = output.string();
   o.rank_files.clear();
   o.inject.clear();

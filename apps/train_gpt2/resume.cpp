@@ -84,17 +84,18 @@ bool is_folder_of(const fs::path& run, const fs::path& folder) {
 }
 
 Search search_for(const TrainOptions& o, const fs::path& output) {
-  if (o.resume == "never") {
+  if (o.resume.from == ResumeOption::From::nothing) {
     if (CheckpointHistory(output / "checkpoints").entries().empty()) return {};
     fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
                      "another --output",
                      output.string()),
          ErrorKind::usage);
   }
-  const fs::path run = run_of_resume(o.resume);
-  if (o.resume != "auto" && run.empty()) {
-    if (!is_checkpoint(o.resume)) fail(no_checkpoint(o.resume), ErrorKind::usage);
-    return {.candidates = {{.checkpoint = o.resume, .named = true}}};
+  const std::string& path = o.resume.path;
+  const fs::path run = run_of_resume(path);
+  if (o.resume.from == ResumeOption::From::path && run.empty()) {
+    if (!is_checkpoint(path)) fail(no_checkpoint(path), ErrorKind::usage);
+    return {.candidates = {{.checkpoint = path, .named = true}}};
   }
   const fs::path folder = (run.empty() ? output : run) / "checkpoints";
   const bool own = is_folder_of(output, folder);
@@ -108,7 +109,7 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
   if (!run.empty() && search.candidates.empty())
     fail(fmt::format("--resume {}: the run has saved no checkpoint in {}; leave --resume out to "
                      "begin anew, and give --save-every for checkpoints on the way",
-                     o.resume, folder.string()),
+                     path, folder.string()),
          ErrorKind::usage);
   return search;
 }
@@ -154,7 +155,7 @@ void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Re
 
 std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, const Job& job) {
   if (job.rank() > 0) return nullptr;
-  const std::string output = o.output.empty() ? run_of_resume(o.resume).string() : o.output;
+  const std::string output = o.output.empty() ? run_of_resume(o.resume.path).string() : o.output;
   return std::make_unique<RunFolder>(output, "train_gpt2");
 }
 

@@ -19,7 +19,7 @@ constexpr std::int64_t first_steps = 2;
 RunTimes::RunTimes(const TrainOptions& options, Job& job,
                    std::shared_ptr<const PipelinePlan> pipeline,
                    Timeline::Clock::time_point started)
-    : pipeline_(std::move(pipeline)), schedule_(options.schedule_name()), mesh_(job.mesh()) {
+    : pipeline_(std::move(pipeline)), schedule_(options.schedule().text()), mesh_(job.mesh()) {
   // Ranks may have been given different files; rank 0's counts.
   const std::string file =
       job.size() > 1 ? job.control().share_text(options.trace, 0, "trace") : options.trace;

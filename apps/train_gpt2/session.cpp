@@ -13,7 +13,6 @@
 #include "apps/checkpoint/model_folder.h"
 #include "apps/checkpoint/save_cadence.h"
 #include "apps/cli/progress.h"
-#include "apps/cli/stop_request.h"
 #include "apps/cli/version.h"
 #include "apps/data/loader.h"
 #include "apps/output/run_log.h"
@@ -24,8 +23,8 @@
 #include "apps/report/step_printer.h"
 #include "apps/report/train_event.h"
 #include "apps/train/diagnosis.h"
-#include "apps/train/sample.h"
 #include "apps/train/setup.h"
+#include "apps/train/training.h"
 #include "apps/train_gpt2/bad_steps.h"
 #include "apps/train_gpt2/core_use.h"
 #include "apps/train_gpt2/decided_options.h"
@@ -34,6 +33,7 @@
 #include "apps/train_gpt2/run_memory.h"
 #include "apps/train_gpt2/run_times.h"
 #include "apps/train_gpt2/split_times.h"
+#include "apps/train_gpt2/stop_request.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/weights.h"
@@ -108,7 +108,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
     : options_(options),
       job_(job),
       setup_(std::move(setup)),
-      cadence_(options.save_every),
+      cadence_(options.save_every.value_or("auto")),
       folder_(take_folder(options, job)),
       output_(shared_output(folder_, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),

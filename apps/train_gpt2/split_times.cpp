@@ -84,8 +84,9 @@ std::array<double, 3> measure(const RunSetup& setup) {
 }  // namespace
 
 RunSetup resolve_with_split(TrainOptions& options, Job& job) {
-  if (!options.pipelined() || options.pipeline_split != "time") return resolve(options);
-  options.pipeline_split = "blocks";  // until it is known
+  if (!options.pipelined() || options.pipeline_split.by != BlockSplit::By::time)
+    return resolve(options);
+  options.pipeline_split = {};  // until it is known
   RunSetup setup = resolve(options);
   std::string split;
   if (job.rank() == 0) {
@@ -100,7 +101,7 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
                     "embedding {:.1f} ms, the head {:.1f} ms\n",
                     split, 1e3 * block, 1e3 * more(first), 1e3 * more(last)));
   }
-  options.pipeline_split = job.control().share_text(split, 0, "split");
+  options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));
   setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
   return setup;
 }

@@ -101,19 +101,40 @@ std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages,
   return counts;
 }
 
-std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const std::string& how) {
+BlockSplit parse_block_split(const std::string& text) {
+  using By = BlockSplit::By;
+  for (const By by : {By::blocks, By::parameters, By::time})
+    if (text == to_string({.by = by})) return {.by = by};
+  return {.by = By::list, .list = text};
+}
+
+std::string to_string(const BlockSplit& split) {
+  switch (split.by) {
+    case BlockSplit::By::blocks:
+      return "blocks";
+    case BlockSplit::By::parameters:
+      return "parameters";
+    case BlockSplit::By::time:
+      return "time";
+    case BlockSplit::By::list:
+      break;
+  }
+  return split.list;
+}
+
+std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const BlockSplit& how) {
   if (stages > config.n_layer)
     refuse(
         fmt::format("a pipeline of {} stages needs {} blocks or more, and the model has {}; "
                     "use fewer stages (--pp, --virtual-stages, or those of a --pipeline file)",
                     stages, stages, config.n_layer));
-  if (how == "blocks") return parts_of(even(config.n_layer, stages));
-  if (how == "time")
+  if (how.by == BlockSplit::By::blocks) return parts_of(even(config.n_layer, stages));
+  if (how.by == BlockSplit::By::time)
     refuse(
         "--pipeline-split time is measured when a run starts; a plan needs blocks, parameters or "
         "the blocks of each stage");
-  if (how == "parameters") return parts_of(by_parameters(config, stages));
-  return parts_of(listed(how, config.n_layer, stages));
+  if (how.by == BlockSplit::By::parameters) return parts_of(by_parameters(config, stages));
+  return parts_of(listed(how.list, config.n_layer, stages));
 }
 
 Stage::Boundary GPT2Stage::input(int) const {

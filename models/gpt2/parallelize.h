@@ -17,11 +17,27 @@ struct BlockCosts {
 /// Blocks per stage, at least one, that make the most expensive stage as cheap as possible.
 std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages, const BlockCosts& costs);
 
-/// Divides a model's blocks into `stages` stages. `how` is "blocks" (equally many each, the first
-/// stages one more if need be), "parameters" (the largest stage is as small as possible; the
-/// embedding counts with the first and with the last), or a list of numbers of blocks such as
-/// "3,4,4,1". Throws Error (usage) with the arithmetic.
-std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const std::string& how);
+/// How a pipeline divides a model's blocks between its stages.
+struct BlockSplit {
+  enum class By : std::uint8_t {
+    blocks,      ///< equally many each, the first stages one more if need be
+    parameters,  ///< the largest stage is as small as possible; both ends count the embedding
+    time,        ///< measured when a run starts
+    list         ///< given numbers of blocks
+  };
+  By by = By::blocks;
+  std::string list{};  ///< numbers of blocks, such as "3,4,4,1"
+
+  friend bool operator==(const BlockSplit&, const BlockSplit&) = default;
+};
+
+/// Parses "blocks", "parameters", "time", or anything else as a list, which split_blocks checks.
+BlockSplit parse_block_split(const std::string& text);
+std::string to_string(const BlockSplit& split);
+
+/// Divides a model's blocks into `stages` stages. Throws Error (usage) with the arithmetic, and for
+/// By::time.
+std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const BlockSplit& how);
 
 /// The micro-batches of a step.
 struct MicroBatches {

@@ -1,7 +1,6 @@
 #include "optim/space/state_layout.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -15,12 +14,7 @@ std::optional<StateLayout> layout_named(std::string_view name) {
   return static_cast<StateLayout>(found - state_layout_names.begin());
 }
 
-StateLayout parse_state_layout(const std::string& name, DType working) {
-  const auto layout = layout_named(name);
-  if (!layout)
-    fail(fmt::format("--state-layout {} is not one of {}", name,
-                     fmt::join(state_layout_names, ", ")),
-         ErrorKind::usage);
+void require_layout(StateLayout layout, DType working) {
   if (layout == StateLayout::split && working != DType::bf16)
     fail(fmt::format("--state-layout split keeps a master weight as a bf16 weight and a remainder, "
                      "and the weights of this run are {}; use --precision bf16 or another layout",
@@ -28,7 +22,6 @@ StateLayout parse_state_layout(const std::string& name, DType working) {
          ErrorKind::usage);
   if (working == DType::f64 && layout != StateLayout::fp32)
     fail("fp64 training keeps all of its state in fp64", ErrorKind::usage);
-  return *layout;
 }
 
 }  // namespace sluice

@@ -28,8 +28,8 @@ constexpr std::string_view name_of(StateLayout layout) {
 }
 
 std::optional<StateLayout> layout_named(std::string_view name);
-/// Throws Error (usage) for an unknown name, and if weights of dtype `working` forbid the layout.
-StateLayout parse_state_layout(const std::string& name, DType working);
+/// Throws Error (usage) if weights of dtype `working` forbid the layout.
+void require_layout(StateLayout layout, DType working);
 
 /// True if the master weight is stored as the working weight and a remainder.
 constexpr bool splits_master(StateLayout layout, DType working) {

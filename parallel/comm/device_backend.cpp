@@ -62,32 +62,30 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
 
 }  // namespace
 
-BackendChoice choose_backend(const std::vector<RankDevice>& ranks, std::string_view wish) {
-  if (wish != "auto" && wish != "nccl" && wish != "staged")
-    fail(
-        fmt::format("'{}' is no way to bring GPUs' data together: give auto, nccl or staged", wish),
-        ErrorKind::usage);
-  if (wish == "staged") return {false, "staged: as asked for"};
-  if (wish == "auto" && ranks.size() == 1) return {false, "staged: a rank alone sends nothing"};
+BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
+                             std::optional<GpuExchange> asked) {
+  if (asked == GpuExchange::staged) return {false, "staged: as asked for"};
+  if (!asked && ranks.size() == 1) return {false, "staged: a rank alone sends nothing"};
   std::string obstacle = shared_gpu(ranks);
   if (obstacle.empty()) obstacle = missing_nccl(ranks);
   if (obstacle.empty())
     return {true, fmt::format("nccl {}: one GPU for each of {} rank{}", ranks[0].nccl, ranks.size(),
                               ranks.size() == 1 ? "" : "s")};
-  if (wish == "nccl")
+  if (asked == GpuExchange::nccl)
     fail(fmt::format("nccl was asked for, but {}; use auto or staged", obstacle), ErrorKind::usage);
   return {false, "staged: " + obstacle};
 }
 
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
-                                  const DevicePtr& device, std::string_view wish,
+                                  const DevicePtr& device, std::optional<GpuExchange> asked,
                                   std::size_t largest_bytes, double timeout) {
   check(device->device().kind == DeviceKind::cuda, "a backend for GPUs was asked for without one");
   BackendChoice choice;
   {
     Communicator ranks(transport, nullptr, {.name = "devices", .timeout = timeout});
-    const bool nccl_wanted = wish == "nccl" || (wish == "auto" && ranks.size() > 1);
-    choice = choose_backend(ask_all(ranks, device->runtime(), nccl_wanted), wish);
+    const bool nccl_wanted =
+        asked.value_or(GpuExchange::nccl) == GpuExchange::nccl && (asked || ranks.size() > 1);
+    choice = choose_backend(ask_all(ranks, device->runtime(), nccl_wanted), asked);
   }
   DeviceBackend made{.backend = nullptr, .reason = choice.reason};
   if (!choice.nccl) {

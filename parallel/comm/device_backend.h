@@ -25,19 +25,23 @@ struct BackendChoice {
   std::string reason;  ///< "staged: ranks 0 and 1 share the GPU GPU-3f2a... of a, which..."
 };
 
-/// `wish` is auto, nccl or staged. auto chooses nccl if every rank has a GPU of its own and all
-/// have loaded the same version of NCCL. Throws Error (usage) if nccl is wished for and impossible.
-BackendChoice choose_backend(const std::vector<RankDevice>& ranks, std::string_view wish);
+/// How GPUs exchange data: directly, or through host memory.
+enum class GpuExchange : std::uint8_t { nccl, staged };
+
+/// None (auto) chooses nccl if every rank has a GPU of its own and all have loaded the same version
+/// of NCCL. Throws Error (usage) if nccl is asked for and impossible.
+BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
+                             std::optional<GpuExchange> asked);
 
 struct DeviceBackend {
   std::unique_ptr<Backend> backend;
   std::string reason;  ///< one line for the user
 };
 
-/// Chooses and makes a backend. All ranks call it, with the same wish, while nothing else uses the
-/// transport. `largest_bytes`: see make_staged_backend; `timeout`: seconds until all must join.
+/// Chooses and makes a backend. All ranks call it, with the same `asked`, while nothing else uses
+/// the transport. `largest_bytes`: see make_staged_backend; `timeout`: seconds until all must join.
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
-                                  const DevicePtr& device, std::string_view wish,
+                                  const DevicePtr& device, std::optional<GpuExchange> asked,
                                   std::size_t largest_bytes, double timeout);
 
 }  // namespace sluice

@@ -55,6 +55,15 @@ Schedule one_forward_one_backward(int ranks, int micro_batches);
 /// ranks wait as if it were full. One virtual stage: one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
+enum class ScheduleName : std::uint8_t {
+  gpipe,
+  one_forward_one_backward,
+  interleaved,
+  layer_split
+};
+/// Makes the schedule of that name. Only `interleaved` has virtual stages.
+Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches);
+
 /// The rank of every stage: the first rank that has an action of it, or -1 if none has.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 

@@ -98,6 +98,20 @@ Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
                  [=](int rank) { return (virtual_stages - 1) * ranks + 2 * (ranks - 1 - rank); });
 }
 
+Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches) {
+  switch (name) {
+    case ScheduleName::gpipe:
+      return gpipe(ranks, micro_batches);
+    case ScheduleName::interleaved:
+      return interleaved(ranks, virtual_stages, micro_batches);
+    case ScheduleName::layer_split:
+      return layer_split(ranks, micro_batches);
+    case ScheduleName::one_forward_one_backward:
+      break;
+  }
+  return one_forward_one_backward(ranks, micro_batches);
+}
+
 std::vector<int> rank_of_stage(const Schedule& schedule) {
   std::vector<int> ranks(static_cast<std::size_t>(std::max(schedule.stages, 0)), -1);
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)

@@ -22,7 +22,7 @@ void read_modes(const std::string& text) {
 
 void read_split(const std::string& text) {
   const GPT2Config config{.n_layer = layers};
-  const auto parts = split_blocks(config, stages, text);
+  const auto parts = split_blocks(config, stages, parse_block_split(text));
   require(parts.size() == stages, "not a part for each stage");
   std::int64_t covered = 0;
   std::vector<std::int64_t> blocks;
@@ -32,7 +32,8 @@ void read_split(const std::string& text) {
     covered = part.last;
   }
   require(covered == layers, "blocks are left");
-  const auto again = split_blocks(config, stages, fmt::format("{}", fmt::join(blocks, ",")));
+  const auto again =
+      split_blocks(config, stages, parse_block_split(fmt::format("{}", fmt::join(blocks, ","))));
   for (std::size_t i = 0; i < again.size(); ++i)
     require(again[i].first == parts[i].first && again[i].last == parts[i].last,
             "a split differs once written");

@@ -3,15 +3,22 @@
 #include <vector>
 
 #include "apps/cli/command_line.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {
 namespace {
 
+constexpr Choices<DType, 2> types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
+
 /// A program with an option of each kind.
 struct Program {
-  std::string text, size, choice = "auto";
+  std::string text, choice = "auto";
+  std::optional<std::size_t> size;
+  std::optional<std::int64_t> counted = 4;
+  std::optional<std::string> named;
+  std::optional<DType> chosen;
   std::vector<std::string> texts;
   bool flag = false, told = true;
   std::int64_t whole = 7;
@@ -33,6 +40,9 @@ struct Program {
     line.add("--maybe-number", maybe_number, "", 0, 1e300);
     line.add_size("--size", size, "");
     line.add_choice("--choice", choice, "", {"auto", "bytes", "chars"});
+    line.add_or_auto("--counted", counted, "", 1);
+    line.add_or_auto("--named", named, "");
+    line.add_choice("--chosen", chosen, "", types);
     line.allow_config_file();
   }
 
@@ -56,6 +66,8 @@ void read_options_file(Bytes input) {
   program.read(put("options.toml", input));
   require(program.whole >= 1 && program.whole <= 1000, "a whole number out of range");
   require(program.maybe_whole.value_or(0) >= 0, "a whole number below zero");
+  require(program.counted.value_or(1) >= 1, "a count below one");
+  require(program.size.value_or(1 << 20) >= 1 << 20, "a size below the least");
   require(program.number >= 0 && program.number <= 1, "a number out of range");
   require(program.maybe_number.value_or(0) >= 0 && program.maybe_number.value_or(0) <= 1e300,
           "a number that is not finite, or below zero");

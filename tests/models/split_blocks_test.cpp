@@ -68,14 +68,14 @@ TEST_CASE("no division of blocks has a cheaper dearest stage") {
 
 TEST_CASE("blocks are divided evenly, by parameters or as they are listed") {
   const GPT2Config gpt2;
-  CHECK(sizes(split_blocks(gpt2, 4, "blocks")) == Counts{3, 3, 3, 3});
-  CHECK(sizes(split_blocks(gpt2, 5, "blocks")) == Counts{3, 3, 2, 2, 2});
-  CHECK(sizes(split_blocks(gpt2, 4, "parameters")) == Counts{1, 5, 5, 1});
-  CHECK(sizes(split_blocks(gpt2, 4, "4,4,3,1")) == Counts{4, 4, 3, 1});
+  CHECK(sizes(split_blocks(gpt2, 4, parse_block_split("blocks"))) == Counts{3, 3, 3, 3});
+  CHECK(sizes(split_blocks(gpt2, 5, parse_block_split("blocks"))) == Counts{3, 3, 2, 2, 2});
+  CHECK(sizes(split_blocks(gpt2, 4, parse_block_split("parameters"))) == Counts{1, 5, 5, 1});
+  CHECK(sizes(split_blocks(gpt2, 4, parse_block_split("4,4,3,1"))) == Counts{4, 4, 3, 1});
   for (const char* wrong : {"4,4,4", "4,4,3,2", "0,4,4,4", "4,4,3,", "4;4;3;1", "-1,5,4,4", "time",
                             "", "9999999999999999999,1,1,1"})
-    CHECK_THROWS_AS(split_blocks(gpt2, 4, wrong), Error);
-  CHECK_THROWS_WITH(split_blocks(gpt2, 13, "blocks"),
+    CHECK_THROWS_AS(split_blocks(gpt2, 4, parse_block_split(wrong)), Error);
+  CHECK_THROWS_WITH(split_blocks(gpt2, 13, parse_block_split("blocks")),
                     Catch::Contains("13 stages needs 13 blocks or more, and the model has 12"));
 }
 

@@ -21,9 +21,9 @@ RankDevice without_nccl(std::string host, std::string uuid) {
   return {.host = std::move(host), .uuid = std::move(uuid), .without = "NCCL cannot be loaded"};
 }
 
-void expect_choice(const std::vector<RankDevice>& ranks, std::string_view wish, bool nccl,
-                   const std::string& reason) {
-  const BackendChoice choice = choose_backend(ranks, wish);
+void expect_choice(const std::vector<RankDevice>& ranks, std::optional<GpuExchange> asked,
+                   bool nccl, const std::string& reason) {
+  const BackendChoice choice = choose_backend(ranks, asked);
   CHECK(choice.nccl == nccl);
   CHECK(choice.reason == reason);
 }
@@ -33,23 +33,24 @@ void expect_choice(const std::vector<RankDevice>& ranks, std::string_view wish, 
 TEST_CASE("ranks that have a GPU each and NCCL use it") {
   const std::vector<RankDevice> four{with_nccl("a", "GPU-1"), with_nccl("a", "GPU-2"),
                                      with_nccl("b", "GPU-3"), with_nccl("b", "GPU-4")};
-  for (const char* wish : {"auto", "nccl"})
-    expect_choice(four, wish, true, "nccl 2.28.9: one GPU for each of 4 ranks");
-  expect_choice(four, "staged", false, "staged: as asked for");
+  for (const std::optional<GpuExchange> asked :
+       {std::optional<GpuExchange>(), std::optional(GpuExchange::nccl)})
+    expect_choice(four, asked, true, "nccl 2.28.9: one GPU for each of 4 ranks");
+  expect_choice(four, GpuExchange::staged, false, "staged: as asked for");
 }
 
 TEST_CASE("ranks that share a GPU go by way of the host") {
   const std::string reason = "ranks 1 and 3 share the GPU GPU-2 of a, which NCCL refuses";
   std::vector<RankDevice> four{with_nccl("a", "GPU-1"), with_nccl("a", "GPU-2"),
                                with_nccl("b", "GPU-3"), with_nccl("a", "GPU-2")};
-  expect_choice(four, "auto", false, "staged: " + reason);
+  expect_choice(four, std::nullopt, false, "staged: " + reason);
   // Two containers on one computer.
   four[3].host = "c";
-  expect_choice(four, "auto", false, "staged: " + reason);
-  CHECK_THROWS_WITH(choose_backend(four, "nccl"),
+  expect_choice(four, std::nullopt, false, "staged: " + reason);
+  CHECK_THROWS_WITH(choose_backend(four, GpuExchange::nccl),
                     "nccl was asked for, but " + reason + "; use auto or staged");
   try {
-    choose_backend(four, "nccl");
+    choose_backend(four, GpuExchange::nccl);
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::usage);
   }
@@ -57,21 +58,18 @@ TEST_CASE("ranks that share a GPU go by way of the host") {
 
 TEST_CASE("one rank without NCCL, or with another one, keeps all from it") {
   std::vector<RankDevice> two{with_nccl("a", "GPU-1"), without_nccl("b", "GPU-2")};
-  expect_choice(two, "auto", false, "staged: rank 1: NCCL cannot be loaded");
-  CHECK_THROWS_WITH(choose_backend(two, "nccl"),
+  expect_choice(two, std::nullopt, false, "staged: rank 1: NCCL cannot be loaded");
+  CHECK_THROWS_WITH(choose_backend(two, GpuExchange::nccl),
                     Catch::Contains("but rank 1: NCCL cannot be loaded"));
   two[1] = with_nccl("b", "GPU-2", "2.27.3");
-  expect_choice(two, "auto", false, "staged: rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3");
+  expect_choice(two, std::nullopt, false, "staged: rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3");
 }
 
 TEST_CASE("a rank alone needs no NCCL, and can have it") {
-  expect_choice({without_nccl("a", "GPU-1")}, "auto", false, "staged: a rank alone sends nothing");
-  expect_choice({with_nccl("a", "GPU-1")}, "nccl", true, "nccl 2.28.9: one GPU for each of 1 rank");
-}
-
-TEST_CASE("a way that does not exist is refused") {
-  CHECK_THROWS_WITH(choose_backend({without_nccl("a", "GPU-1")}, "gloo"),
-                    "'gloo' is no way to bring GPUs' data together: give auto, nccl or staged");
+  expect_choice({without_nccl("a", "GPU-1")}, std::nullopt, false,
+                "staged: a rank alone sends nothing");
+  expect_choice({with_nccl("a", "GPU-1")}, GpuExchange::nccl, true,
+                "nccl 2.28.9: one GPU for each of 1 rank");
 }
 
 TEST_CASE("ranks on one GPU find out by asking each other", "[threads]") {
@@ -81,7 +79,7 @@ TEST_CASE("ranks on one GPU find out by asking each other", "[threads]") {
     const DevicePtr device = open_gpu(1);
     const std::string uuid = device->runtime().info().uuid;
     expect(uuid.starts_with("GPU-") && uuid.size() > 4, "the UUID of a GPU");
-    auto made = make_device_backend(transport, device, "auto", 4096, 60);
+    auto made = make_device_backend(transport, device, std::nullopt, 4096, 60);
     expect(made.reason.starts_with("staged: ranks 0 and 1 share the GPU " + uuid), made.reason);
     // The transport is as good as new.
     Communicator ranks(std::move(made.backend), transport, nullptr, patient());
@@ -89,7 +87,7 @@ TEST_CASE("ranks on one GPU find out by asking each other", "[threads]") {
     expect(ranks.gather_values(ranks.rank(), "ranks") == in_order(3), "gather_values");
     bool refused = false;
     try {
-      make_device_backend(transport, device, "nccl", 4096, 60);
+      make_device_backend(transport, device, GpuExchange::nccl, 4096, 60);
     } catch (const Error& error) {
       refused = error.kind() == ErrorKind::usage;
     }

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
 #include "apps/plan/precision_candidates.h"
 
@@ -20,24 +21,24 @@ bool divides(const GPT2Config& config, std::int64_t ranks) {
 }
 
 /// The name of a schedule and the number of stages that it gives each rank.
-using Form = std::pair<std::string, std::int64_t>;
+using Form = std::pair<ScheduleName, std::int64_t>;
 
 std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int ranks) {
-  if (ranks == 1) return {{"", 1}};
-  if (!o.pipeline.empty() && o.pipeline != "interleaved") return {{o.pipeline, 1}};
+  constexpr auto one_f_one_b = ScheduleName::one_forward_one_backward;
+  constexpr auto interleaved = ScheduleName::interleaved;
+  if (ranks == 1) return {{one_f_one_b, 1}};
+  if (o.pipeline && !o.pipeline->is(interleaved)) return {{o.pipeline->schedule, 1}};
   std::vector<Form> forms;
-  if (o.pipeline.empty()) forms.push_back({"1f1b", 1});
-  if (o.virtual_stages > 1) return {{"interleaved", o.virtual_stages}};
+  if (!o.pipeline) forms.push_back({one_f_one_b, 1});
+  if (o.virtual_stages > 1) return {{interleaved, o.virtual_stages}};
   for (std::int64_t each = 2; each * ranks <= layers; ++each)
-    if (layers % (each * ranks) == 0) forms.push_back({"interleaved", each});
+    if (layers % (each * ranks) == 0) forms.push_back({interleaved, each});
   return forms;
 }
 
 std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t share) {
-  if (task.options.micro_batch != "auto") {
-    const std::int64_t given = std::stoll(task.options.micro_batch);
-    return share % given == 0 ? std::vector{given} : std::vector<std::int64_t>();
-  }
+  if (const auto given = task.options.micro_batch)
+    return share % *given == 0 ? std::vector{*given} : std::vector<std::int64_t>();
   const std::int64_t most = task.profile.gpu ? most_tokens : most_tokens_of_cpu;
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = std::min(share, std::max<std::int64_t>(1, most / task.seq_len));
@@ -49,7 +50,7 @@ std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t
 StagePlaces places_of(const ClusterTask& task, const ParallelConfig& way) {
   const int stages = way.mesh.pp * static_cast<int>(way.virtual_stages);
   StagePlaces places{.parts = split_blocks(task.config, stages, task.options.pipeline_split),
-                     .stash = task.options.stash == "input" ? Stash::input : Stash::graph};
+                     .stash = task.options.stash};
   for (int stage = 0; stage < stages; ++stage)
     places.rank_of_stage.push_back(stage % way.mesh.pp);
   return places;
@@ -110,11 +111,12 @@ ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& way,
 std::string to_flags(const ParallelConfig& way, const TrainOptions& o) {
   std::string flags = fmt::format("--dp {} --pp {} --tp {}", way.mesh.dp, way.mesh.pp, way.mesh.tp);
   if (way.mesh.pp > 1) {
-    flags += " --pipeline " + way.pipeline;
+    flags += fmt::format(" --pipeline {}", name_in(pipelines, way.pipeline));
     if (way.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", way.virtual_stages);
-    if (o.pipeline_split != "blocks") flags += " --pipeline-split " + o.pipeline_split;
-    if (o.stash != "graph") flags += " --stash " + o.stash;
-    if (!o.max_stash.empty()) flags += " --max-stash " + o.max_stash;
+    if (o.pipeline_split != BlockSplit())
+      flags += " --pipeline-split " + to_string(o.pipeline_split);
+    if (o.stash != Stash::graph) flags += fmt::format(" --stash {}", name_in(stashes, o.stash));
+    if (o.max_stash) flags += " --max-stash " + spell_bytes(*o.max_stash);
   }
   if (o.sequence_parallel) flags += " --sequence-parallel";
   return flags + fmt::format(" --zero {} ", way.zero) + to_flags(way.choice);
@@ -126,8 +128,9 @@ TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options) 
   o.pp = way.mesh.pp;
   o.tp = way.mesh.tp;
   o.zero = way.zero;
-  o.micro_batch = fmt::format("{}", way.choice.micro_batch);
-  o.pipeline = way.pipeline;
+  o.micro_batch = way.choice.micro_batch;
+  o.pipeline.reset();
+  if (way.mesh.pp > 1) o.pipeline = {.schedule = way.pipeline};
   o.virtual_stages = way.virtual_stages;
   if (way.mesh.pp > 1) return o;
   const TrainOptions usual;

@@ -40,7 +40,7 @@ struct ClusterTime {
 struct ParallelConfig {
   Mesh mesh{};
   std::int64_t zero = 0, micro_batches = 1;
-  std::string pipeline{};  ///< name of the schedule; empty: no pipeline
+  ScheduleName pipeline = ScheduleName::one_forward_one_backward;  ///< unused if mesh.pp is 1
   std::int64_t virtual_stages = 1;
   MemoryChoice choice{};
   MemoryPlan memory{};  ///< of the rank that needs most

@@ -15,7 +15,8 @@ constexpr std::int64_t most_counted = 1 << 16;
 /// Returns fewer micro-batches that need nearly the same memory as all of them: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
 std::int64_t few_micro_batches(const ParallelConfig& way) {
-  const bool bounded = way.pipeline == "1f1b" || way.pipeline == "interleaved";
+  const bool bounded = way.mesh.pp > 1 && (way.pipeline == ScheduleName::one_forward_one_backward ||
+                                           way.pipeline == ScheduleName::interleaved);
   if (!bounded) return way.micro_batches;
   return std::min(way.micro_batches, 2 * way.mesh.pp + way.micro_batches % way.mesh.pp);
 }
@@ -30,8 +31,8 @@ TrainOptions options_of(const ClusterTask& task, const ParallelConfig& way,
                         std::int64_t micro_batches) {
   TrainOptions o = options_of(way, task.options);
   o.batch_size = way.mesh.dp * way.choice.micro_batch * micro_batches;
-  o.state_layout = name_of(way.choice.layout);
-  o.gradients = way.choice.narrow_gradients ? "bf16" : "fp32";
+  o.state_layout = way.choice.layout;
+  o.gradients = way.choice.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }
 
@@ -46,7 +47,7 @@ RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
 std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
   std::vector<int> ranks{0};
   for (int place = 1; place < mesh.pp; ++place)
-    if (place + 1 == mesh.pp || o.pipeline_split != "blocks")
+    if (place + 1 == mesh.pp || o.pipeline_split != BlockSplit())
       ranks.push_back(mesh.rank(0, place, 0));
   return ranks;
 }
@@ -162,7 +163,7 @@ class ClusterPlanner {
                          task_.options.batch_size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     // The smallest micro-batch of each kind of way that did not fit; larger ones do not fit either.
-    std::map<std::tuple<Number, std::string, std::int64_t, std::int64_t>, std::int64_t> too_large;
+    std::map<std::tuple<Number, ScheduleName, std::int64_t, std::int64_t>, std::int64_t> too_large;
     std::vector<std::int64_t> tried(meshes.size(), 0);
     for (const auto& [mesh, way, bound] : candidates) {
       if (slowest_wanted() <= bound) break;

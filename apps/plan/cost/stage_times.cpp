@@ -3,17 +3,6 @@
 #include <algorithm>
 
 namespace sluice {
-namespace {
-
-Schedule scheduled(const std::string& name, int ranks, int virtual_stages, int micro_batches) {
-  if (name == "gpipe") return gpipe(ranks, micro_batches);
-  if (name == "layer-split") return layer_split(ranks, micro_batches);
-  if (name == "interleaved") return interleaved(ranks, virtual_stages, micro_batches);
-  return one_forward_one_backward(ranks, micro_batches);
-}
-
-}  // namespace
-
 std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& places,
                                    const MemoryChoice& choice, const StepWork& work,
                                    const DeviceProfile& profile, const Interconnect& interconnect) {
@@ -46,10 +35,10 @@ std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& 
   return times;
 }
 
-double makespan(const std::string& name, int ranks, int virtual_stages, std::int64_t micro_batches,
+double makespan(ScheduleName name, int ranks, int virtual_stages, std::int64_t micro_batches,
                 const std::vector<StageCosts>& costs) {
   const auto of = [&](std::int64_t count) {
-    return simulate(scheduled(name, ranks, virtual_stages, static_cast<int>(count)), costs)
+    return simulate(make_schedule(name, ranks, virtual_stages, static_cast<int>(count)), costs)
         .makespan;
   };
   // All ranks are in steady state by then, and the last group may be smaller.

@@ -26,10 +26,10 @@ std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& 
                                    const MemoryChoice& choice, const StepWork& work,
                                    const DeviceProfile& profile, const Interconnect& interconnect);
 
-/// Predicts the seconds from the first forward to the last backward of a named schedule (1f1b,
-/// interleaved, gpipe, layer-split). Of many micro-batches only the first and the last few are
-/// simulated; each group of `ranks` micro-batches between them takes as long as the one before.
-double makespan(const std::string& schedule, int ranks, int virtual_stages,
-                std::int64_t micro_batches, const std::vector<StageCosts>& costs);
+/// Predicts the seconds from the first forward to the last backward of a schedule. Of many
+/// micro-batches only the first and the last few are simulated; each group of `ranks` micro-batches
+/// between them takes as long as the one before.
+double makespan(ScheduleName schedule, int ranks, int virtual_stages, std::int64_t micro_batches,
+                const std::vector<StageCosts>& costs);
 
 }  // namespace sluice

@@ -1,5 +1,7 @@
 #include "apps/plan/cluster/cluster_plan.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -35,9 +37,9 @@ ClusterTask task_of(const std::string& flags, std::int64_t gpus) {
   task.options.ranks_per_node = 2;
   TrainOptions alone = task.options;
   alone.dp = 1;
-  alone.pipeline.clear();
+  alone.pipeline.reset();
   alone.virtual_stages = 1;
-  alone.stash = "graph";
+  alone.stash = Stash::graph;
   const RunSetup setup = resolve_shape(alone, true, task.profile.capability, task.profile.name);
   task.config = setup.config;
   task.precision = setup.precision;
@@ -127,7 +129,8 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
   std::set<std::string> kinds;
   for (const ParallelConfig& way : ways) {
     CHECK(way.micro_batches * way.choice.micro_batch == 8);
-    kinds.insert(way.pipeline + std::to_string(way.virtual_stages) + std::to_string(way.zero));
+    kinds.insert(
+        fmt::format("{}{}{}", name_in(pipelines, way.pipeline), way.virtual_stages, way.zero));
     CHECK((way.virtual_stages == 1 || way.micro_batches % 2 == 0));
   }
   CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "interleaved20", "interleaved21"});
@@ -202,13 +205,11 @@ TEST_CASE("pipelines of many micro-batches are counted to the byte", "[cluster]"
 }
 
 TEST_CASE("many micro-batches take as long as if all were simulated", "[cluster]") {
-  const auto simulated = [](const std::string& name, int ranks, int each, int count,
+  constexpr auto one_f_one_b = ScheduleName::one_forward_one_backward;
+  constexpr auto round = ScheduleName::interleaved;
+  const auto simulated = [](ScheduleName name, int ranks, int each, int count,
                             const std::vector<StageCosts>& costs) {
-    return simulate(name == "gpipe"         ? gpipe(ranks, count)
-                    : name == "interleaved" ? interleaved(ranks, each, count)
-                                            : one_forward_one_backward(ranks, count),
-                    costs)
-        .makespan;
+    return simulate(make_schedule(name, ranks, each, count), costs).makespan;
   };
   for (const int ranks : {2, 3, 4, 8})
     for (const int each : {1, 2})
@@ -218,17 +219,17 @@ TEST_CASE("many micro-batches take as long as if all were simulated", "[cluster]
           std::vector<StageCosts> costs(static_cast<std::size_t>(ranks * each),
                                         {.forward = 1, .backward = 2, .send = send});
           costs.back() = {.forward = 1.5, .backward = 3.1, .send = send};
-          const std::string name = each > 1 ? "interleaved" : "1f1b";
+          const ScheduleName name = each > 1 ? round : one_f_one_b;
           CHECK(makespan(name, ranks, each, count, costs) ==
                 Approx(simulated(name, ranks, each, count, costs)).epsilon(1e-9));
           if (each == 1)
-            CHECK(makespan("gpipe", ranks, 1, count, costs) ==
-                  Approx(simulated("gpipe", ranks, 1, count, costs)).epsilon(1e-9));
+            CHECK(makespan(ScheduleName::gpipe, ranks, 1, count, costs) ==
+                  Approx(simulated(ScheduleName::gpipe, ranks, 1, count, costs)).epsilon(1e-9));
         }
   // (M + P - 1) times what a micro-batch takes.
   const std::vector<StageCosts> equal(16, {.forward = 1, .backward = 2});
-  CHECK(makespan("1f1b", 16, 1, 60'000, equal) == Approx(3 * (60'000 + 15)));
-  CHECK(makespan("interleaved", 8, 2, 60'000, equal) == Approx(6 * (60'000 + 3.5)));
+  CHECK(makespan(one_f_one_b, 16, 1, 60'000, equal) == Approx(3 * (60'000 + 15)));
+  CHECK(makespan(round, 8, 2, 60'000, equal) == Approx(6 * (60'000 + 3.5)));
 }
 
 TEST_CASE("a plan of a cluster agrees with the plans of its parts", "[cluster]") {

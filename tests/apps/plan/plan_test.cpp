@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "apps/plan/memory_plan.h"
-#include "apps/train/sample.h"
+#include "apps/train/training.h"
 #include "models/gpt2/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"

@@ -100,8 +100,8 @@ TEST_CASE("each JSON line is a document, whatever stands at line ends and betwee
   const std::string other = dir.put("y.ndjson", "{\"body\": \"b\", \"text\": 5}\n");
   CHECK(dir.read({other}, {.field = "body"}).texts == Strings{"b"});
   // The name decides the format, unless the user states one.
-  CHECK(dir.read({other}, {.format = "text"}).texts.size() == 1);
-  CHECK(dir.read({dir.put("z.dump", "{\"text\": \"z\"}")}, {.format = "jsonl"}).texts ==
+  CHECK(dir.read({other}, {.format = TextFormat::text}).texts.size() == 1);
+  CHECK(dir.read({dir.put("z.dump", "{\"text\": \"z\"}")}, {.format = TextFormat::jsonl}).texts ==
         Strings{"z"});
 }
 

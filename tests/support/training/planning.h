@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "apps/cli/command_line.h"
 #include "apps/plan/planner.h"
+#include "tests/support/training/options.h"
 
 // Plans for an artificial machine, requested with train_gpt2's flags.
 
@@ -30,22 +29,6 @@ inline DeviceProfile machine(bool gpu) {
           .to_device_rate = 1e9,
           .to_host_rate = 1e9,
           .host_rate = gpu ? 5e9 : 0};
-}
-
-/// Parses options as train_gpt2 does; if a flag is given twice the last one counts.
-inline TrainOptions parsed(const std::string& flags) {
-  std::map<std::string, std::string> values;
-  std::istringstream text(flags);
-  for (std::string flag, value; text >> flag >> value;)
-    values[flag] = value;
-  std::vector<const char*> arguments{"test"};
-  for (const auto& [flag, value] : values)
-    arguments.insert(arguments.end(), {flag.c_str(), value.c_str()});
-  TrainOptions options;
-  CommandLine line("test", "");
-  declare_options(line, options);
-  REQUIRE(line.parse(static_cast<int>(arguments.size()), arguments.data()));
-  return options;
 }
 
 inline Planned plan(const std::string& flags, bool gpu) {

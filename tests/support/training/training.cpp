@@ -8,6 +8,7 @@
 #include "engine/autograd.h"
 #include "tests/support/fixture.h"
 #include "tests/support/space.h"
+#include "tests/support/training/options.h"
 
 namespace sluice::test {
 namespace {
@@ -27,27 +28,24 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
 }  // namespace
 
 TrainOptions TrainingTask::options() const {
-  TrainOptions o;
+  TrainOptions o = parsed(fmt::format(
+      "--optimizer {} --bucket-size {} --pipeline-split {} --stash {}{}", optimizer, bucket_size,
+      pipeline_split, stash, pipeline.empty() ? "" : " --pipeline " + pipeline));
   o.n_layer = config.n_layer;
   o.n_head = config.n_head;
   o.n_embd = config.n_embd;
   o.batch_size = batch_size;
   o.seq_len = seq_len;
-  o.optimizer = optimizer;
   o.grad_clip = grad_clip;
   o.dropout = dropout;
   o.sample_tokens = 0;
   o.zero = zero;
   o.overlap = overlap;
-  o.bucket_size = bucket_size;
   o.dp = dp;
   o.pp = pp;
   o.tp = tp;
   o.sequence_parallel = sequence_parallel;
-  o.pipeline = pipeline;
   o.virtual_stages = virtual_stages;
-  o.pipeline_split = pipeline_split;
-  o.stash = stash;
   return o;
 }
 

@@ -1,4 +1,4 @@
-#include "apps/cli/stop_request.h"
+#include "apps/train_gpt2/stop_request.h"
 
 #include <fmt/format.h>
 

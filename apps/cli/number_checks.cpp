@@ -1,0 +1,46 @@
+#include "apps/cli/number_checks.h"
+
+#include <fmt/format.h>
+
+#include <CLI/TypeTools.hpp>
+#include <charconv>
+#include <limits>
+
+#include "engine/io/json_document.h"
+
+namespace sluice {
+namespace {
+
+std::string number(double value) {
+  return fmt::format("{:.8g}", value);
+}
+
+}  // namespace
+
+// CLI11's own conversion silently saturates.
+std::optional<std::int64_t> whole_number(const std::string& text, std::int64_t low,
+                                         std::int64_t high) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && value >= low && value <= high ? std::optional(value) : std::nullopt;
+}
+
+std::string wrong_whole_number(const std::string& text, std::int64_t low, std::int64_t high) {
+  if (whole_number(text, low, high)) return {};
+  if (high == std::numeric_limits<std::int64_t>::max())
+    return fmt::format("'{}' is not a whole number of at least {}", excerpt(text), low);
+  return fmt::format("'{}' is not a whole number from {} to {}", excerpt(text), low, high);
+}
+
+std::string wrong_number(const std::string& text, double low, double high) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+  const bool open = high == std::numeric_limits<double>::max();
+  return fmt::format("'{}' is not a number {}{}", excerpt(text),
+                     open ? fmt::format("of at least {}", number(low))
+                          : fmt::format("from {} to {}", number(low), number(high)),
+                     text.find(',') != std::string::npos ? "; write 0.5, not 0,5" : "");
+}
+
+}  // namespace sluice

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/cli/choice.h"
+#include "apps/data/sampler.h"
+#include "kernels/base/dtype.h"
+#include "optim/schedule.h"
+#include "optim/space/state_layout.h"
+#include "parallel/comm/device_backend.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace sluice {
+
+// What the flags of train_gpt2 choose between, by the words of the command line.
+
+enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, sgd };
+inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::adamw},
+                                                       {"adamw8bit", OptimizerKind::adamw8bit},
+                                                       {"adafactor", OptimizerKind::adafactor},
+                                                       {"sgd", OptimizerKind::sgd}}};
+
+/// Optimizer state in host memory: none, or that of all blocks.
+enum class Offload : std::uint8_t { off, all };
+inline constexpr Choices<Offload, 2> offloads{{{"off", Offload::off}, {"all", Offload::all}}};
+
+inline constexpr Choices<GpuExchange, 2> communications{
+    {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
+
+inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
+    {{"shuffled", SequenceSampler::Order::shuffled},
+     {"sequential", SequenceSampler::Order::sequential}}};
+inline constexpr Choices<ScheduleKind, 3> rate_schedules{{{"constant", ScheduleKind::constant},
+                                                          {"cosine", ScheduleKind::cosine},
+                                                          {"linear", ScheduleKind::linear}}};
+inline constexpr Choices<StateLayout, 5> state_layouts{{{"fp32", StateLayout::fp32},
+                                                        {"split", StateLayout::split},
+                                                        {"bf16m", StateLayout::bf16m},
+                                                        {"bf16mv", StateLayout::bf16mv},
+                                                        {"int8", StateLayout::int8}}};
+inline constexpr Choices<DType, 2> gradient_types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
+inline constexpr Choices<Stash, 2> stashes{{{"graph", Stash::graph}, {"input", Stash::input}}};
+inline constexpr Choices<ScheduleName, 4> pipelines{
+    {{"gpipe", ScheduleName::gpipe},
+     {"1f1b", ScheduleName::one_forward_one_backward},
+     {"interleaved", ScheduleName::interleaved},
+     {"layer-split", ScheduleName::layer_split}}};
+
+/// A pipeline's schedule: one by name, or a CSV file with the actions of each rank.
+struct PipelineOption {
+  ScheduleName schedule = ScheduleName::one_forward_one_backward;
+  std::string file{};  ///< empty: by name
+
+  bool is(ScheduleName name) const { return file.empty() && schedule == name; }
+  std::string text() const {
+    return file.empty() ? std::string(name_in(pipelines, schedule)) : file;
+  }
+};
+
+/// What a run continues: the newest checkpoint of --output, nothing, or what `path` names.
+struct ResumeOption {
+  enum class From : std::uint8_t { newest, nothing, path };
+  From from = From::newest;
+  std::string path{};  ///< a checkpoint or a run's folder
+};
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/train/options.h"
+
+namespace sluice::test {
+
+/// Parses options as train_gpt2 does; if a flag is given twice the last one counts.
+inline TrainOptions parsed(const std::string& flags) {
+  std::map<std::string, std::string> values;
+  std::istringstream text(flags);
+  for (std::string flag, value; text >> flag >> value;)
+    values[flag] = value;
+  std::vector<const char*> arguments{"test"};
+  for (const auto& [flag, value] : values)
+    arguments.insert(arguments.end(), {flag.c_str(), value.c_str()});
+  TrainOptions options;
+  CommandLine line("test", "");
+  declare_options(line, options);
+  // Not REQUIRE, since the ranks of a test are threads.
+  check(line.parse(static_cast<int>(arguments.size()), arguments.data()), "no --help");
+  return options;
+}
+
+}  // namespace sluice::test
