@@ -48,7 +48,7 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text, std::s
 
 std::string spell_bytes(std::size_t bytes) {
   for (const auto& [name, shift] :
-       {std::pair("GiB", 30), std::pair("MiB", 20), std::pair("KiB", 10)})
+       {std::pair("TiB", 40), std::pair("GiB", 30), std::pair("MiB", 20), std::pair("KiB", 10)})
     if (bytes % (std::size_t{1} << shift) == 0 && bytes > 0)
       return fmt::format("{}{}", bytes >> shift, name);
   return fmt::format("{}", bytes);
