@@ -17,9 +17,14 @@ double gib(double bytes) {
   return bytes / (1 << 30);
 }
 
+/// Returns "" without a pipeline.
+std::string_view name_of_schedule(const ParallelConfig& way) {
+  return way.pipeline ? name_in(pipelines, *way.pipeline) : "";
+}
+
 std::string schedule_of(const ParallelConfig& way) {
-  if (way.mesh.pp == 1) return "-";
-  const std::string_view name = name_in(pipelines, way.pipeline);
+  if (!way.pipeline) return "-";
+  const std::string_view name = name_of_schedule(way);
   return way.virtual_stages > 1 ? fmt::format("{} x{}", name, way.virtual_stages)
                                 : std::string(name);
 }
@@ -71,7 +76,7 @@ Json way_json(const ClusterTask& task, const ParallelConfig& way) {
           {"zero", way.zero},
           {"micro_batch", way.choice.micro_batch},
           {"micro_batches", way.micro_batches},
-          {"pipeline", way.mesh.pp > 1 ? name_in(pipelines, way.pipeline) : ""},
+          {"pipeline", name_of_schedule(way)},
           {"virtual_stages", way.virtual_stages},
           {"recompute", to_string(way.choice.recompute)},
           {"state_layout", name_of(way.choice.layout)},

@@ -21,12 +21,12 @@ bool divides(const GPT2Config& config, std::int64_t ranks) {
 }
 
 /// The name of a schedule and the number of stages that it gives each rank.
-using Form = std::pair<ScheduleName, std::int64_t>;
+using Form = std::pair<std::optional<ScheduleName>, std::int64_t>;
 
 std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int ranks) {
   constexpr auto one_f_one_b = ScheduleName::one_forward_one_backward;
   constexpr auto interleaved = ScheduleName::interleaved;
-  if (ranks == 1) return {{one_f_one_b, 1}};
+  if (ranks == 1) return {{std::nullopt, 1}};
   if (o.pipeline && !o.pipeline->is(interleaved)) return {{o.pipeline->schedule, 1}};
   std::vector<Form> forms;
   if (!o.pipeline) forms.push_back({one_f_one_b, 1});
@@ -111,7 +111,7 @@ ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& way,
 std::string to_flags(const ParallelConfig& way, const TrainOptions& o) {
   std::string flags = fmt::format("--dp {} --pp {} --tp {}", way.mesh.dp, way.mesh.pp, way.mesh.tp);
   if (way.mesh.pp > 1) {
-    flags += fmt::format(" --pipeline {}", name_in(pipelines, way.pipeline));
+    flags += fmt::format(" --pipeline {}", name_in(pipelines, *way.pipeline));
     if (way.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", way.virtual_stages);
     if (o.pipeline_split != BlockSplit())
       flags += " --pipeline-split " + to_string(o.pipeline_split);
@@ -130,7 +130,7 @@ TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options) 
   o.zero = way.zero;
   o.micro_batch = way.choice.micro_batch;
   o.pipeline.reset();
-  if (way.mesh.pp > 1) o.pipeline = {.schedule = way.pipeline};
+  if (way.pipeline) o.pipeline = {.schedule = *way.pipeline};
   o.virtual_stages = way.virtual_stages;
   if (way.mesh.pp > 1) return o;
   const TrainOptions usual;
@@ -216,7 +216,7 @@ ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, doub
     cover.backward += cost.backward;
   }
   const auto lasts = [&](const std::vector<StageCosts>& given) {
-    return makespan(way.pipeline, way.mesh.pp, static_cast<int>(way.virtual_stages),
+    return makespan(*way.pipeline, way.mesh.pp, static_cast<int>(way.virtual_stages),
                     way.micro_batches, given);
   };
   const double all = lasts(free);

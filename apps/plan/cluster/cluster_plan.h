@@ -40,7 +40,7 @@ struct ClusterTime {
 struct ParallelConfig {
   Mesh mesh{};
   std::int64_t zero = 0, micro_batches = 1;
-  ScheduleName pipeline = ScheduleName::one_forward_one_backward;  ///< unused if mesh.pp is 1
+  std::optional<ScheduleName> pipeline{};  ///< none: no pipeline
   std::int64_t virtual_stages = 1;
   MemoryChoice choice{};
   MemoryPlan memory{};  ///< of the rank that needs most

@@ -15,8 +15,8 @@ constexpr std::int64_t most_counted = 1 << 16;
 /// Returns fewer micro-batches that need nearly the same memory as all of them: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
 std::int64_t few_micro_batches(const ParallelConfig& way) {
-  const bool bounded = way.mesh.pp > 1 && (way.pipeline == ScheduleName::one_forward_one_backward ||
-                                           way.pipeline == ScheduleName::interleaved);
+  const bool bounded = way.pipeline == ScheduleName::one_forward_one_backward ||
+                       way.pipeline == ScheduleName::interleaved;
   if (!bounded) return way.micro_batches;
   return std::min(way.micro_batches, 2 * way.mesh.pp + way.micro_batches % way.mesh.pp);
 }
@@ -163,7 +163,9 @@ class ClusterPlanner {
                          task_.options.batch_size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     // The smallest micro-batch of each kind of way that did not fit; larger ones do not fit either.
-    std::map<std::tuple<Number, ScheduleName, std::int64_t, std::int64_t>, std::int64_t> too_large;
+    std::map<std::tuple<Number, std::optional<ScheduleName>, std::int64_t, std::int64_t>,
+             std::int64_t>
+        too_large;
     std::vector<std::int64_t> tried(meshes.size(), 0);
     for (const auto& [mesh, way, bound] : candidates) {
       if (slowest_wanted() <= bound) break;

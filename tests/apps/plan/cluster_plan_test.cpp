@@ -130,7 +130,7 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
   for (const ParallelConfig& way : ways) {
     CHECK(way.micro_batches * way.choice.micro_batch == 8);
     kinds.insert(
-        fmt::format("{}{}{}", name_in(pipelines, way.pipeline), way.virtual_stages, way.zero));
+        fmt::format("{}{}{}", name_in(pipelines, *way.pipeline), way.virtual_stages, way.zero));
     CHECK((way.virtual_stages == 1 || way.micro_batches % 2 == 0));
   }
   CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "interleaved20", "interleaved21"});
