@@ -29,12 +29,13 @@ std::string count_of(std::int64_t count, std::string_view word) {
 
 }  // namespace
 
-SaveCadence::SaveCadence(const std::string& text) {
-  if (text == "auto") {
+SaveCadence::SaveCadence(const std::optional<std::string>& asked) {
+  if (!asked) {
     automatic_ = true;
     interval_ = usual;
     return;
   }
+  const std::string& text = *asked;
   std::int64_t number = -1;
   const char* const end_of_text = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), end_of_text, number);

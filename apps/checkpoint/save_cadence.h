@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sluice {
@@ -11,8 +12,8 @@ namespace sluice {
 /// takes at most a twentieth of the time.
 class SaveCadence {
  public:
-  /// Throws Error (usage) for any other text.
-  explicit SaveCadence(const std::string& text);
+  /// Takes --save-every; none: auto. Throws Error (usage) for any other text.
+  explicit SaveCadence(const std::optional<std::string>& asked);
 
   /// Returns true if a checkpoint is due after this step by the step count; the same on all ranks.
   bool due_by_steps(std::int64_t step) const { return steps_ > 0 && step % steps_ == 0; }

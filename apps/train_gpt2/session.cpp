@@ -108,7 +108,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
     : options_(options),
       job_(job),
       setup_(std::move(setup)),
-      cadence_(options.save_every.value_or("auto")),
+      cadence_(options.save_every),
       folder_(take_folder(options, job)),
       output_(shared_output(folder_, job)),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),

@@ -136,7 +136,7 @@ TEST_CASE("a program that cannot go on later ends by a signal as usual") {
 }
 
 TEST_CASE("the cadence of saves takes steps, times and auto") {
-  CHECK(SaveCadence("auto").text() == "every 5 minutes");
+  CHECK(SaveCadence(std::nullopt).text() == "every 5 minutes");
   CHECK(SaveCadence("0").text() == "at the end");
   CHECK(SaveCadence("1").text() == "every step");
   CHECK(SaveCadence("500").text() == "every 500 steps");
@@ -149,7 +149,7 @@ TEST_CASE("the cadence of saves takes steps, times and auto") {
   CHECK_FALSE(steps.due_by_time());
   CHECK_FALSE(SaveCadence("0").due_by_steps(7));
   CHECK_FALSE(SaveCadence("1h").due_by_steps(7));
-  SaveCadence slow("auto");
+  SaveCadence slow(std::nullopt);
   slow.saved(60e3);  // a minute a save: at most a twentieth of the time
   CHECK(slow.text() == "every 20 minutes");
   slow.saved(1);
