@@ -12,6 +12,7 @@
 #include "apps/cli/number_checks.h"
 #include "apps/cli/options_file.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/shell_quote.h"
 #include "apps/cli/sizes.h"
 #include "apps/cli/version.h"
 #include "engine/io/json_document.h"
@@ -141,11 +142,6 @@ struct CommandLine::Impl {
     return option != nullptr ? option->get_description() : "";
   }
 
-  [[noreturn]] void needs_value(const std::string& flag) const {
-    fail(fmt::format("{} needs a value; --help says of it: {}", flag, help_of(flag)),
-         ErrorKind::usage);
-  }
-
   /// CLI11 takes whatever follows a flag as its value, so --resume --output would be one.
   void refuse_flags_as_values(const std::vector<std::string>& given) const {
     for (std::size_t i = 0; i < given.size(); ++i) {
@@ -178,7 +174,9 @@ struct CommandLine::Impl {
   /// CLI11 says "--lr: 1 required FLOAT missing" and "--lr: At Most 1 required but received 2".
   [[noreturn]] void wrong_count(const std::string& message) const {
     const std::string flag = message.substr(0, message.find(':'));
-    if (message.ends_with("missing")) needs_value(flag);
+    if (message.ends_with("missing"))
+      fail(fmt::format("{} needs a value; --help says of it: {}", flag, help_of(flag)),
+           ErrorKind::usage);
     fail(fmt::format("{} is given more than once; give it once", flag), ErrorKind::usage);
   }
 };

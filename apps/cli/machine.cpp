@@ -70,18 +70,22 @@ Precision resolve_precision(std::optional<PrecisionName> asked, bool gpu, int ca
   return {};
 }
 
-std::string name_of(const Precision& precision) {
-  if (precision.tf32) return "tf32";
+PrecisionName kind_of(const Precision& precision) {
+  if (precision.tf32) return PrecisionName::tf32;
   switch (precision.dtype) {
     case DType::bf16:
-      return "bf16";
+      return PrecisionName::bf16;
     case DType::f16:
-      return "fp16";
+      return PrecisionName::fp16;
     case DType::f64:
-      return "fp64";
+      return PrecisionName::fp64;
     default:
-      return "fp32";
+      return PrecisionName::fp32;
   }
+}
+
+std::string name_of(const Precision& precision) {
+  return std::string(name_in(all_precisions, kind_of(precision)));
 }
 
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind) {

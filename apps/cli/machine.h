@@ -43,6 +43,7 @@ Precision resolve_precision(std::optional<PrecisionName> asked, DeviceKind kind)
 /// times major plus minor).
 Precision resolve_precision(std::optional<PrecisionName> asked, bool gpu, int capability,
                             const std::string& device_name);
+PrecisionName kind_of(const Precision& precision);
 /// Returns the name that --precision uses.
 std::string name_of(const Precision& precision);
 

@@ -63,18 +63,6 @@ std::string configured(const nlohmann::ordered_json& value) {
   return read_back(written) == std::vector{text} ? written : "";
 }
 
-std::string quoted(const std::string& text) {
-  const bool plain =
-      !text.empty() && text.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                           "_-+=./,:@%") == std::string::npos;
-  if (plain) return text;
-  std::string all = "'";
-  for (const char c : text)
-    all += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return all + "'";
-}
-
 std::string refuse_configuration(const std::string& path) try {
   constexpr std::uint64_t most_bytes = 1 << 20;
   const File file = File::open(path);

@@ -9,9 +9,6 @@ namespace sluice {
 /// recognizes comments even inside quotes and knows few escapes.
 std::string configured(const nlohmann::ordered_json& value);
 
-/// Quotes a text so that a shell reads it back unchanged.
-std::string quoted(const std::string& text);
-
 /// Returns why a --config file is refused, or "". A device or a pipe might never end. Sections mean
 /// nothing here, and CLI11 needs memory quadratic in the number of dots in a section's name.
 std::string refuse_configuration(const std::string& path);

@@ -64,7 +64,7 @@ TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
   decide_start(o, output);
   o.lr = setup.schedule.rate;
   o.min_lr = setup.schedule.final_rate;
-  o.precision = value_in(precisions, name_of(setup.precision));
+  o.precision = kind_of(setup.precision);
   o.device = setup.device;
   o.threads = cpu::threads();
   o.bucket_size = bucket_bytes(o, setup.device == DeviceKind::cuda);
