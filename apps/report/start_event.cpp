@@ -36,12 +36,12 @@ Json values_of(TrainOptions options) {
 nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
   const GPT2Config& c = setup.config;
   // The layout of the state is no part of a run's identity.
-  const OptimizerKind rule =
+  const OptimizerKind optimizer =
       o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;
   return {{"model",
            {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
             c.layer_norm_epsilon}},
-          {"optimizer", name_in(optimizers, rule)},
+          {"optimizer", name_in(optimizers, optimizer)},
           {"precision", name_of(setup.precision)},
           {"data", fingerprint(*setup.data.train)},
           {"data_order", name_in(data_orders, o.data_order)},

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What the flags of train_gpt2 choose between, by the words of the command line.
+// The values between which flags of train_gpt2 choose, with the words of the command line.
 
 enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, sgd };
 inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::adamw},
@@ -35,11 +35,12 @@ inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
 inline constexpr Choices<ScheduleKind, 3> rate_schedules{{{"constant", ScheduleKind::constant},
                                                           {"cosine", ScheduleKind::cosine},
                                                           {"linear", ScheduleKind::linear}}};
-inline constexpr Choices<StateLayout, 5> state_layouts{{{"fp32", StateLayout::fp32},
-                                                        {"split", StateLayout::split},
-                                                        {"bf16m", StateLayout::bf16m},
-                                                        {"bf16mv", StateLayout::bf16mv},
-                                                        {"int8", StateLayout::int8}}};
+inline constexpr Choices<StateLayout, 5> state_layouts{
+    {{name_of(StateLayout::fp32), StateLayout::fp32},
+     {name_of(StateLayout::split), StateLayout::split},
+     {name_of(StateLayout::bf16m), StateLayout::bf16m},
+     {name_of(StateLayout::bf16mv), StateLayout::bf16mv},
+     {name_of(StateLayout::int8), StateLayout::int8}}};
 inline constexpr Choices<DType, 2> gradient_types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
 inline constexpr Choices<Stash, 2> stashes{{{"graph", Stash::graph}, {"input", Stash::input}}};
 inline constexpr Choices<ScheduleName, 4> pipelines{
@@ -59,7 +60,7 @@ struct PipelineOption {
   }
 };
 
-/// What a run continues: the newest checkpoint of --output, nothing, or what `path` names.
+/// A run continues the newest checkpoint of --output, nothing, or what `path` names.
 struct ResumeOption {
   enum class From : std::uint8_t { newest, nothing, path };
   From from = From::newest;

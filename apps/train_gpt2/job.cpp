@@ -97,7 +97,7 @@ void Job::start(TrainOptions& o) {
   communication_ = {.timeout = o.collective_timeout,
                     .checked = o.checked,
                     .together = std::make_shared<Progress>()};
-  exchange_by_ = o.communication;
+  gpu_exchange_ = o.communication;
   // `checked` is not set yet: it is itself an option in which ranks could differ.
   control_ = world_.communicator(
       nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
@@ -131,7 +131,7 @@ std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& de
   if (group.largest == 0 || device->device().kind != DeviceKind::cuda)
     return std::make_shared<Communicator>(transport, monitor_, options);
   auto [backend, reason] =
-      make_device_backend(transport, device, exchange_by_, group.largest, options.timeout);
+      make_device_backend(transport, device, gpu_exchange_, group.largest, options.timeout);
   // Prints this once, for the first group of several ranks.
   if (std::exchange(exchange_, backend->name()).empty())
     say(fmt::format("{:<12} {}\n", "exchange", reason));

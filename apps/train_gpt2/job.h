@@ -68,7 +68,7 @@ class Job {
   Mesh mesh_;
   std::string exchange_;
   Communicator::Options communication_;
-  std::optional<GpuExchange> exchange_by_;  ///< --communication
+  std::optional<GpuExchange> gpu_exchange_;  ///< --communication
   std::shared_ptr<RankMonitor> monitor_;
 };
 

@@ -21,7 +21,7 @@ inline TrainOptions parsed(const std::string& flags) {
   TrainOptions options;
   CommandLine line("test", "");
   declare_options(line, options);
-  // Not REQUIRE, since the ranks of a test are threads.
+  // Catch2 cannot be used here, since the ranks of a test are threads.
   check(line.parse(static_cast<int>(arguments.size()), arguments.data()), "no --help");
   return options;
 }
