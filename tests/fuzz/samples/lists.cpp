@@ -80,7 +80,7 @@ Samples lists_samples() {
       {"accepted-steps", "s500", ""},
       {"accepted-time", "s90min", ""},
       {"accepted-never", "s0", ""},
-      {"accepted-auto", "sauto", ""},
+      {"cadence-auto", "sauto", "--save-every"},
       {"cadence-empty", "s", "--save-every"},
       {"cadence-no-time", "s0s", "--save-every"},
       {"cadence-other-unit", "s3days", "--save-every"},

@@ -1,0 +1,129 @@
+#include <catch2/catch.hpp>
+
+#include "apps/train/options.h"
+
+// Flags become enums, sizes and optionals when the command line is read, and these become the same
+// flags again in config.toml.
+
+namespace sluice::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+struct Parsed {
+  TrainOptions options{};
+  CommandLine line{"test", ""};
+
+  explicit Parsed(std::vector<const char*> flags) {
+    flags.insert(flags.begin(), "test");
+    declare_options(line, options);
+    check(line.parse(static_cast<int>(flags.size()), flags.data()), "no --help");
+  }
+  /// Returns the value of a flag in the --config file of these options; "" where it has none.
+  std::string written(const std::string& flag) const {
+    const std::string file = "\n" + line.resolved();
+    const auto at = file.find("\n" + flag + "=");
+    if (at == file.npos) return "";
+    const auto begin = at + flag.size() + 2;
+    return file.substr(begin, file.find('\n', begin) - begin);
+  }
+};
+
+struct Case {
+  const char *flag, *text, *written;
+};
+
+void require_refused(const char* flag, const char* text, const std::string& why) {
+  INFO(flag << " " << text);
+  CHECK_THROWS_WITH(Parsed({flag, text}), Contains(flag) && Contains(why));
+}
+
+}  // namespace
+
+TEST_CASE("a flag is written as it can be read again", "[options]") {
+  for (const Case& c : {Case{"--precision", "BF16", "\"bf16\""},
+                        {"--precision", "tf32", "\"tf32\""},
+                        {"--precision", "auto", ""},
+                        {"--optimizer", "adamw8bit", "\"adamw8bit\""},
+                        {"--state-layout", "bf16mv", "\"bf16mv\""},
+                        {"--state-layout", "auto", ""},
+                        {"--micro-batch", "3", "3"},
+                        {"--micro-batch", "auto", ""},
+                        {"--speculative-blocks", "0", "0"},
+                        {"--recompute", "block*2,none", "\"block*2,none\""},
+                        {"--recompute", "auto", ""},
+                        {"--save-every", "10min", "\"10min\""},
+                        {"--save-every", "auto", ""},
+                        {"--gpu-memory", "1024MiB", "\"1GiB\""},
+                        {"--max-stash", "1KiB", "\"1KiB\""},
+                        {"--bucket-size", "4KiB", "\"4KiB\""},
+                        {"--pipeline", "layer-split", "\"layer-split\""},
+                        {"--pipeline", "mine.csv", "\"mine.csv\""},
+                        {"--pipeline", "", ""},
+                        {"--pipeline-split", "3,4,4,1", "\"3,4,4,1\""},
+                        {"--pipeline-split", "time", "\"time\""},
+                        {"--resume", "auto", ""},
+                        {"--resume", "never", "\"never\""},
+                        {"--resume", "runs/a", "\"runs/a\""}}) {
+    INFO(c.flag << " " << c.text);
+    CHECK(Parsed({c.flag, c.text}).written(std::string(c.flag).substr(2)) == c.written);
+  }
+}
+
+TEST_CASE("auto and an empty text are no value", "[options]") {
+  const TrainOptions usual = Parsed({}).options;
+  CHECK_FALSE(usual.precision);
+  CHECK_FALSE(usual.micro_batch);
+  CHECK_FALSE(usual.pipeline);
+  CHECK(usual.resume.from == ResumeOption::From::newest);
+  const TrainOptions o =
+      Parsed({"--precision", "auto", "--micro-batch", "auto", "--save-every", "auto", "--recompute",
+              "auto", "--pipeline", "", "--resume", "auto"})
+          .options;
+  CHECK_FALSE(o.precision);
+  CHECK_FALSE(o.micro_batch);
+  CHECK_FALSE(o.save_every);
+  CHECK_FALSE(o.recompute);
+  CHECK_FALSE(o.pipeline);
+  CHECK(o.resume.from == ResumeOption::From::newest);
+}
+
+TEST_CASE("words become their values", "[options]") {
+  const TrainOptions o =
+      Parsed({"--precision", "fp16", "--device", "cpu", "--optimizer", "sgd", "--pipeline",
+              "interleaved", "--resume", "never", "--stash", "input", "--micro-batch", "7"})
+          .options;
+  CHECK(o.precision == PrecisionName::fp16);
+  CHECK(o.device == DeviceKind::cpu);
+  CHECK(o.optimizer == OptimizerKind::sgd);
+  REQUIRE(o.pipeline);
+  CHECK(o.pipeline->is(ScheduleName::interleaved));
+  CHECK_FALSE(o.pipeline->is(ScheduleName::one_forward_one_backward));
+  CHECK(o.resume.from == ResumeOption::From::nothing);
+  CHECK(o.resume.path.empty());
+  CHECK(o.stash == Stash::input);
+  CHECK(o.micro_batch == 7);
+
+  const TrainOptions paths = Parsed({"--pipeline", "1f1b.csv", "--resume", "never/"}).options;
+  CHECK(paths.pipeline->file == "1f1b.csv");
+  CHECK_FALSE(paths.pipeline->is(ScheduleName::one_forward_one_backward));
+  CHECK(paths.resume.from == ResumeOption::From::path);
+  CHECK(paths.resume.path == "never/");
+}
+
+TEST_CASE("sizes and counts have their least value", "[options]") {
+  CHECK(Parsed({"--gpu-memory", "1MiB"}).options.gpu_memory == 1u << 20);
+  CHECK(Parsed({"--max-stash", "1KiB"}).options.max_stash == 1u << 10);
+  CHECK(Parsed({"--bucket-size", "4KiB"}).options.bucket_size == 4u << 10);
+  CHECK(Parsed({"--micro-batch", "1"}).options.micro_batch == 1);
+  CHECK(Parsed({"--speculative-blocks", "0"}).options.speculative_blocks == 0);
+  require_refused("--gpu-memory", "1023KiB", "1MiB");
+  require_refused("--max-stash", "1023", "1KiB");
+  require_refused("--bucket-size", "4095", "4KiB");
+  require_refused("--micro-batch", "0", "at least 1");
+  require_refused("--micro-batch", "many", "neither auto nor");
+  require_refused("--speculative-blocks", "-1", "at least 0");
+  require_refused("--precision", "bf15", "bf16");
+}
+
+}  // namespace sluice::test
