@@ -125,7 +125,8 @@ ProgramResult run_program(const std::string& name, const Arguments& arguments,
 
 std::string run_well(const std::string& name, const Arguments& arguments) {
   const ProgramResult result = run_program(name, arguments);
-  INFO(name);
+  INFO(name << (result.timed_out ? " was killed: it took too long" : "") << "; it printed:\n"
+            << result.out);
   CHECK(result.err == "");
   REQUIRE(result.exit_code == 0);
   return result.out;

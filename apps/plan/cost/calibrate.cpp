@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "engine/rng.h"
@@ -50,28 +51,57 @@ double measure_update_rate() {
   return best;
 }
 
+double largest_rate(const std::vector<double>& operations,
+                    const std::function<double(std::size_t)>& seconds_of) {
+  constexpr double measurable = 5e-3, budget = 50e-3;  // seconds
+  const auto measure = [&](std::size_t size) {
+    const double seconds = seconds_of(size);
+    return seconds > 0 ? seconds : 1e-9;
+  };
+  std::size_t size = 0;
+  double seconds = 0;
+  for (;; ++size) {
+    seconds = measure(size);  // warms up
+    if (size > 0 || seconds < budget) seconds = std::min(seconds, measure(size));
+    if (seconds >= measurable || size + 1 == operations.size()) break;
+  }
+  double spent = seconds;
+  for (int repetition = 0; repetition < 4 && spent < budget; ++repetition) {
+    const double again = measure(size);
+    seconds = std::min(seconds, again);
+    spent += again;
+  }
+  return operations[size] / seconds;
+}
+
 double measure_matmul_rate(DeviceKind kind, const Precision& precision) {
   const DevicePtr device = make_device(kind, precision, std::size_t{512} << 20);
   const DType dtype = precision.dtype;
   // A GPU needs a larger product to be busy.
   const bool large = kind == DeviceKind::cuda && !device->runtime().info().emulated;
-  const std::int64_t m = large ? 4096 : 768, n = large ? 8192 : 1536, k = large ? 4096 : 768;
-  const Tensor a = random_matrix(device, m, k, dtype);
-  const Tensor b = random_matrix(device, k, n, dtype);
-  const Tensor c = Tensor::empty(device, {m, n}, dtype);
-  double best = 0, spent = 0;
+  const std::int64_t longest = large ? 4096 : 768;
+  std::vector<std::int64_t> edges;
+  std::vector<double> operations;
+  for (std::int64_t edge = longest / 16; edge <= longest; edge *= 2) {
+    edges.push_back(edge);
+    operations.push_back(2.0 * static_cast<double>(edge * 2 * edge * edge));
+  }
+  const Tensor a = random_matrix(device, longest, longest, dtype);
+  const Tensor b = random_matrix(device, longest, 2 * longest, dtype);
+  const Tensor c = Tensor::empty(device, {longest, 2 * longest}, dtype);
   device->runtime().synchronize(device->stream());
-  // Six long products could take longer than the training of a small run.
-  for (int run_number = 0; run_number < 6 && spent < 0.05; ++run_number) {
+  return largest_rate(operations, [&](std::size_t size) {
+    const std::int64_t m = edges[size], n = 2 * m, k = m;
     const auto start = Clock::now();
-    run(Gemm{.out = c.view(), .a = a.view(), .b = b.view(), .tf32 = precision.tf32},
+    run(Gemm{.out = c.slice(0, {m, n}).view(),
+             .a = a.slice(0, {m, k}).view(),
+             .b = b.slice(0, {k, n}).view(),
+             .tf32 = precision.tf32},
         device->stream());
     device->runtime().synchronize(device->stream());
     const std::chrono::duration<double> seconds = Clock::now() - start;
-    best = std::max(best, 2.0 * static_cast<double>(m * n * k) / seconds.count());
-    if (run_number > 0) spent += seconds.count();  // the first warms up
-  }
-  return best;
+    return seconds.count();
+  });
 }
 
 }  // namespace sluice
