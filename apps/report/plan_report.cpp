@@ -254,18 +254,8 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.
-  TrainOptions alone = o;
-  const TrainOptions usual;
+  TrainOptions alone = without_parallelism(o);
   alone.data.clear();
-  alone.dp = 1;
-  alone.pp = alone.tp = 1;
-  alone.sequence_parallel = false;
-  alone.zero = 0;
-  alone.pipeline = usual.pipeline;
-  alone.virtual_stages = usual.virtual_stages;
-  alone.pipeline_split = usual.pipeline_split;
-  alone.stash = usual.stash;
-  alone.max_stash = usual.max_stash;
   Target target = find_target(alone);
   if (!target.profile.gpu && o.probe.empty())
     target.note = fmt::format(

@@ -124,9 +124,7 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                          const Plan& chosen) {
   const DType working = setup.precision.dtype;
   // Counts all state on one rank; the rows of the table divide what the ranks of a job share.
-  TrainOptions alone = o;
-  alone.dp = 1;
-  alone.zero = 0;
+  const TrainOptions alone = without_data_parallelism(o);
   MemoryChoice once = chosen.choice;  // without second copies of any state
   once.speculative_blocks = 0;
   const MemoryPlan held = plan_state(alone, setup, once, profile.workspace);

@@ -74,13 +74,11 @@ std::size_t count_memory(const ClusterTask& task, ParallelConfig& way) {
 
 void add_time(const ClusterTask& task, ParallelConfig& way, const TrainOptions& o,
               const RunSetup& setup) {
-  TrainOptions alone = o;
-  alone.dp = 1;
-  alone.zero = 0;
   MemoryChoice bare = way.choice;
   bare.micro_batch = 1;
   std::ranges::fill(bare.recompute, Recompute::none);
-  const MemoryPlan held = plan_state(alone, setup, bare, task.profile.workspace);
+  const MemoryPlan held =
+      plan_state(without_data_parallelism(o), setup, bare, task.profile.workspace);
   double parameters = 0;
   GPT2 model(task.config, {.size = way.mesh.tp});
   for (const Parameter& parameter :

@@ -35,12 +35,8 @@ ClusterTask task_of(const std::string& flags, std::int64_t gpus) {
   task.profile.link_latency = 1e-6;
   task.options.network_bandwidth = "1GB";
   task.options.ranks_per_node = 2;
-  TrainOptions alone = task.options;
-  alone.dp = 1;
-  alone.pipeline.reset();
-  alone.virtual_stages = 1;
-  alone.stash = Stash::graph;
-  const RunSetup setup = resolve_shape(alone, true, task.profile.capability, task.profile.name);
+  const RunSetup setup = resolve_shape(without_parallelism(task.options), true,
+                                       task.profile.capability, task.profile.name);
   task.config = setup.config;
   task.precision = setup.precision;
   task.seq_len = setup.trainer.seq_len;
