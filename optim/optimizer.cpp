@@ -20,7 +20,7 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
           },
           space.device(), space.options().host) {
   for (std::size_t i = 0; i < space.chunks().size(); ++i)
-    if (space.chunks()[i].on_host && space.chunks()[i].mine) on_host_.push_back(i);
+    if (residency(i) != Residency::device && space.chunks()[i].mine) on_host_.push_back(i);
   make_ring(buffers);
   make_cpu_updater(buffers);
   std::int64_t scratch = 0;
@@ -35,13 +35,18 @@ void Optimizer::make_ring(int buffers) {
   std::vector<StateRing::Item> items;
   std::vector<StateRing::Speculation> speculations;
   for (const std::size_t i : on_host_ | std::views::reverse)
-    if (space_.chunks()[i].speculative) {
+    if (residency(i) == Residency::speculative) {
       speculative_.push_back(i);
       items.push_back(homes(i));
       speculations.push_back(speculation(i));
     }
-  for (const std::size_t i : on_host_)
-    if (!space_.chunks()[i].by_cpu && !space_.chunks()[i].speculative) items.push_back(homes(i));
+  for (const std::size_t i : on_host_) {
+    if (residency(i) != Residency::streamed) continue;
+    // Updates that are done again come at the end of a round, and a round goes up in the space.
+    check(speculative_.empty() || i < speculative_.back(),
+          "the speculative chunks come after those that merely stream");
+    items.push_back(homes(i));
+  }
   if (!speculative_.empty()) {
     const MemoryScope scope(*space_.device(), MemoryUse::state);
     speculative_scale_ =
@@ -74,8 +79,8 @@ void Optimizer::make_cpu_updater(int buffers) {
       space_.has_master() && !splits_master(space_.options().layout, space_.working().dtype());
   std::vector<CpuUpdater::Item> items;
   for (const std::size_t i : on_host_) {
+    if (residency(i) != Residency::cpu) continue;
     const Chunk& chunk = space_.chunks()[i];
-    if (!chunk.by_cpu) continue;
     items.push_back({.gradient = space_.gradient_view(chunk),
                      .weights = working_view(chunk),
                      .reads_weights = !whole_master});
@@ -114,7 +119,7 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
     for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-      if (space_.chunks()[i].mine && !space_.chunks()[i].on_host) update_on_device(i, {});
+      if (space_.chunks()[i].mine && residency(i) == Residency::device) update_on_device(i, {});
   }
   if (on_host_.empty()) return;
   pending_ = true;
@@ -204,11 +209,10 @@ void Optimizer::commit() {
 void Optimizer::update_through(std::int64_t end) {
   for (; pending_ && next_ < on_host_.size(); ++next_) {
     const std::size_t index = on_host_[next_];
-    const Chunk& chunk = space_.chunks()[index];
-    if (chunk.offset >= end) return;
-    if (chunk.by_cpu)
+    if (space_.chunks()[index].offset >= end) return;
+    if (residency(index) == Residency::cpu)
       update_on_cpu(index);
-    else if (!chunk.speculative || again_)
+    else if (residency(index) == Residency::streamed || again_)
       update_in_ring(index);
   }
   pending_ = false;

@@ -72,6 +72,7 @@ class Optimizer {
   void settle();
 
  private:
+  Residency residency(std::size_t chunk) const { return space_.chunks()[chunk].residency; }
   View working_view(const Chunk& chunk) const;
   void make_ring(int buffers);
   StateRing::Item homes(std::size_t chunk) const;

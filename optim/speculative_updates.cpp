@@ -7,7 +7,7 @@ namespace sluice {
 SpeculativeUpdates::SpeculativeUpdates(ParameterSpace& space, Optimizer& optimizer)
     : space_(space), optimizer_(optimizer) {
   for (std::size_t slot = space.slots().size(); slot > 0; --slot)
-    if (space.slots()[slot - 1].speculative) slots_.push_back(slot - 1);
+    if (space.slots()[slot - 1].residency == Residency::speculative) slots_.push_back(slot - 1);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     set_gradient_ready_hook(*space.slots()[slots_[i]].tensor, [this, i] { complete(i); });
 }

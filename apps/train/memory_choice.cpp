@@ -2,7 +2,23 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/error.h"
+
 namespace sluice {
+
+std::vector<Residency> residency_of(const MemoryChoice& choice) {
+  const std::int64_t streamed = choice.visiting_blocks() - choice.speculative_blocks;
+  check(choice.resident_blocks >= 0 && streamed >= 0 && choice.speculative_blocks >= 0 &&
+            choice.cpu_blocks >= 0,
+        "the state of each block rests in one place");
+  std::vector<Residency> all;
+  all.insert(all.end(), static_cast<std::size_t>(choice.resident_blocks), Residency::device);
+  all.insert(all.end(), static_cast<std::size_t>(streamed), Residency::streamed);
+  all.insert(all.end(), static_cast<std::size_t>(choice.speculative_blocks),
+             Residency::speculative);
+  all.insert(all.end(), static_cast<std::size_t>(choice.cpu_blocks), Residency::cpu);
+  return all;
+}
 
 std::string to_flags(const MemoryChoice& c) {
   std::string flags =

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/gpt2/recompute.h"
+#include "optim/space/residency.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {
@@ -39,6 +40,9 @@ struct MemoryChoice {
   }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
+
+/// Returns by layer where the state of the block's matrices rests.
+std::vector<Residency> residency_of(const MemoryChoice& choice);
 
 /// Returns the choice as flags of train_gpt2.
 std::string to_flags(const MemoryChoice& choice);

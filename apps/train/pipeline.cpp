@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-constexpr const char* table = "wte.weight";
-
 Schedule scheduled(const TrainOptions& o, int micro_batches) {
   const int ranks = static_cast<int>(o.pp), virtual_stages = static_cast<int>(o.virtual_stages);
   const PipelineOption asked = o.schedule();
@@ -126,7 +124,7 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
   if (rank_ != ends[0] && rank_ != ends[1]) return;
   const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);
   ends_ = ranks.group(members, 2 * plan.parts.size(), "tied table");
-  tied_.emplace(space, table, *ends_, piece);
+  tied_.emplace(space, GPT2::tied_table, *ends_, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }
 
@@ -139,19 +137,16 @@ std::vector<Stage*> Pipeline::here() const {
 
 /// Returns the range of the part's parameters in the space, but for the tied table.
 SpaceRange Pipeline::range_of(const GPT2Part& part) const {
-  const auto offset = [&](const std::string& name) {
-    const auto* slot = space_.find(name);
-    return slot != nullptr ? slot->offset : space_.size();
+  const auto begin_of = [&](int section) {
+    const auto slot = std::ranges::find_if(space_.slots(), [&](const auto& candidate) {
+      return candidate.section >= section && candidate.name != GPT2::tied_table;
+    });
+    return slot != space_.slots().end() ? slot->offset : space_.size();
   };
-  const auto block = [&](std::int64_t layer) {
-    return offset(fmt::format("h.{}.attn.c_attn.weight", layer));
-  };
-  const bool last = part.last == model_.config().n_layer;
-  SpaceRange range{part.first == 0 ? offset("wpe.weight") : block(part.first), space_.size()};
-  // The range ends where the next block on this rank, which belongs to another stage, begins.
-  for (std::int64_t layer = part.last; !last && layer < model_.config().n_layer; ++layer)
-    range.end = std::min(range.end, block(layer));
-  return range;
+  const bool first = part.first == 0, last = part.last == model_.config().n_layer;
+  // The range ends where the next section on this rank, which belongs to another stage, begins.
+  return {begin_of(first ? 0 : GPT2::section_of(part.first)),
+          last ? space_.size() : begin_of(GPT2::section_of(part.last))};
 }
 
 void Pipeline::step(const MicroBatches& data, const Hooks& hooks) {

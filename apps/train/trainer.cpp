@@ -38,7 +38,7 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
   for (std::int64_t layer = 0; layer < model.config().n_layer; ++layer) {
     std::int64_t end = 0;
     for (const auto& slot : space.slots())
-      if (slot.name.starts_with(fmt::format("h.{}.", layer))) end = slot.offset + slot.size;
+      if (slot.section == GPT2::section_of(layer)) end = slot.offset + slot.size;
     ends_.push_back(end);
   }
   ends_.push_back(space.size());

@@ -1,8 +1,7 @@
 #include "apps/train/training.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <iterator>
 
 #include "apps/data/encode_text.h"
 #include "parallel/data_parallel/replicas.h"
@@ -10,29 +9,15 @@
 namespace sluice {
 namespace {
 
-/// Returns the first large matrix of the blocks from `first` on, by name; empty: there is none.
-std::string matrices_from(const std::vector<Parameter>& parameters, std::int64_t first,
-                          std::int64_t layers) {
-  for (auto layer = first; layer < layers; ++layer) {
-    const std::string name = fmt::format("h.{}.attn.c_attn.weight", layer);
-    if (std::ranges::find(parameters, name, &Parameter::name) != parameters.end()) return name;
-  }
-  return {};
-}
-
 SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
-                           const std::vector<Parameter>& parameters, const HostMemory& host) {
+                           const HostMemory& host) {
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
+                       .host = host,
                        .whole_tensors = o.optimizer == OptimizerKind::adafactor};
-  const auto layers = static_cast<std::int64_t>(choice.recompute.size());
-  options.first_on_host = matrices_from(parameters, choice.resident_blocks, layers);
-  options.first_by_cpu = matrices_from(parameters, layers - choice.cpu_blocks, layers);
-  if (choice.speculative_blocks > 0)
-    options.first_speculative =
-        matrices_from(parameters, layers - choice.cpu_blocks - choice.speculative_blocks, layers);
-  options.host = host;
+  options.residency.resize(GPT2::section_of(0), Residency::device);
+  std::ranges::copy(residency_of(choice), std::back_inserter(options.residency));
   return options;
 }
 
@@ -142,11 +127,8 @@ namespace {
 /// Returns the sizes of the checkpoint, which are those of a single rank with the whole model.
 CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup& setup,
                                     const MemoryChoice& choice) {
-  TrainOptions alone = options;
-  alone.dp = alone.pp = alone.tp = 1;
-  alone.zero = 0;
-  alone.pipeline.reset();
-  alone.sequence_parallel = alone.async_save = false;
+  TrainOptions alone = without_parallelism(options);
+  alone.async_save = false;
   RunSetup whole;
   whole.config = setup.config;
   whole.device = setup.device;
@@ -159,16 +141,31 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
 }
 
 /// Returns none if each rank has the whole model. The first stage's copy of the tied table counts.
-std::optional<ModelNorm> norm_of(Training& training, const std::vector<SpaceLayout>& shards) {
-  const Ranks& ranks = training.ranks;
-  if (!training.plan && ranks.mesh.tp == 1) return std::nullopt;
+std::optional<ModelNorm> make_norm(ParameterSpace& space, const Ranks& ranks,
+                                   const PipelinePlan* plan,
+                                   const std::vector<SpaceLayout>& shards) {
+  if (plan == nullptr && ranks.mesh.tp == 1) return std::nullopt;
   ModelNorm::Position position{.shard = ranks.shard()};
-  if (training.plan && ranks.stage() != training.plan->rank_of_stage.front())
-    position.copy = "wte.weight";
-  return std::make_optional<ModelNorm>(training.space, shards, position, *ranks.control);
+  if (plan != nullptr && ranks.stage() != plan->rank_of_stage.front())
+    position.copy = GPT2::tied_table;
+  return std::make_optional<ModelNorm>(space, shards, position, *ranks.control);
 }
 
-std::unique_ptr<CommunicatorGroup> group_of(const Ranks& ranks, bool scratch) {
+std::unique_ptr<Pipeline> make_pipeline(GPT2& model, ParameterSpace& space, const Ranks& ranks,
+                                        const TrainOptions& options, const RunSetup& setup,
+                                        const MemoryChoice& choice, const HostMemory& host) {
+  if (!setup.pipeline) return nullptr;
+  const bool gpu = setup.device == DeviceKind::cuda;
+  const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
+  std::size_t bytes = bucket_bytes(options, gpu);
+  // The table is exchanged through the buffers made for messages between stages on GPUs.
+  if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
+  return std::make_unique<Pipeline>(
+      model, space, *setup.pipeline, ranks,
+      static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)), host.pinned);
+}
+
+std::unique_ptr<CommunicatorGroup> make_group(const Ranks& ranks, bool scratch) {
   if (ranks.mesh.tp == 1) return nullptr;
   return std::make_unique<CommunicatorGroup>(*ranks.tensor, scratch);
 }
@@ -179,7 +176,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                    const DevicePtr& device, const HostMemory& host, Ranks among)
     : ranks(std::move(among)),
       plan(setup.pipeline),
-      tensor(group_of(ranks, setup.device == DeviceKind::cpu)),
+      tensor(make_group(ranks, setup.device == DeviceKind::cpu)),
       model(setup.config, {.rank = ranks.shard(),
                            .size = ranks.mesh.tp,
                            .group = tensor.get(),
@@ -187,19 +184,19 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       whole(layout_of(setup, choice, {})),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),
-      space(
-          parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
-          own_part(space_options(options, choice, parameters, host), options, bucket_plan, ranks)),
+      space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
+            own_part(space_options(options, choice, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
-      norm(norm_of(*this, layouts_of(setup, choice, ranks.mesh.tp))),
+      norm(make_norm(space, ranks, plan.get(), layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, bucket_plan, *ranks.data, *ranks.peers, *ranks.control,
                {.sharded = options.zero == 1,
                 .overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
                 .reports_loss = ranks.shard() == 0,
                 .norm = norm ? &*norm : nullptr}),
+      pipeline(make_pipeline(model, space, ranks, options, setup, choice, host)),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
-              {.pipeline = make_pipeline(options, setup, choice, host), .tensor = tensor.get()}) {
+              {.pipeline = pipeline.get(), .tensor = tensor.get()}) {
   if (choice.rests_inputs()) {
     check(!plan, "a pipeline has several micro-batches under way");
     block_inputs.emplace(device, host.pinned);
@@ -219,20 +216,6 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       place, {static_cast<std::int64_t>(copy.bytes.weights + copy.bytes.optimizer)}, DType::u8);
 }
 
-Pipeline* Training::make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                                  const MemoryChoice& choice, const HostMemory& host) {
-  if (!plan) return nullptr;
-  const bool gpu = setup.device == DeviceKind::cuda;
-  const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
-  std::size_t bytes = bucket_bytes(options, gpu);
-  // The table is exchanged through the buffers made for messages between stages on GPUs.
-  if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
-  pipeline.emplace(model, space, *plan, ranks,
-                   static_cast<std::int64_t>(std::max<std::size_t>(1, bytes / element)),
-                   host.pinned);
-  return &*pipeline;
-}
-
 std::vector<std::int32_t> Training::sample(std::span<const std::int32_t> prompt,
                                            const Generation& options) {
   if (pipeline) return pipeline->generate(prompt, options);
@@ -243,7 +226,8 @@ void Training::require_equal_copies(std::string_view when) {
   const Mesh& mesh = ranks.mesh;
   require_equal_weights(space, *ranks.peers, mesh.peers(ranks.rank()), when);
   if (mesh.tp > 1) require_equal_replicated(space, *ranks.shards, mesh.shards(ranks.rank()), when);
-  if (plan) sluice::require_equal_copies(space, "wte.weight", ranks.shard(), *ranks.control, when);
+  if (plan)
+    sluice::require_equal_copies(space, GPT2::tied_table, ranks.shard(), *ranks.control, when);
 }
 
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {

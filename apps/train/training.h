@@ -52,14 +52,10 @@ struct Training {
   std::optional<SpeculativeUpdates> speculation;
   std::optional<ModelNorm> norm;
   DataParallel parallel;
-  std::optional<Pipeline> pipeline;
+  std::unique_ptr<Pipeline> pipeline;  ///< none: the trainer runs the whole model
   Trainer trainer;
   /// Memory for the copy that --async-save writes to disk; on rank 0 only.
   CheckpointCopy copy;
-
- private:
-  Pipeline* make_pipeline(const TrainOptions& options, const RunSetup& setup,
-                          const MemoryChoice& choice, const HostMemory& host);
 };
 
 /// Returns the tokens of the prompt from which a sample starts.

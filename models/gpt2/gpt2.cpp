@@ -169,16 +169,16 @@ std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
                     Initial::normal(0.02),
                     &position_embedding_,
                     true});
-  const auto append = [&](std::vector<Parameter> more, std::int64_t section) {
+  const auto append = [&](std::vector<Parameter> more, int section) {
     for (Parameter& parameter : more) {
-      parameter.section = static_cast<int>(section);
+      parameter.section = section;
       list.push_back(std::move(parameter));
     }
   };
   for (const GPT2Part& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
-      append(blocks_[static_cast<std::size_t>(layer)]->parameters(), layer + 1);
-  if (predicts) append(final_norm_.parameters(), config_.n_layer + 1);
+      append(blocks_[static_cast<std::size_t>(layer)]->parameters(), section_of(layer));
+  if (predicts) append(final_norm_.parameters(), section_of(config_.n_layer));
   return list;
 }
 

@@ -70,6 +70,11 @@ class GPT2 final : public Module {
   /// `share`: this rank's share if several ranks divide the model's matrices.
   explicit GPT2(const GPT2Config& config, const TensorShare& share = {});
 
+  /// The table of token embeddings, which the vocabulary head uses too.
+  static constexpr const char* tied_table = "wte.weight";
+  /// Returns the Parameter::section of a block. Embeddings have 0, the final norm comes last.
+  static constexpr int section_of(std::int64_t layer) { return static_cast<int>(layer) + 1; }
+
   const GPT2Config& config() const { return config_; }
   const TensorShare& share() const { return share_; }
   const GPT2Shard& shard() const { return shard_; }

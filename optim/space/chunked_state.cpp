@@ -3,6 +3,22 @@
 #include <algorithm>
 
 namespace sluice {
+namespace {
+
+const DevicePtr& owner_of(Residency residency, const DevicePtr& device, const HostMemory& host) {
+  switch (residency) {
+    case Residency::device:
+      return device;
+    case Residency::streamed:
+    case Residency::speculative:
+      return host.pinned;
+    case Residency::cpu:
+      break;
+  }
+  return host.ordinary;
+}
+
+}  // namespace
 
 ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields,
                            const DevicePtr& device, const HostMemory& host) {
@@ -17,11 +33,12 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
       bytes = (bytes + alignment - 1) / alignment * alignment;
     }
     if (bytes == 0 || !chunk.mine) continue;
-    const DevicePtr& owner = chunk.by_cpu ? host.ordinary : chunk.on_host ? host.pinned : device;
+    const DevicePtr& owner = owner_of(chunk.residency, device, host);
     check(owner != nullptr, "state on the host needs host memory");
     const MemoryScope scope(*owner, MemoryUse::state);
     entry.home = Tensor::zeros(owner, {bytes}, DType::u8);
-    if (chunk.speculative) entry.spare = Tensor::zeros(owner, {bytes}, DType::u8);
+    if (chunk.residency == Residency::speculative)
+      entry.spare = Tensor::zeros(owner, {bytes}, DType::u8);
   }
 }
 

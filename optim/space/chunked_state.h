@@ -9,6 +9,7 @@
 
 #include "engine/host_memory.h"
 #include "engine/tensor.h"
+#include "optim/space/residency.h"
 
 namespace sluice {
 
@@ -25,11 +26,7 @@ struct Chunk {
   /// Position in the random stream at which its numbers begin. It depends on the parameter alone,
   /// so that a rank with part of a model draws the same numbers as a rank with all of it.
   std::int64_t random_offset = 0;
-  bool on_host = false;  ///< state rests in host memory, is copied to the device for updates
-  bool by_cpu = false;   ///< or, if this is set, is updated by the CPU in host memory
-  /// Its update may run on the device before it is certain to stand, so the updated state gets a
-  /// place of its own in host memory.
-  bool speculative = false;
+  Residency residency = Residency::device;
   bool mine = true;  ///< false: another rank keeps its state and updates it
 };
 
@@ -54,7 +51,8 @@ class ChunkedState {
   const std::vector<StateField>& fields(std::size_t chunk) const { return entries_[chunk].fields; }
   /// The memory in which the chunk's state rests; none without fields or for another rank's chunk.
   const Tensor& home(std::size_t chunk) const { return entries_[chunk].home; }
-  /// The memory of a speculative chunk's state after its update; for other chunks their home.
+  /// The memory that receives a speculative chunk's updated state, so that the update can be
+  /// undone; for other chunks their home.
   const Tensor& next_home(std::size_t chunk) const {
     return entries_[chunk].spare ? entries_[chunk].spare : entries_[chunk].home;
   }

@@ -33,6 +33,10 @@ std::vector<StateField> master_field(const Chunk& chunk, StateLayout layout, DTy
   return {{"master", DType::f32, chunk.size}};
 }
 
+bool on_device(const SpaceLayout::Slot& slot) {
+  return slot.residency == Residency::device;
+}
+
 }  // namespace
 
 ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const DevicePtr& device,
@@ -40,7 +44,7 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     : options_(options), layout_(parameters, options.layout_options()) {
   check(!options.narrow_gradients || working == DType::bf16,
         "gradients are summed in bf16 only where weights are bf16");
-  check(!options.whole_tensors || options.first_on_host.empty(),
+  check(!options.whole_tensors || std::ranges::all_of(slots(), on_device),
         "the state of whole tensors stays on the device");
   {
     const MemoryScope scope(*device, MemoryUse::weights);
@@ -84,9 +88,7 @@ void ParameterSpace::cut_into_chunks() {
                            .decay = slot.decay,
                            .bulk = true,
                            .random_offset = random_offset(slot) + first,
-                           .on_host = slot.on_host,
-                           .by_cpu = slot.by_cpu,
-                           .speculative = slot.speculative});
+                           .residency = slot.residency});
       continue;
     }
     const bool joins =

@@ -23,13 +23,10 @@ struct SpaceOptions {
   bool narrow_gradients = false;
   /// Largest number of elements in one chunk of a large matrix.
   std::int64_t chunk = std::int64_t{4} << 20;
-  /// Large matrices from this parameter on keep their state in `host`; empty: none does.
-  std::string first_on_host{};
-  /// The first of those parameters whose state the CPU updates in host memory; empty: none.
-  std::string first_by_cpu{};
-  /// The first of those that visit the device whose updates are speculative; empty: none.
-  std::string first_speculative{};
-  HostMemory host{};
+  /// By Parameter::section: where the state of its large matrices rests; beyond the end: on the
+  /// device.
+  std::vector<Residency> residency{};
+  HostMemory host{};  ///< memory for state that does not rest on the device
   /// Makes every tensor one chunk, never cut, with its state on the device: for update rules that
   /// need to see all of a matrix.
   bool whole_tensors = false;
@@ -38,9 +35,7 @@ struct SpaceOptions {
   /// only through write_weights, or when other code writes the working weights.
   std::optional<std::vector<SpaceRange>> mine{};
 
-  LayoutOptions layout_options() const {
-    return {narrow_gradients, first_on_host, first_by_cpu, first_speculative};
-  }
+  LayoutOptions layout_options() const { return {narrow_gradients, residency}; }
 };
 
 /// All parameters of a model, laid out one after another: the working weights that the model

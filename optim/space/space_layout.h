@@ -6,6 +6,7 @@
 
 #include "engine/parameter.h"
 #include "engine/tensor.h"
+#include "optim/space/residency.h"
 
 namespace sluice {
 
@@ -19,12 +20,9 @@ struct SpaceRange {
 /// Options that decide the positions in the space.
 struct LayoutOptions {
   bool narrow_gradients = false;
-  /// Large matrices from this parameter on keep their state in host memory; empty: none does.
-  std::string first_on_host{};
-  /// The first of those parameters whose state the CPU updates in host memory; empty: none.
-  std::string first_by_cpu{};
-  /// The first of those that visit the device whose updates are speculative; empty: none.
-  std::string first_speculative{};
+  /// By Parameter::section: where the state of its large matrices rests; beyond the end: on the
+  /// device.
+  std::vector<Residency> residency{};
 };
 
 /// Positions of every parameter and its gradient. Pure arithmetic, done before memory is allocated.
@@ -43,7 +41,8 @@ struct SpaceLayout {
     std::int64_t size;
     bool decay;  ///< weight decay applies: the tensor has two or more dimensions
     bool bulk;   ///< a large matrix that is not an embedding
-    bool on_host, by_cpu, speculative;
+    Residency residency;
+    int section;  ///< Parameter::section
     std::int64_t gradient_offset;
     Initial initial;
     Tensor* tensor;

@@ -54,7 +54,8 @@ void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
   waited_ = 0;
   // If state is offloaded, weights are gathered as they are updated. All ranks must agree on that,
   // also those whose own parts happen to rest on the device.
-  if (!space_.options().first_on_host.empty()) return;
+  const auto offloaded = [](const auto& slot) { return slot.residency != Residency::device; };
+  if (std::ranges::any_of(space_.slots(), offloaded)) return;
   while (gathers_.size() < bucket_plan_.buckets().size())
     start_gather();
 }

@@ -236,7 +236,7 @@ TEST_CASE("a space of whole tensors has a chunk for every one of them", "[adafac
     CHECK(chunks[i].gradient_offset == slots[i].gradient_offset);
     CHECK(chunks[i].row_length == (slots[i].shape.size() == 2 ? slots[i].shape[1] : 0));
     CHECK(chunks[i].decay == slots[i].decay);
-    CHECK_FALSE(chunks[i].on_host);
+    CHECK(chunks[i].residency == Residency::device);
   }
   // Nothing else fits Adafactor.
   std::vector<Tensor> tensors{9};
@@ -244,8 +244,9 @@ TEST_CASE("a space of whole tensors has a chunk for every one of them", "[adafac
   ParameterSpace cut(Model::declare(tensors), device, DType::f32, ParameterSpace::Use::training);
   CHECK_THROWS_AS(make_adafactor(cut, {}), Error);
   CHECK_THROWS_AS(
-      ParameterSpace(Model::declare(tensors), device, DType::f32, ParameterSpace::Use::training,
-                     {.first_on_host = "odd", .host = {.pinned = device}, .whole_tensors = true}),
+      ParameterSpace(
+          Model::declare(tensors), device, DType::f32, ParameterSpace::Use::training,
+          {.residency = {Residency::streamed}, .host = {.pinned = device}, .whole_tensors = true}),
       Error);
 }
 

@@ -23,13 +23,14 @@ struct Matrices {
 
   Matrices(const DevicePtr& device, DType working, bool away, bool sgd)
       : parameters{{"a", {64, 80}, Initial::normal(0.5), &tensors[0]},
-                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1]},
-                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2]}},
-        space(parameters, device, working, ParameterSpace::Use::training,
-              {.chunk = 2000,
-               .first_on_host = away ? "b" : "",
-               .first_by_cpu = away ? "c" : "",
-               .host = make_host_memory(device, 1 << 20, 1 << 20)}),
+                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1], false, 1},
+                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2], false, 2}},
+        space(
+            parameters, device, working, ParameterSpace::Use::training,
+            {.chunk = 2000,
+             .residency = away ? std::vector{Residency::device, Residency::streamed, Residency::cpu}
+                               : std::vector<Residency>{},
+             .host = make_host_memory(device, 1 << 20, 1 << 20)}),
         optimizer(sgd ? make_sgd(space, {}, 2) : make_adamw(space, {}, 2)) {
     space.initialize(3);
   }

@@ -21,17 +21,16 @@ struct Matrices {
   std::unique_ptr<Optimizer> optimizer;
   Tensor scale;
 
-  /// `from`: the first matrix whose updates are speculative; empty: all state is on the device.
-  Matrices(const DevicePtr& device, DType working, const std::string& from)
+  /// `from`: the first matrix whose updates are speculative; 0: all state is on the device.
+  Matrices(const DevicePtr& device, DType working, std::size_t from)
       : parameters{{"a", {64, 80}, Initial::normal(0.5), &tensors[0]},
-                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1]},
-                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2]},
-                   {"d", {66, 65}, Initial::normal(0.5), &tensors[3]}},
+                   {"b", {70, 60}, Initial::normal(0.5), &tensors[1], false, 1},
+                   {"c", {90, 70}, Initial::normal(0.5), &tensors[2], false, 2},
+                   {"d", {66, 65}, Initial::normal(0.5), &tensors[3], false, 3}},
         space(parameters, device, working, ParameterSpace::Use::training,
               {.layout = working == DType::bf16 ? StateLayout::split : StateLayout::fp32,
                .chunk = 2000,
-               .first_on_host = from.empty() ? "" : "b",
-               .first_speculative = from,
+               .residency = residency(from),
                .host = make_host_memory(device, 1 << 20, 1 << 20)}),
         optimizer(make_adamw(space, {}, 2)) {
     space.initialize(3);
@@ -49,6 +48,13 @@ struct Matrices {
       // The last one is left to the step.
       if (guess && i > 2) optimizer->speculate_down_to(slot.offset);
     }
+  }
+  static std::vector<Residency> residency(std::size_t from) {
+    if (from == 0) return {};
+    std::vector<Residency> all(4, Residency::speculative);
+    std::fill_n(all.begin(), from, Residency::streamed);
+    all[0] = Residency::device;
+    return all;
   }
   void step(double factor) {
     scale = Tensor::from_host(space.device(), {1}, accumulator_of(space.working().dtype()),
@@ -72,8 +78,8 @@ const std::vector<Step> steps{{1, 1},      {0.5, 1}, {0.25, 0.25}, {1, 1}, {doub
                               {0.125, 1}};
 
 void check_steps(const DevicePtr& reference, const DevicePtr& device, DType working,
-                 const std::string& from) {
-  Matrices here(reference, working, ""), ahead(device, working, from);
+                 std::size_t from) {
+  Matrices here(reference, working, 0), ahead(device, working, from);
   std::int64_t taken_back = 0;
   std::uint64_t seed = 0;
   for (const auto& [factor, guess] : steps) {
@@ -96,7 +102,7 @@ void check_steps(const DevicePtr& reference, const DevicePtr& device, DType work
 TEST_CASE("updates that begin before a step change no bit, right or wrong", "[speculation]") {
   for (const DeviceKind kind : test::device_kinds())
     for (const DType working : {DType::f32, DType::bf16, DType::f16})
-      for (const std::string from : {"b", "c", "d"})
+      for (const std::size_t from : {1, 2, 3})
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
           CAPTURE(static_cast<int>(kind), name_of(working), from, seed);
           const auto device = [&](std::uint64_t at) {
@@ -107,7 +113,7 @@ TEST_CASE("updates that begin before a step change no bit, right or wrong", "[sp
 }
 
 TEST_CASE("what a step moves twice counts twice", "[speculation]") {
-  Matrices it(make_cpu_device(64 << 20), DType::bf16, "b");
+  Matrices it(make_cpu_device(64 << 20), DType::bf16, 1);
   const auto moved_by = [&](double factor) {
     it.backward(1, 1);
     it.step(factor);
@@ -119,7 +125,8 @@ TEST_CASE("what a step moves twice counts twice", "[speculation]") {
   const StreamedBytes once = moved_by(1), twice = moved_by(0.5), none = moved_by(double(NAN));
   std::size_t weights = 0;
   for (const Chunk& chunk : it.space.chunks())
-    if (chunk.speculative) weights += static_cast<std::size_t>(chunk.size) * 2;
+    if (chunk.residency == Residency::speculative)
+      weights += static_cast<std::size_t>(chunk.size) * 2;
   CHECK(once.to_device > 0);
   CHECK(once.to_host == once.to_device + weights);
   CHECK(twice.to_device == 2 * once.to_device + weights);
@@ -133,7 +140,7 @@ TEST_CASE("what was speculated on and never stepped leaves no trace", "[speculat
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         CAPTURE(static_cast<int>(kind), name_of(working), seed);
         Matrices it(kind == DeviceKind::cuda ? test::open_gpu(seed) : make_cpu_device(64 << 20),
-                    working, "b");
+                    working, 1);
         it.backward(1, 1);
         it.step(1);
         const auto before = it.all();
