@@ -4,6 +4,9 @@
 
 namespace sluice {
 
+/// Throws Error (usage): this program was built without CUDA.
+[[noreturn]] void refuse_cuda();
+
 /// Runs an op; this is the only device dispatch of the program. An op is an argument struct `Op`
 /// with free functions `launch_cpu(const Op&)` and `launch_cuda(const Op&, Stream)`; `meta` runs
 /// nothing. A CPU has done the work when the call returns; a GPU does it in stream order.
@@ -15,7 +18,10 @@ void run(const Op& op, Stream stream) {
     case DeviceKind::meta:
       return;
     case DeviceKind::cuda:
-      return launch_cuda(op, stream);
+      if constexpr (SLUICE_HAS_CUDA)
+        return launch_cuda(op, stream);
+      else
+        refuse_cuda();
   }
 }
 
