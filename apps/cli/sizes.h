@@ -14,4 +14,18 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text,
 /// Returns the shortest exact spelling that parse_bytes reads back.
 std::string spell_bytes(std::size_t bytes);
 
+/// Bytes in MiB and GiB, for tables.
+inline double mib(double bytes) {
+  return bytes / (1 << 20);
+}
+inline double gib(double bytes) {
+  return bytes / (1 << 30);
+}
+inline double mib(std::size_t bytes) {
+  return mib(static_cast<double>(bytes));
+}
+inline double gib(std::size_t bytes) {
+  return gib(static_cast<double>(bytes));
+}
+
 }  // namespace sluice

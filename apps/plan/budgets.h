@@ -8,10 +8,24 @@
 namespace sluice {
 
 /// Memory budgets in bytes: what the user allows or the machine has, and the reserves that driver
-/// and process take besides the planned bytes. If the device is the CPU, the host fields stay 0.
+/// and process take besides the planned bytes. If the device is the CPU, all memory is the device's
+/// and the host fields stay 0.
 struct Budgets {
   std::size_t device_allowed = 0, host_allowed = 0;
   std::size_t device_reserve = 0, host_reserve = 0;
+
+  /// Return the bytes by which a plan and the reserve exceed what is allowed.
+  std::size_t device_excess(std::size_t planned) const {
+    return excess(planned + device_reserve, device_allowed);
+  }
+  std::size_t host_excess(std::size_t planned) const {
+    return excess(planned + host_reserve, host_allowed);
+  }
+
+ private:
+  static std::size_t excess(std::size_t needed, std::size_t allowed) {
+    return needed > allowed ? needed - allowed : 0;
+  }
 };
 
 Budgets budgets_of(const TrainOptions& options, const DeviceProfile& profile);

@@ -27,20 +27,20 @@ class Planner {
         ranks_(ranks),
         layers_(setup.config.n_layer),
         budgets_(budgets_of(o, profile)),
-        shares_(o, setup, profile, budgets_) {
+        placement_(o, setup, profile, budgets_) {
     validate_memory_flags(o, setup, profile);
   }
 
   Attempt attempt() {
-    for (const StatePrecision& form : precision_candidates(o_, setup_.precision.dtype))
-      if (auto best = best_staged(form)) return {.plan = std::move(best)};
+    for (const StatePrecision& precision : precision_candidates(o_, setup_.precision.dtype))
+      if (auto best = best_staged(precision)) return {.plan = std::move(best)};
     return {.nearest = *nearest_, .excess = nearest_excess_};
   }
 
   Planned plan() {
     Planned planned;
-    for (const StatePrecision& form : precision_candidates(o_, setup_.precision.dtype)) {
-      auto best = best_staged(form);
+    for (const StatePrecision& precision : precision_candidates(o_, setup_.precision.dtype)) {
+      auto best = best_staged(precision);
       if (!best) continue;
       if (planned.chosen.choice.recompute.empty())
         planned.chosen = std::move(*best);
@@ -58,23 +58,23 @@ class Planner {
     Staging staging{};
   };
 
-  MemoryChoice choice_of(const StagedPrecision& form, std::int64_t resident, std::int64_t cpu = 0,
-                         std::int64_t speculative = 0) const {
+  MemoryChoice choice_of(const StagedPrecision& precision, std::int64_t resident,
+                         std::int64_t cpu = 0, std::int64_t speculative = 0) const {
     MemoryChoice choice{
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
-        .layout = form.layout,
-        .narrow_gradients = form.narrow_gradients,
+        .layout = precision.layout,
+        .narrow_gradients = precision.narrow_gradients,
         .resident_blocks = resident,
         .cpu_blocks = cpu,
         .speculative_blocks = speculative,
-        .staging = form.staging};
+        .staging = precision.staging};
     return choice;
   }
 
   /// Memory of the state: the maximum over the ranks, of device and host separately.
-  MemoryBytes state_at(const StagedPrecision& form, std::int64_t resident, std::int64_t cpu = 0,
-                       std::int64_t speculative = 0) const {
-    const MemoryChoice choice = choice_of(form, resident, cpu, speculative);
+  MemoryBytes state_at(const StagedPrecision& precision, std::int64_t resident,
+                       std::int64_t cpu = 0, std::int64_t speculative = 0) const {
+    const MemoryChoice choice = choice_of(precision, resident, cpu, speculative);
     MemoryBytes most;
     for (const int rank : ranks_) {
       const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, rank);
@@ -94,19 +94,19 @@ class Planner {
     return *most;
   }
 
-  StateMemory state_memory(const StagedPrecision& form) const {
+  StateMemory state_memory(const StagedPrecision& precision) const {
     StateMemory need;
-    need.all = state_at(form, layers_);
+    need.all = state_at(precision, layers_);
     if (!can_stream()) return need;
-    need.none = state_at(form, 0);
-    need.one = layers_ > 1 ? state_at(form, 1) : need.all;
-    if (shares_.speculates()) {
-      const MemoryBytes all = state_at(form, 0, 0, layers_);
+    need.none = state_at(precision, 0);
+    need.one = layers_ > 1 ? state_at(precision, 1) : need.all;
+    if (placement_.speculates()) {
+      const MemoryBytes all = state_at(precision, 0, 0, layers_);
       need.speculation = all.device - need.none.device;
       need.backup = (all.host - need.none.host) / static_cast<std::size_t>(layers_);
     }
-    if (!shares_.uses_cpu()) return need;
-    const MemoryBytes shared = state_at(form, 0, layers_);
+    if (!placement_.uses_cpu()) return need;
+    const MemoryBytes shared = state_at(precision, 0, layers_);
     need.staging = shared.host - need.none.host;
     need.ring = need.none.device - shared.device;
     return need;
@@ -167,12 +167,13 @@ class Planner {
 
   /// Returns every choice that would fit if the device had `slack` bytes more, fastest first.
   /// Estimates add up parts that were counted separately, and interpolate for layers of two modes.
-  Estimates estimates_of(const StagedPrecision& form, const StateMemory& state, std::size_t slack) {
+  Estimates estimates_of(const StagedPrecision& precision, const StateMemory& state,
+                         std::size_t slack) {
     Estimates estimates;
     for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
       for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs(setup_, profile_))) {
         const MemoryBytes passing = transient(micro_batch, list);
-        MemoryChoice choice = choice_of(form, most_resident(form.staging));
+        MemoryChoice choice = choice_of(precision, most_resident(precision.staging));
         choice.micro_batch = micro_batch;
         choice.recompute = list;
         add_fitting(estimates, choice, passing, state, slack);
@@ -196,21 +197,21 @@ class Planner {
       const auto fits = [&](std::int64_t cpu) {
         choice.cpu_blocks = cpu;
         choice.speculative_blocks = 0;
-        choice.speculative_blocks = shares_.still_speculative(choice);
+        choice.speculative_blocks = placement_.still_speculative(choice);
         if (!holds()) return false;
-        choice.speculative_blocks = shares_.speculative_blocks(choice, passing, state);
+        choice.speculative_blocks = placement_.speculative_blocks(choice, passing, state);
         if (!holds()) choice.speculative_blocks = 0;
         return true;
       };
       const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
-      const bool without_desk = fits(least);
-      const bool without_ring = shares_.may_do_without_ring() && fits(away);
-      if (!without_desk && !without_ring) continue;
-      const bool best = fits(shares_.cpu_blocks(choice, passing, state));
-      if (!best) fits(without_desk ? least : away);
-      if (best || without_desk || !forced)
-        estimates.emplace(shares_.time_of(choice, state).total(), choice);
-      if (best || without_desk) return;
+      const bool with_fewest_on_cpu = fits(least);
+      const bool all_on_cpu = placement_.may_do_without_ring() && fits(away);
+      if (!with_fewest_on_cpu && !all_on_cpu) continue;
+      const bool best = fits(placement_.cpu_blocks(choice, passing, state));
+      if (!best) fits(with_fewest_on_cpu ? least : away);
+      if (best || with_fewest_on_cpu || !forced)
+        estimates.emplace(placement_.time_of(choice, state).total(), choice);
+      if (best || with_fewest_on_cpu) return;
       forced = true;
     }
   }
@@ -218,10 +219,10 @@ class Planner {
   /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
   std::optional<MemoryChoice> lesser(MemoryChoice choice, const MemoryBytes& need,
                                      const StateMemory& state) const {
-    const bool free = !o_.cpu_blocks && shares_.uses_cpu();
+    const bool free = !o_.cpu_blocks && placement_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory
-      if (shares_.may_stop_speculating(choice))
+      if (placement_.may_stop_speculating(choice))
         choice.speculative_blocks = 0;
       else if (free && choice.cpu_blocks > 0)
         choice.cpu_blocks = 0;
@@ -230,35 +231,35 @@ class Planner {
     } else if (choice.resident_blocks > least_resident()) {
       --choice.resident_blocks;
       if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
-    } else if (shares_.may_do_without_ring() && ring && host_holds(need.host + state.staging)) {
+    } else if (placement_.may_do_without_ring() && ring && host_holds(need.host + state.staging)) {
       choice.cpu_blocks = layers_ - choice.resident_blocks;
-    } else if (shares_.may_stop_speculating(choice)) {
+    } else if (placement_.may_stop_speculating(choice)) {
       choice.speculative_blocks = 0;
     } else {
       return {};
     }
-    choice.speculative_blocks = shares_.still_speculative(choice);
+    choice.speculative_blocks = placement_.still_speculative(choice);
     return choice;
   }
 
   /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
   /// so they have to be faster by a margin.
-  std::optional<Plan> best_staged(const StatePrecision& form) {
+  std::optional<Plan> best_staged(const StatePrecision& precision) {
     constexpr double something = 0.98;
     std::optional<Plan> best;
     for (const Staging& staging : stagings(o_, can_stream())) {
       const auto beats = [&](double seconds) {
         return !best || seconds < something * best->time.total();
       };
-      if (auto faster = best_of({{form}, staging}, beats)) best = std::move(faster);
+      if (auto faster = best_of({{precision}, staging}, beats)) best = std::move(faster);
     }
     return best;
   }
 
   /// Returns the fastest choice that fits by a full count and for which beats(seconds) is true.
   template <class Beats>
-  std::optional<Plan> best_of(const StagedPrecision& form, Beats&& beats) {
-    const StateMemory state = state_memory(form);
+  std::optional<Plan> best_of(const StagedPrecision& precision, Beats&& beats) {
+    const StateMemory state = state_memory(precision);
     // A choice that is slightly too large by estimate may still fit. There may be more of these
     // than can be counted in reasonable time; the second round tries only what fits by estimate.
     struct Round {
@@ -266,34 +267,25 @@ class Planner {
       int tries;
     };
     for (auto [slack, tries] : {Round{budgets_.device_allowed / 64, 48}, Round{0, 12}}) {
-      Estimates left = estimates_of(form, state, slack);
+      Estimates left = estimates_of(precision, state, slack);
       for (; tries > 0 && !left.empty() && beats(left.begin()->first); --tries) {
         MemoryChoice choice = left.extract(left.begin()).mapped();
         const MemoryPlan memory = counted(choice);
         const MemoryBytes need{memory.high_water, memory.host};
         if (excess(need) == 0)
-          return Plan{choice, memory, shares_.time_of(choice, state),
+          return Plan{choice, memory, placement_.time_of(choice, state),
                       budgets_.host_allowed - budgets_.host_reserve - need.host};
         note(choice, need);
         if (const auto less = lesser(choice, need, state))
-          left.emplace(shares_.time_of(*less, state).total(), *less);
+          left.emplace(placement_.time_of(*less, state).total(), *less);
       }
     }
     return {};
   }
 
-  bool host_holds(std::size_t bytes) const {
-    return bytes + budgets_.host_reserve <= budgets_.host_allowed;
-  }
-  std::size_t device_excess(std::size_t bytes) const {
-    const std::size_t all = bytes + budgets_.device_reserve;
-    return all > budgets_.device_allowed ? all - budgets_.device_allowed : 0;
-  }
-  std::size_t host_excess(std::size_t bytes) const {
-    return host_holds(bytes) ? 0 : bytes + budgets_.host_reserve - budgets_.host_allowed;
-  }
+  bool host_holds(std::size_t bytes) const { return budgets_.host_excess(bytes) == 0; }
   std::size_t excess(const MemoryBytes& need) const {
-    return device_excess(need.device) + host_excess(need.host);
+    return budgets_.device_excess(need.device) + budgets_.host_excess(need.host);
   }
 
   /// Remembers the choice that came nearest to fitting.
@@ -311,8 +303,8 @@ class Planner {
     const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
     std::string text =
         fmt::format("the nearest that training comes to fitting is {}: ", to_flags(choice));
-    const std::size_t device_over = device_excess(memory.high_water);
-    const std::size_t host_over = host_excess(memory.host);
+    const std::size_t device_over = budgets_.device_excess(memory.high_water);
+    const std::size_t host_over = budgets_.host_excess(memory.host);
     if (device_over > 0)
       text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
                           memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
@@ -342,7 +334,7 @@ class Planner {
   std::span<const int> ranks_;  ///< ranks whose memory is counted
   std::int64_t layers_;
   Budgets budgets_;
-  UpdatePlacement shares_;
+  UpdatePlacement placement_;
   std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
   std::optional<MemoryChoice> nearest_;
   std::size_t nearest_excess_ = 0;

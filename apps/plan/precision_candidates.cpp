@@ -20,7 +20,7 @@ std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
   if (working == DType::f64) return {StateLayout::fp32};
   std::vector<StateLayout> all{split ? StateLayout::split : StateLayout::fp32, StateLayout::bf16m,
                                StateLayout::bf16mv};
-  // The scales of int8 are those of whole rows.
+  // An int8 scale covers 256 elements of a row, of which a shard may have only a part.
   if (o.tp == 1) all.push_back(StateLayout::int8);
   return all;
 }

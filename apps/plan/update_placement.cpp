@@ -44,7 +44,7 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
   // The device permanently holds weights, gradients, state and the places of the ring.
-  const double gradients = parameters * (choice.narrow_gradients ? 2 : 4);
+  const double gradients = parameters * choice.gradient_bytes();
   const double resident =
       std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
   return predict_step(setup_.config, choice,

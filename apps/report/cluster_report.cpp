@@ -13,80 +13,77 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double gib(double bytes) {
-  return bytes / (1 << 30);
-}
-
 /// Returns "" without a pipeline.
-std::string_view name_of_schedule(const ParallelConfig& way) {
-  return way.pipeline ? name_in(pipelines, *way.pipeline) : "";
+std::string_view name_of_schedule(const ParallelConfig& candidate) {
+  return candidate.pipeline ? name_in(pipelines, *candidate.pipeline) : "";
 }
 
-std::string schedule_of(const ParallelConfig& way) {
-  if (!way.pipeline) return "-";
-  const std::string_view name = name_of_schedule(way);
-  return way.virtual_stages > 1 ? fmt::format("{} x{}", name, way.virtual_stages)
-                                : std::string(name);
+std::string schedule_of(const ParallelConfig& candidate) {
+  if (!candidate.pipeline) return "-";
+  const std::string_view name = name_of_schedule(candidate);
+  return candidate.virtual_stages > 1 ? fmt::format("{} x{}", name, candidate.virtual_stages)
+                                      : std::string(name);
 }
 
-std::string recompute_of(const ParallelConfig& way) {
-  return to_string(way.choice.recompute);
+std::string recompute_of(const ParallelConfig& candidate) {
+  return to_string(candidate.choice.recompute);
 }
 
-double share(double part, const ParallelConfig& way) {
-  return 100 * part / way.time.total();
+double share(double part, const ParallelConfig& candidate) {
+  return 100 * part / candidate.time.total();
 }
 
 std::string rows_text(const ClusterPlan& plan, bool gpu) {
   std::size_t recompute = 9, schedule = 8;
-  for (const ParallelConfig& way : plan.ways) {
-    recompute = std::max(recompute, recompute_of(way).size());
-    schedule = std::max(schedule, schedule_of(way).size());
+  for (const ParallelConfig& candidate : plan.candidates) {
+    recompute = std::max(recompute, recompute_of(candidate).size());
+    schedule = std::max(schedule, schedule_of(candidate).size());
   }
   std::string text = fmt::format(
       "\n{:>14} {:>4} {:>11}  {:<{}}  {:<{}} {:>10} {:>9} {:>10} {:>10} {:>11} {:>7} {:>7}\n",
       "dp x pp x tp", "zero", "micro-batch", "schedule", schedule, "recompute", recompute,
       "state on", gpu ? "GiB a GPU" : "GiB a CPU", "host GiB", "s a step", "tokens/s", "bubble",
       "comm");
-  for (const ParallelConfig& way : plan.ways) {
-    const auto layers = static_cast<std::int64_t>(way.choice.recompute.size());
+  for (const ParallelConfig& candidate : plan.candidates) {
+    const auto layers = static_cast<std::int64_t>(candidate.choice.recompute.size());
     text += fmt::format(
         "{:>14} {:>4} {:>11}  {:<{}}  {:<{}} {:>10} {:>9.3f} {:>10.3f} {:>10.4g} {:>11.0f} "
         "{:>5.1f} "
         "% {:>5.1f} %\n",
-        fmt::format("{} x {} x {}", way.mesh.dp, way.mesh.pp, way.mesh.tp), way.zero,
-        fmt::format("{} x {}", way.choice.micro_batch, way.micro_batches), schedule_of(way),
-        schedule, recompute_of(way), recompute,
-        !way.choice.streams() ? std::string(gpu ? "GPU" : "CPU")
-        : way.choice.resident_blocks == 0
+        fmt::format("{} x {} x {}", candidate.mesh.dp, candidate.mesh.pp, candidate.mesh.tp),
+        candidate.zero,
+        fmt::format("{} x {}", candidate.choice.micro_batch, candidate.micro_batches),
+        schedule_of(candidate), schedule, recompute_of(candidate), recompute,
+        !candidate.choice.streams() ? std::string(gpu ? "GPU" : "CPU")
+        : candidate.choice.resident_blocks == 0
             ? std::string("host")
-            : fmt::format("{} of {}", way.choice.resident_blocks, layers),
-        gib(static_cast<double>(way.memory.high_water)), gib(static_cast<double>(way.memory.host)),
-        way.time.total(), way.tokens_per_second, share(way.time.bubble, way),
-        share(way.time.exposed(), way));
+            : fmt::format("{} of {}", candidate.choice.resident_blocks, layers),
+        gib(candidate.memory.high_water), gib(candidate.memory.host), candidate.time.total(),
+        candidate.tokens_per_second, share(candidate.time.bubble, candidate),
+        share(candidate.time.exposed(), candidate));
   }
   return text;
 }
 
-Json way_json(const ClusterTask& task, const ParallelConfig& way) {
-  const ClusterTime& t = way.time;
-  return {{"dp", way.mesh.dp},
-          {"pp", way.mesh.pp},
-          {"tp", way.mesh.tp},
-          {"zero", way.zero},
-          {"micro_batch", way.choice.micro_batch},
-          {"micro_batches", way.micro_batches},
-          {"pipeline", name_of_schedule(way)},
-          {"virtual_stages", way.virtual_stages},
-          {"recompute", to_string(way.choice.recompute)},
-          {"state_layout", name_of(way.choice.layout)},
-          {"gradients", way.choice.narrow_gradients ? "bf16" : "fp32"},
-          {"resident_blocks", way.choice.resident_blocks},
-          {"flags", to_flags(way, task.options)},
-          {"device_bytes", way.memory.high_water},
-          {"device_peak_bytes", way.memory.peak},
-          {"host_bytes", way.memory.host},
-          {"tokens_per_second", way.tokens_per_second},
+Json candidate_json(const ClusterTask& task, const ParallelConfig& candidate) {
+  const ClusterTime& t = candidate.time;
+  return {{"dp", candidate.mesh.dp},
+          {"pp", candidate.mesh.pp},
+          {"tp", candidate.mesh.tp},
+          {"zero", candidate.zero},
+          {"micro_batch", candidate.choice.micro_batch},
+          {"micro_batches", candidate.micro_batches},
+          {"pipeline", name_of_schedule(candidate)},
+          {"virtual_stages", candidate.virtual_stages},
+          {"recompute", to_string(candidate.choice.recompute)},
+          {"state_layout", name_of(candidate.choice.layout)},
+          {"gradients", candidate.choice.narrow_gradients ? "bf16" : "fp32"},
+          {"resident_blocks", candidate.choice.resident_blocks},
+          {"flags", to_flags(candidate, task.options)},
+          {"device_bytes", candidate.memory.high_water},
+          {"device_peak_bytes", candidate.memory.peak},
+          {"host_bytes", candidate.memory.host},
+          {"tokens_per_second", candidate.tokens_per_second},
           {"predicted_seconds",
            {{"total", t.total()},
             {"compute", t.compute},
@@ -140,20 +137,21 @@ std::string cluster_text(const ClusterTask& task, const ClusterPlan& plan) {
       fmt::format("{} meshes; {} do not fit, {} cannot share the batch or keep the flags, {} are "
                   "slower whatever fits",
                   plan.meshes, plan.unfit, plan.refused, plan.slower));
-  if (plan.ways.empty()) {
-    const ParallelConfig& way = *plan.nearest;
+  if (plan.candidates.empty()) {
+    const ParallelConfig& candidate = *plan.nearest;
     return text + fmt::format(
                       "\nnone fits; the nearest has {} bytes too many in the memory of its "
                       "fullest {}:\n  {}\n",
-                      plan.excess, task.profile.gpu ? "GPU" : "rank", to_flags(way, o));
+                      plan.excess, task.profile.gpu ? "GPU" : "rank", to_flags(candidate, o));
   }
   text += rows_text(plan, task.profile.gpu) + "\n";
   row("predicted", "by the cost model, from assumed or probed rates; nothing here was measured");
-  row("chosen", to_flags(plan.ways[0], o));
-  for (std::size_t i = 1; i < plan.ways.size(); ++i) {
-    const Mesh& mesh = plan.ways[i].mesh;
-    row(i == 1 ? "others lose" : "", fmt::format("{} x {} x {} by {}", mesh.dp, mesh.pp, mesh.tp,
-                                                 why_slower(plan.ways[0], plan.ways[i])));
+  row("chosen", to_flags(plan.candidates[0], o));
+  for (std::size_t i = 1; i < plan.candidates.size(); ++i) {
+    const Mesh& mesh = plan.candidates[i].mesh;
+    row(i == 1 ? "others lose" : "",
+        fmt::format("{} x {} x {} by {}", mesh.dp, mesh.pp, mesh.tp,
+                    why_slower(plan.candidates[0], plan.candidates[i])));
   }
   return text;
 }
@@ -171,10 +169,10 @@ Json cluster_json(const ClusterTask& task, const ClusterPlan& plan) {
             {"meshes_refused", plan.refused},
             {"meshes_slower", plan.slower},
             {"ways", Json::array()}};
-  for (const ParallelConfig& way : plan.ways)
-    json["ways"].push_back(way_json(task, way));
+  for (const ParallelConfig& candidate : plan.candidates)
+    json["ways"].push_back(candidate_json(task, candidate));
   if (plan.nearest) {
-    json["nearest"] = way_json(task, *plan.nearest);
+    json["nearest"] = candidate_json(task, *plan.nearest);
     for (const char* key :
          {"tokens_per_second", "predicted_seconds", "bubble", "communication_exposed"})
       json["nearest"].erase(key);

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-/// Formats a row for each mesh's best way, the chosen way as flags, and why the others are slower.
+/// Formats a row for each mesh's best candidate, the chosen one as flags, and why the others are
+/// slower.
 std::string cluster_text(const ClusterTask& task, const ClusterPlan& plan);
 nlohmann::ordered_json cluster_json(const ClusterTask& task, const ClusterPlan& plan);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
 #include "engine/io/durable.h"
 #include "parallel/pipeline/schedule_picture.h"
@@ -56,10 +57,6 @@ bool apart(const PipelineReport& report) {
   return report.stages.front().rank != report.stages.back().rank;
 }
 
-double mib(std::uint64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 20);
-}
-
 std::uint64_t all_sent(const PipelineReport& report) {
   std::uint64_t bytes = 0;
   for (const auto& rank : report.ranks)
@@ -87,8 +84,8 @@ std::string ranks_text(const PipelineReport& report) {
     const auto& r = report.ranks[rank];
     text += fmt::format(
         "{:>5} {:>13} {:>13} {:>10.3f} {:>10} {:>10} {:>10.1f} {:>11.1f}  {}{}\n", rank,
-        r.parameters, r.memory.high_water, static_cast<double>(r.memory.high_water) / (1 << 30),
-        r.live, r.received, mib(r.bytes_sent), mib(r.bytes_reduced), fmt::join(r.stages, ", "),
+        r.parameters, r.memory.high_water, gib(r.memory.high_water), r.live, r.received,
+        mib(r.bytes_sent), mib(r.bytes_reduced), fmt::join(r.stages, ", "),
         r.excess > 0 ? fmt::format("; {} bytes more than allowed", r.excess) : std::string());
   }
   return text;
@@ -117,8 +114,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                               .memory = plan_memory(o, setup, choice, profile.workspace, number)};
     for (std::size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage)
       if (plan.rank_of_stage[stage] == place) rank.stages.push_back(static_cast<int>(stage));
-    const std::size_t needed = rank.memory.high_water + budgets.device_reserve;
-    rank.excess = needed - std::min(needed, budgets.device_allowed);
+    rank.excess = budgets.device_excess(rank.memory.high_water);
     rank.bytes_sent = report.boundary * static_cast<std::uint64_t>(std::ranges::count_if(
                                             plan.schedule.ranks[i], [](const Action& action) {
                                               return action.kind == Action::Kind::send_output ||

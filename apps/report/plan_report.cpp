@@ -25,10 +25,6 @@ std::string spoken(const Json& json) {
   return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
-double gib(std::size_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
-
 /// The machine to plan for, and a note if it had to be guessed.
 struct Target {
   DeviceProfile profile;
@@ -278,20 +274,20 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
                          .top = o.top};
   const ClusterPlan plan = plan_cluster(task);
   WholeRun run{.steps = o.steps, .rates = target.rates};
-  if (!plan.ways.empty()) {
-    run.command = training_command(o, o.gpus, to_flags(plan.ways[0], o));
-    run.step_seconds = plan.ways[0].time.total();
+  if (!plan.candidates.empty()) {
+    run.command = training_command(o, o.gpus, to_flags(plan.candidates[0], o));
+    run.step_seconds = plan.candidates[0].time.total();
   }
   if (o.json) {
     Json json = cluster_json(task, plan);
-    if (!plan.ways.empty()) add_whole_run(json, run);
+    if (!plan.candidates.empty()) add_whole_run(json, run);
     if (!target.note.empty()) json["note"] = target.note;
     say(spoken(json));
   } else {
     if (!target.note.empty()) say("note         " + target.note + "\n");
-    say(cluster_text(task, plan) + (plan.ways.empty() ? "" : whole_run_text(run)));
+    say(cluster_text(task, plan) + (plan.candidates.empty() ? "" : whole_run_text(run)));
   }
-  if (plan.ways.empty())
+  if (plan.candidates.empty())
     fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
                      to_flags(*plan.nearest, o), plan.excess),
          ErrorKind::usage);

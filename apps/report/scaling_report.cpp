@@ -26,10 +26,6 @@ std::string spell(const Link& link) {
   return fmt::format("{:.4g} GB/s and {:.3g} us", link.bandwidth / 1e9, link.latency * 1e6);
 }
 
-double mib(double bytes) {
-  return bytes / (1 << 20);
-}
-
 std::string communication_text(const ScalingRow& row, bool divided) {
   const Communication& c = row.weak.communication;
   // Another table shows the traffic between the ranks of one replica.
@@ -65,7 +61,7 @@ std::string table_text(const TrainOptions& o, const ScalingTask& task) {
         "{:>6} {:>9.1f} {:>10.2f} {:>10.2f} | {:>9.4g} {:>11.0f} {:>8.1f} % {:>11.4f} | {:>11} "
         "{:>10}\n",
         ranks, mib(c.bytes()), c.seconds() * 1e3, c.exposed * 1e3, row.weak.seconds,
-        row.weak.tokens_per_second, row.efficiency * 100, row.state / (1 << 30),
+        row.weak.tokens_per_second, row.efficiency * 100, gib(row.state),
         strong([](const ScalingRow::Strong& s) { return s.time.seconds; }),
         strong([](const ScalingRow::Strong& s) { return s.speed_up; }));
   }
@@ -130,8 +126,8 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
   const MemoryPlan held = plan_state(alone, setup, once, profile.workspace);
   // Subtracts weights and gradients like the planner, so that one rank's time equals the plan's.
   const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
-  const double gradient_and_weight = parameters * ((chosen.choice.narrow_gradients ? 2 : 4) +
-                                                   static_cast<double>(size_of(working)));
+  const double gradient_and_weight =
+      parameters * (chosen.choice.gradient_bytes() + static_cast<double>(size_of(working)));
   ScalingTask task{
       .config = setup.config,
       .choice = chosen.choice,

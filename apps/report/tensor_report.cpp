@@ -7,14 +7,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/sizes.h"
+
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double mib(double bytes) {
-  return bytes / (1 << 20);
-}
 
 std::vector<TensorReport::Shard> distinct_shards(const TrainOptions& o, const RunSetup& setup,
                                                  const DeviceProfile& profile,
@@ -36,8 +34,7 @@ std::vector<TensorReport::Shard> distinct_shards(const TrainOptions& o, const Ru
     for (const Parameter& parameter : model.parameters())
       shard.parameters += element_count(parameter.shape);
     shard.memory = plan_memory(o, setup, choice, profile.workspace, rank);
-    const std::size_t needed = shard.memory.high_water + budgets.device_reserve;
-    shard.excess = needed - std::min(needed, budgets.device_allowed);
+    shard.excess = budgets.device_excess(shard.memory.high_water);
     distinct.push_back(std::move(shard));
   }
   return distinct;
@@ -108,7 +105,7 @@ std::string tensor_text(const TensorReport& report) {
                             ? fmt::format("{}", shard.ranks[0])
                             : fmt::format("{}-{}", shard.ranks.front(), shard.ranks.back()),
                         shard.heads, shard.vocabulary, shard.parameters, shard.memory.high_water,
-                        static_cast<double>(shard.memory.high_water) / (1 << 30),
+                        gib(shard.memory.high_water),
                         shard.excess > 0 ? fmt::format("  {} bytes more than allowed", shard.excess)
                                          : std::string());
   return text;

@@ -38,6 +38,8 @@ struct MemoryChoice {
   std::int64_t visiting_blocks() const {
     return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks;
   }
+  /// Bytes of one element of an accumulated gradient of the blocks' matrices.
+  double gradient_bytes() const { return narrow_gradients ? 2 : 4; }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
 

@@ -64,12 +64,8 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   // Ranks hold different parts of the state or of the model; the plan so far was rank 0's.
   plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
   const Budgets budgets = budgets_of(options, profile);
-  const auto excess = [](std::size_t needed, std::size_t allowed) {
-    return needed > allowed ? needed - allowed : 0;
-  };
   const std::size_t here =
-      excess(plan.memory.high_water + budgets.device_reserve, budgets.device_allowed) +
-      (profile.gpu ? excess(plan.memory.host + budgets.host_reserve, budgets.host_allowed) : 0);
+      budgets.device_excess(plan.memory.high_water) + budgets.host_excess(plan.memory.host);
   const auto all = job.control().gather_values(here, "memory");
   const auto most = std::ranges::max_element(all);
   if (*most > 0)

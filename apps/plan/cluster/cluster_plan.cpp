@@ -47,12 +47,12 @@ std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t
   return sizes;
 }
 
-StagePlaces places_of(const ClusterTask& task, const ParallelConfig& way) {
-  const int stages = way.mesh.pp * static_cast<int>(way.virtual_stages);
+StagePlaces places_of(const ClusterTask& task, const ParallelConfig& candidate) {
+  const int stages = candidate.mesh.pp * static_cast<int>(candidate.virtual_stages);
   StagePlaces places{.parts = split_blocks(task.config, stages, task.options.pipeline_split),
                      .stash = task.options.stash};
   for (int stage = 0; stage < stages; ++stage)
-    places.rank_of_stage.push_back(stage % way.mesh.pp);
+    places.rank_of_stage.push_back(stage % candidate.mesh.pp);
   return places;
 }
 
@@ -63,41 +63,41 @@ std::vector<GPT2Part> parts_at(const StagePlaces& places, int place) {
   return parts;
 }
 
-std::int64_t share_of(const ClusterTask& task, const ParallelConfig& way) {
-  return task.options.batch_size / way.mesh.dp;
+std::int64_t share_of(const ClusterTask& task, const ParallelConfig& candidate) {
+  return task.options.batch_size / candidate.mesh.dp;
 }
 
-StepWork work_of(const ClusterTask& task, const ParallelConfig& way, double resident,
+StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, double resident,
                  double streamed) {
   const Interconnect joined = interconnect_of(task.options, task.profile);
-  return {.batch = share_of(task, way),
+  return {.batch = share_of(task, candidate),
           .seq_len = task.seq_len,
           .dtype = task.precision.dtype,
           .resident_state = resident,
           .streamed_state = streamed,
-          .shards = {way.mesh.tp, joined.among_neighbours(way.mesh.tp, task.gpus),
+          .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
                      task.options.sequence_parallel}};
 }
 
-Traffic traffic_at(const ClusterTask& task, const ParallelConfig& way,
+Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
                    const std::vector<GPT2Part>& parts) {
-  Traffic traffic = traffic_of(GPT2(task.config, {.size = way.mesh.tp}).parameters(parts),
-                               way.choice, task.precision.dtype);
+  Traffic traffic = traffic_of(GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts),
+                               candidate.choice, task.precision.dtype);
   traffic.bucket = static_cast<double>(bucket_bytes(task.options, task.profile.gpu));
-  traffic.zero = way.zero > 0;
+  traffic.zero = candidate.zero > 0;
   traffic.overlap = task.options.overlap;
   return traffic;
 }
 
-ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& way, double resident,
-                             double streamed) {
+ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& candidate,
+                             double resident, double streamed) {
   const ScalingTask one{.config = task.config,
-                        .choice = way.choice,
-                        .work = work_of(task, way, resident, streamed),
+                        .choice = candidate.choice,
+                        .work = work_of(task, candidate, resident, streamed),
                         .profile = task.profile,
                         .interconnect = interconnect_of(task.options, task.profile),
-                        .traffic = traffic_at(task, way, {{0, task.config.n_layer}})};
-  const RanksTime time = predict_ranks(one, way.mesh.dp, share_of(task, way));
+                        .traffic = traffic_at(task, candidate, {{0, task.config.n_layer}})};
+  const RanksTime time = predict_ranks(one, candidate.mesh.dp, share_of(task, candidate));
   const StepTime& step = time.compute;
   return {.compute = step.forward + step.backward + step.recompute + step.tensor,
           .tensor = step.tensor,
@@ -108,31 +108,33 @@ ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& way,
 
 }  // namespace
 
-std::string to_flags(const ParallelConfig& way, const TrainOptions& o) {
-  std::string flags = fmt::format("--dp {} --pp {} --tp {}", way.mesh.dp, way.mesh.pp, way.mesh.tp);
-  if (way.mesh.pp > 1) {
-    flags += fmt::format(" --pipeline {}", name_in(pipelines, *way.pipeline));
-    if (way.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", way.virtual_stages);
+std::string to_flags(const ParallelConfig& candidate, const TrainOptions& o) {
+  std::string flags = fmt::format("--dp {} --pp {} --tp {}", candidate.mesh.dp, candidate.mesh.pp,
+                                  candidate.mesh.tp);
+  if (candidate.mesh.pp > 1) {
+    flags += fmt::format(" --pipeline {}", name_in(pipelines, *candidate.pipeline));
+    if (candidate.virtual_stages > 1)
+      flags += fmt::format(" --virtual-stages {}", candidate.virtual_stages);
     if (o.pipeline_split != BlockSplit())
       flags += " --pipeline-split " + to_string(o.pipeline_split);
     if (o.stash != Stash::graph) flags += fmt::format(" --stash {}", name_in(stashes, o.stash));
     if (o.max_stash) flags += " --max-stash " + spell_bytes(*o.max_stash);
   }
   if (o.sequence_parallel) flags += " --sequence-parallel";
-  return flags + fmt::format(" --zero {} ", way.zero) + to_flags(way.choice);
+  return flags + fmt::format(" --zero {} ", candidate.zero) + to_flags(candidate.choice);
 }
 
-TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options) {
+TrainOptions options_of(const ParallelConfig& candidate, const TrainOptions& options) {
   TrainOptions o = options;
-  o.dp = way.mesh.dp;
-  o.pp = way.mesh.pp;
-  o.tp = way.mesh.tp;
-  o.zero = way.zero;
-  o.micro_batch = way.choice.micro_batch;
+  o.dp = candidate.mesh.dp;
+  o.pp = candidate.mesh.pp;
+  o.tp = candidate.mesh.tp;
+  o.zero = candidate.zero;
+  o.micro_batch = candidate.choice.micro_batch;
   o.pipeline.reset();
-  if (way.pipeline) o.pipeline = {.schedule = *way.pipeline};
-  o.virtual_stages = way.virtual_stages;
-  if (way.mesh.pp > 1) return o;
+  if (candidate.pipeline) o.pipeline = {.schedule = *candidate.pipeline};
+  o.virtual_stages = candidate.virtual_stages;
+  if (candidate.mesh.pp > 1) return o;
   const TrainOptions usual;
   o.pipeline_split = usual.pipeline_split;
   o.stash = usual.stash;
@@ -160,14 +162,14 @@ std::vector<Mesh> meshes_of(const ClusterTask& task) {
   return meshes;
 }
 
-std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh) {
+std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh) {
   const TrainOptions& o = task.options;
   if (o.batch_size % mesh.dp != 0) return {};
   const std::int64_t share = o.batch_size / mesh.dp, layers = task.config.n_layer;
   std::vector<std::int64_t> zeros{0, 1};
   if (mesh.dp == 1) zeros = {0};
   if (task.zero) zeros = {*task.zero};
-  std::vector<ParallelConfig> ways;
+  std::vector<ParallelConfig> candidates;
   for (const auto& [schedule, each] : schedules_of(o, layers, mesh.pp))
     for (const std::int64_t rows : micro_batches_of(task, share)) {
       const std::int64_t count = share / rows;
@@ -178,7 +180,7 @@ std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh) {
       if (mesh.pp > 1 && (count > most_micro_batches || each * mesh.pp * count > most_forwards))
         continue;
       for (const std::int64_t zero : zeros)
-        ways.push_back(
+        candidates.push_back(
             {.mesh = mesh,
              .zero = zero,
              .micro_batches = count,
@@ -188,22 +190,23 @@ std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh) {
                         .recompute = std::vector(static_cast<std::size_t>(layers), Recompute::none),
                         .resident_blocks = layers}});
     }
-  return ways;
+  return candidates;
 }
 
-ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, double resident,
-                        double streamed) {
-  if (way.mesh.pp == 1) return without_pipeline(task, way, resident, streamed);
+ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
+                              double resident, double streamed) {
+  if (candidate.mesh.pp == 1) return without_pipeline(task, candidate, resident, streamed);
   const Interconnect joined = interconnect_of(task.options, task.profile);
-  const StagePlaces places = places_of(task, way);
-  const StepWork work = work_of(task, way, resident, streamed);
-  const auto stages = stage_times(task.config, places, way.choice, work, task.profile, joined);
-  const auto ranks = static_cast<double>(way.mesh.pp);
-  const auto count = static_cast<double>(way.micro_batches);
+  const StagePlaces places = places_of(task, candidate);
+  const StepWork work = work_of(task, candidate, resident, streamed);
+  const auto stages =
+      stage_times(task.config, places, candidate.choice, work, task.profile, joined);
+  const auto ranks = static_cast<double>(candidate.mesh.pp);
+  const auto count = static_cast<double>(candidate.micro_batches);
 
   ClusterTime time;
   std::vector<StageCosts> costs, free;
-  std::vector<Cover> covers(static_cast<std::size_t>(way.mesh.pp));
+  std::vector<Cover> covers(static_cast<std::size_t>(candidate.mesh.pp));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     StageCosts cost = stages[i].costs;
     costs.push_back(cost);
@@ -216,32 +219,33 @@ ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, doub
     cover.backward += cost.backward;
   }
   const auto lasts = [&](const std::vector<StageCosts>& given) {
-    return makespan(*way.pipeline, way.mesh.pp, static_cast<int>(way.virtual_stages),
-                    way.micro_batches, given);
+    return makespan(*candidate.pipeline, candidate.mesh.pp,
+                    static_cast<int>(candidate.virtual_stages), candidate.micro_batches, given);
   };
   const double all = lasts(free);
   time.bubble = all - time.compute;
   time.messages = lasts(costs) - all;
 
-  const double vocabulary = static_cast<double>(vocabulary_counts(task.config, way.mesh.tp)[0]);
-  time.table = joined.between(0, (way.mesh.pp - 1) * way.mesh.tp)
+  const double vocabulary =
+      static_cast<double>(vocabulary_counts(task.config, candidate.mesh.tp)[0]);
+  time.table = joined.between(0, (candidate.mesh.pp - 1) * candidate.mesh.tp)
                    .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
                             static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
   // The first and last places hold the embedding table besides their blocks.
-  for (const int place : {0, way.mesh.pp - 1})
-    time.data =
-        std::max(time.data, predict_communication(traffic_at(task, way, parts_at(places, place)),
-                                                  way.mesh.dp, joined.among(task.gpus),
-                                                  covers[static_cast<std::size_t>(place)])
-                                .exposed);
+  for (const int place : {0, candidate.mesh.pp - 1})
+    time.data = std::max(time.data,
+                         predict_communication(traffic_at(task, candidate, parts_at(places, place)),
+                                               candidate.mesh.dp, joined.among(task.gpus),
+                                               covers[static_cast<std::size_t>(place)])
+                             .exposed);
 
-  const double sharing = way.zero > 0 ? static_cast<double>(way.mesh.dp) : 1;
+  const double sharing = candidate.zero > 0 ? static_cast<double>(candidate.mesh.dp) : 1;
   double parameters = 0;
   for (const Parameter& parameter :
-       GPT2(task.config, {.size = way.mesh.tp}).parameters(parts_at(places, 0)))
+       GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts_at(places, 0)))
     parameters += static_cast<double>(element_count(parameter.shape));
   const double passing =
-      (way.choice.narrow_gradients ? 2 : 4) + 2 * static_cast<double>(size_of(work.dtype));
+      candidate.choice.gradient_bytes() + 2 * static_cast<double>(size_of(work.dtype));
   time.update = (2 * resident + parameters * passing) / task.profile.memory_rate / sharing;
   if (streamed > 0)
     time.stall = std::max(

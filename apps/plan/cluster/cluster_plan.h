@@ -48,17 +48,17 @@ struct ParallelConfig {
   double tokens_per_second = 0;
 };
 
-/// Formats the way as flags of `train_gpt2`: everything but the model and the batch.
-std::string to_flags(const ParallelConfig& way, const TrainOptions& options);
+/// Formats the candidate as flags of `train_gpt2`: everything but the model and the batch.
+std::string to_flags(const ParallelConfig& candidate, const TrainOptions& options);
 /// Returns the options with those flags applied.
-TrainOptions options_of(const ParallelConfig& way, const TrainOptions& options);
+TrainOptions options_of(const ParallelConfig& candidate, const TrainOptions& options);
 
 struct ClusterPlan {
-  std::vector<ParallelConfig> ways{};  ///< the best of each mesh, fastest first
-  std::int64_t meshes = 0;             ///< number of meshes considered
-  std::int64_t refused = 0;            ///< meshes that do not divide the batch or contradict a flag
-  std::int64_t unfit = 0;              ///< meshes in which nothing fits the budgets
-  std::int64_t slower = 0;             ///< meshes not counted: slower than `ways` even if all fits
+  std::vector<ParallelConfig> candidates{};  ///< the best of each mesh, fastest first
+  std::int64_t meshes = 0;                   ///< number of meshes considered
+  std::int64_t refused = 0;  ///< meshes that do not divide the batch or contradict a flag
+  std::int64_t unfit = 0;    ///< meshes in which nothing fits the budgets
+  std::int64_t slower = 0;   ///< meshes not counted: slower than `candidates` even if all fits
   std::optional<ParallelConfig> nearest{};  ///< set only if nothing fits
   std::size_t excess = 0;                   ///< bytes by which `nearest` exceeds the budgets
 };
@@ -67,29 +67,30 @@ struct ClusterPlan {
 /// `tp` stays within a node unless it is given. A stage has at least one block.
 std::vector<Mesh> meshes_of(const ClusterTask& task);
 
-/// Returns the ways of one mesh: schedules, ZeRO-1 and micro-batches, without recompute and with
-/// all state on the device in fp32. Returns none if the batch cannot be divided so.
-std::vector<ParallelConfig> ways_of(const ClusterTask& task, const Mesh& mesh);
+/// Returns the candidates of one mesh: schedules, ZeRO-1 and micro-batches, without recompute and
+/// with all state on the device in fp32. Returns none if the batch cannot be divided so.
+std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh);
 
-/// Predicts a step of a way (Narayanan et al., "Efficient large-scale language model training on
-/// GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
+/// Predicts a step of a candidate (Narayanan et al., "Efficient large-scale language model training
+/// on GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
 /// undivided by ZeRO-1. Without a pipeline this is predict_ranks. With one, the simulator times the
 /// stages; the sum of the tied table's gradient, the part of the reduction among replicas that the
 /// last backward pass does not hide, and the update are added to that.
-ClusterTime predict_way(const ClusterTask& task, const ParallelConfig& way, double resident,
-                        double streamed);
+ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
+                              double resident, double streamed);
 
-/// A way with the planner's choice for it: recompute and the placement of state. They are chosen so
-/// that the ends of a pipeline fit, which need the most memory.
+/// A candidate with the planner's choice for it: recompute and the placement of state. They are
+/// chosen so that the ends of a pipeline fit, which need the most memory.
 struct ClusterFit {
-  ParallelConfig way;  ///< if it does not fit: the nearest choice, without a time
+  ParallelConfig candidate;  ///< if it does not fit: the nearest choice, without a time
   bool fits = false;
   std::size_t excess = 0;  ///< bytes above the budgets, estimated or counted
 };
-/// Keeps the way's state layout and gradient dtype. Throws Error (usage) if flags rule the way out.
-ClusterFit fit_way(const ClusterTask& task, ParallelConfig way);
+/// Keeps the candidate's state layout and gradient dtype. Throws Error (usage) if flags rule it
+/// out.
+ClusterFit fit_candidate(const ClusterTask& task, ParallelConfig candidate);
 
-/// Returns the fastest ways that fit. Like plan_run, uses rounded state only if no mesh fits
+/// Returns the fastest candidates that fit. Like plan_run, uses rounded state only if no mesh fits
 /// without it. Throws Error (usage) if the work cannot be divided on any mesh.
 ClusterPlan plan_cluster(const ClusterTask& task);
 

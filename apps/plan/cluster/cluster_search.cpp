@@ -14,25 +14,27 @@ constexpr std::int64_t most_counted = 1 << 16;
 
 /// Returns fewer micro-batches that need nearly the same memory as all of them: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
-std::int64_t few_micro_batches(const ParallelConfig& way) {
-  const bool bounded = way.pipeline == ScheduleName::one_forward_one_backward ||
-                       way.pipeline == ScheduleName::interleaved;
-  if (!bounded) return way.micro_batches;
-  return std::min(way.micro_batches, 2 * way.mesh.pp + way.micro_batches % way.mesh.pp);
+std::int64_t few_micro_batches(const ParallelConfig& candidate) {
+  const bool bounded = candidate.pipeline == ScheduleName::one_forward_one_backward ||
+                       candidate.pipeline == ScheduleName::interleaved;
+  if (!bounded) return candidate.micro_batches;
+  return std::min(candidate.micro_batches,
+                  2 * candidate.mesh.pp + candidate.micro_batches % candidate.mesh.pp);
 }
 
 /// Returns all micro-batches if they can be counted quickly, else few_micro_batches().
-std::int64_t counted_micro_batches(const ParallelConfig& way) {
-  const bool quick = way.mesh.pp * way.virtual_stages * way.micro_batches <= most_counted;
-  return quick ? way.micro_batches : few_micro_batches(way);
+std::int64_t counted_micro_batches(const ParallelConfig& candidate) {
+  const bool quick =
+      candidate.mesh.pp * candidate.virtual_stages * candidate.micro_batches <= most_counted;
+  return quick ? candidate.micro_batches : few_micro_batches(candidate);
 }
 
-TrainOptions options_of(const ClusterTask& task, const ParallelConfig& way,
+TrainOptions options_of(const ClusterTask& task, const ParallelConfig& candidate,
                         std::int64_t micro_batches) {
-  TrainOptions o = options_of(way, task.options);
-  o.batch_size = way.mesh.dp * way.choice.micro_batch * micro_batches;
-  o.state_layout = way.choice.layout;
-  o.gradients = way.choice.narrow_gradients ? DType::bf16 : DType::f32;
+  TrainOptions o = options_of(candidate, task.options);
+  o.batch_size = candidate.mesh.dp * candidate.choice.micro_batch * micro_batches;
+  o.state_layout = candidate.choice.layout;
+  o.gradients = candidate.choice.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }
 
@@ -52,46 +54,43 @@ std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
   return ranks;
 }
 
-/// Returns the bytes above the budgets, and stores the memory of the fullest rank in `way`.
-std::size_t count_memory(const ClusterTask& task, ParallelConfig& way) {
+/// Returns the bytes above the budgets, and stores the memory of the fullest rank in `candidate`.
+std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
   const Budgets budgets = budgets_of(task.options, task.profile);
-  const TrainOptions o = options_of(task, way, counted_micro_batches(way));
+  const TrainOptions o = options_of(task, candidate, counted_micro_batches(candidate));
   const RunSetup setup = setup_of(task, o);
-  const auto over = [](std::size_t needed, std::size_t allowed) {
-    return needed - std::min(needed, allowed);
-  };
-  way.memory = {};
+  candidate.memory = {};
   std::size_t most = 0;
-  for (const int rank : counted_ranks(way.mesh, o)) {
-    const MemoryPlan memory = plan_memory(o, setup, way.choice, task.profile.workspace, rank);
-    std::size_t excess = over(memory.high_water + budgets.device_reserve, budgets.device_allowed);
-    if (task.profile.gpu) excess += over(memory.host + budgets.host_reserve, budgets.host_allowed);
-    if (memory.high_water > way.memory.high_water) way.memory = memory;
+  for (const int rank : counted_ranks(candidate.mesh, o)) {
+    const MemoryPlan memory = plan_memory(o, setup, candidate.choice, task.profile.workspace, rank);
+    const std::size_t excess =
+        budgets.device_excess(memory.high_water) + budgets.host_excess(memory.host);
+    if (memory.high_water > candidate.memory.high_water) candidate.memory = memory;
     most = std::max(most, excess);
   }
   return most;
 }
 
-void add_time(const ClusterTask& task, ParallelConfig& way, const TrainOptions& o,
+void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,
               const RunSetup& setup) {
-  MemoryChoice bare = way.choice;
+  MemoryChoice bare = candidate.choice;
   bare.micro_batch = 1;
   std::ranges::fill(bare.recompute, Recompute::none);
   const MemoryPlan held =
       plan_state(without_data_parallelism(o), setup, bare, task.profile.workspace);
   double parameters = 0;
-  GPT2 model(task.config, {.size = way.mesh.tp});
+  GPT2 model(task.config, {.size = candidate.mesh.tp});
   for (const Parameter& parameter :
        setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
     parameters += static_cast<double>(element_count(parameter.shape));
   // As in the planner, what is held permanently, less weights and gradients, is state.
   const double passing =
-      (way.choice.narrow_gradients ? 2 : 4) + static_cast<double>(size_of(task.precision.dtype));
-  way.time = predict_way(task, way,
-                         std::max(0.0, static_cast<double>(held.high_water) - parameters * passing),
-                         static_cast<double>(held.host));
-  way.tokens_per_second =
-      static_cast<double>(task.options.batch_size * task.seq_len) / way.time.total();
+      candidate.choice.gradient_bytes() + static_cast<double>(size_of(task.precision.dtype));
+  candidate.time = predict_candidate(
+      task, candidate, std::max(0.0, static_cast<double>(held.high_water) - parameters * passing),
+      static_cast<double>(held.host));
+  candidate.tokens_per_second =
+      static_cast<double>(task.options.batch_size * task.seq_len) / candidate.time.total();
 }
 
 class ClusterPlanner {
@@ -110,13 +109,14 @@ class ClusterPlanner {
                "--gpus {}: {}", task_.gpus,
                why_.empty() ? "no --dp x --pp x --tp of it suits the model and the flags" : why_),
            ErrorKind::usage);
-    for (auto& [mesh, way] : best_)
-      plan_.ways.push_back(std::move(way));
-    std::ranges::stable_sort(plan_.ways, {},
-                             [](const ParallelConfig& way) { return way.time.total(); });
-    if (plan_.ways.size() > static_cast<std::size_t>(task_.top))
-      plan_.ways.resize(static_cast<std::size_t>(task_.top));
-    if (plan_.ways.empty()) {
+    for (auto& [mesh, candidate] : best_)
+      plan_.candidates.push_back(std::move(candidate));
+    std::ranges::stable_sort(plan_.candidates, {}, [](const ParallelConfig& candidate) {
+      return candidate.time.total();
+    });
+    if (plan_.candidates.size() > static_cast<std::size_t>(task_.top))
+      plan_.candidates.resize(static_cast<std::size_t>(task_.top));
+    if (plan_.candidates.empty()) {
       plan_.excess = count_memory(task_, *nearest_);
       plan_.nearest = std::move(nearest_);
     }
@@ -139,7 +139,7 @@ class ClusterPlanner {
 
   struct Candidate {
     Number mesh;
-    ParallelConfig way;
+    ParallelConfig candidate;
     double bound;  ///< lower bound in seconds: without recompute and without state traffic
   };
 
@@ -149,36 +149,38 @@ class ClusterPlanner {
     enum class Fate { open, refused, unfit };
     std::vector<Fate> fates(meshes.size(), Fate::refused);
     for (Number mesh = 0; mesh < meshes.size(); ++mesh)
-      for (ParallelConfig& way : ways_of(task_, meshes[mesh])) {
-        way.choice.layout = form.layout;
-        way.choice.narrow_gradients = form.narrow_gradients;
-        const double bound = predict_way(task_, way, 0, 0).total();
-        candidates.push_back({mesh, std::move(way), bound});
+      for (ParallelConfig& candidate : candidates_of(task_, meshes[mesh])) {
+        candidate.choice.layout = form.layout;
+        candidate.choice.narrow_gradients = form.narrow_gradients;
+        const double bound = predict_candidate(task_, candidate, 0, 0).total();
+        candidates.push_back({mesh, std::move(candidate), bound});
         fates[mesh] = Fate::open;
       }
     if (candidates.empty() && !meshes.empty())
       why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
                          task_.options.batch_size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
-    // The smallest micro-batch of each kind of way that did not fit; larger ones do not fit either.
+    // The smallest micro-batch of each kind of candidate that did not fit; larger ones do not fit
+    // either.
     std::map<std::tuple<Number, std::optional<ScheduleName>, std::int64_t, std::int64_t>,
              std::int64_t>
         too_large;
     std::vector<std::int64_t> tried(meshes.size(), 0);
-    for (const auto& [mesh, way, bound] : candidates) {
+    for (const auto& [mesh, candidate, bound] : candidates) {
       if (slowest_wanted() <= bound) break;
       const auto best = best_.find(mesh);
       if (best != best_.end() && best->second.time.total() <= bound) continue;
-      const auto kind = std::tuple(mesh, way.pipeline, way.virtual_stages, way.zero);
+      const auto kind =
+          std::tuple(mesh, candidate.pipeline, candidate.virtual_stages, candidate.zero);
       const auto known = too_large.find(kind);
-      if (known != too_large.end() && way.choice.micro_batch >= known->second) continue;
+      if (known != too_large.end() && candidate.choice.micro_batch >= known->second) continue;
       try {
-        if (ClusterFit found = fit_way(task_, way); found.fits) {
-          if (best == best_.end() || found.way.time.total() < best->second.time.total())
-            best_.insert_or_assign(mesh, std::move(found.way));
+        if (ClusterFit found = fit_candidate(task_, candidate); found.fits) {
+          if (best == best_.end() || found.candidate.time.total() < best->second.time.total())
+            best_.insert_or_assign(mesh, std::move(found.candidate));
         } else {
           note(found);
-          too_large[kind] = way.choice.micro_batch;
+          too_large[kind] = candidate.choice.micro_batch;
         }
         ++tried[mesh];
       } catch (const Error& error) {
@@ -202,13 +204,13 @@ class ClusterPlanner {
     }
   }
 
-  /// Returns the seconds of the slowest way that would be shown.
+  /// Returns the seconds of the slowest candidate that would be shown.
   double slowest_wanted() const {
     if (best_.size() < static_cast<std::size_t>(task_.top))
       return std::numeric_limits<double>::infinity();
     std::vector<double> times;
-    for (const auto& [mesh, way] : best_)
-      times.push_back(way.time.total());
+    for (const auto& [mesh, candidate] : best_)
+      times.push_back(candidate.time.total());
     std::ranges::nth_element(times, times.begin() + (task_.top - 1));
     return times[static_cast<std::size_t>(task_.top - 1)];
   }
@@ -216,7 +218,7 @@ class ClusterPlanner {
   void note(ClusterFit& found) {
     if (nearest_ && found.excess >= nearest_excess_) return;
     nearest_excess_ = found.excess;
-    nearest_ = std::move(found.way);
+    nearest_ = std::move(found.candidate);
   }
 
   const ClusterTask& task_;
@@ -229,22 +231,22 @@ class ClusterPlanner {
 
 }  // namespace
 
-ClusterFit fit_way(const ClusterTask& task, ParallelConfig way) {
-  TrainOptions o = options_of(task, way, few_micro_batches(way));
+ClusterFit fit_candidate(const ClusterTask& task, ParallelConfig candidate) {
+  TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
   o.cpu_blocks = 0;  // with many GPUs in a host, each has few CPU cores
   const RunSetup setup = setup_of(task, o);
-  const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(way.mesh, o));
+  const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(candidate.mesh, o));
   if (!attempt.plan) {
-    way.choice = attempt.nearest;
-    return {.way = std::move(way), .excess = attempt.excess};
+    candidate.choice = attempt.nearest;
+    return {.candidate = std::move(candidate), .excess = attempt.excess};
   }
-  way.choice = attempt.plan->choice;
-  way.memory = attempt.plan->memory;
-  if (way.mesh.pp > 1)
-    if (const std::size_t excess = count_memory(task, way); excess > 0)
-      return {.way = std::move(way), .excess = excess};
-  add_time(task, way, o, setup);
-  return {.way = std::move(way), .fits = true};
+  candidate.choice = attempt.plan->choice;
+  candidate.memory = attempt.plan->memory;
+  if (candidate.mesh.pp > 1)
+    if (const std::size_t excess = count_memory(task, candidate); excess > 0)
+      return {.candidate = std::move(candidate), .excess = excess};
+  add_time(task, candidate, o, setup);
+  return {.candidate = std::move(candidate), .fits = true};
 }
 
 ClusterPlan plan_cluster(const ClusterTask& task) {

@@ -77,7 +77,7 @@ struct CpuShare {
     if (choice.cpu_blocks == 0) return;
     const double parameters = work.share * blocks * static_cast<double>(size.block);
     const auto width = static_cast<double>(size_of(work.dtype));
-    const double gradient = choice.narrow_gradients ? 2 : 4;
+    const double gradient = choice.gradient_bytes();
     // A weight that is half of the master weight is read; one that is a copy is only written.
     const bool reads = size_of(work.dtype) > 2 || splits_master(choice.layout, work.dtype);
     down = parameters * (gradient + (reads ? width : 0));
@@ -101,9 +101,9 @@ struct CpuShare {
 /// Cost of the blocks whose updates begin during the backward pass.
 struct Speculation {
   Speculation(const ShardSize& size, const MemoryChoice& choice, const StepWork& work)
-      : blocks(static_cast<double>(choice.speculative_blocks)), below(blocks) {
+      : blocks(static_cast<double>(choice.speculative_blocks)), top_blocks(blocks) {
     if (choice.speculative_blocks == 0) return;
-    below += static_cast<double>(choice.cpu_blocks);
+    top_blocks += static_cast<double>(choice.cpu_blocks);
     state = work.streamed_state * blocks / static_cast<double>(choice.visiting_blocks());
     saved = work.share * blocks * static_cast<double>(size.block) *
             static_cast<double>(size_of(work.dtype));
@@ -116,11 +116,12 @@ struct Speculation {
     const double copies =
         std::max(state / profile.to_device_rate, (state + saved) / profile.to_host_rate) + beside;
     const double layer = backward / layers;
-    return std::max({0.0, copies - (layers - (below - blocks) - 1) * layer,
-                     copies / blocks - (layers - below) * layer});
+    return std::max({0.0, copies - (layers - (top_blocks - blocks) - 1) * layer,
+                     copies / blocks - (layers - top_blocks) * layer});
   }
 
-  double blocks, below;         ///< `below`: number of blocks above the topmost of the others
+  double blocks;
+  double top_blocks;            ///< these and those of the CPU: the highest of the model
   double state = 0, saved = 0;  ///< bytes
 };
 
@@ -173,7 +174,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   time.backward = 2 * time.forward;
   // Every micro-batch but the first reads and writes the accumulated gradients.
   time.backward +=
-      (micro_batches - 1) * parameters * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+      (micro_batches - 1) * parameters * 2 * choice.gradient_bytes() / profile.memory_rate;
 
   // A pass that reads and writes one number per channel; GELU works on four times the width.
   const double pass = tokens * 2 * embedding * width / profile.memory_rate;
@@ -183,7 +184,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, forward, rate);
   time.tensor = micro_batches * (wait.forward + wait.backward);
 
-  const double gradient_and_weight = (choice.narrow_gradients ? 2 : 4) + 2 * width;
+  const double gradient_and_weight = choice.gradient_bytes() + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
   const ShardSize size(config, work.shards.ranks);
   const CpuShare cpu(size, choice, work, profile);
@@ -235,7 +236,7 @@ PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const Memo
   if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
   if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
   time.backward +=
-      static_cast<double>(parameters) * (choice.narrow_gradients ? 4 : 8) / profile.memory_rate;
+      static_cast<double>(parameters) * 2 * choice.gradient_bytes() / profile.memory_rate;
   const TensorWait wait = wait_of(config, part, choice, work, forward, rate);
   time.forward_tensor = wait.forward;
   time.backward_tensor = wait.backward;

@@ -48,11 +48,11 @@ double fastest(const ClusterTask& task) {
   for (const StatePrecision& form : precision_candidates(task.options, task.precision.dtype)) {
     double best = std::numeric_limits<double>::infinity();
     for (const Mesh& mesh : meshes_of(task))
-      for (ParallelConfig& way : ways_of(task, mesh)) {
-        way.choice.layout = form.layout;
-        way.choice.narrow_gradients = form.narrow_gradients;
-        if (const ClusterFit fit = fit_way(task, way); fit.fits)
-          best = std::min(best, fit.way.time.total());
+      for (ParallelConfig& candidate : candidates_of(task, mesh)) {
+        candidate.choice.layout = form.layout;
+        candidate.choice.narrow_gradients = form.narrow_gradients;
+        if (const ClusterFit fit = fit_candidate(task, candidate); fit.fits)
+          best = std::min(best, fit.candidate.time.total());
       }
     if (best < std::numeric_limits<double>::infinity()) return best;
   }
@@ -66,13 +66,13 @@ std::string mesh_text(const Mesh& mesh) {
 }
 
 /// Returns the memory of replica 0's largest rank, counted with the flags that a plan prints.
-std::size_t counted(const ClusterTask& task, const ParallelConfig& way) {
-  TrainOptions o = parsed(shape + to_flags(way, task.options));
+std::size_t counted(const ClusterTask& task, const ParallelConfig& candidate) {
+  TrainOptions o = parsed(shape + to_flags(candidate, task.options));
   const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
   std::size_t most = 0;
-  for (int rank = 0; rank < way.mesh.pp * way.mesh.tp; ++rank)
-    most =
-        std::max(most, plan_memory(o, setup, way.choice, task.profile.workspace, rank).high_water);
+  for (int rank = 0; rank < candidate.mesh.pp * candidate.mesh.tp; ++rank)
+    most = std::max(
+        most, plan_memory(o, setup, candidate.choice, task.profile.workspace, rank).high_water);
   return most;
 }
 
@@ -121,54 +121,56 @@ TEST_CASE("meshes are all products that the model allows", "[cluster]") {
 
 TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]") {
   ClusterTask task = task_of("", 8);
-  const auto ways = ways_of(task, {.dp = 2, .pp = 2, .tp = 2});
+  const auto candidates = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2});
   std::set<std::string> kinds;
-  for (const ParallelConfig& way : ways) {
-    CHECK(way.micro_batches * way.choice.micro_batch == 8);
-    kinds.insert(
-        fmt::format("{}{}{}", name_in(pipelines, *way.pipeline), way.virtual_stages, way.zero));
-    CHECK((way.virtual_stages == 1 || way.micro_batches % 2 == 0));
+  for (const ParallelConfig& candidate : candidates) {
+    CHECK(candidate.micro_batches * candidate.choice.micro_batch == 8);
+    kinds.insert(fmt::format("{}{}{}", name_in(pipelines, *candidate.pipeline),
+                             candidate.virtual_stages, candidate.zero));
+    CHECK((candidate.virtual_stages == 1 || candidate.micro_batches % 2 == 0));
   }
   CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "interleaved20", "interleaved21"});
-  CHECK(ways_of(task, {.dp = 3, .pp = 2, .tp = 2}).empty());
+  CHECK(candidates_of(task, {.dp = 3, .pp = 2, .tp = 2}).empty());
   task = task_of("--micro-batch 4 --pipeline gpipe", 8);
   task.zero = 1;
-  REQUIRE(ways_of(task, {.dp = 2, .pp = 2, .tp = 2}).size() == 1);
-  CHECK(ways_of(task, {.dp = 8, .pp = 1, .tp = 1}).empty());
-  const ParallelConfig way = ways_of(task, {.dp = 2, .pp = 2, .tp = 2})[0];
-  CHECK_THAT(to_flags(way, task.options),
+  REQUIRE(candidates_of(task, {.dp = 2, .pp = 2, .tp = 2}).size() == 1);
+  CHECK(candidates_of(task, {.dp = 8, .pp = 1, .tp = 1}).empty());
+  const ParallelConfig candidate = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2})[0];
+  CHECK_THAT(to_flags(candidate, task.options),
              Contains("--dp 2 --pp 2 --tp 2 --pipeline gpipe --zero 1 --micro-batch 4"));
 }
 
 TEST_CASE("the chosen way is the fastest of all, and its memory what is counted", "[cluster]") {
   for (const std::int64_t gpus : {1, 2, 4, 8}) {
     std::size_t most = 0;
-    for (const ParallelConfig& way : plan_cluster(task_of(plenty, gpus)).ways)
-      most = std::max(most, way.memory.high_water + machine(true).context);
+    for (const ParallelConfig& candidate : plan_cluster(task_of(plenty, gpus)).candidates)
+      most = std::max(most, candidate.memory.high_water + machine(true).context);
     for (const int percent : {100, 85}) {
       std::ostringstream flags;
       flags << plenty << " --gpu-memory " << most * static_cast<std::size_t>(percent) / 100;
       CAPTURE(gpus, percent);
       ClusterTask task = task_of(flags.str(), gpus);
       const ClusterPlan plan = plan_cluster(task);
-      REQUIRE_FALSE(plan.ways.empty());
-      CHECK(plan.ways[0].time.total() == Approx(fastest(task)).epsilon(1e-12));
+      REQUIRE_FALSE(plan.candidates.empty());
+      CHECK(plan.candidates[0].time.total() == Approx(fastest(task)).epsilon(1e-12));
       CHECK(plan.refused == 0);
-      CHECK(plan.meshes == static_cast<std::int64_t>(plan.ways.size()) + plan.unfit + plan.slower);
-      for (std::size_t i = 1; i < plan.ways.size(); ++i)
-        CHECK(plan.ways[i - 1].time.total() <= plan.ways[i].time.total());
-      for (const ParallelConfig& way : plan.ways) {
-        INFO(to_flags(way, task.options));
-        CHECK(counted(task, way) == way.memory.high_water);
-        CHECK(way.memory.high_water + task.profile.context <=
+      CHECK(plan.meshes ==
+            static_cast<std::int64_t>(plan.candidates.size()) + plan.unfit + plan.slower);
+      for (std::size_t i = 1; i < plan.candidates.size(); ++i)
+        CHECK(plan.candidates[i - 1].time.total() <= plan.candidates[i].time.total());
+      for (const ParallelConfig& candidate : plan.candidates) {
+        INFO(to_flags(candidate, task.options));
+        CHECK(counted(task, candidate) == candidate.memory.high_water);
+        CHECK(candidate.memory.high_water + task.profile.context <=
               budgets_of(task.options, task.profile).device_allowed);
       }
       // Looking for fewer finds the same.
       task.top = 2;
       const ClusterPlan two = plan_cluster(task);
-      REQUIRE(two.ways.size() == std::min<std::size_t>(2, plan.ways.size()));
-      for (std::size_t i = 0; i < two.ways.size(); ++i)
-        CHECK(to_flags(two.ways[i], task.options) == to_flags(plan.ways[i], task.options));
+      REQUIRE(two.candidates.size() == std::min<std::size_t>(2, plan.candidates.size()));
+      for (std::size_t i = 0; i < two.candidates.size(); ++i)
+        CHECK(to_flags(two.candidates[i], task.options) ==
+              to_flags(plan.candidates[i], task.options));
     }
   }
 }
@@ -187,15 +189,16 @@ TEST_CASE("pipelines of many micro-batches are counted to the byte", "[cluster]"
         task.tp = 1;
         task.zero = 0;
         const ClusterPlan plan = plan_cluster(task);
-        REQUIRE(plan.ways.size() == 1);
-        const ParallelConfig& way = plan.ways[0];
-        TrainOptions o = options_of(way, task.options);
+        REQUIRE(plan.candidates.size() == 1);
+        const ParallelConfig& candidate = plan.candidates[0];
+        TrainOptions o = options_of(candidate, task.options);
         const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
         std::size_t most = 0;
-        for (int rank = 0; rank < way.mesh.pp; ++rank)
+        for (int rank = 0; rank < candidate.mesh.pp; ++rank)
           most = std::max(
-              most, plan_memory(o, setup, way.choice, task.profile.workspace, rank).high_water);
-        CHECK(way.memory.high_water == most);
+              most,
+              plan_memory(o, setup, candidate.choice, task.profile.workspace, rank).high_water);
+        CHECK(candidate.memory.high_water == most);
       }
     }
 }
@@ -236,20 +239,20 @@ TEST_CASE("a plan of a cluster agrees with the plans of its parts", "[cluster]")
   o.dp = 1;
   const RunSetup setup = resolve_shape(o, true, alone.profile.capability, alone.profile.name);
   const Plan chosen = plan_run(o, setup, alone.profile).chosen;
-  REQUIRE(plan.ways.size() == 1);
-  CHECK(to_flags(plan.ways[0].choice) == to_flags(chosen.choice));
-  CHECK(plan.ways[0].memory.high_water == chosen.memory.high_water);
-  CHECK(plan.ways[0].time.total() == Approx(chosen.time.total()));
+  REQUIRE(plan.candidates.size() == 1);
+  CHECK(to_flags(plan.candidates[0].choice) == to_flags(chosen.choice));
+  CHECK(plan.candidates[0].memory.high_water == chosen.memory.high_water);
+  CHECK(plan.candidates[0].time.total() == Approx(chosen.time.total()));
 
   // A pipeline: what `plan --pp` says of the same flags.
   const std::string flags = on_cpu + "--micro-batch 1 --recompute none --gradients fp32 ";
   const Json cluster =
       Json::parse(run_well("plan", words(flags + "--gpus 4 --pp 2 --tp 2 --pipeline 1f1b --json")));
-  const Json& way = cluster.at("ways").at(0);
+  const Json& candidate = cluster.at("ways").at(0);
   const Json pipeline =
       Json::parse(run_well("plan", words(flags + "--dp 1 --pp 2 --tp 2 --pipeline 1f1b --json")))
           .at("pipeline");
-  const Json& seconds = way.at("predicted_seconds");
+  const Json& seconds = candidate.at("predicted_seconds");
   CHECK(seconds.at("compute").get<double>() + seconds.at("bubble").get<double>() +
             seconds.at("messages").get<double>() ==
         Approx(pipeline.at("compute_seconds").get<double>()));
@@ -257,7 +260,7 @@ TEST_CASE("a plan of a cluster agrees with the plans of its parts", "[cluster]")
   std::int64_t most = 0;
   for (const Json& rank : pipeline.at("ranks"))
     most = std::max(most, rank.at("device_bytes").get<std::int64_t>());
-  CHECK(way.at("device_bytes") == most);
+  CHECK(candidate.at("device_bytes") == most);
 
   // Replicas: what `plan --dp` says.
   const Json replicas =
@@ -281,7 +284,7 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
       std::ostringstream network;
       network << static_cast<std::int64_t>(rate);
       task.options.network_bandwidth = network.str();
-      const ClusterTime time = plan_cluster(task).ways[0].time;
+      const ClusterTime time = plan_cluster(task).candidates[0].time;
       CHECK(time.total() <= before);
       if (fixed) {
         CHECK(time.messages >= 0);
@@ -296,7 +299,7 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
     INFO(memory);
     const double now =
         plan_cluster(task_of(plenty + " --state-layout split --gpu-memory " + memory, 8))
-            .ways.at(0)
+            .candidates.at(0)
             .time.total();
     CHECK(now <= before);
     before = now;
@@ -306,15 +309,15 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
 TEST_CASE("where nothing fits a cluster, the nearest is named with its bytes", "[cluster]") {
   const std::string small = " --offload off --state-layout split --gpu-memory ";
   const ClusterPlan none = plan_cluster(task_of(plenty + small + "4MiB", 8));
-  CHECK(none.ways.empty());
+  CHECK(none.candidates.empty());
   REQUIRE(none.nearest);
   CHECK(none.unfit == none.meshes);
   CHECK(none.excess > 0);
   const std::size_t enough = (std::size_t{4} << 20) + none.excess;
   std::ostringstream flags;
   flags << plenty << small;
-  CHECK_FALSE(plan_cluster(task_of(flags.str() + std::to_string(enough), 8)).ways.empty());
-  CHECK(plan_cluster(task_of(flags.str() + std::to_string(enough - 1), 8)).ways.empty());
+  CHECK_FALSE(plan_cluster(task_of(flags.str() + std::to_string(enough), 8)).candidates.empty());
+  CHECK(plan_cluster(task_of(flags.str() + std::to_string(enough - 1), 8)).candidates.empty());
 
   const ProgramResult result = run_program("plan", words(on_cpu + "--gpus 4 --host-memory 192MiB"));
   CHECK(result.exit_code == 2);
@@ -328,8 +331,8 @@ TEST_CASE("plan prints a cluster's ways, and train_gpt2 takes the flags", "[clus
   CHECK(json.at("gpus") == 8);
   CHECK(json.at("meshes") == 8);
   REQUIRE(json.at("ways").size() == 8);
-  for (const Json& way : json.at("ways")) {
-    const std::string flags = way.at("flags");
+  for (const Json& candidate : json.at("ways")) {
+    const std::string flags = candidate.at("flags");
     INFO(flags);
     CHECK_THAT(run_well("train_gpt2", words(on_cpu + flags + " --plan")),
                Contains("batch        8 sequences"));
@@ -337,8 +340,8 @@ TEST_CASE("plan prints a cluster's ways, and train_gpt2 takes the flags", "[clus
   const Json divided =
       Json::parse(run_well("plan", words(on_cpu + "--gpus 4 --sequence-parallel --json")));
   REQUIRE_FALSE(divided.at("ways").empty());
-  for (const Json& way : divided.at("ways")) {
-    const std::string flags = way.at("flags");
+  for (const Json& candidate : divided.at("ways")) {
+    const std::string flags = candidate.at("flags");
     CHECK_THAT(flags, Contains("--sequence-parallel") && !Contains("--tp 1 "));
     CHECK_THAT(run_well("train_gpt2", words(on_cpu + flags + " --plan")), Contains("tensor  "));
   }
