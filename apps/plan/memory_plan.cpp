@@ -17,11 +17,10 @@ std::size_t state_in(const DeviceContext& memory) {
 
 struct MetaRun {
   MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
-          std::size_t workspace_bytes, int rank)
+          std::size_t workspace_bytes, const MeshRank& at)
       : device(make_meta_device(0, workspace_bytes)),
         host(make_host_memory(device, 0)),
-        training(options, setup, choice, device, host, planned_ranks(planned_mesh(options), rank)) {
-  }
+        training(options, setup, choice, device, host, planned_ranks(at.mesh, at.rank)) {}
 
   MemoryPlan counted() const {
     return {.peak = device->arena().peak(),
@@ -44,7 +43,7 @@ void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   if (!setup.data.val) return;
   const EvaluationBatches all = validation_batches(o, setup);
   const std::int64_t each = setup.pipeline ? 4 * setup.pipeline->schedule.stages : 1;
-  const std::int64_t batches = std::min(all.count(), o.dp.value_or(1) * each);
+  const std::int64_t batches = std::min(all.count(), run.training.ranks.mesh.dp * each);
   run.training.trainer.evaluate(*setup.data.val, batches * all.rows());
 }
 
@@ -71,12 +70,12 @@ std::string to_text(const MemoryByUse& bytes) {
 }
 
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
-                       std::size_t workspace_bytes, int rank) {
-  MetaRun run(o, setup, choice, workspace_bytes, rank);
+                       std::size_t workspace_bytes, const MeshRank& at) {
+  MetaRun run(o, setup, choice, workspace_bytes, at);
   // The third micro-batch of an update needs the same memory as the second. In a pipeline more
   // micro-batches may be alive.
-  const std::int64_t rows =
-      o.pipelined() ? share_of(o) : std::min(share_of(o), 2 * choice.micro_batch);
+  const std::int64_t share = setup.trainer.batch_size / at.mesh.dp;
+  const std::int64_t rows = setup.pipeline ? share : std::min(share, 2 * choice.micro_batch);
   const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
   const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
                     .targets = std::vector<std::int32_t>(tokens)};
@@ -90,8 +89,8 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
 }
 
 MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
-                      std::size_t workspace_bytes, int rank) {
-  return MetaRun(o, setup, choice, workspace_bytes, rank).counted();
+                      std::size_t workspace_bytes, const MeshRank& at) {
+  return MetaRun(o, setup, choice, workspace_bytes, at).counted();
 }
 
 }  // namespace sluice

@@ -23,13 +23,16 @@ struct MemoryPlan {
 /// "weights 2.90 GiB, gradients 5.80 GiB": formats the bytes of each use that has any.
 std::string to_text(const MemoryByUse& bytes);
 
-/// Counts two updates with validation and the start of a sample, on one rank of the mesh.
-/// `workspace_bytes` is the workspace that the device's kernels request.
+/// Counts two updates with validation and the start of a sample, on the rank `at`, which decides
+/// how the work is divided: --dp, --pp and --tp are not read. `workspace_bytes` is the workspace
+/// that the device's kernels request.
 MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
-                       const MemoryChoice& choice, std::size_t workspace_bytes, int rank = 0);
+                       const MemoryChoice& choice, std::size_t workspace_bytes,
+                       const MeshRank& at = {});
 
 /// Counts only the memory held between updates.
 MemoryPlan plan_state(const TrainOptions& options, const RunSetup& setup,
-                      const MemoryChoice& choice, std::size_t workspace_bytes, int rank = 0);
+                      const MemoryChoice& choice, std::size_t workspace_bytes,
+                      const MeshRank& at = {});
 
 }  // namespace sluice

@@ -24,6 +24,7 @@ class Planner {
       : o_(o),
         setup_(setup),
         profile_(profile),
+        mesh_(planned_mesh(o)),
         ranks_(ranks),
         layers_(setup.config.n_layer),
         budgets_(budgets_of(o, profile)),
@@ -77,7 +78,7 @@ class Planner {
     const MemoryChoice choice = choice_of(precision, resident, cpu, speculative);
     MemoryBytes most;
     for (const int rank : ranks_) {
-      const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, rank);
+      const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, {mesh_, rank});
       most.device = std::max(most.device, plan.high_water);
       most.host = std::max(most.host, plan.host);
     }
@@ -88,7 +89,7 @@ class Planner {
   MemoryPlan counted(const MemoryChoice& choice) const {
     std::optional<MemoryPlan> most;
     for (const int rank : ranks_) {
-      const MemoryPlan plan = plan_memory(o_, setup_, choice, profile_.workspace, rank);
+      const MemoryPlan plan = plan_memory(o_, setup_, choice, profile_.workspace, {mesh_, rank});
       if (!most || plan.high_water > most->high_water) most = plan;
     }
     return *most;
@@ -133,8 +134,8 @@ class Planner {
     choice.recompute = list;
     MemoryBytes most;
     for (const int rank : ranks_) {
-      const MemoryPlan all = plan_memory(o_, setup_, choice, profile_.workspace, rank);
-      const MemoryPlan state = plan_state(o_, setup_, choice, profile_.workspace, rank);
+      const MemoryPlan all = plan_memory(o_, setup_, choice, profile_.workspace, {mesh_, rank});
+      const MemoryPlan state = plan_state(o_, setup_, choice, profile_.workspace, {mesh_, rank});
       most.device = std::max(most.device, all.high_water - state.high_water);
       most.host = std::max(most.host, all.host - state.host);
     }
@@ -186,33 +187,36 @@ class Planner {
   /// only when the CPU updates all other blocks, also adds a choice with fewer resident blocks.
   void add_fitting(Estimates& estimates, MemoryChoice choice, const MemoryBytes& passing,
                    const StateMemory& state, std::size_t slack) {
-    bool forced = false;
+    const auto fits = [&](const MemoryChoice& tried) {
+      const MemoryBytes need =
+          state.with(tried.resident_blocks, tried.cpu_blocks, tried.speculative_blocks, layers_) +
+          passing;
+      note(tried, need);
+      return excess(need) <= slack && host_holds(need.host);
+    };
+    // Returns none if the choice with so many blocks of the CPU does not fit.
+    const auto with_cpu_blocks = [&](std::int64_t blocks) -> std::optional<MemoryChoice> {
+      MemoryChoice least = choice;
+      least.cpu_blocks = blocks;
+      least.speculative_blocks = placement_.still_speculative(least);
+      if (!fits(least)) return {};
+      MemoryChoice fastest = least;
+      fastest.speculative_blocks = placement_.speculative_blocks(least, passing, state);
+      return fits(fastest) ? fastest : least;
+    };
+    bool found = false;
     for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-      const auto holds = [&] {
-        const MemoryBytes need =
-            state.with(resident, choice.cpu_blocks, choice.speculative_blocks, layers_) + passing;
-        note(choice, need);
-        return excess(need) <= slack && host_holds(need.host);
-      };
-      const auto fits = [&](std::int64_t cpu) {
-        choice.cpu_blocks = cpu;
-        choice.speculative_blocks = 0;
-        choice.speculative_blocks = placement_.still_speculative(choice);
-        if (!holds()) return false;
-        choice.speculative_blocks = placement_.speculative_blocks(choice, passing, state);
-        if (!holds()) choice.speculative_blocks = 0;
-        return true;
-      };
-      const std::int64_t least = o_.cpu_blocks.value_or(0), away = layers_ - resident;
-      const bool with_fewest_on_cpu = fits(least);
-      const bool all_on_cpu = placement_.may_do_without_ring() && fits(away);
-      if (!with_fewest_on_cpu && !all_on_cpu) continue;
-      const bool best = fits(placement_.cpu_blocks(choice, passing, state));
-      if (!best) fits(with_fewest_on_cpu ? least : away);
-      if (best || with_fewest_on_cpu || !forced)
-        estimates.emplace(placement_.time_of(choice, state).total(), choice);
-      if (best || with_fewest_on_cpu) return;
-      forced = true;
+      const auto fewest = with_cpu_blocks(o_.cpu_blocks.value_or(0));
+      const auto all =
+          placement_.may_do_without_ring() ? with_cpu_blocks(layers_ - resident) : std::nullopt;
+      if (!fewest && !all) continue;
+      const auto best = with_cpu_blocks(placement_.cpu_blocks(choice, passing, state));
+      const bool forced = !best && !fewest;
+      if (forced && found) continue;
+      const MemoryChoice& fitting = best ? *best : fewest ? *fewest : *all;
+      estimates.emplace(placement_.time_of(fitting, state).total(), fitting);
+      if (!forced) return;
+      found = true;
     }
   }
 
@@ -331,6 +335,7 @@ class Planner {
   const TrainOptions& o_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
+  Mesh mesh_;
   std::span<const int> ranks_;  ///< ranks whose memory is counted
   std::int64_t layers_;
   Budgets budgets_;

@@ -108,10 +108,11 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
     const auto i = static_cast<std::size_t>(place);
     const auto parameters = GPT2(setup.config, {.rank = mesh.shard(number), .size = mesh.tp})
                                 .parameters(plan.parts_of(place));
-    PipelineReport::Rank rank{.parameters = count_of(parameters),
-                              .live = facts.live[i],
-                              .received = facts.received[i],
-                              .memory = plan_memory(o, setup, choice, profile.workspace, number)};
+    PipelineReport::Rank rank{
+        .parameters = count_of(parameters),
+        .live = facts.live[i],
+        .received = facts.received[i],
+        .memory = plan_memory(o, setup, choice, profile.workspace, {mesh, number})};
     for (std::size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage)
       if (plan.rank_of_stage[stage] == place) rank.stages.push_back(static_cast<int>(stage));
     rank.excess = budgets.device_excess(rank.memory.high_water);

@@ -120,10 +120,10 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                          const Plan& chosen) {
   const DType working = setup.precision.dtype;
   // Counts all state on one rank; the rows of the table divide what the ranks of a job share.
-  const TrainOptions alone = without_data_parallelism(o);
+  const Mesh replica{.pp = static_cast<int>(o.pp), .tp = static_cast<int>(o.tp)};
   MemoryChoice once = chosen.choice;  // without second copies of any state
   once.speculative_blocks = 0;
-  const MemoryPlan held = plan_state(alone, setup, once, profile.workspace);
+  const MemoryPlan held = plan_state(o, setup, once, profile.workspace, {replica});
   // Subtracts weights and gradients like the planner, so that one rank's time equals the plan's.
   const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
   const double gradient_and_weight =

@@ -33,7 +33,7 @@ std::vector<TensorReport::Shard> distinct_shards(const TrainOptions& o, const Ru
     shard.ranks = {rank};
     for (const Parameter& parameter : model.parameters())
       shard.parameters += element_count(parameter.shape);
-    shard.memory = plan_memory(o, setup, choice, profile.workspace, rank);
+    shard.memory = plan_memory(o, setup, choice, profile.workspace, {planned_mesh(o), rank});
     shard.excess = budgets.device_excess(shard.memory.high_water);
     distinct.push_back(std::move(shard));
   }

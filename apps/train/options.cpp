@@ -10,16 +10,10 @@ std::size_t bucket_bytes(const TrainOptions& o, bool gpu) {
   return o.bucket_size.value_or(std::size_t{gpu ? 25u : 4u} << 20);
 }
 
-TrainOptions without_data_parallelism(TrainOptions options) {
-  options.dp = 1;
-  options.zero = 0;
-  return options;
-}
-
 TrainOptions without_parallelism(TrainOptions options) {
   const TrainOptions usual;
-  options = without_data_parallelism(std::move(options));
-  options.pp = options.tp = 1;
+  options.dp = options.pp = options.tp = 1;
+  options.zero = 0;
   options.pipeline = usual.pipeline;
   options.virtual_stages = usual.virtual_stages;
   options.pipeline_split = usual.pipeline_split;

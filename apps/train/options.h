@@ -106,8 +106,6 @@ inline Mesh planned_mesh(const TrainOptions& options) {
 
 /// Returns the options of a single process with all of the model.
 TrainOptions without_parallelism(TrainOptions options);
-/// Returns the options of one replica of the model, which has all of its optimizer state.
-TrainOptions without_data_parallelism(TrainOptions options);
 
 /// Returns how many sequences of an update each replica of the model computes.
 inline std::int64_t share_of(const TrainOptions& options) {

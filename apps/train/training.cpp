@@ -127,8 +127,8 @@ namespace {
 /// Returns the sizes of the checkpoint, which are those of a single rank with the whole model.
 CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup& setup,
                                     const MemoryChoice& choice) {
-  TrainOptions alone = without_parallelism(options);
-  alone.async_save = false;
+  TrainOptions without_copy = options;
+  without_copy.async_save = false;
   RunSetup whole;
   whole.config = setup.config;
   whole.device = setup.device;
@@ -136,7 +136,7 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   whole.schedule = setup.schedule;
   whole.trainer = setup.trainer;
   const DevicePtr device = make_meta_device(0, 0);
-  Training training(alone, whole, choice, device, make_host_memory(device, 0));
+  Training training(without_copy, whole, choice, device, make_host_memory(device, 0));
   return bytes_of(training.checkpoint());
 }
 
@@ -180,7 +180,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       model(setup.config, {.rank = ranks.shard(),
                            .size = ranks.mesh.tp,
                            .group = tensor.get(),
-                           .divides_tokens = options.sequence_parallel}),
+                           .divides_tokens = options.sequence_parallel && ranks.mesh.tp > 1}),
       whole(layout_of(setup, choice, {})),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),

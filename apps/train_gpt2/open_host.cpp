@@ -49,7 +49,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     }
     other.choice.speculative_blocks = 0;
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
-                               ranks.rank());
+                               {planned_mesh(options), ranks.rank()});
     // The CPU's share needs places in host memory where gradients arrive and weights leave.
     if (any(ranks, other.memory.host > allowed)) break;
     host = {};

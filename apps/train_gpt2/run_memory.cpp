@@ -62,7 +62,8 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   job.require_equal("memory plan", to_flags(plan.choice));
   if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
   // Ranks hold different parts of the state or of the model; the plan so far was rank 0's.
-  plan.memory = plan_memory(options, setup, plan.choice, profile.workspace, job.rank());
+  plan.memory =
+      plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});
   const Budgets budgets = budgets_of(options, profile);
   const std::size_t here =
       budgets.device_excess(plan.memory.high_water) + budgets.host_excess(plan.memory.host);

@@ -35,4 +35,10 @@ struct Mesh {
   }
 };
 
+/// One rank of a mesh.
+struct MeshRank {
+  Mesh mesh{};
+  int rank = 0;
+};
+
 }  // namespace sluice

@@ -62,7 +62,8 @@ std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
   candidate.memory = {};
   std::size_t most = 0;
   for (const int rank : counted_ranks(candidate.mesh, o)) {
-    const MemoryPlan memory = plan_memory(o, setup, candidate.choice, task.profile.workspace, rank);
+    const MemoryPlan memory =
+        plan_memory(o, setup, candidate.choice, task.profile.workspace, {candidate.mesh, rank});
     const std::size_t excess =
         budgets.device_excess(memory.high_water) + budgets.host_excess(memory.host);
     if (memory.high_water > candidate.memory.high_water) candidate.memory = memory;
@@ -76,8 +77,8 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
   MemoryChoice bare = candidate.choice;
   bare.micro_batch = 1;
   std::ranges::fill(bare.recompute, Recompute::none);
-  const MemoryPlan held =
-      plan_state(without_data_parallelism(o), setup, bare, task.profile.workspace);
+  const Mesh replica{.pp = candidate.mesh.pp, .tp = candidate.mesh.tp};
+  const MemoryPlan held = plan_state(o, setup, bare, task.profile.workspace, {replica});
   double parameters = 0;
   GPT2 model(task.config, {.size = candidate.mesh.tp});
   for (const Parameter& parameter :

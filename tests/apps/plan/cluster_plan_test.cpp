@@ -71,8 +71,9 @@ std::size_t counted(const ClusterTask& task, const ParallelConfig& candidate) {
   const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
   std::size_t most = 0;
   for (int rank = 0; rank < candidate.mesh.pp * candidate.mesh.tp; ++rank)
-    most = std::max(
-        most, plan_memory(o, setup, candidate.choice, task.profile.workspace, rank).high_water);
+    most = std::max(most, plan_memory(o, setup, candidate.choice, task.profile.workspace,
+                                      {candidate.mesh, rank})
+                              .high_water);
   return most;
 }
 
@@ -195,9 +196,9 @@ TEST_CASE("pipelines of many micro-batches are counted to the byte", "[cluster]"
         const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
         std::size_t most = 0;
         for (int rank = 0; rank < candidate.mesh.pp; ++rank)
-          most = std::max(
-              most,
-              plan_memory(o, setup, candidate.choice, task.profile.workspace, rank).high_water);
+          most = std::max(most, plan_memory(o, setup, candidate.choice, task.profile.workspace,
+                                            {candidate.mesh, rank})
+                                    .high_water);
         CHECK(candidate.memory.high_water == most);
       }
     }

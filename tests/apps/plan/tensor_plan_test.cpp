@@ -137,7 +137,7 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
   for (const auto& shard : report.distinct)
     for (const int rank : shard.ranks)
       CHECK(plan_memory(options, setup, plan_run(options, setup, profile).chosen.choice,
-                        profile.workspace, rank)
+                        profile.workspace, {planned_mesh(options), rank})
                 .high_water == shard.memory.high_water);
 }
 

@@ -148,8 +148,8 @@ TEST_CASE("the memory of every rank is planned to the byte", "[ranks][plan][thre
       on_ranks(4, task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
         TrainingRun run(task, choice, device, {}, ranks);
         run.train(2);
-        const MemoryPlan plan =
-            plan_memory(options, task.setup(DeviceKind::cpu), choice, 0, ranks.rank());
+        const MemoryPlan plan = plan_memory(options, task.setup(DeviceKind::cpu), choice, 0,
+                                            {ranks.mesh, ranks.rank()});
         const auto differences =
             ranks.control->gather_values(static_cast<std::int64_t>(plan.peak) -
                                              static_cast<std::int64_t>(device->arena().peak()),

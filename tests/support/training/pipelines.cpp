@@ -110,7 +110,7 @@ std::vector<std::string> unplanned_memory(const TrainingTask& task, const Memory
     TrainingRun run(task, choice, device, {}, ranks);
     const auto plan = [&] {
       const std::lock_guard lock(mutex);
-      return plan_memory(options, setup, choice, 0, ranks.rank());
+      return plan_memory(options, setup, choice, 0, {ranks.mesh, ranks.rank()});
     }();
     run.step();
     run.training().trainer.evaluate(*setup.data.val, batches);
