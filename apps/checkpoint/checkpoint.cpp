@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/checkpoint/recorded_choice.h"
+#include "apps/checkpoint/checkpoint_manifest.h"
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"

@@ -97,6 +97,57 @@ void verify_file(const fs::path& path, const SectionSums& expected) {
 
 }  // namespace
 
+bool Lineage::holds(std::int64_t save) const {
+  return std::ranges::any_of(stretches_, [&](const Stretch& stretch) {
+    return stretch.first <= save && save <= stretch.last;
+  });
+}
+
+bool Lineage::named(std::int64_t save) const {
+  return std::ranges::find(named_, save) != named_.end();
+}
+
+void Lineage::name(std::int64_t save) {
+  if (holds(save) && !named(save)) named_.push_back(save);
+}
+
+void Lineage::add(std::int64_t save) {
+  if (stretches_.empty() || stretches_.back().last + 1 != save)
+    stretches_.push_back({save, save});
+  else
+    stretches_.back().last = save;
+}
+
+nlohmann::json Lineage::to_json() const {
+  nlohmann::json saves = nlohmann::json::array();
+  for (const Stretch& stretch : stretches_)
+    saves.push_back({stretch.first, stretch.last});
+  return {{"saves", saves}, {"named", named_}};
+}
+
+Lineage Lineage::from_json(const nlohmann::json& json) {
+  constexpr std::int64_t most = std::int64_t{1} << 62;
+  // Rejects numbers beyond 63 bits, which would become negative, and fractions, which would be cut.
+  const auto number = [](const nlohmann::json& value) {
+    if (!value.is_number_integer()) throw std::out_of_range("a save is not a whole number");
+    return value.get<std::int64_t>();
+  };
+  Lineage lineage;
+  std::int64_t before = 0;
+  for (const auto& pair : json.at("saves").get_ref<const nlohmann::json::array_t&>()) {
+    if (pair.size() != 2) throw std::out_of_range("a stretch is not two saves");
+    const Stretch stretch{number(pair.at(0)), number(pair.at(1))};
+    if (stretch.first <= before || stretch.last < stretch.first || stretch.last > most)
+      throw std::out_of_range("the numbers of saves do not increase");
+    before = stretch.last;
+    lineage.stretches_.push_back(stretch);
+  }
+  for (const auto& save : json.at("named").get_ref<const nlohmann::json::array_t&>())
+    if (!lineage.holds(lineage.named_.emplace_back(number(save))))
+      throw std::out_of_range("a save that --resume has named is none of its saves");
+  return lineage;
+}
+
 void damaged(const fs::path& file, const std::string& why) {
   fail(fmt::format("{} is damaged: {}; resume from an older checkpoint with --resume PATH",
                    file.string(), why));
@@ -159,6 +210,37 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
 void verify_files(const fs::path& checkpoint, const CheckpointManifest& manifest) {
   for (const auto& [name, sums] : manifest.files)
     verify_file(checkpoint / name, sums);
+}
+
+std::string to_flags(const RecordedChoice& choice) {
+  return fmt::format("--micro-batch {} --state-layout {} --gradients {}", choice.micro_batch,
+                     name_of(choice.layout), choice.gradients());
+}
+
+Json to_json(const RecordedChoice& choice) {
+  return {{"micro_batch", choice.micro_batch},
+          {"state_layout", name_of(choice.layout)},
+          {"gradients", choice.gradients()}};
+}
+
+std::optional<RecordedChoice> recorded_choice(const fs::path& checkpoint,
+                                              const CheckpointManifest& manifest) {
+  const auto found = manifest.fields->find("memory");
+  if (found == manifest.fields->end()) return {};
+  const fs::path file = checkpoint / "state.json";
+  constexpr std::int64_t most_sequences = std::int64_t{1} << 32;
+  try {
+    const auto layout = layout_named(found->at("state_layout").get<std::string>());
+    const auto gradients = found->at("gradients").get<std::string>();
+    if (!layout || (gradients != "bf16" && gradients != "fp32"))
+      damaged(file, "it tells of a use of memory that there is not");
+    return RecordedChoice{
+        .micro_batch = whole_number(found->at("micro_batch"), 1, most_sequences, file),
+        .layout = *layout,
+        .narrow_gradients = gradients == "bf16"};
+  } catch (const Json::exception&) {
+    damaged(file, "a field is missing or of the wrong type");
+  }
 }
 
 }  // namespace sluice

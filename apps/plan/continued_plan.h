@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/checkpoint/recorded_choice.h"
+#include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/plan/planner.h"
 
 namespace sluice {

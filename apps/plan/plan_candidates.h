@@ -4,11 +4,23 @@
 #include <vector>
 
 #include "apps/train/memory_choice.h"
+#include "apps/train/options.h"
 #include "apps/train/setup.h"
+#include "kernels/base/dtype.h"
+#include "optim/space/state_layout.h"
 
 namespace sluice {
 
 // These functions list the planner's candidates: the value that a flag fixes, or all values.
+
+struct StatePrecision {
+  StateLayout layout;
+  bool narrow_gradients;
+};
+
+/// Lists the precisions of optimizer state; planners go down the list only as far as they must.
+/// Throws Error (usage) for a layout that the update rule does not support.
+std::vector<StatePrecision> precision_candidates(const TrainOptions& options, DType working);
 
 /// Returns micro-batch sizes in sequences, largest first.
 std::vector<std::int64_t> micro_batches(const TrainOptions& options, const RunSetup& setup,

@@ -10,7 +10,6 @@
 #include "apps/cli/sizes.h"
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/plan_candidates.h"
-#include "apps/plan/precision_candidates.h"
 #include "apps/plan/state_memory.h"
 #include "apps/plan/update_placement.h"
 

@@ -28,7 +28,6 @@
 #include "apps/train_gpt2/bad_steps.h"
 #include "apps/train_gpt2/core_use.h"
 #include "apps/train_gpt2/decided_options.h"
-#include "apps/train_gpt2/open_host.h"
 #include "apps/train_gpt2/resume.h"
 #include "apps/train_gpt2/run_memory.h"
 #include "apps/train_gpt2/run_times.h"

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/checkpoint/checkpoint_saver.h"
-#include "apps/checkpoint/recorded_choice.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/runtime.h"
 #include "tests/fuzz/harness.h"

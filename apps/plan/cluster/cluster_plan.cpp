@@ -8,7 +8,7 @@
 
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
-#include "apps/plan/precision_candidates.h"
+#include "apps/plan/plan_candidates.h"
 
 namespace sluice {
 namespace {

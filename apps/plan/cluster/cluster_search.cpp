@@ -4,7 +4,7 @@
 #include <map>
 
 #include "apps/plan/cluster/cluster_plan.h"
-#include "apps/plan/precision_candidates.h"
+#include "apps/plan/plan_candidates.h"
 
 namespace sluice {
 namespace {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "apps/plan/cost/stage_times.h"
-#include "apps/plan/precision_candidates.h"
+#include "apps/plan/plan_candidates.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"

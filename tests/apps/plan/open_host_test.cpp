@@ -1,4 +1,4 @@
-#include "apps/train_gpt2/open_host.h"
+#include "apps/train_gpt2/run_memory.h"
 
 #include <catch2/catch.hpp>
 
