@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "parallel/comm/backend/host_backend.h"
-#include "parallel/comm/signature_check.h"
 
 namespace sluice {
 namespace {
@@ -95,7 +94,7 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Tra
       options_(options),
       rank_(transport_->rank()),
       size_(transport_->size()) {
-  if (options_.together) options_.together->members_.push_back(this);
+  if (options_.together) options_.together->push_back(this);
 }
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
@@ -103,7 +102,7 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
     : Communicator(make_host_backend(transport), transport, std::move(monitor), options) {}
 
 Communicator::~Communicator() {
-  if (options_.together) std::erase(options_.together->members_, this);
+  if (options_.together) std::erase(*options_.together, this);
 }
 
 std::unique_ptr<Communicator> Communicator::planned(int size, int rank) {
@@ -164,16 +163,10 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   return operation;
 }
 
-void Progress::everything() {
-  for (Communicator* member : members_)
-    member->advance();
-}
-
 void Communicator::progress() {
-  if (options_.together)
-    options_.together->everything();
-  else
-    advance();
+  if (!options_.together) return advance();
+  for (Communicator* member : *options_.together)
+    member->advance();
 }
 
 void Communicator::advance() {
