@@ -54,8 +54,7 @@ void run(bool launched_as_many) {
   check_ring_shift<float>(c, large);
   check_all_exchange<float>(c, large);
   check_cuts(c, large);
-  if (c.rank() == 0)
-    std::printf("%s: all collectives agree on %d ranks\n", mpi_version().c_str(), c.size());
+  if (c.rank() == 0) std::printf("all collectives agree on %d ranks\n", c.size());
   c.barrier("end")->wait();
 }
 
