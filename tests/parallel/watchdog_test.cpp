@@ -106,22 +106,6 @@ TEST_CASE("a watchdog gives the thread that waits time to report itself", "[watc
   CHECK(heard.calls() == 0);
 }
 
-TEST_CASE("a watchdog takes deadlines of what is not an operation", "[watchdog][threads]") {
-  const TempDir folder;
-  FlightRecorder ring(folder.path(), 0, 1);
-  Heard heard;
-  Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
-  { const WatchdogScope ended(watchdog, "reading the data", 10); }
-  {
-    const WatchdogScope enough(watchdog, "loading weights", 3600);
-    many_periods();
-  }
-  CHECK(heard.calls() == 0);
-  const WatchdogScope late(watchdog, "setting up NCCL", 0);
-  REQUIRE(heard.wait());
-  CHECK_THAT(heard.sentence(), Contains("; rank 0 gave up on setting up NCCL after "));
-}
-
 TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watchdog][threads]") {
   const TempDir folder;
   Gate gate;
@@ -219,7 +203,6 @@ TEST_CASE("threads may begin and end waits at the same time", "[watchdog][thread
     for (std::uint64_t thread = 0; thread < 4; ++thread)
       threads.emplace_back([&, thread] {
         for (std::uint64_t i = 0; i < 500; ++i) {
-          const WatchdogScope scope(watchdog, "a part", 3600);
           watchdog.begin(4 * i + thread, Clock::now() + 1h);
           watchdog.end(4 * i + thread);
         }
