@@ -8,7 +8,7 @@ set(SLUICE_PARSERS
   parallel/flight_recorder/injection.cpp
   parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule.cpp
   parallel/pipeline/schedule_text.cpp parallel/pipeline/validator.cpp
-  parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/rank_report.cpp parallel/flight_recorder/record_reader.cpp
+  parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/record_reader.cpp
   parallel/comm/backend/signature.cpp
   models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
   models/gpt2/weights.cpp
