@@ -38,13 +38,6 @@ View as_view(std::span<std::byte> bytes) {
   return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
 }
 
-std::vector<Part> equal_parts(std::size_t each, int ranks) {
-  std::vector<Part> parts;
-  for (int rank = 0; rank < ranks; ++rank)
-    parts.push_back({rank * static_cast<std::int64_t>(each), static_cast<std::int64_t>(each)});
-  return parts;
-}
-
 }  // namespace
 
 Operation::Operation(Communicator& communicator, const Signature& signature)
@@ -271,7 +264,8 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t each, std::str
         std::ranges::copy(mine, all.subspan(each * static_cast<std::size_t>(rank)).begin());
     return;
   }
-  all_gather(as_view(all), equal_parts(each, size_), {.label = label})->wait();
+  all_gather(as_view(all), equal_parts(static_cast<std::int64_t>(each), size_), {.label = label})
+      ->wait();
 }
 
 std::string Communicator::share_text(const std::string& text, int root, std::string_view label) {
