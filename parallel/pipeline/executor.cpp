@@ -16,6 +16,15 @@ constexpr std::size_t messages_under_way = 2;
 /// The two ranks in a communicator of neighbouring stages, used as the sender.
 constexpr int below = 0, above = 1;
 
+/// Starts the message of an action. Its sender and its receiver make the same call.
+Handle pass(Communicator& link, const Tensor& data, const Action& action) {
+  const bool forwards = computing_of(action).kind == Action::Kind::forward;
+  return link.broadcast(
+      data.view(), forwards ? below : above,
+      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
+       .stream = data.stream()});
+}
+
 Timeline::Label label_of(const std::pair<int, int>& place) {
   return {place.first, place.second};
 }
@@ -91,11 +100,7 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
 void PipelineExecutor::receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
                                const Action& action) {
   into.data = Tensor::empty(device_, boundary.shape, boundary.dtype);
-  const bool forwards = action.kind == Action::Kind::receive_input;
-  into.handle = link.broadcast(
-      into.data.view(), forwards ? below : above,
-      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
-       .stream = into.data.stream()});
+  into.handle = pass(link, into.data, action);
 }
 
 void PipelineExecutor::send(Communicator& link, Tensor data, const Action& action) {
@@ -106,11 +111,7 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
     messages.front().handle->wait();
     messages.pop_front();
   }
-  const bool forwards = action.kind == Action::Kind::send_output;
-  const Handle handle = link.broadcast(
-      data.view(), forwards ? below : above,
-      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
-       .stream = data.stream()});
+  const Handle handle = pass(link, data, action);
   messages.push_back({std::move(data), handle});
 }
 
