@@ -8,11 +8,10 @@
 
 #include "tests/support/error_message.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using test::error_message;
 
 TEST_CASE("the arena takes the tightest hole and merges neighbours", "[arena]") {
   constexpr std::size_t unit = Arena::alignment;
@@ -132,4 +131,4 @@ TEST_CASE("an arena knows what its peak was made of", "[arena]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

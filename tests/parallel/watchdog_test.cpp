@@ -13,15 +13,12 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 using Clock = Watchdog::Clock;
-using test::Child;
-using test::Gate;
-using test::TempDir;
 
 constexpr Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
 
@@ -44,7 +41,7 @@ class Heard {
     return sentence_;
   }
   bool wait() const {
-    return test::eventually([&] { return calls() > 0; });
+    return eventually([&] { return calls() > 0; });
   }
 
  private:
@@ -118,9 +115,9 @@ TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watch
   FlightRecorder ring(folder.path(), 0, 2);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
-  REQUIRE(test::eventually([&] { return read_records(folder.path()).size() == 2; }));
-  REQUIRE(test::eventually(
-      [&] { return !read_record(record_path(folder.path(), 1))->operations.empty(); }));
+  REQUIRE(eventually([&] { return read_records(folder.path()).size() == 2; }));
+  REQUIRE(
+      eventually([&] { return !read_record(record_path(folder.path(), 1))->operations.empty(); }));
   const auto number = ring.begin("world", barrier(0));
 
   SECTION("and only then") {
@@ -235,4 +232,4 @@ TEST_CASE("of several ranks that fail one speaks", "[watchdog]") {
   CHECK_FALSE(speak_first(folder.path() / "none"));
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -5,13 +5,8 @@
 #include "kernels/cross_entropy.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Sizes {
   std::int64_t rows, vocabulary;
@@ -52,7 +47,7 @@ TEST_CASE("cuda: cross-entropy without a gradient", "[cuda]") {
   if (!devices) return;
   for (const auto& s : all_sizes) {
     for (const std::int64_t gap : {0, 3}) {
-      for (const auto offsets : test::all_offsets) {
+      for (const auto offsets : all_offsets) {
         if (s.vocabulary > 10000 && offsets.read != offsets.written) continue;
         const std::int64_t stride = s.vocabulary + gap;
         CAPTURE(s.rows, s.vocabulary, stride, offsets.read, offsets.written);
@@ -76,7 +71,7 @@ TEST_CASE("cuda: cross-entropy without a gradient", "[cuda]") {
 TEST_CASE("cuda: cross-entropy with a gradient of its own", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& s : all_sizes) {
       for (const std::int64_t padding : {0, 5}) {
         for (const auto offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
@@ -113,7 +108,7 @@ TEST_CASE("cuda: cross-entropy with a gradient of its own", "[cuda]") {
 TEST_CASE("cuda: cross-entropy whose gradient lies over the logits", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     const auto narrow = static_cast<std::int64_t>(4 / size_of(dtype));
     for (const auto& s : all_sizes) {
       // Rows of the logits are contiguous without padding; padded rows are a multiple of 8 apart,
@@ -189,4 +184,4 @@ TEST_CASE("cuda: cross-entropy passes NaN and infinity on", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -5,13 +5,8 @@
 #include "kernels/split_cross_entropy.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 /// Columns of a vocabulary, and those before and after them, which other ranks have.
 struct Sizes {
@@ -84,7 +79,7 @@ TEST_CASE("cuda: partials of cross-entropy over a part of the vocabulary", "[cud
   if (!devices) return;
   for (const auto& s : all_sizes) {
     for (const std::int64_t gap : {0, 3}) {
-      for (const auto offsets : test::all_offsets) {
+      for (const auto offsets : all_offsets) {
         for (const double scale : {10.0, 1e4}) {
           const std::int64_t stride = s.columns + gap;
           CAPTURE(s.rows, s.before, s.columns, stride, offsets.read, offsets.written, scale);
@@ -134,7 +129,7 @@ TEST_CASE("cuda: partials of impossible logits, and of bad ones", "[cuda]") {
 TEST_CASE("cuda: cross-entropy of partials, with a gradient of its own or none", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& s : all_sizes) {
       for (const std::int64_t padding : {0, 5}) {
         for (const auto offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
@@ -180,7 +175,7 @@ TEST_CASE("cuda: cross-entropy of partials, with a gradient of its own or none",
 TEST_CASE("cuda: cross-entropy of partials whose gradient lies over the logits", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     const auto narrow = static_cast<std::int64_t>(4 / size_of(dtype));
     for (const auto& s : all_sizes) {
       // Rows of the logits are contiguous without padding; padded rows are a multiple of 8 apart.
@@ -221,4 +216,4 @@ TEST_CASE("cuda: cross-entropy of partials whose gradient lies over the logits",
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test
