@@ -19,7 +19,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Contains;
 
 bool ours(std::string_view name) {

@@ -10,8 +10,6 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 std::string name_of(int step) {

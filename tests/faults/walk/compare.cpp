@@ -11,9 +11,6 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
 
 std::string name_of(int step) {

@@ -12,9 +12,6 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
 
 std::string of_bytes(const std::string& bytes) {
