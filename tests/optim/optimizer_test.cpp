@@ -50,23 +50,10 @@ struct Model {
   }
   /// Gradients for every slot; the gaps get none.
   void give_gradients(std::uint64_t seed) {
-    for (const auto& slot : space.slots()) {
-      const DType dtype = accumulator_of(space.working().dtype());
-      const auto target = leaf_gradient_target(*slot.tensor, dtype);
-      const Tensor gradient =
-          Tensor::from_host(device, slot.shape, dtype, random_values(slot.size, seed++));
-      std::vector<std::byte> bytes(gradient.bytes());
-      gradient.copy_bytes_to(bytes);
-      target.tensor.copy_bytes_from(bytes);
-    }
+    for (const auto& slot : space.slots())
+      set_gradient(space, slot, random_values(slot.size, seed++));
   }
 };
-
-std::vector<std::byte> bytes_of(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
 
 std::vector<bool> inside_slots(const ParameterSpace& space) {
   std::vector<bool> inside(static_cast<std::size_t>(space.size()));

@@ -13,10 +13,6 @@ namespace sluice::test::walk {
 
 namespace {
 
-std::string name_of(int step) {
-  return fmt::format("step-{:08}", step);
-}
-
 std::string list(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers)

@@ -13,10 +13,6 @@ namespace sluice::test::walk {
 
 namespace {
 
-std::string name_of(int step) {
-  return fmt::format("step-{:08}", step);
-}
-
 /// Returns true if a thread of the process is blocked until somebody reads its output.
 bool waits_to_print(pid_t process) {
   std::error_code gone;

@@ -19,12 +19,6 @@ HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMem
   return make_host_memory(device, plenty, choice.cpu_blocks > 0 ? plenty : 0);
 }
 
-std::vector<std::byte> bytes_of(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
-
 }  // namespace
 
 TrainOptions TrainingTask::options() const {
