@@ -6,7 +6,7 @@
 #include "apps/cli/run_program.h"
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/flight_recorder.h"
-#include "parallel/flight_recorder/rank_report.h"
+#include "parallel/flight_recorder/post_mortem.h"
 
 int main(int argc, char** argv) {
   using namespace sluice;

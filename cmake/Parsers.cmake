@@ -6,10 +6,9 @@ set(SLUICE_PARSERS
   engine/io/output.cpp engine/io/printable.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
   engine/io/safetensors_header.cpp engine/io/stored_tensor.cpp engine/io/token_file.cpp
   parallel/flight_recorder/injection.cpp
-  parallel/pipeline/lowering.cpp parallel/pipeline/messages.cpp parallel/pipeline/refusal.cpp
-  parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule_text.cpp
-  parallel/pipeline/validator.cpp
-  parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/rank_report.cpp parallel/flight_recorder/record_reader.cpp
+  parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule.cpp
+  parallel/pipeline/schedule_text.cpp parallel/pipeline/validator.cpp
+  parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/record_reader.cpp
   parallel/comm/backend/signature.cpp
   models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
   models/gpt2/weights.cpp

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 namespace sluice {
 
@@ -17,7 +20,21 @@ struct RateSchedule {
   std::int64_t updates = 0;
 
   /// The rate of update k, counted from 0.
-  double at(std::int64_t k) const;
+  double at(std::int64_t k) const {
+    if (k < warmup) return rate * static_cast<double>(k + 1) / static_cast<double>(warmup);
+    const double progress =
+        std::min(1.0, static_cast<double>(k - warmup) /
+                          static_cast<double>(std::max<std::int64_t>(1, updates - warmup)));
+    switch (kind) {
+      case ScheduleKind::constant:
+        return rate;
+      case ScheduleKind::linear:
+        return rate + (final_rate - rate) * progress;
+      case ScheduleKind::cosine:
+        return final_rate + (rate - final_rate) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+    }
+    return rate;
+  }
 };
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/trace/rank_spans.h"
-#include "parallel/pipeline/messages.h"
+#include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/simulator.h"
 
 namespace sluice {

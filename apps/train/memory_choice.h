@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "models/gpt2/recompute.h"
-#include "optim/space/residency.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {

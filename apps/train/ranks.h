@@ -9,7 +9,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mesh.h"
 #include "parallel/data_parallel/model_state.h"
-#include "parallel/pipeline/links.h"
+#include "parallel/pipeline/executor.h"
 
 namespace sluice {
 

@@ -189,7 +189,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(make_norm(space, ranks, plan.get(), layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, bucket_plan, *ranks.data, *ranks.peers, *ranks.control,
-               {.sharded = options.zero == 1,
+               {.zero = options.zero == 1,
                 .overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
                 .reports_loss = ranks.shard() == 0,

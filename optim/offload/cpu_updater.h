@@ -70,9 +70,8 @@ class CpuUpdater {
   std::vector<Item> items_;
   std::vector<Buffer> buffers_;
   Tensor scale_memory_;
-  View scale_;   ///< the scale's place in scale_memory_
-  Event ready_;  ///< compute -> to-host: gradients and scale are final
-  bool scaled_ = false;
+  View scale_;                           ///< the scale's place in scale_memory_
+  Event ready_;                          ///< compute -> to-host: gradients and scale are final
   std::size_t fetched_ = 0, taken_ = 0;  ///< items of this round so far
   StreamedBytes moved_, last_moved_;
   Timeline* timeline_ = nullptr;

@@ -9,7 +9,7 @@
 
 #include "engine/host_memory.h"
 #include "engine/tensor.h"
-#include "optim/space/residency.h"
+#include "optim/space/state_layout.h"
 
 namespace sluice {
 

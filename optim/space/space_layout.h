@@ -6,7 +6,7 @@
 
 #include "engine/parameter.h"
 #include "engine/tensor.h"
-#include "optim/space/residency.h"
+#include "optim/space/state_layout.h"
 
 namespace sluice {
 

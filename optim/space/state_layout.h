@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,5 +36,14 @@ void require_layout(StateLayout layout, DType working);
 constexpr bool splits_master(StateLayout layout, DType working) {
   return layout != StateLayout::fp32 && working == DType::bf16;
 }
+
+/// Where the optimizer state of a large matrix rests between updates, and where it is updated.
+enum class Residency : std::uint8_t {
+  device,    ///< in device memory
+  streamed,  ///< in pinned host memory; copied to the device for its update
+  /// The same, and updated during the backward pass, before it is certain that the update stands.
+  speculative,
+  cpu  ///< in host memory, where the CPU updates it
+};
 
 }  // namespace sluice

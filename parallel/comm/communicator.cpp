@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "parallel/comm/backend/host_backend.h"
-#include "parallel/comm/signature_check.h"
 
 namespace sluice {
 namespace {
@@ -37,13 +36,6 @@ int data_tag(const Signature& s) {
 
 View as_view(std::span<std::byte> bytes) {
   return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
-}
-
-std::vector<Part> equal_parts(std::size_t each, int ranks) {
-  std::vector<Part> parts;
-  for (int rank = 0; rank < ranks; ++rank)
-    parts.push_back({rank * static_cast<std::int64_t>(each), static_cast<std::int64_t>(each)});
-  return parts;
 }
 
 }  // namespace
@@ -95,7 +87,7 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Tra
       options_(options),
       rank_(transport_->rank()),
       size_(transport_->size()) {
-  if (options_.together) options_.together->members_.push_back(this);
+  if (options_.together) options_.together->push_back(this);
 }
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Monitor> monitor,
@@ -103,7 +95,7 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
     : Communicator(make_host_backend(transport), transport, std::move(monitor), options) {}
 
 Communicator::~Communicator() {
-  if (options_.together) std::erase(options_.together->members_, this);
+  if (options_.together) std::erase(*options_.together, this);
 }
 
 std::unique_ptr<Communicator> Communicator::planned(int size, int rank) {
@@ -164,16 +156,10 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   return operation;
 }
 
-void Progress::everything() {
-  for (Communicator* member : members_)
-    member->advance();
-}
-
 void Communicator::progress() {
-  if (options_.together)
-    options_.together->everything();
-  else
-    advance();
+  if (!options_.together) return advance();
+  for (Communicator* member : *options_.together)
+    member->advance();
 }
 
 void Communicator::advance() {
@@ -278,7 +264,8 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t each, std::str
         std::ranges::copy(mine, all.subspan(each * static_cast<std::size_t>(rank)).begin());
     return;
   }
-  all_gather(as_view(all), equal_parts(each, size_), {.label = label})->wait();
+  all_gather(as_view(all), equal_parts(static_cast<std::int64_t>(each), size_), {.label = label})
+      ->wait();
 }
 
 std::string Communicator::share_text(const std::string& text, int root, std::string_view label) {

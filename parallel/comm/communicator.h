@@ -11,13 +11,15 @@
 
 #include "parallel/comm/backend/backend.h"
 #include "parallel/comm/monitor.h"
-#include "parallel/comm/progress.h"
 #include "parallel/comm/transport/transport.h"
 
 namespace sluice {
 
 class Communicator;
-class SignatureCheck;
+
+/// Communicators of one rank, used by one thread, that advance together. A rank that waits in one
+/// keeps the messages of all others going, which another rank may need before it can answer.
+using Progress = std::vector<Communicator*>;
 
 /// An operation that was started. Dropping the handle does not stop it. The communicator must live
 /// until the operation is over.
@@ -129,7 +131,6 @@ class Communicator {
 
  private:
   friend class Operation;
-  friend class Progress;
   void advance();
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);

@@ -10,21 +10,6 @@
 namespace sluice {
 namespace {
 
-std::vector<Part> equal_parts(const Tensor& data, int ranks) {
-  const std::int64_t each = data.size() / ranks;
-  check(each * ranks == data.size(), "ranks divide a stream into equal stretches");
-  std::vector<Part> parts;
-  for (int rank = 0; rank < ranks; ++rank)
-    parts.push_back({rank * each, each});
-  return parts;
-}
-
-/// Scratch memory, in bytes, that a reduction on host memory needs beside the data.
-std::int64_t scratch_bytes(const Tensor& data, const std::vector<Part>& parts) {
-  const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
-  return largest * static_cast<std::int64_t>((parts.size() - 1) * size_of(data.dtype()));
-}
-
 Tensor copy_of(const Tensor& tensor) {
   Tensor copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype());
   run(Cast{.out = copy.view(), .in = tensor.view()}, copy.stream());
@@ -36,12 +21,14 @@ Tensor copy_of(const Tensor& tensor) {
 std::function<Tensor()> CommunicatorGroup::add_up(const Tensor& partial, const Shape& tokens,
                                                   std::string_view what) {
   const bool divided = !tokens.empty();
-  const auto parts = divided ? equal_parts(partial, size()) : even_parts(partial.size(), size());
+  check(!divided || partial.size() % size() == 0, "ranks divide a stream into equal stretches");
+  const auto parts =
+      divided ? equal_parts(partial.size() / size(), size()) : even_parts(partial.size(), size());
   CallOptions call{.label = what, .stream = partial.stream()};
   Tensor scratch;
   if (scratch_) {
     const MemoryScope scope(*partial.device(), MemoryUse::staging);
-    scratch = Tensor::empty(partial.device(), {scratch_bytes(partial, parts)}, DType::u8);
+    scratch = Tensor::empty(partial.device(), {scratch_bytes(parts, partial.dtype())}, DType::u8);
     call.scratch = scratch.view();
   }
   std::size_t span = 0;

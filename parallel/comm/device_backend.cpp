@@ -51,7 +51,7 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
   // NCCL's library has 200 MB and is loaded only if it can be used. All ranks decide alike.
   if (!nccl_wanted || !shared_gpu(devices).empty()) return devices;
   std::string why;
-  const auto versions = gather_texts(ranks, nccl_version(&why));
+  const auto versions = gather_texts(ranks, nccl_version(why));
   const auto reasons = gather_texts(ranks, why);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     devices[rank].nccl = versions[rank];
@@ -61,6 +61,17 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
 }
 
 }  // namespace
+
+std::string nccl_version(std::string& why) try {
+  if constexpr (SLUICE_HAS_NCCL) return loaded_nccl();
+  why =
+      "this program was built without NCCL; build it where the CUDA toolkit and the package "
+      "libnccl-dev are installed";
+  return {};
+} catch (const Error& error) {
+  why = error.what();
+  return {};
+}
 
 BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
                              std::optional<GpuExchange> asked) {
@@ -92,10 +103,12 @@ DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
     made.backend = make_staged_backend(transport, device, largest_bytes);
     return made;
   }
-  made.backend = make_nccl_backend(transport, device, timeout, [&](const std::string& text) {
+  const auto from_first = [&](const std::string& text) {
     Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
     return ranks.share_text(text, 0, "unique id");
-  });
+  };
+  if constexpr (SLUICE_HAS_NCCL)
+    made.backend = make_nccl_backend(transport, device, timeout, from_first);
   return made;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ struct BackendChoice {
   bool nccl = false;
   std::string reason;  ///< "staged: ranks 0 and 1 share the GPU GPU-3f2a... of a, which..."
 };
+
+/// Returns the version of the NCCL that this process has loaded, loading it if need be. Empty if it
+/// can load none; `why` then receives the reason.
+std::string nccl_version(std::string& why);
 
 /// How GPUs exchange data: directly, or through host memory.
 enum class GpuExchange : std::uint8_t { nccl, staged };

@@ -1,19 +1,19 @@
 #pragma once
 
 #include "parallel/data_parallel/gradient_reducer.h"
-#include "parallel/data_parallel/sharded_optimizer.h"
+#include "parallel/data_parallel/zero_optimizer.h"
 
 namespace sluice {
 
 /// Ranks that share every batch: the reduction of their gradients and the division of the update.
 struct DataParallel {
   struct Options {
-    bool sharded = false;  ///< ZeRO-1
+    bool zero = false;  ///< see ZeroOptimizer
     bool overlap = true;
     bool scratch = true;  ///< see GradientReducer
     /// This rank reports the loss for all ranks that compute the same one.
     bool reports_loss = true;
-    ModelNorm* norm = nullptr;  ///< see ShardedOptimizer
+    ModelNorm* norm = nullptr;  ///< see ZeroOptimizer
   };
 
   /// `data` and `peers` are the same ranks: `data` works on the memory of the space, `peers` and
@@ -23,8 +23,8 @@ struct DataParallel {
       : control(all),
         among(peers),
         reports_loss(options.reports_loss),
-        optimizer(space, inner, bucket_plan, data, peers, options.sharded, options.norm),
-        gradients(space, bucket_plan, data, {options.sharded, options.overlap, options.scratch}) {}
+        optimizer(space, inner, bucket_plan, data, peers, options.zero, options.norm),
+        gradients(space, bucket_plan, data, {options.zero, options.overlap, options.scratch}) {}
 
   int replica() const { return among.rank(); }
   int replicas() const { return among.size(); }
@@ -32,7 +32,7 @@ struct DataParallel {
   Communicator& control;  ///< all ranks, on host memory
   Communicator& among;    ///< the ranks with the same part of the model
   bool reports_loss;      ///< see Options
-  ShardedOptimizer optimizer;
+  ZeroOptimizer optimizer;
   GradientReducer gradients;
 };
 

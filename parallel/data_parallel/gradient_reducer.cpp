@@ -13,10 +13,6 @@ namespace {
 /// apart, at the price of memory.
 constexpr std::size_t lanes = 4;
 
-std::int64_t largest(const std::vector<Part>& parts) {
-  return std::ranges::max(parts, {}, &Part::count).count;
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(ParameterSpace& space, const BucketPlan& bucket_plan,
@@ -33,19 +29,17 @@ GradientReducer::GradientReducer(ParameterSpace& space, const BucketPlan& bucket
   for (std::size_t slot = 0; slot < space.slots().size(); ++slot)
     set_gradient_ready_hook(*space.slots()[slot].tensor, [this, slot] { ready(slot); });
   if (!options.scratch) return;
-  std::size_t bytes = 0;
+  std::int64_t bytes = 0;
   for (const auto& bucket : bucket_plan.buckets())
     for (const auto& gradients : bucket.gradients) {
-      const std::int64_t part =
-          options.scatter ? largest(gradients.parts)
-                          : largest(even_parts(gradients.end - gradients.begin, ranks.size()));
-      bytes = std::max(bytes, static_cast<std::size_t>(part * (ranks.size() - 1)) *
-                                  size_of(space.gradients(gradients.narrow).dtype()));
+      const auto parts = options.scatter
+                             ? gradients.parts
+                             : even_parts(gradients.end - gradients.begin, ranks.size());
+      bytes = std::max(bytes, scratch_bytes(parts, space.gradients(gradients.narrow).dtype()));
     }
   const MemoryScope scope(*space.device(), MemoryUse::staging);
   for (std::size_t lane = 0; lane < lanes; ++lane)
-    scratch_.push_back(
-        Tensor::empty(space.device(), {static_cast<std::int64_t>(bytes)}, DType::u8));
+    scratch_.push_back(Tensor::empty(space.device(), {bytes}, DType::u8));
 }
 
 GradientReducer::~GradientReducer() {

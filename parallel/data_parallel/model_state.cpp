@@ -64,9 +64,8 @@ std::int64_t held(const ModelState::Entry& entry) {
 
 }  // namespace
 
-ModelState::ModelState(const ParameterSpace& space, const Optimizer& optimizer,
-                       ShardedOptimizer& mine, const SpaceLayout& whole,
-                       const GatherLinks& gather_links)
+ModelState::ModelState(const ParameterSpace& space, const Optimizer& optimizer, ZeroOptimizer& mine,
+                       const SpaceLayout& whole, const GatherLinks& gather_links)
     : space_(space), optimizer_(optimizer), mine_(mine), gather_links_(gather_links) {
   if (alone()) {
     entries_ = own_entries();

@@ -8,7 +8,7 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mesh.h"
-#include "parallel/data_parallel/sharded_optimizer.h"
+#include "parallel/data_parallel/zero_optimizer.h"
 
 namespace sluice {
 
@@ -43,7 +43,7 @@ class ModelState {
   };
 
   /// `whole`: the layout of the whole model. All arguments must outlive this object.
-  ModelState(const ParameterSpace& space, const Optimizer& optimizer, ShardedOptimizer& mine,
+  ModelState(const ParameterSpace& space, const Optimizer& optimizer, ZeroOptimizer& mine,
              const SpaceLayout& whole, const GatherLinks& gather_links);
 
   const std::vector<Entry>& entries() const { return entries_; }
@@ -62,7 +62,7 @@ class ModelState {
 
   const ParameterSpace& space_;
   const Optimizer& optimizer_;
-  ShardedOptimizer& mine_;
+  ZeroOptimizer& mine_;
   const GatherLinks& gather_links_;
   std::vector<Entry> entries_;
 };

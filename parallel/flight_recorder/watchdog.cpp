@@ -35,23 +35,12 @@ Watchdog::~Watchdog() {
 
 void Watchdog::begin(std::uint64_t number, Clock::time_point deadline) {
   const std::lock_guard lock(mutex_);
-  operations_[number] = {.what = {}, .begin = Clock::now(), .deadline = deadline};
+  waits_[number] = {.begin = Clock::now(), .deadline = deadline};
 }
 
 void Watchdog::end(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  operations_.erase(number);
-}
-
-std::uint64_t Watchdog::begin_scope(std::string what, Clock::time_point deadline) {
-  const std::lock_guard lock(mutex_);
-  scopes_[next_scope_] = {.what = std::move(what), .begin = Clock::now(), .deadline = deadline};
-  return next_scope_++;
-}
-
-void Watchdog::end_scope(std::uint64_t scope) {
-  const std::lock_guard lock(mutex_);
-  scopes_.erase(scope);
+  waits_.erase(number);
 }
 
 void Watchdog::run() {
@@ -59,7 +48,7 @@ void Watchdog::run() {
   while (!stop_changed_.wait_for(lock, options_.period, [&] { return stop_; })) {
     const auto now = Clock::now();
     const auto wait = overdue(now);
-    const bool waiting = !operations_.empty() || !scopes_.empty();
+    const bool waiting = !waits_.empty();
     lock.unlock();
     // Files are read without the lock, so that begin() and end() do not wait for it.
     if (wait || (waiting && lost_peer(now))) {
@@ -71,9 +60,8 @@ void Watchdog::run() {
 }
 
 std::optional<Watchdog::Wait> Watchdog::overdue(Clock::time_point now) const {
-  for (const auto* waits : {&operations_, &scopes_})
-    for (const auto& [number, wait] : *waits)
-      if (now > wait.deadline + options_.grace) return wait;
+  for (const auto& [number, wait] : waits_)
+    if (now > wait.deadline + options_.grace) return wait;
   return std::nullopt;
 }
 
@@ -105,19 +93,7 @@ std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_poin
   std::string text = post_mortem(read_records(folder_), size_);
   if (!wait) return text;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - wait->begin).count();
-  const std::string on = wait->what.empty() ? "" : " on " + wait->what;
-  return text + fmt::format("; rank {} gave up{} after {} s", rank_, on, seconds);
-}
-
-WatchdogScope::WatchdogScope(Watchdog& watchdog, std::string what, double seconds)
-    : watchdog_(watchdog),
-      scope_(watchdog.begin_scope(
-          std::move(what),
-          Watchdog::Clock::now() + std::chrono::duration_cast<Watchdog::Clock::duration>(
-                                       std::chrono::duration<double>(seconds)))) {}
-
-WatchdogScope::~WatchdogScope() {
-  watchdog_.end_scope(scope_);
+  return text + fmt::format("; rank {} gave up after {} s", rank_, seconds);
 }
 
 bool speak_first(const std::filesystem::path& folder) {

@@ -47,10 +47,7 @@ class Watchdog {
   void end(std::uint64_t number);
 
  private:
-  friend class WatchdogScope;
-
   struct Wait {
-    std::string what;  ///< empty: an operation
     Clock::time_point begin, deadline;
   };
   /// Another rank of this host.
@@ -60,8 +57,6 @@ class Watchdog {
     bool settled = false;  ///< it ended and reported it, or is not on this host
   };
 
-  std::uint64_t begin_scope(std::string what, Clock::time_point deadline);
-  void end_scope(std::uint64_t scope);
   void run();
   std::optional<Wait> overdue(Clock::time_point now) const;
   bool lost_peer(Clock::time_point now);
@@ -72,27 +67,13 @@ class Watchdog {
   const OnFailure on_failure_;
   const Options options_;
 
-  std::mutex mutex_;  ///< guards the next four members
+  std::mutex mutex_;  ///< guards the next three members
   std::condition_variable stop_changed_;
   bool stop_ = false;
-  std::map<std::uint64_t, Wait> operations_, scopes_;
-  std::uint64_t next_scope_ = 0;
+  std::map<std::uint64_t, Wait> waits_;  ///< by operation
 
   std::map<int, Peer> peers_;  ///< used only by the thread
   std::thread thread_;
-};
-
-/// A deadline, while it lives, for work that is not an operation, such as "setting up NCCL".
-class WatchdogScope {
- public:
-  WatchdogScope(Watchdog& watchdog, std::string what, double seconds);
-  WatchdogScope(const WatchdogScope&) = delete;
-  WatchdogScope& operator=(const WatchdogScope&) = delete;
-  ~WatchdogScope();
-
- private:
-  Watchdog& watchdog_;
-  std::uint64_t scope_;
 };
 
 /// Chooses one rank to report when several fail at the same moment. Returns true for the first

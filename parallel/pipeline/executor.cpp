@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 namespace sluice {
@@ -15,11 +16,31 @@ constexpr std::size_t messages_under_way = 2;
 /// The two ranks in a communicator of neighbouring stages, used as the sender.
 constexpr int below = 0, above = 1;
 
+/// Starts the message of an action. Its sender and its receiver make the same call.
+Handle pass(Communicator& link, const Tensor& data, const Action& action) {
+  const bool forwards = computing_of(action).kind == Action::Kind::forward;
+  return link.broadcast(
+      data.view(), forwards ? below : above,
+      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
+       .stream = data.stream()});
+}
+
 Timeline::Label label_of(const std::pair<int, int>& place) {
   return {place.first, place.second};
 }
 
 }  // namespace
+
+StageLinks::StageLinks(const std::vector<int>& rank_of_stage, int rank, const MakeGroup& make)
+    : outputs_(rank_of_stage.size()), gradients_(rank_of_stage.size()) {
+  // Every rank makes them in the order of the stages, so that no ranks wait in a circle.
+  for (std::size_t stage = 0; stage + 1 < rank_of_stage.size(); ++stage) {
+    const std::array members{rank_of_stage[stage], rank_of_stage[stage + 1]};
+    if (members[0] == members[1] || (members[0] != rank && members[1] != rank)) continue;
+    outputs_[stage] = make(members, 2 * stage, fmt::format("out {}>{}", stage, stage + 1));
+    gradients_[stage] = make(members, 2 * stage + 1, fmt::format("grad {}<{}", stage, stage + 1));
+  }
+}
 
 PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
                                    const StageLinks& links, Stash stash, DevicePtr device)
@@ -79,11 +100,7 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
 void PipelineExecutor::receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
                                const Action& action) {
   into.data = Tensor::empty(device_, boundary.shape, boundary.dtype);
-  const bool forwards = action.kind == Action::Kind::receive_input;
-  into.handle = link.broadcast(
-      into.data.view(), forwards ? below : above,
-      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
-       .stream = into.data.stream()});
+  into.handle = pass(link, into.data, action);
 }
 
 void PipelineExecutor::send(Communicator& link, Tensor data, const Action& action) {
@@ -94,11 +111,7 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
     messages.front().handle->wait();
     messages.pop_front();
   }
-  const bool forwards = action.kind == Action::Kind::send_output;
-  const Handle handle = link.broadcast(
-      data.view(), forwards ? below : above,
-      {.label = fmt::format("{}{}", forwards ? "result " : "gradient ", action.micro_batch),
-       .stream = data.stream()});
+  const Handle handle = pass(link, data, action);
   messages.push_back({std::move(data), handle});
 }
 

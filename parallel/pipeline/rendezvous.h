@@ -1,9 +1,43 @@
 #pragma once
 
-#include "parallel/pipeline/refusal.h"
+#include <string>
+#include <vector>
+
 #include "parallel/pipeline/schedule.h"
 
 namespace sluice {
+
+/// The place of an action in a schedule.
+struct Position {
+  int rank;
+  int index;  ///< in the rank's row
+
+  const Action& in(const Schedule& schedule) const {
+    return schedule.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(index)];
+  }
+};
+
+/// Throws an Error: the sentence, then for each place the row around it with an arrow.
+[[noreturn]] void refuse(const Schedule& schedule, const std::string& sentence,
+                         const std::vector<Position>& places = {});
+
+/// The places of all actions of a schedule that has all forwards and backwards.
+class ActionPlaces {
+ public:
+  /// Refuses actions that occur twice.
+  explicit ActionPlaces(const Schedule& schedule);
+
+  const Messages& messages() const { return messages_; }
+  /// The index in the row of the stage's rank; -1 if the action is not there.
+  int index(const Action& action) const { return indices_[slot(action)]; }
+
+ private:
+  std::size_t slot(const Action& action) const;
+
+  Messages messages_;
+  std::size_t micro_batches_;
+  std::vector<int> indices_;
+};
 
 /// Simulates all ranks without buffering: a receive is posted without waiting, a send waits for its
 /// receive, and an action that computes waits for the send of its input. An Error names the ranks

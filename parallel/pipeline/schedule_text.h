@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/simulator.h"
 
 namespace sluice {
 
@@ -30,5 +31,10 @@ struct GridOptions {
 /// Draws a line per rank and a column per time slot, as if messages took no time. An action is
 /// "F3", or "2F3" if a rank has several stages.
 std::string to_grid(const Schedule& schedule, const GridOptions& options = {});
+
+/// Draws a picture (SVG) of a schedule over time: a row per rank, with forwards and backwards in
+/// two hues, darker for later stages of the same rank, labelled by micro-batch. The heading gives
+/// the fraction that is bubble.
+std::string to_svg(const Schedule& schedule, const Simulation& simulation, std::string_view title);
 
 }  // namespace sluice

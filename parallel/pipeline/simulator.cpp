@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "kernels/base/error.h"
-#include "parallel/pipeline/messages.h"
 #include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {

@@ -6,8 +6,6 @@
 #include <array>
 
 #include "kernels/base/error.h"
-#include "parallel/pipeline/messages.h"
-#include "parallel/pipeline/refusal.h"
 #include "parallel/pipeline/rendezvous.h"
 #include "parallel/pipeline/schedule_text.h"
 

@@ -15,13 +15,10 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using test::error_message;
-using test::random_values;
-using test::Values;
 
 Tensor make(const DevicePtr& on, const Values& values, bool leaf = true) {
   Tensor tensor =
@@ -317,4 +314,4 @@ TEST_CASE("a step that does not fit says so and leaves the device usable", "[aut
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

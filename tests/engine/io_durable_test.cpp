@@ -16,12 +16,10 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using test::error_message;
-using test::FileSizeLimit;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -49,18 +47,18 @@ TEST_CASE("checked arithmetic is exact or empty", "[io]") {
 }
 
 TEST_CASE("a durable write replaces the file and leaves nothing beside it", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "file";
   write_file_durably(path, bytes_of("old"));
   write_file_durably(path, bytes_of("new contents"));
-  REQUIRE(test::read_file(path) == "new contents");
+  REQUIRE(read_file(path) == "new contents");
   write_file_durably(path, {});
-  REQUIRE(test::read_file(path).empty());
+  REQUIRE(read_file(path).empty());
   REQUIRE(entries_of(dir.path()) == 1);
 }
 
 TEST_CASE("a durable write that fails leaves the old contents alone", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "file";
   write_file_durably(path, bytes_of("old"));
   const std::string large(3000, 'x');
@@ -69,7 +67,7 @@ TEST_CASE("a durable write that fails leaves the old contents alone", "[io][dura
     return error_message([&] { write_file_durably(path, bytes_of(large)); });
   }();
   REQUIRE_THAT(message, Contains("cannot write " + path.string()) && Contains("File too large"));
-  REQUIRE(test::read_file(path) == "old");
+  REQUIRE(read_file(path) == "old");
   REQUIRE(entries_of(dir.path()) == 1);
 
   SECTION("also when the rename fails") {
@@ -95,7 +93,7 @@ std::filesystem::path name_of(pid_t pid, const std::filesystem::path& path) {
 }
 
 TEST_CASE("what a writer that died has left is removed by the next one", "[io][durable][files]") {
-  const test::TempDir directory;
+  const TempDir directory;
   const auto path = directory.path() / "file";
   const pid_t dead = ::fork();
   if (dead == 0) ::_exit(0);
@@ -109,10 +107,9 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
   // Those of processes that had a number before somebody else got it are left too. So many that a
   // folder, which has no order, lists one before each name that has to stay.
   const std::string place = left.substr(left.rfind('.')), parent = std::to_string(::getppid());
-  test::write_file(left, "left");
+  write_file(left, "left");
   for (int before = 1; before < 32; ++before)
-    test::write_file(path.string() + ".tmp." + parent + "." + std::to_string(before) + place,
-                     "left");
+    write_file(path.string() + ".tmp." + parent + "." + std::to_string(before) + place, "left");
   // Names of a live process, of another file, of another host, and names that only look alike.
   const std::string number = std::to_string(dead);
   const std::vector<std::string> others{name_of(::getppid(), path).filename().string(),
@@ -129,9 +126,9 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
                                         "file.tmp.x",
                                         "file.tmp."};
   for (const std::string& name : others)
-    test::write_file(directory.path() / name, "stays");
+    write_file(directory.path() / name, "stays");
   write_file_durably(path, bytes_of("whole"));
-  CHECK(test::read_file(path) == "whole");
+  CHECK(read_file(path) == "whole");
   for (const std::string& name : others) {
     INFO(name);
     CHECK(std::filesystem::exists(directory.path() / name));
@@ -160,10 +157,10 @@ TEST_CASE("a temporary's name is told from others, and is one process's alone",
 
 TEST_CASE("a temporary is a new file: nothing that was put there is opened or followed",
           "[io][durable][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "file", victim = dir.path() / "victim";
-  test::write_file(path, "old");
-  test::write_file(victim, "somebody's");
+  write_file(path, "old");
+  write_file(victim, "somebody's");
   const auto planted = temporary_name(path);
   SECTION("a link to a file") {
     std::filesystem::create_symlink(victim, planted);
@@ -176,23 +173,23 @@ TEST_CASE("a temporary is a new file: nothing that was put there is opened or fo
   }
   CHECK_THAT(error_message([&] { write_file_durably(path, bytes_of("secret")); }),
              Contains("cannot create " + planted.string()) && Contains("File exists"));
-  CHECK(test::read_file(path) == "old");
-  CHECK(test::read_file(victim) == "somebody's");
+  CHECK(read_file(path) == "old");
+  CHECK(read_file(victim) == "somebody's");
   CHECK_FALSE(std::filesystem::exists(dir.path() / "new"));
 }
 
 TEST_CASE("folders are made with those above them", "[io][durable]") {
-  const test::TempDir directory;
+  const TempDir directory;
   create_directories_durably(directory.path() / "a" / "b" / "c");
   CHECK(std::filesystem::is_directory(directory.path() / "a" / "b" / "c"));
   create_directories_durably(directory.path() / "a" / "b" / "c");
-  test::write_file(directory.path() / "file", "");
+  write_file(directory.path() / "file", "");
   CHECK_THAT(error_message([&] { create_directories_durably(directory.path() / "file" / "d"); }),
              Contains("cannot make the folder") && Contains("/file: File exists"));
 }
 
 TEST_CASE("a durable file appears at commit", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "file";
   {
     DurableFile file(path);
@@ -201,29 +198,29 @@ TEST_CASE("a durable file appears at commit", "[io][durable]") {
     file.write(bytes_of("two"));
     file.commit();
   }
-  REQUIRE(test::read_file(path) == "one two");
+  REQUIRE(read_file(path) == "one two");
   {
     DurableFile abandoned(path);
     abandoned.write(bytes_of("three"));
   }
-  REQUIRE(test::read_file(path) == "one two");
+  REQUIRE(read_file(path) == "one two");
   REQUIRE(entries_of(dir.path()) == 1);
 }
 
 TEST_CASE("files and directories are renamed and synced", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   std::filesystem::create_directory(dir.path() / "a");
   std::filesystem::create_directory(dir.path() / "b");
-  test::write_file(dir.path() / "a" / "file", "x");
+  write_file(dir.path() / "a" / "file", "x");
   sync_file(dir.path() / "a" / "file");
   sync_directory(dir.path() / "a");
   rename_durably(dir.path() / "a" / "file", dir.path() / "b" / "file");
   rename_durably(dir.path() / "b", dir.path() / "c");
-  REQUIRE(test::read_file(dir.path() / "c" / "file") == "x");
+  REQUIRE(read_file(dir.path() / "c" / "file") == "x");
 }
 
 TEST_CASE("errors of files name the path and the reason", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto none = dir.path() / "none";
   const auto expect = [](auto action, const std::filesystem::path& path, const char* reason) {
     CHECK_THAT(error_message(action), Contains(path.string()) && Contains(reason));
@@ -248,16 +245,16 @@ TEST_CASE("errors of files name the path and the reason", "[io][durable]") {
 }
 
 TEST_CASE("a pipe is refused at once", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto pipe = dir.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   REQUIRE_THAT(error_message([&] { File::open(pipe); }), Contains("not a regular file"));
 }
 
 TEST_CASE("reads beyond the end are errors", "[io][durable]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "file";
-  test::write_file(path, "0123456789");
+  write_file(path, "0123456789");
   const File file = File::open(path);
   std::string out(4, ' ');
   file.read_at(6, std::as_writable_bytes(std::span(out)));
@@ -273,4 +270,4 @@ TEST_CASE("reads beyond the end are errors", "[io][durable]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -8,12 +8,11 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
 using Catch::StartsWith;
-using test::error_message;
 
 std::string refusal(std::string_view text) {
   return error_message([&] { parse_json(text, "x.json"); });
@@ -104,17 +103,17 @@ TEST_CASE("every single-byte change of a document is parsed or refused", "[io][j
 }
 
 TEST_CASE("JSON files are read up to a limit", "[io][json]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "config.json";
-  test::write_file(path, R"({"n_embd":768})");
+  write_file(path, R"({"n_embd":768})");
   REQUIRE(read_json_file(path, 14)["n_embd"] == 768);
   REQUIRE_THAT(error_message([&] { read_json_file(path, 13); }),
                StartsWith(path.string()) && Contains("14 bytes, more than the limit of 13"));
-  test::write_file(path, "{");
+  write_file(path, "{");
   REQUIRE_THAT(error_message([&] { read_json_file(path, 100); }), StartsWith(path.string()));
   REQUIRE_THAT(error_message([&] { read_json_file(dir.path() / "none.json", 100); }),
                Contains("none.json: No such file or directory"));
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

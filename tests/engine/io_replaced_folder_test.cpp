@@ -16,14 +16,10 @@
 // Folders that are replaced as a whole, with what somebody else keeps in them (rows 8 and 11 of
 // what a run may touch). Kills are a matter of the fault suite.
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Contains;
-using test::error_message;
-using test::read_file;
-using test::write_file;
 
 bool ours(std::string_view name) {
   return name == "key" || name == "data" || name == "extra";
@@ -81,7 +77,7 @@ Contents with_foreign(Contents files) {
 fs::path name_of_the_dead(const fs::path& path) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  test::Child child([&] {
+  Child child([&] {
     const std::string name = temporary_name(path).string();
     return ::write(ends[1], name.data(), name.size()) == static_cast<ssize_t>(name.size()) ? 0 : 1;
   });
@@ -97,7 +93,7 @@ fs::path name_of_the_dead(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("a folder is replaced with its old files; all others stay", "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const fs::path folder = dir.path() / "model";
   CHECK(replace(folder, "one").empty());
   CHECK(contents(folder) == Contents{{"key", "one"}, {"data", "one"}});
@@ -137,7 +133,7 @@ TEST_CASE("a folder is replaced with its old files; all others stay", "[io][file
 }
 
 TEST_CASE("the current folder is replaced file by file, and stays the current one", "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const fs::path folder = dir.path() / "model", before = fs::current_path();
   replace(folder, "one");
   add_foreign(folder);
@@ -163,7 +159,7 @@ TEST_CASE("the current folder is replaced file by file, and stays the current on
 
 TEST_CASE("what a writer that is gone has left is moved before anything is removed",
           "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const fs::path folder = dir.path() / "model";
   replace(folder, "one");
   // It was killed after the folders had changed places.
@@ -197,7 +193,7 @@ TEST_CASE("what a writer that is gone has left is moved before anything is remov
 }
 
 TEST_CASE("a folder of ours that stands where a file of ours goes is not lost", "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const fs::path folder = dir.path() / "model";
   fs::create_directories(folder / "key");
   write_file(folder / "key" / "thesis", "mine");
@@ -209,7 +205,7 @@ TEST_CASE("a folder of ours that stands where a file of ours goes is not lost", 
 }
 
 TEST_CASE("writers at the same time leave the files of one of them", "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const fs::path folder = dir.path() / "model";
   replace(folder, "zero");
   add_foreign(folder);
@@ -221,7 +217,7 @@ TEST_CASE("writers at the same time leave the files of one of them", "[io][files
       return 0;
     };
   };
-  test::Child one(write_many("one")), two(write_many("two"));
+  Child one(write_many("one")), two(write_many("two"));
   for (int look = 0; look < 500; ++look)
     REQUIRE(fs::exists(folder / "key"));  // at any moment there is a whole one
   CHECK(one.reap() == 0);
@@ -233,7 +229,7 @@ TEST_CASE("writers at the same time leave the files of one of them", "[io][files
 }
 
 TEST_CASE("a file or a link to nowhere is no folder to be replaced", "[io][files]") {
-  const test::TempDir dir;
+  const TempDir dir;
   write_file(dir.path() / "file", "mine");
   fs::create_symlink("nowhere", dir.path() / "link");
   for (const char* const name : {"file", "link"})
@@ -242,4 +238,4 @@ TEST_CASE("a file or a link to nowhere is no folder to be replaced", "[io][files
   CHECK(contents(dir.path()) == Contents{{"file", "mine"}, {"link", "-> nowhere"}});
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

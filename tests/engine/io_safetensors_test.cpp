@@ -7,16 +7,10 @@
 #include "tests/engine/safetensors_files.h"
 #include "tests/support/shared.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using test::entry;
-using test::error_message;
-using test::file_of;
-using test::length_field;
-using test::read_all;
-using test::SafetensorsTest;
 using Metadata = std::map<std::string, std::string>;
 
 TEST_CASE_METHOD(SafetensorsTest, "a file with several tensors is read", "[io][safetensors]") {
@@ -85,7 +79,7 @@ TEST_CASE_METHOD(SafetensorsTest, "a wrong header length is refused", "[io][safe
   expect_refusal(length_field(UINT64_MAX) + "{}", "18446744073709551615");
   expect_refusal(length_field(UINT64_MAX - 7) + "{}", "more than the limit");
 
-  test::write_file(path, length_field(100'000'001) + "{}");
+  write_file(path, length_field(100'000'001) + "{}");
   std::filesystem::resize_file(path, 100'000'100);  // sparse
   CHECK_THAT(error_message([&] { SafetensorsReader reader(path); }),
              Contains("claims 100000001 bytes, more than the limit of 100000000"));
@@ -225,7 +219,7 @@ TEST_CASE_METHOD(SafetensorsTest, "mutated files load or are refused", "[io][saf
   for (int round = 0; round < 10'000; ++round) {
     std::string bytes = valid;
     bytes[random() % bytes.size()] = static_cast<char>(random() & 0xFF);
-    test::write_file(path, bytes);
+    write_file(path, bytes);
     try {
       const SafetensorsReader reader(path);
       for (const StoredTensor& tensor : reader.tensors())
@@ -249,7 +243,7 @@ TEST_CASE_METHOD(SafetensorsTest, "every truncation is refused", "[io][safetenso
 }
 
 TEST_CASE("the fixtures load", "[io][safetensors]") {
-  const auto shared = test::shared_dir();
+  const auto shared = shared_dir();
   if (!shared) {
     WARN("skipped: no shared data");
     return;
@@ -268,4 +262,4 @@ TEST_CASE("the fixtures load", "[io][safetensors]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -6,16 +6,11 @@
 #include "engine/io/safetensors.h"
 #include "tests/engine/safetensors_files.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
 using Catch::StartsWith;
-using test::bytes_of;
-using test::error_message;
-using test::length_field;
-using test::read_all;
-using test::SafetensorsTest;
 using Metadata = std::map<std::string, std::string>;
 
 /// Processor time that it takes to open a file with this many tensors.
@@ -47,7 +42,7 @@ TEST_CASE_METHOD(SafetensorsTest, "the bytes of a written file are these", "[io]
   const std::string padding((8 - header.size() % 8) % 8, ' ');
   const std::string expected =
       length_field(header.size() + padding.size()) + header + padding + "xyz";
-  REQUIRE(test::read_file(path) == expected);
+  REQUIRE(read_file(path) == expected);
   REQUIRE((expected.size() - 3) % 8 == 0);
   REQUIRE(writer.bytes() == expected.size());
 }
@@ -67,7 +62,7 @@ TEST_CASE_METHOD(SafetensorsTest, "written files are read back", "[io][safetenso
   for (std::size_t start = 0; start < data.size(); start += piece)
     writer.write(bytes_of(std::string_view(data).substr(start, piece)));
   writer.finish();
-  REQUIRE(writer.bytes() == test::read_file(path).size());
+  REQUIRE(writer.bytes() == read_file(path).size());
 
   const SafetensorsReader reader(path);
   REQUIRE(reader.metadata() == metadata);
@@ -146,4 +141,4 @@ TEST_CASE_METHOD(SafetensorsTest, "errors of the disk reach the caller", "[io][s
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

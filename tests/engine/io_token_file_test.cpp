@@ -9,11 +9,10 @@
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using test::error_message;
 using Ids = std::vector<std::int32_t>;
 
 template <typename T>
@@ -42,14 +41,14 @@ Ids all_of(const TokenFile& file) {
 }
 
 std::string refusal(const std::filesystem::path& path, std::string_view bytes) {
-  test::write_file(path, bytes);
+  write_file(path, bytes);
   return error_message([&] { TokenFile file(path); });
 }
 
 TEST_CASE("headerless token files are read", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
-  test::write_file(path, std::string("\x01\x00\xFF\xFF\x00\x01", 6));
+  write_file(path, std::string("\x01\x00\xFF\xFF\x00\x01", 6));
   const TokenFile file(path);
   REQUIRE(all_of(file) == Ids{1, 65535, 256});
   REQUIRE(file[2] == 256);
@@ -64,21 +63,21 @@ TEST_CASE("headerless token files are read", "[io][tokens]") {
 }
 
 TEST_CASE("llm.c token files are recognised by their header", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
-  test::write_file(path, llmc_header(1, 3) + ids_bytes({5, 0, 50256}));
+  write_file(path, llmc_header(1, 3) + ids_bytes({5, 0, 50256}));
   REQUIRE(all_of(TokenFile(path)) == Ids{5, 0, 50256});
 
   SECTION("the two ids of the magic number may occur anywhere but at the start") {
-    test::write_file(path, ids_bytes({7, 55432, 308, 1, 0}));
+    write_file(path, ids_bytes({7, 55432, 308, 1, 0}));
     REQUIRE(all_of(TokenFile(path)) == Ids{7, 55432, 308, 1, 0});
-    test::write_file(path, ids_bytes({55432, 309}));
+    write_file(path, ids_bytes({55432, 309}));
     REQUIRE(TokenFile(path).size() == 2);
   }
 }
 
 TEST_CASE("unsuitable token files are refused", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "bad.bin";
   const std::string three = ids_bytes({1, 2, 3});
   const auto expect_refusal = [&](std::string_view bytes, const char* reason) {
@@ -100,12 +99,12 @@ TEST_CASE("unsuitable token files are refused", "[io][tokens]") {
 }
 
 TEST_CASE("the first id outside the vocabulary is named", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
   std::vector<std::uint16_t> ids(100'000, 9);
   ids[70'000] = 10;
   ids[70'001] = 11;
-  test::write_file(path, llmc_header(1, 100'000) + ids_bytes(ids));
+  write_file(path, llmc_header(1, 100'000) + ids_bytes(ids));
   const TokenFile file(path);
   REQUIRE_NOTHROW(file.check_ids(12));
   REQUIRE_THAT(error_message([&] { file.check_ids(10); }),
@@ -115,9 +114,9 @@ TEST_CASE("the first id outside the vocabulary is named", "[io][tokens]") {
 }
 
 TEST_CASE("a token file that shrinks while open is an error", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
-  test::write_file(path, std::string(100'000, '\1'));
+  write_file(path, std::string(100'000, '\1'));
   const TokenFile file(path);
   std::filesystem::resize_file(path, 10);
   REQUIRE(file[4] == 257);
@@ -126,7 +125,7 @@ TEST_CASE("a token file that shrinks while open is an error", "[io][tokens]") {
 }
 
 TEST_CASE("written token files are read back", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
   Ids ids(100'001);
   std::iota(ids.begin(), ids.end(), 0);
@@ -143,7 +142,7 @@ TEST_CASE("written token files are read back", "[io][tokens]") {
 }
 
 TEST_CASE("a token writer without finish leaves nothing", "[io][tokens]") {
-  const test::TempDir dir;
+  const TempDir dir;
   const auto path = dir.path() / "t.bin";
   {
     TokenFileWriter writer(path);
@@ -162,7 +161,7 @@ TEST_CASE("a token writer without finish leaves nothing", "[io][tokens]") {
 }
 
 TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
-  const auto shared = test::shared_dir();
+  const auto shared = shared_dir();
   if (!shared) {
     WARN("skipped: no shared data");
     return;
@@ -175,4 +174,4 @@ TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

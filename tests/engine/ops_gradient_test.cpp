@@ -15,13 +15,9 @@
 #include "optim/space/parameter_space.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
-using test::gradcheck;
-using test::GradcheckOptions;
-using test::random_values;
-using test::Values;
 using Leaves = std::vector<Tensor>;
 
 DevicePtr device() {
@@ -361,4 +357,4 @@ TEST_CASE("hooks of unreached leaves stay silent, that of a tied table fires onc
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

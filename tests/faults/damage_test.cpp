@@ -14,8 +14,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Two checkpoints, of steps 2 and 4, of a run that is to go on to step 5.
 struct Saved : FaultRuns {
   explicit Saved(const Kind& kind) : FaultRuns(kind) {

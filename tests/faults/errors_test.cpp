@@ -16,8 +16,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int last_step = 5;
 constexpr double all_are_done_within = 10;
 

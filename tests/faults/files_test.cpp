@@ -13,8 +13,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 using Contents = std::map<std::string, std::string>;
 
 /// The files of a folder by name, or of those below it too, by path.

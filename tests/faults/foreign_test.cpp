@@ -9,8 +9,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 const Flags keep_two{{"--keep", "2"}};
 const Flags four_steps = keep_two + Flags{{"--steps", "4"}};
 

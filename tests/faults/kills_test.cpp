@@ -10,8 +10,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 const Arguments changing{"write",     "pwrite64", "fsync",    "fdatasync", "rename", "renameat",
                          "renameat2", "unlink",   "unlinkat", "rmdir",     "mkdir",  "ftruncate"};
 

@@ -15,8 +15,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// The memory of another process, which only some users may reach.
 class Memory {
  public:

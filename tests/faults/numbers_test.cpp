@@ -15,8 +15,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Sets the fourth number of a tensor, and gives the checkpoint the checksums of what it has then.
 void spoil(const fs::path& checkpoint, const std::string& tensor, float value) {
   const fs::path file = checkpoint / optimizer_file;

@@ -13,8 +13,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Reads calls in their order, knows what is durable at each moment, and collects what was relied
 /// upon too early.
 class OrderCheck {

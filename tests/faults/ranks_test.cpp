@@ -13,8 +13,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 const Kind two_ranks{"2 ranks", 2, {{"--micro-batch", "1"}}, true};
 
 }  // namespace

@@ -14,9 +14,6 @@
 
 namespace sluice::test {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
 
 const std::vector<Kind> all_kinds{

@@ -16,7 +16,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 enum class Moment { start, save, end };

@@ -7,8 +7,6 @@
 
 namespace sluice::test {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// `4</a/b>` and `"/a/b"`; what is given in relation to an open folder is put together.

@@ -7,23 +7,16 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::adamw_layouts;
-using test::AdamWState;
-using test::Layout;
-using test::random_values;
-using test::Values;
-using test::Weights;
 
 constexpr std::int64_t row_lengths[] = {1, 255, 256, 257, 1600};
 
 /// Runs `body(device, layout)` for every device of this build and every layout.
 template <class Body>
 void each_layout(Body&& body) {
-  for (const DeviceKind kind : test::device_kinds()) {
-    const DevicePtr device = test::open_device(kind);
+  for (const DeviceKind kind : device_kinds()) {
+    const DevicePtr device = open_device(kind);
     for (const Layout& layout : adamw_layouts()) {
       CAPTURE(name_of(kind), layout.name());
       body(device, layout);
@@ -71,7 +64,7 @@ double gap_at(Moment moment, DType dtype, double value, double scale) {
   if (dtype == DType::f64) return 1e-14 * std::abs(value) + (moment == Moment::first ? 4e-17 : 0);
   if (dtype == DType::f32) return rounding;
   if (dtype == DType::bf16) return std::ldexp(1.0, std::ilogb(value) - 7) + rounding;
-  static const std::vector<double> maps[] = {test::values_of_map(64), test::values_of_map(128)};
+  static const std::vector<double> maps[] = {values_of_map(64), values_of_map(128)};
   const std::vector<double>& values = maps[static_cast<int>(moment)];
   const double x = std::min(std::abs(value) / scale, 1.0);
   std::size_t above = 1;
@@ -88,8 +81,8 @@ void check_moments(const AdamWState& state, const Reference& expected) {
   if (state.layout.coded()) {
     first_scales = scales_of(state, expected.first);
     second_scales = scales_of(state, roots);
-    CHECK(test::relative_l2(state.first_scale.to_host(), first_scales) <= 1e-6);
-    CHECK(test::relative_l2(state.second_scale.to_host(), second_scales) <= 1e-6);
+    CHECK(relative_l2(state.first_scale.to_host(), first_scales) <= 1e-6);
+    CHECK(relative_l2(state.second_scale.to_host(), second_scales) <= 1e-6);
   }
   const Values first = state.first_values();
   Values second = state.second_values();
@@ -155,8 +148,8 @@ TEST_CASE("AdamW of every layout of state is its definition", "[adamw]") {
       check_update(device, layout, columns < 1000 ? 5 : 2, columns);
     }
   });
-  check_update(test::open_device(DeviceKind::cpu),
-               {DType::f64, DType::f64, Weights::master, DType::f64}, 3, 257);
+  check_update(open_device(DeviceKind::cpu), {DType::f64, DType::f64, Weights::master, DType::f64},
+               3, 257);
 }
 
 TEST_CASE("AdamW changes nothing where the gradient's scale is not finite", "[adamw]") {
@@ -189,10 +182,10 @@ TEST_CASE("AdamW gives the same bits however its range is cut", "[adamw]") {
 }
 
 TEST_CASE("AdamW gives the same bits with any number of threads", "[adamw]") {
-  const DevicePtr device = test::open_device(DeviceKind::cpu);
+  const DevicePtr device = open_device(DeviceKind::cpu);
   for (const Layout& layout : adamw_layouts()) {
     CAPTURE(layout.name());
-    CHECK(test::same_with_any_threads([&] {
+    CHECK(same_with_any_threads([&] {
       const AdamWState state(device, layout, 90, 1600);
       state.update(state.op());
       return state.bytes();
@@ -209,8 +202,8 @@ TEST_CASE("AdamW gives the same bits with any number of threads", "[adamw]") {
 TEST_CASE("the rounding of AdamW's moments has no bias and follows its key", "[adamw]") {
   constexpr int keys = 400;
   constexpr double bound = 5 * 0.5 / 20;  // five deviations of a mean of 400, in gaps
-  for (const DeviceKind kind : test::device_kinds()) {
-    const DevicePtr device = test::open_device(kind);
+  for (const DeviceKind kind : device_kinds()) {
+    const DevicePtr device = open_device(kind);
     for (const auto& [m, v] :
          {std::pair{DType::bf16, DType::f32}, {DType::bf16, DType::bf16}, {DType::u8, DType::u8}}) {
       const Layout layout{m, v, Weights::split, DType::bf16};
@@ -251,9 +244,9 @@ TEST_CASE("the rounding of AdamW's moments has no bias and follows its key", "[a
 }
 
 TEST_CASE("AdamW: a live second moment never becomes 0 among large ones", "[adamw]") {
-  for (const DeviceKind kind : test::device_kinds()) {
+  for (const DeviceKind kind : device_kinds()) {
     INFO(name_of(kind));
-    const DevicePtr device = test::open_device(kind);
+    const DevicePtr device = open_device(kind);
     AdamWState state(device, {DType::u8, DType::u8, Weights::master, DType::f32}, 1, 256);
     state.clear_moments();
     Values grad(256, 1e-9);
@@ -281,9 +274,9 @@ TEST_CASE("AdamW: a live second moment never becomes 0 among large ones", "[adam
 }
 
 TEST_CASE("AdamW: coded moments that are all 0 or hardly more", "[adamw]") {
-  for (const DeviceKind kind : test::device_kinds()) {
+  for (const DeviceKind kind : device_kinds()) {
     INFO(name_of(kind));
-    const DevicePtr device = test::open_device(kind);
+    const DevicePtr device = open_device(kind);
     AdamWState state(device, {DType::u8, DType::u8, Weights::split, DType::f32}, 2, 300);
     state.clear_moments();
     for (const double size : {0.0, 1e-44, 1e-38}) {
@@ -305,9 +298,9 @@ TEST_CASE("AdamW: coded moments that are all 0 or hardly more", "[adamw]") {
 }
 
 TEST_CASE("AdamW: a gradient that is not finite shows in its block and in no other", "[adamw]") {
-  for (const DeviceKind kind : test::device_kinds()) {
+  for (const DeviceKind kind : device_kinds()) {
     INFO(name_of(kind));
-    const DevicePtr device = test::open_device(kind);
+    const DevicePtr device = open_device(kind);
     for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
       AdamWState state(device, {DType::u8, DType::u8, Weights::master, DType::f32}, 2, 300);
       Values grad = random_values(600, 5);
@@ -332,7 +325,7 @@ TEST_CASE("AdamW refuses arrays that are no layout", "[adamw]") {
     const auto message = [&](auto&& spoil) {
       AdamW op = state.op();
       spoil(op);
-      return test::error_message([&] { state.update(op); });
+      return error_message([&] { state.update(op); });
     };
     const auto other = [&](DType dtype) { return Tensor::zeros(device, {4 * 257}, dtype); };
     const Tensor integers = other(DType::i32), halves = other(DType::f16),
@@ -377,4 +370,4 @@ TEST_CASE("AdamW refuses arrays that are no layout", "[adamw]") {
   });
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

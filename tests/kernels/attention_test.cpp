@@ -5,13 +5,8 @@
 
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::relative_l2;
-using test::Values;
 
 struct Sizes {
   std::int64_t batch, length;
@@ -120,7 +115,7 @@ const Sizes all_sizes[] = {{1, 1, 1, 1},   {2, 7, 3, 5},    {1, 64, 2, 16}, {2, 
 
 /// Backward reads `out` as it was rounded, so its error is a little above that of one store.
 double backward_tolerance(DType dtype) {
-  return 2 * test::tolerance_of(dtype);
+  return 2 * tolerance_of(dtype);
 }
 
 TEST_CASE("attention agrees with its definition", "[attention]") {
@@ -131,9 +126,9 @@ TEST_CASE("attention agrees with its definition", "[attention]") {
       attention.forward();
       attention.backward();
       const auto expected = attention.reference();
-      CHECK(relative_l2(attention.out.values(), expected.out) <= test::tolerance_of(dtype));
+      CHECK(relative_l2(attention.out.values(), expected.out) <= tolerance_of(dtype));
       CHECK(relative_l2(attention.log_sum_exp.values(), expected.log_sum_exp) <=
-            test::tolerance_of(accumulator_of(dtype)));
+            tolerance_of(accumulator_of(dtype)));
       CHECK(relative_l2(attention.grad_qkv.values(), expected.grad_qkv) <=
             backward_tolerance(dtype));
     }
@@ -154,7 +149,7 @@ TEST_CASE("attention is stable for large scores", "[attention]") {
     const auto expected = attention.reference();
     const double slack =
         dtype == DType::f64 ? 100 : 10;  // scores carry the round-off of their size
-    CHECK(relative_l2(attention.out.values(), expected.out) <= slack * test::tolerance_of(dtype));
+    CHECK(relative_l2(attention.out.values(), expected.out) <= slack * tolerance_of(dtype));
     CHECK(relative_l2(attention.grad_qkv.values(), expected.grad_qkv) <=
           slack * backward_tolerance(dtype));
 
@@ -196,7 +191,7 @@ TEST_CASE("the bits of attention do not depend on threads", "[attention]") {
   for (const DType dtype : dtypes) {
     for (const auto& s : {Sizes{2, 7, 3, 5}, Sizes{2, 130, 2, 64}}) {
       CAPTURE(name_of(dtype), s.length);
-      CHECK(test::same_with_any_threads([&] {
+      CHECK(same_with_any_threads([&] {
         const DropoutMask mask{.key = 3, .probability = 0.2f};
         Attention attention(s, dtype);
         attention.forward(mask);
@@ -275,7 +270,7 @@ TEST_CASE("attention with dropout agrees with its definition", "[attention]") {
     attention.backward(mask);
     const auto expected = attention.reference(keep);
     // The scale 1/(1-p) is an fp32 number, also for f64.
-    const double tolerance = std::max(test::tolerance_of(dtype), 1e-7);
+    const double tolerance = std::max(tolerance_of(dtype), 1e-7);
     CHECK(relative_l2(attention.out.values(), expected.out) <= tolerance);
     CHECK(relative_l2(attention.grad_qkv.values(), expected.grad_qkv) <= 2 * tolerance);
   }
@@ -310,7 +305,7 @@ TEST_CASE("the mask of a sample does not depend on the batch around it", "[atten
 
 TEST_CASE("cached attention gives the rows of the full attention", "[attention]") {
   // Thousands of launches with almost no work: parallel regions would be all of the time.
-  const test::ThreadCount one_thread(1);
+  const ThreadCount one_thread(1);
   for (const DType dtype : dtypes) {
     for (const auto& s : {Sizes{2, 9, 3, 5}, Sizes{1, 131, 2, 64}, Sizes{3, 70, 1, 33}}) {
       for (const std::int64_t prompt : {std::int64_t{1}, std::int64_t{6}, s.length}) {
@@ -343,8 +338,8 @@ TEST_CASE("cached attention gives the rows of the full attention", "[attention]"
           each(width, [&](std::size_t whole, std::size_t part) { actual[whole] = result[part]; });
           start += count;
         }
-        CHECK(relative_l2(actual, expected) <= test::tolerance_of(dtype));
-        CHECK(relative_l2(actual, full.reference().out) <= test::tolerance_of(dtype));
+        CHECK(relative_l2(actual, expected) <= tolerance_of(dtype));
+        CHECK(relative_l2(actual, full.reference().out) <= tolerance_of(dtype));
         const Values cache = keys.values();
         CHECK(cache[0] == qkv[static_cast<std::size_t>(width)]);
         CHECK(std::isnan(cache.back()));  // beyond the last position nothing was written
@@ -354,4 +349,4 @@ TEST_CASE("cached attention gives the rows of the full attention", "[attention]"
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -7,14 +7,8 @@
 #include "kernels/elementwise.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::relative_l2;
-using test::tolerance_of;
-using test::Values;
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
@@ -37,7 +31,7 @@ struct Loss {
     launch_cpu(CrossEntropy{.losses = losses.flat(),
                             .logits = logits.view({rows, vocabulary}),
                             .gradient = write_gradient ? gradient() : View{},
-                            .targets = test::view_of(targets, {rows}),
+                            .targets = view_of(targets, {rows}),
                             .gradient_scale = gradient_scale});
   }
   View gradient() {
@@ -100,7 +94,7 @@ TEST_CASE("cross entropy agrees with its definition", "[loss]") {
 
 TEST_CASE("the loss does not depend on the number of threads", "[loss]") {
   for (const DType dtype : dtypes) {
-    CHECK(test::same_with_any_threads([&] {
+    CHECK(same_with_any_threads([&] {
       Loss loss(37, 1001, dtype, 3);
       loss.run(1, true);
       return std::array{loss.losses.bytes(), loss.logits.bytes()};
@@ -109,4 +103,4 @@ TEST_CASE("the loss does not depend on the number of threads", "[loss]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -7,12 +7,8 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::Values;
 
 struct Problem {
   std::int64_t m, n, k;
@@ -98,12 +94,12 @@ void check_product(const Problem& p, Multiply multiply = launch) {
   const Values expected = reference(p, in);
   multiply(in.gemm(p));
   const Values all = in.out.values();
-  const double error = test::relative_l2(untangle(all, p.m, p.n, false, p.padding), expected);
+  const double error = relative_l2(untangle(all, p.m, p.n, false, p.padding), expected);
   INFO(p.m << " x " << p.n << " x " << p.k << " " << name_of(p.dtype) << " -> "
            << name_of(p.out_dtype) << (p.transpose_a ? " at" : "") << (p.transpose_b ? " bt" : "")
            << (p.accumulate ? " accumulate" : "") << " padding " << p.padding << " bias "
            << (p.has_bias ? name_of(p.bias_dtype) : "none"));
-  CHECK(error <= test::tolerance_of(p.out_dtype));
+  CHECK(error <= tolerance_of(p.out_dtype));
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t j = p.n; j < p.n + p.padding; ++j) {
       const auto at = static_cast<std::size_t>(i * (p.n + p.padding) + j);
@@ -123,7 +119,7 @@ TEST_CASE("matrix products of every dtype, transpose and size", "[gemm]") {
                                    {17, 64, 3},  {64, 17, 64}, {64, 64, 255}, {3, 257, 17},
                                    {257, 3, 64}, {65, 129, 1}, {1, 385, 257}};
   // Each product is so small that a parallel region would be all of its time.
-  const test::ThreadCount one_thread(1);
+  const ThreadCount one_thread(1);
   for (const auto& [dtype, out_dtype] : dtypes) {
     for (const auto& [m, n, k] : sizes) {
       for (const int transposes : {0, 1, 2, 3}) {
@@ -205,7 +201,7 @@ void check_all_forms(Problem p, Multiply multiply = launch) {
 }
 
 TEST_CASE("products of 1 to 8 rows, in all layouts", "[gemm]") {
-  const test::ThreadCount one_thread(1);
+  const ThreadCount one_thread(1);
   for (const auto& [dtype, out_dtype] : dtypes)
     for (std::int64_t m = 1; m <= 9; ++m)
       for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 7}, {259, 33}})
@@ -301,7 +297,7 @@ TEST_CASE("the bits of a product depend neither on threads nor on the run", "[ge
         p.accumulate = transposes == 1;
         INFO(m << " x " << n << " x " << k << " " << name_of(dtype) << " -> " << name_of(out_dtype)
                << " transposes " << transposes);
-        CHECK(test::same_with_any_threads([&] {
+        CHECK(same_with_any_threads([&] {
           Matrices in(p);
           launch_cpu(in.gemm(p));
           return in.out.bytes();
@@ -356,9 +352,9 @@ TEST_CASE("empty products and operands that do not fit", "[gemm]") {
     Matrices in(p);
     Gemm wrong = in.gemm(p);
     wrong.transpose_a = true;
-    CHECK(test::error_message([&] { launch_cpu(wrong); }) != "(no error)");
+    CHECK(error_message([&] { launch_cpu(wrong); }) != "(no error)");
   }
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -11,14 +11,8 @@
 #include "kernels/squared_norm.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::relative_l2;
-using test::tolerance_of;
-using test::Values;
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
@@ -295,14 +289,14 @@ TEST_CASE("embedding looks up forwards and adds up backwards", "[embedding]") {
         into_places[place] += g[i * 35 + c];
       }
     launch_cpu(EmbeddingForward{.out = out.view({batch, length, width}),
-                                .tokens = test::view_of(ids, {batch, length}),
+                                .tokens = view_of(ids, {batch, length}),
                                 .token_table = tokens.view({words, width}),
                                 .position_table = places.view({positions, width}),
                                 .first_position = first});
     CHECK(out.bytes() == Array(dtype, sum).bytes());
     EmbeddingBackward back{.grad_token_table = grad_tokens.view({words, width}),
                            .grad_out = grad_out.view({batch, length, width}),
-                           .tokens = test::view_of(ids, {batch, length}),
+                           .tokens = view_of(ids, {batch, length}),
                            .first_position = first};
     launch_cpu(back);  // positions not wanted
     back.grad_token_table = {};
@@ -315,7 +309,7 @@ TEST_CASE("embedding looks up forwards and adds up backwards", "[embedding]") {
 
 TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
   for (const DType dtype : dtypes) {
-    CHECK(test::same_with_any_threads([&] {
+    CHECK(same_with_any_threads([&] {
       Norm norm(301, 130, dtype);
       norm.forward(true);
       norm.backward(true, false);
@@ -334,4 +328,4 @@ TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

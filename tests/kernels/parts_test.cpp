@@ -8,12 +8,8 @@
 // Ranks that each have a part of an op's work compute, laid side by side or added up, what one that
 // has all of it does, bit for bit.
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::Values;
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
@@ -34,7 +30,7 @@ TEST_CASE("parts of an embedding's rows make up the whole", "[embedding]") {
       Array grad_table(sums, random_values(7 * width, 4));
       Array parts_of_grad = grad_table;
       Array grad_places(sums, random_values(positions * width, 5)), as_before = grad_places;
-      const View tokens = test::view_of(ids, {batch, length});
+      const View tokens = view_of(ids, {batch, length});
       Array whole(dtype, batch * length * width);
       const auto rows_of = [&](Array& array, std::int64_t first, std::int64_t count) {
         return View(
@@ -91,7 +87,7 @@ TEST_CASE("parts of the heads attend as the whole", "[attention]") {
   Host host;
   for (const DType dtype : dtypes)
     for (const std::int64_t head_width : {5, 64})
-      test::check_parts_of_heads(host, dtype, head_width);
+      check_parts_of_heads(host, dtype, head_width);
 }
 
 TEST_CASE("stretches of a batch drop the elements that the whole drops", "[elementwise]") {
@@ -138,4 +134,4 @@ TEST_CASE("stretches of a batch drop the elements that the whole drops", "[eleme
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -8,10 +8,8 @@
 #include "kernels/base/stochastic_rounding.h"
 #include "tests/kernels/adamw_state.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::values_of_map;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
@@ -192,4 +190,4 @@ TEST_CASE("the ends of the dynamic maps", "[rounding]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -16,14 +16,10 @@
 #include "kernels/cuda/ptx/mma.h"
 #include "tests/support/gpu/cuda_device.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using cuda::launch;
-using test::CudaDevice;
-using test::DeviceArray;
-using test::random_values;
-using test::Values;
 
 constexpr unsigned threads = 64;
 constexpr std::uint64_t few_seeds = 5, many_seeds = 20;
@@ -185,12 +181,12 @@ TEST_CASE("simt: copies from pageable memory are done with it when they return",
   CudaDevice device;
   Runtime& runtime = device.runtime();
   const DeviceArray on_device(device, DType::f32, threads);
-  std::vector<std::byte> host = test::bytes_of(DType::f32, Values(threads, 3));
+  std::vector<std::byte> host = bytes_of(DType::f32, Values(threads, 3));
   runtime.copy_from_host(on_device.flat().address, host.data(), host.size(), device.stream());
   std::fill(host.begin(), host.end(), std::byte{0});
   std::vector<std::byte> back(host.size());
   runtime.copy_to_host(back.data(), on_device.flat().address, back.size(), device.stream());
-  CHECK(test::values_of(DType::f32, back) == Values(threads, 3));
+  CHECK(values_of(DType::f32, back) == Values(threads, 3));
 }
 
 TEST_CASE("simt: copies of pinned memory happen in their turn", "[cuda]") {
@@ -376,4 +372,4 @@ TEST_CASE("simt: ldmatrix gives each lane its pair", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -11,16 +11,12 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/cuda_device.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Contains;
 using cuda::launch;
 using cuda::warp_size;
-using test::CudaDevice;
-using test::DeviceArray;
-using test::error_message;
-using test::Values;
 
 constexpr unsigned threads = 128;
 constexpr std::uint64_t few_seeds = 5, many_seeds = 20;
@@ -271,4 +267,4 @@ TEST_CASE("simt: a misaligned access is an error", "[cuda]") {
   CHECK_THAT(message_of(load_at_odd_address, {1}, {32}), Contains("misaligned"));
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

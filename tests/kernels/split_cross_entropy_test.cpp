@@ -7,14 +7,8 @@
 #include "kernels/cross_entropy.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Array;
-using test::random_values;
-using test::relative_l2;
-using test::tolerance_of;
-using test::Values;
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 constexpr double gradient_scale = 0.25;
@@ -43,7 +37,7 @@ struct Whole {
     launch_cpu(CrossEntropy{.losses = losses.flat(),
                             .logits = x.view({rows, vocabulary}),
                             .gradient = gradient.view({rows, vocabulary}),
-                            .targets = test::view_of(targets, {rows}),
+                            .targets = view_of(targets, {rows}),
                             .gradient_scale = gradient_scale});
     return {losses.values(), gradient.values()};
   }
@@ -91,7 +85,7 @@ Result by_parts(Whole& whole, DType dtype, const std::vector<std::int64_t>& coun
                 std::int64_t padding = 0) {
   const DType wide = accumulator_of(dtype);
   const auto ranks = static_cast<std::int64_t>(counts.size());
-  const View targets = test::view_of(whole.targets, {whole.rows});
+  const View targets = view_of(whole.targets, {whole.rows});
   Array partials(wide, ranks * whole.rows * 3);
   std::vector<Part> parts;
   std::int64_t first = 0;
@@ -217,7 +211,7 @@ TEST_CASE("a NaN or an infinity in one part is in the loss of all", "[loss]") {
 
 TEST_CASE("the loss of a divided vocabulary does not depend on the number of threads", "[loss]") {
   for (const DType dtype : dtypes) {
-    CHECK(test::same_with_any_threads([&] {
+    CHECK(same_with_any_threads([&] {
       Whole whole(37, 1001, 3);
       const Result result = by_parts(whole, dtype, {500, 501}, 3);
       return std::array{result.losses, result.gradient};
@@ -226,4 +220,4 @@ TEST_CASE("the loss of a divided vocabulary does not depend on the number of thr
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

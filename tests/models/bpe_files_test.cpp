@@ -14,7 +14,6 @@ using namespace sluice;
 using namespace sluice::test;
 using Catch::Matchers::Contains;
 using nlohmann::json;
-namespace fs = std::filesystem;
 
 namespace {
 

@@ -13,12 +13,6 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Bytes bytes_of(const Tensor& tensor) {
-  Bytes bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
-
 /// The types in which a run stores what it trains.
 struct Form {
   DType working = DType::f32;

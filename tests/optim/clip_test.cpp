@@ -6,10 +6,8 @@
 #include "optim/loss_scaler.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::Values;
 
 /// One f64.
 View view_of(double& value) {
@@ -72,4 +70,4 @@ TEST_CASE("the loss scale follows GradScaler's rules", "[optimizer]") {
   CHECK_FALSE(off.enabled());
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

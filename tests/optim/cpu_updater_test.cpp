@@ -10,10 +10,8 @@
 // An optimizer whose chunks are updated on the device, pass through it, or are updated by the CPU
 // where they rest, against one whose chunks are all on the device.
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::random_values;
 
 struct Matrices {
   std::vector<Tensor> tensors{3};
@@ -39,12 +37,12 @@ struct Matrices {
     space.forget_gradients();
     const DType dtype = accumulator_of(space.working().dtype());
     for (const auto& slot : space.slots())
-      test::set_gradient(space, slot, random_values(slot.size, seed++));
+      set_gradient(space, slot, random_values(slot.size, seed++));
     scale_ = Tensor::from_host(space.device(), {1}, dtype, std::vector{scale});
     optimizer->step(1e-2, scale_);
     optimizer->finish();
   }
-  auto all() { return test::everything(space, *optimizer); }
+  auto all() { return everything(space, *optimizer); }
 
  private:
   Tensor scale_;
@@ -53,13 +51,13 @@ struct Matrices {
 }  // namespace
 
 TEST_CASE("where a chunk is updated changes no bit", "[optimizer]") {
-  for (const DeviceKind kind : test::device_kinds())
+  for (const DeviceKind kind : device_kinds())
     for (const DType working : {DType::f32, DType::bf16, DType::f16})
       for (const bool sgd : {false, true})
         for (std::uint64_t seed = 1; seed <= 3; ++seed) {
           CAPTURE(static_cast<int>(kind), name_of(working), sgd, seed);
           const auto device = [&](std::uint64_t at) {
-            return kind == DeviceKind::cuda ? test::open_gpu(at) : make_cpu_device(64 << 20);
+            return kind == DeviceKind::cuda ? open_gpu(at) : make_cpu_device(64 << 20);
           };
           Matrices here(device(9), working, false, sgd), away(device(seed), working, true, sgd);
           CHECK(away.optimizer->streams());
@@ -76,9 +74,9 @@ TEST_CASE("where a chunk is updated changes no bit", "[optimizer]") {
 }
 
 TEST_CASE("a round of the CPU's updates that is given up leaves no trace", "[optimizer]") {
-  for (const DeviceKind kind : test::device_kinds()) {
+  for (const DeviceKind kind : device_kinds()) {
     const auto device = [&](std::uint64_t at) {
-      return kind == DeviceKind::cuda ? test::open_gpu(at) : make_cpu_device(64 << 20);
+      return kind == DeviceKind::cuda ? open_gpu(at) : make_cpu_device(64 << 20);
     };
     Matrices here(device(9), DType::bf16, false, false), away(device(2), DType::bf16, true, false);
     for (Matrices* one : {&here, &away}) {
@@ -93,4 +91,4 @@ TEST_CASE("a round of the CPU's updates that is given up leaves no trace", "[opt
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -8,7 +8,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 BFloat16 bf16_half_away(float value) {
@@ -26,9 +26,6 @@ double norm_of(ParameterSpace& space) {
   return space.gradient_norm();
 }
 
-using test::flat_weights;
-using test::random_values;
-using test::Values;
 using Use = ParameterSpace::Use;
 
 /// A few parameters of all kinds: matrices and vectors in turn, sizes on and off the alignment, one
@@ -53,23 +50,10 @@ struct Model {
   }
   /// Gradients for every slot; the gaps get none.
   void give_gradients(std::uint64_t seed) {
-    for (const auto& slot : space.slots()) {
-      const DType dtype = accumulator_of(space.working().dtype());
-      const auto target = leaf_gradient_target(*slot.tensor, dtype);
-      const Tensor gradient =
-          Tensor::from_host(device, slot.shape, dtype, random_values(slot.size, seed++));
-      std::vector<std::byte> bytes(gradient.bytes());
-      gradient.copy_bytes_to(bytes);
-      target.tensor.copy_bytes_from(bytes);
-    }
+    for (const auto& slot : space.slots())
+      set_gradient(space, slot, random_values(slot.size, seed++));
   }
 };
-
-std::vector<std::byte> bytes_of(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
 
 std::vector<bool> inside_slots(const ParameterSpace& space) {
   std::vector<bool> inside(static_cast<std::size_t>(space.size()));
@@ -201,7 +185,7 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
     ties[i] = (i % 2 == 0 ? 1 : -1) * std::ldexp(significand + 128, -9);
   }
   const Tensor values = Tensor::from_host(model.device, {model.space.size()}, DType::f32, ties);
-  test::set_weights(model.space, values);
+  set_weights(model.space, values);
   check_derived(model.space);
   CHECK(std::abs(model.space.working().item(0)) > std::abs(ties[0]));
   CHECK(std::abs(model.space.working().item(1)) > std::abs(ties[1]));
@@ -224,12 +208,12 @@ TEST_CASE("gradients are forgotten, settled and measured as one", "[optimizer]")
     CHECK(norm_of(model.space) == 0);
     model.give_gradients(1);
     double sum = 0;
-    for (const double value : test::flat_gradients(model.space).to_host())
+    for (const double value : flat_gradients(model.space).to_host())
       sum += value * value;
     CHECK(sum > 10'000);
     CHECK(norm_of(model.space) ==
           Approx(std::sqrt(sum)).epsilon(dtype == DType::f64 ? 1e-12 : 1e-6));
-    CHECK(test::same_with_any_threads([&] { return norm_of(model.space); }));
+    CHECK(same_with_any_threads([&] { return norm_of(model.space); }));
     model.space.settle_gradients();  // all of them were reached
     CHECK(norm_of(model.space) > 1);
     model.space.forget_gradients();
@@ -278,7 +262,7 @@ void check_training(DType dtype, Make&& make, Update&& update) {
     const double rate = 1e-2 / step;
     model.space.forget_gradients();
     model.give_gradients(static_cast<std::uint64_t>(100 * step));
-    const Values gradient = test::flat_gradients(model.space).to_host();
+    const Values gradient = flat_gradients(model.space).to_host();
     optimizer->step(rate, scale_of(model.space, gradient_scale));
     CHECK(optimizer->updates() == step);
     for (const auto& slot : model.space.slots())
@@ -297,15 +281,15 @@ void check_training(DType dtype, Make&& make, Update&& update) {
   for (std::size_t i = 0; i < inside.size(); ++i)
     if (inside[i]) expected.push_back(scalars[i].weight);
   const double tolerance = dtype == DType::f64 ? 1e-13 : 1e-6;
-  CHECK(test::relative_l2(actual, expected) <= tolerance);
+  CHECK(relative_l2(actual, expected) <= tolerance);
   // Vectors weigh nothing beside the matrices in that norm: one by one as well.
   for (const auto& slot : model.space.slots()) {
     CAPTURE(slot.name);
     Values before, after;
     for (std::int64_t i = 0; i < slot.size; ++i)
       before.push_back(scalars[static_cast<std::size_t>(slot.offset + i)].weight);
-    CHECK(test::relative_l2(flat_weights(model.space).slice(slot.offset, {slot.size}).to_host(),
-                            before) <= 4 * tolerance);
+    CHECK(relative_l2(flat_weights(model.space).slice(slot.offset, {slot.size}).to_host(),
+                      before) <= 4 * tolerance);
   }
   Values working;
   split(model.space.working(), working);
@@ -368,7 +352,7 @@ TEST_CASE("an update does not depend on threads, and resumes from its state", "[
     }
     return std::pair(bytes_of(model.space.working()), bytes_of(flat_weights(model.space)));
   };
-  CHECK(test::same_with_any_threads([&] { return train(false); }));
+  CHECK(same_with_any_threads([&] { return train(false); }));
   CHECK(train(false) == train(true));
 }
 
@@ -384,7 +368,7 @@ TEST_CASE("a scale that is not finite changes nothing", "[optimizer]") {
         std::vector all{bytes_of(model.space.working()), bytes_of(flat_weights(model.space))};
         for (std::size_t field = 0; field < optimizer->fields(model.space.slots()[0]).size();
              ++field)
-          all.push_back(bytes_of(test::flat_state(model.space, *optimizer, field)));
+          all.push_back(bytes_of(flat_state(model.space, *optimizer, field)));
         return all;
       };
       const auto before = after(1);
@@ -395,4 +379,4 @@ TEST_CASE("a scale that is not finite changes nothing", "[optimizer]") {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -10,17 +10,12 @@
 #include "kernels/base/run.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
 
 namespace sluice::test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-Bytes bytes_of(const Tensor& tensor) {
-  Bytes bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
 
 constexpr std::int64_t count = 2051;
 constexpr std::int64_t row_blocks = 9;  // of u8 moments

@@ -10,43 +10,36 @@
 
 namespace sluice::test {
 
-/// Checks sum and maximum without scratch memory, with enough, and with too little.
 template <class T>
-void check_all_reduce(Communicator& c, std::size_t count);
-/// Checks every root.
-template <class T>
-void check_reduce(Communicator& c, std::size_t count);
-/// Checks even parts, uneven and empty parts, and everything to one rank.
-template <class T>
-void check_reduce_scatter(Communicator& c, std::size_t count);
-template <class T>
-void check_all_gather(Communicator& c, std::size_t count);
-/// Checks every root.
-template <class T>
-void check_broadcast(Communicator& c, std::size_t count);
-template <class T>
-void check_gather(Communicator& c, std::size_t count);
-template <class T>
-void check_scatter(Communicator& c, std::size_t count);
-/// Sends to the next rank and receives from the previous one; a single rank sends to itself.
-template <class T>
-void check_ring_shift(Communicator& c, std::size_t count);
-/// Every rank sends to every rank in one call, with different counts, some of them zero.
-template <class T>
-void check_all_exchange(Communicator& c, std::size_t count);
+struct Battery {
+  /// Checks sum and maximum without scratch memory, with enough, and with too little.
+  static void all_reduce(Communicator& c, std::size_t count);
+  /// Checks every root.
+  static void reduce(Communicator& c, std::size_t count);
+  /// Checks even parts, uneven and empty parts, and everything to one rank.
+  static void reduce_scatter(Communicator& c, std::size_t count);
+  static void all_gather(Communicator& c, std::size_t count);
+  /// Checks every root.
+  static void broadcast(Communicator& c, std::size_t count);
+  static void gather(Communicator& c, std::size_t count);
+  static void scatter(Communicator& c, std::size_t count);
+  /// Sends to the next rank and receives from the previous one; a single rank sends to itself.
+  static void ring_shift(Communicator& c, std::size_t count);
+  /// Every rank sends to every rank in one call, with different counts, some of them zero.
+  static void all_exchange(Communicator& c, std::size_t count);
 
-template <class T>
-void check_all(Communicator& c, std::size_t count) {
-  check_all_reduce<T>(c, count);
-  check_reduce<T>(c, count);
-  check_reduce_scatter<T>(c, count);
-  check_all_gather<T>(c, count);
-  check_broadcast<T>(c, count);
-  check_gather<T>(c, count);
-  check_scatter<T>(c, count);
-  check_ring_shift<T>(c, count);
-  check_all_exchange<T>(c, count);
-}
+  static void all(Communicator& c, std::size_t count) {
+    all_reduce(c, count);
+    reduce(c, count);
+    reduce_scatter(c, count);
+    all_gather(c, count);
+    broadcast(c, count);
+    gather(c, count);
+    scatter(c, count);
+    ring_shift(c, count);
+    all_exchange(c, count);
+  }
+};
 
 /// Checks one all_reduce against several smaller ones, with others in flight, awaited in any order.
 void check_cuts(Communicator& c, std::size_t count);

@@ -27,42 +27,45 @@ void everywhere(const std::vector<Check>& checks) {
 
 }  // namespace
 
-#define SLUICE_ALL_TYPES(check) \
-  { &check<double>, &check<float>, &check<BFloat16>, &check<Half>, &check<std::int32_t> }
+#define SLUICE_ALL_TYPES(check)                                                 \
+  {                                                                             \
+    &Battery<double>::check, &Battery<float>::check, &Battery<BFloat16>::check, \
+        &Battery<Half>::check, &Battery<std::int32_t>::check                    \
+  }
 
 TEST_CASE("all_reduce", "[threads]") {
-  everywhere(SLUICE_ALL_TYPES(check_all_reduce));
+  everywhere(SLUICE_ALL_TYPES(all_reduce));
 }
 TEST_CASE("reduce to every root", "[threads]") {
-  everywhere(SLUICE_ALL_TYPES(check_reduce));
+  everywhere(SLUICE_ALL_TYPES(reduce));
 }
 TEST_CASE("reduce_scatter", "[threads]") {
-  everywhere(SLUICE_ALL_TYPES(check_reduce_scatter));
+  everywhere(SLUICE_ALL_TYPES(reduce_scatter));
 }
 TEST_CASE("all_gather", "[threads]") {
-  everywhere(SLUICE_ALL_TYPES(check_all_gather));
+  everywhere(SLUICE_ALL_TYPES(all_gather));
 }
 TEST_CASE("broadcast from every root", "[threads]") {
-  everywhere({&check_broadcast<double>, &check_broadcast<BFloat16>});
+  everywhere({&Battery<double>::broadcast, &Battery<BFloat16>::broadcast});
 }
 TEST_CASE("gather and scatter with every root", "[threads]") {
-  everywhere({&check_gather<float>, &check_gather<Half>, &check_scatter<float>,
-              &check_scatter<std::int32_t>});
+  everywhere({&Battery<float>::gather, &Battery<Half>::gather, &Battery<float>::scatter,
+              &Battery<std::int32_t>::scatter});
 }
 TEST_CASE("ring shifts and exchanges of all with all", "[threads]") {
-  everywhere({&check_ring_shift<float>, &check_ring_shift<BFloat16>, &check_all_exchange<float>,
-              &check_all_exchange<std::int32_t>});
+  everywhere({&Battery<float>::ring_shift, &Battery<BFloat16>::ring_shift,
+              &Battery<float>::all_exchange, &Battery<std::int32_t>::all_exchange});
 }
 
 TEST_CASE("collectives of a hundred thousand numbers", "[threads]") {
   for (const int ranks : {2, 3, 8})
     on_ranks(ranks, [](Communicator& c) {
-      check_all_reduce<float>(c, 100003);
-      check_all_reduce<BFloat16>(c, 100003);
-      check_reduce_scatter<double>(c, 100003);
-      check_all_gather<float>(c, 100003);
-      check_broadcast<float>(c, 100003);
-      check_all_exchange<float>(c, 100003);
+      Battery<float>::all_reduce(c, 100003);
+      Battery<BFloat16>::all_reduce(c, 100003);
+      Battery<double>::reduce_scatter(c, 100003);
+      Battery<float>::all_gather(c, 100003);
+      Battery<float>::broadcast(c, 100003);
+      Battery<float>::all_exchange(c, 100003);
     });
 }
 
@@ -143,13 +146,13 @@ TEST_CASE("a single rank needs no transport") {
   Communicator alone(std::shared_ptr<Transport>(make_self_transport()), nullptr, patient());
   CHECK(alone.size() == 1);
   for (const std::size_t count : {0U, 5U, 20000U}) {
-    check_all_reduce<float>(alone, count);
-    check_reduce<float>(alone, count);
-    check_reduce_scatter<float>(alone, count);
-    check_all_gather<float>(alone, count);
-    check_broadcast<float>(alone, count);
-    check_gather<float>(alone, count);
-    check_scatter<float>(alone, count);
+    Battery<float>::all_reduce(alone, count);
+    Battery<float>::reduce(alone, count);
+    Battery<float>::reduce_scatter(alone, count);
+    Battery<float>::all_gather(alone, count);
+    Battery<float>::broadcast(alone, count);
+    Battery<float>::gather(alone, count);
+    Battery<float>::scatter(alone, count);
   }
   alone.barrier("alone")->wait();
   check_values(alone);

@@ -10,13 +10,10 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using test::Child;
-using test::error_message;
-using test::TempDir;
 
 Signature all_reduce(std::uint64_t sequence, std::string_view label) {
   Signature signature{
@@ -208,4 +205,4 @@ TEST_CASE("a full file system is an error when a ring file is made", "[flight_re
   CHECK(std::filesystem::is_empty(folder.path()));  // nothing half made is left
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -60,7 +60,7 @@ TEST_CASE("a group outlives the communicator that it was split from", "[threads]
     auto world = std::make_unique<Communicator>(std::move(transport), nullptr, patient());
     auto group = world->split(rank / 2, 0, {.name = "half"});
     world.reset();
-    check_all_reduce<float>(*group, 5000);
+    Battery<float>::all_reduce(*group, 5000);
     check_message_order(*group);
   });
 }

@@ -15,13 +15,13 @@ using namespace sluice::test;
 
 void check_on(Communicator& c) {
   for (const std::size_t count : {0U, 1U, 65U, 4095U, 4096U, 16383U, 100003U}) {
-    check_all<float>(c, count);
-    check_all<BFloat16>(c, count);
+    Battery<float>::all(c, count);
+    Battery<BFloat16>::all(c, count);
   }
   for (const std::size_t count : {1U, 1000U, 16383U}) {
-    check_all<double>(c, count);
-    check_all<Half>(c, count);
-    check_all<std::int32_t>(c, count);
+    Battery<double>::all(c, count);
+    Battery<Half>::all(c, count);
+    Battery<std::int32_t>::all(c, count);
   }
   check_cuts(c, 100003);
   check_message_order(c);
@@ -44,18 +44,17 @@ void run(bool launched_as_many) {
   auto unchecked_options = patient();
   unchecked_options.checked = false;
   auto unchecked = c.split(0, -c.rank(), unchecked_options);  // with the ranks reversed
-  check_all<float>(*unchecked, 4097);
+  Battery<float>::all(*unchecked, 4097);
   check_message_order(*unchecked);
 
   // Large messages, which MPI does not buffer.
   constexpr std::size_t large = std::size_t{3} << 20;
-  check_all_reduce<float>(c, large);
-  check_all_gather<float>(c, large);
-  check_ring_shift<float>(c, large);
-  check_all_exchange<float>(c, large);
+  Battery<float>::all_reduce(c, large);
+  Battery<float>::all_gather(c, large);
+  Battery<float>::ring_shift(c, large);
+  Battery<float>::all_exchange(c, large);
   check_cuts(c, large);
-  if (c.rank() == 0)
-    std::printf("%s: all collectives agree on %d ranks\n", mpi_version().c_str(), c.size());
+  if (c.rank() == 0) std::printf("all collectives agree on %d ranks\n", c.size());
   c.barrier("end")->wait();
 }
 

@@ -11,10 +11,8 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::TempDir;
 
 Signature barrier(std::uint64_t sequence) {
   return {.sequence = sequence, .kind = Collective::barrier};
@@ -28,14 +26,14 @@ class Bytes {
     for (std::uint64_t i = 0; i < 3; ++i)
       ring.begin("world", barrier(i));
     ring.note("a note");
-    const std::string bytes = test::read_file(ring.path());
+    const std::string bytes = read_file(ring.path());
     REQUIRE(bytes.size() == sizeof(RecordLayout));
     std::memcpy(static_cast<void*>(&layout), bytes.data(), sizeof layout);
   }
 
   std::optional<RankRecord> read(std::string_view bytes) const {
     const auto path = folder_.path() / "changed";
-    test::write_file(path, bytes);
+    write_file(path, bytes);
     return read_record(path);
   }
   std::optional<RankRecord> read() const { return read(text()); }
@@ -190,9 +188,9 @@ TEST_CASE("a folder's ring files come by rank, and only under their names", "[re
   const TempDir folder;
   for (const int rank : {10, 2, 0})
     FlightRecorder(folder.path(), rank, 11).note(std::to_string(rank));
-  test::write_file(folder.path() / "copy.ring", test::read_file(record_path(folder.path(), 2)));
-  test::write_file(record_path(folder.path(), 5), "garbage");
-  test::write_file(folder.path() / "spoken", "");
+  write_file(folder.path() / "copy.ring", read_file(record_path(folder.path(), 2)));
+  write_file(record_path(folder.path(), 5), "garbage");
+  write_file(folder.path() / "spoken", "");
   const auto records = read_records(folder.path());
   REQUIRE(records.size() == 3);
   CHECK(records[0].note == "0");
@@ -224,7 +222,7 @@ TEST_CASE("a ring file may be read while threads write to it", "[record_reader][
   std::thread first(write), second(write);
   std::size_t seen = 0;
   bool whole = true;
-  const bool enough = test::eventually([&] {
+  const bool enough = eventually([&] {
     for (int reads = 0; reads < 100; ++reads) {
       const auto record = read_record(ring.path());
       if (!record) return whole = false;
@@ -250,4 +248,4 @@ TEST_CASE("a ring file may be read while threads write to it", "[record_reader][
   CHECK(enough);
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

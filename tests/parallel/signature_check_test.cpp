@@ -1,5 +1,5 @@
 // Ranks that do not do the same: every one of them must hear of it, with who did what.
-#include "parallel/comm/signature_check.h"
+#include "parallel/comm/backend/signature.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

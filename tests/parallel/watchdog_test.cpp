@@ -13,15 +13,12 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 using Clock = Watchdog::Clock;
-using test::Child;
-using test::Gate;
-using test::TempDir;
 
 constexpr Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
 
@@ -44,7 +41,7 @@ class Heard {
     return sentence_;
   }
   bool wait() const {
-    return test::eventually([&] { return calls() > 0; });
+    return eventually([&] { return calls() > 0; });
   }
 
  private:
@@ -106,22 +103,6 @@ TEST_CASE("a watchdog gives the thread that waits time to report itself", "[watc
   CHECK(heard.calls() == 0);
 }
 
-TEST_CASE("a watchdog takes deadlines of what is not an operation", "[watchdog][threads]") {
-  const TempDir folder;
-  FlightRecorder ring(folder.path(), 0, 1);
-  Heard heard;
-  Watchdog watchdog(folder.path(), 0, 1, heard.listener(), quick);
-  { const WatchdogScope ended(watchdog, "reading the data", 10); }
-  {
-    const WatchdogScope enough(watchdog, "loading weights", 3600);
-    many_periods();
-  }
-  CHECK(heard.calls() == 0);
-  const WatchdogScope late(watchdog, "setting up NCCL", 0);
-  REQUIRE(heard.wait());
-  CHECK_THAT(heard.sentence(), Contains("; rank 0 gave up on setting up NCCL after "));
-}
-
 TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watchdog][threads]") {
   const TempDir folder;
   Gate gate;
@@ -134,9 +115,9 @@ TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watch
   FlightRecorder ring(folder.path(), 0, 2);
   Heard heard;
   Watchdog watchdog(folder.path(), 0, 2, heard.listener(), quick);
-  REQUIRE(test::eventually([&] { return read_records(folder.path()).size() == 2; }));
-  REQUIRE(test::eventually(
-      [&] { return !read_record(record_path(folder.path(), 1))->operations.empty(); }));
+  REQUIRE(eventually([&] { return read_records(folder.path()).size() == 2; }));
+  REQUIRE(
+      eventually([&] { return !read_record(record_path(folder.path(), 1))->operations.empty(); }));
   const auto number = ring.begin("world", barrier(0));
 
   SECTION("and only then") {
@@ -219,7 +200,6 @@ TEST_CASE("threads may begin and end waits at the same time", "[watchdog][thread
     for (std::uint64_t thread = 0; thread < 4; ++thread)
       threads.emplace_back([&, thread] {
         for (std::uint64_t i = 0; i < 500; ++i) {
-          const WatchdogScope scope(watchdog, "a part", 3600);
           watchdog.begin(4 * i + thread, Clock::now() + 1h);
           watchdog.end(4 * i + thread);
         }
@@ -252,4 +232,4 @@ TEST_CASE("of several ranks that fail one speaks", "[watchdog]") {
   CHECK_FALSE(speak_first(folder.path() / "none"));
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -17,6 +17,8 @@
 
 namespace sluice::test {
 
+using Json = nlohmann::json;
+
 /// A shared fixture; the fixtures' README describes the files.
 class Fixture {
  public:
@@ -25,7 +27,7 @@ class Fixture {
 
   const std::filesystem::path& model() const { return model_; }
   const std::filesystem::path& token_file() const { return token_file_; }
-  const nlohmann::json& json() const { return *json_; }
+  const Json& json() const { return *json_; }
   std::int64_t hyper(const char* name) const;
 
   /// Returns a tensor of ref.safetensors, widened to double.
@@ -36,7 +38,7 @@ class Fixture {
   Fixture() = default;
 
   std::filesystem::path model_, token_file_;
-  std::shared_ptr<const nlohmann::json> json_;
+  std::shared_ptr<const Json> json_;
   std::shared_ptr<SafetensorsReader> tensors_;
 };
 

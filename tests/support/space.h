@@ -11,6 +11,12 @@
 
 namespace sluice::test {
 
+inline std::vector<std::byte> bytes_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  tensor.copy_bytes_to(bytes);
+  return bytes;
+}
+
 inline Tensor flat_copy(const ParameterSpace& space, DType dtype, auto&& read_slot) {
   const Tensor all = Tensor::zeros(make_cpu_device(), {space.size()}, dtype);
   for (const auto& slot : space.slots()) {
@@ -31,12 +37,8 @@ inline Tensor flat_weights(const ParameterSpace& space) {
 
 /// Sets the weights from a flat tensor.
 inline void set_weights(ParameterSpace& space, const Tensor& all) {
-  for (const auto& slot : space.slots()) {
-    const Tensor part = all.slice(slot.offset, {slot.size});
-    std::vector<std::byte> bytes(part.bytes());
-    part.copy_bytes_to(bytes);
-    space.write_weights(slot.offset, bytes);
-  }
+  for (const auto& slot : space.slots())
+    space.write_weights(slot.offset, bytes_of(all.slice(slot.offset, {slot.size})));
 }
 
 /// Returns a field of the optimizer state that has one number per parameter element.
@@ -56,7 +58,7 @@ inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& spac
     tensors.push_back(flat_state(space, optimizer, field));
   std::vector<std::vector<std::byte>> bytes;
   for (const Tensor& tensor : tensors)
-    tensor.copy_bytes_to(bytes.emplace_back(tensor.bytes()));
+    bytes.push_back(bytes_of(tensor));
   return bytes;
 }
 
@@ -65,9 +67,7 @@ inline void set_gradient(const ParameterSpace& space, const ParameterSpace::Slot
                          const std::vector<double>& values) {
   const DType dtype = accumulator_of(space.working().dtype());
   const Tensor gradient = Tensor::from_host(space.device(), slot.shape, dtype, values);
-  std::vector<std::byte> bytes(gradient.bytes());
-  gradient.copy_bytes_to(bytes);
-  leaf_gradient_target(*slot.tensor, dtype).tensor.copy_bytes_from(bytes);
+  leaf_gradient_target(*slot.tensor, dtype).tensor.copy_bytes_from(bytes_of(gradient));
 }
 
 /// Returns the gradients, which are in one buffer unless they are summed in 16 bits.

@@ -22,6 +22,8 @@ struct Part {
 
 /// Cuts [0, count) into `pieces` parts of about the same size, at multiples of `unit`.
 std::vector<Part> even_parts(std::int64_t count, int pieces, std::int64_t unit = 64);
+/// One part of `each` elements for each rank, in the order of the ranks.
+std::vector<Part> equal_parts(std::int64_t each, int ranks);
 
 /// One message of a p2p operation.
 struct Transfer {
@@ -45,6 +47,9 @@ struct CollectiveCall {
   View scratch{};
   Stream stream{};  ///< in which `data` is written before and read afterwards
 };
+
+/// Bytes of scratch memory for a reduction of which every rank receives one of the parts.
+std::int64_t scratch_bytes(const std::vector<Part>& parts, DType dtype);
 
 /// An operation under way.
 class Work {

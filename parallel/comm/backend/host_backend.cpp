@@ -22,10 +22,6 @@ std::span<std::byte> bytes_of(const View& data) {
   return bytes_of(data, {0, data.size()});
 }
 
-bool exchanges_whole(const CollectiveCall& call) {
-  return bytes_of(call.data).size() < small;
-}
-
 /// Phases of messages posted together, each with work to do when its messages are done.
 class Phases final : public Work {
  public:
@@ -100,13 +96,13 @@ class Phases final : public Work {
 };
 
 /// Reduces the contributions of all ranks to `part` of the data, in place.
-void reduce_here(Phases& work, const Part& part, std::span<const std::byte* const> places) {
-  View out = work.call.data;
-  out = View(bytes_of(work.call.data, part).data(), out.dtype, {part.count});
-  ordered_reduce(out, places, work.call.op);
+void reduce_here(Phases& work, const Part& part, const std::vector<std::byte*>& places) {
+  const View& data = work.call.data;
+  const std::vector<const std::byte*> in(places.begin(), places.end());
+  ordered_reduce({bytes_of(data, part).data(), data.dtype, {part.count}}, in, work.call.op);
 }
 
-void add_reduce_scatter(Phases& work, const std::vector<Part>& parts) {
+void add_reduce_scatter(Phases& work, const std::vector<Part>& parts, int channel = 0) {
   const Part mine = parts[static_cast<std::size_t>(work.rank())];
   const auto places = work.places_for(mine.count, bytes_of(work.call.data, mine).data());
   work.add({.post =
@@ -118,11 +114,8 @@ void add_reduce_scatter(Phases& work, const std::vector<Part>& parts) {
                     w.send(peer, bytes_of(w.call.data, parts[p]));
                   });
                 },
-            .then =
-                [&work, mine, places] {
-                  const std::vector<const std::byte*> in(places.begin(), places.end());
-                  reduce_here(work, mine, in);
-                }});
+            .then = [&work, mine, places] { reduce_here(work, mine, places); },
+            .channel = channel});
 }
 
 void add_all_gather(Phases& work, const std::vector<Part>& parts) {
@@ -137,29 +130,15 @@ void add_all_gather(Phases& work, const std::vector<Part>& parts) {
 }
 
 void add_all_reduce(Phases& work) {
-  const View& data = work.call.data;
-  if (!exchanges_whole(work.call)) {
-    const auto parts = even_parts(data.size(), work.size());
-    add_reduce_scatter(work, parts);
-    add_all_gather(work, parts);
-    return;
+  const std::int64_t count = work.call.data.size();
+  if (bytes_of(work.call.data).size() < small) {
+    const std::vector<Part> whole(static_cast<std::size_t>(work.size()), {0, count});
+    // The channel keeps a part apart from the whole of a call with another count.
+    return add_reduce_scatter(work, whole, 2);
   }
-  const Part whole{0, data.size()};
-  const auto places = work.places_for(whole.count, data.address);
-  work.add({.post =
-                [places](Phases& w) {
-                  w.for_each_peer([&](int peer) {
-                    const auto bytes = bytes_of(w.call.data);
-                    w.receive(peer, {places[static_cast<std::size_t>(peer)], bytes.size()});
-                    w.send(peer, bytes);
-                  });
-                },
-            .then =
-                [&work, whole, places] {
-                  const std::vector<const std::byte*> in(places.begin(), places.end());
-                  reduce_here(work, whole, in);
-                },
-            .channel = 2});  // keeps a part apart from the whole of a call with another count
+  const auto parts = even_parts(count, work.size());
+  add_reduce_scatter(work, parts);
+  add_all_gather(work, parts);
 }
 
 void add_reduce(Phases& work) {
@@ -178,8 +157,7 @@ void add_reduce(Phases& work) {
                 },
             .then =
                 [&work, places] {
-                  const std::vector<const std::byte*> in(places.begin(), places.end());
-                  reduce_here(work, {0, work.call.data.size()}, in);
+                  reduce_here(work, {0, work.call.data.size()}, places);
                 }});
 }
 
@@ -334,6 +312,18 @@ std::vector<Part> even_parts(std::int64_t count, int pieces, std::int64_t unit) 
     parts.push_back({begin, end - begin});
   }
   return parts;
+}
+
+std::vector<Part> equal_parts(std::int64_t each, int ranks) {
+  std::vector<Part> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back({rank * each, each});
+  return parts;
+}
+
+std::int64_t scratch_bytes(const std::vector<Part>& parts, DType dtype) {
+  const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
+  return largest * static_cast<std::int64_t>((parts.size() - 1) * size_of(dtype));
 }
 
 std::unique_ptr<Backend> make_host_backend(std::shared_ptr<Transport> transport) {

@@ -364,13 +364,8 @@ class NcclBackend final : public Backend {
 
 }  // namespace
 
-std::string nccl_version(std::string* why) {
-  try {
-    return nccl_library().version;
-  } catch (const Error& error) {
-    if (why != nullptr) *why = error.what();
-    return {};
-  }
+std::string loaded_nccl() {
+  return nccl_library().version;
 }
 
 std::unique_ptr<Backend> make_nccl_backend(

@@ -10,9 +10,11 @@
 
 namespace sluice {
 
+// Defined in a build with NCCL alone.
+
 /// Returns the version, such as "2.28.9", of the NCCL that this process has loaded, loading it if
-/// need be. Empty if it can load none; `why` then receives the reason.
-std::string nccl_version(std::string* why = nullptr);
+/// need be. Throws Error if it can load none.
+std::string loaded_nccl();
 
 /// Collectives between the memories of GPUs. Every rank of the transport has a GPU of its own. All
 /// ranks call this function together while no other operation runs there; it waits until they have,

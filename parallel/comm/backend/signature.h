@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/dtype.h"
+#include "parallel/comm/transport/transport.h"
 
 namespace sluice {
 
@@ -51,5 +53,25 @@ static_assert(sizeof(Signature) == 64);
 
 /// "all_reduce of 1048576 f32, 'gradients 3' (operation 42)"
 std::string to_string(const Signature& signature);
+
+/// Every rank tells every other which operation it has started. The messages travel in parallel
+/// with the data, so checking is meant to cost no time of its own; not measured.
+class SignatureCheck {
+ public:
+  SignatureCheck(Transport& transport, std::string communicator, const Signature& mine, int tag);
+
+  /// Returns true if all ranks have answered. Throws Error if a rank has started something else,
+  /// naming the rank, and throws again whenever it is asked.
+  bool advance();
+
+ private:
+  std::string communicator_;
+  std::vector<Signature> signatures_;  ///< by rank
+  std::vector<MessagePtr> messages_;
+  bool agreed_ = false;
+};
+
+/// Returns "" if all signatures are equal, else says which rank started which operation.
+std::string first_disagreement(const std::vector<Signature>& by_rank);
 
 }  // namespace sluice

@@ -24,11 +24,6 @@ std::size_t padded(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-bool reduces(Collective kind) {
-  return kind == Collective::all_reduce || kind == Collective::reduce ||
-         kind == Collective::reduce_scatter;
-}
-
 /// Bytes of a call in a buffer. Equal on all ranks except for p2p, so all refuse one too large.
 std::size_t staged_bytes(const CollectiveCall& call, int ranks) {
   std::size_t bytes = 0;
@@ -49,13 +44,14 @@ std::size_t staged_bytes(const CollectiveCall& call, int ranks) {
 }
 
 /// Scratch memory, in bytes, that the host backend needs beside the data of a reduction.
-std::size_t scratch_bytes(const CollectiveCall& call, int ranks) {
-  if (!reduces(call.kind)) return 0;
-  std::vector<Part> parts = call.parts;
-  if (call.kind == Collective::reduce) parts = {{0, call.data.size()}};
-  if (call.kind == Collective::all_reduce) parts = even_parts(call.data.size(), ranks);
-  const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
-  return static_cast<std::size_t>(largest * (ranks - 1)) * size_of(call.data.dtype);
+std::int64_t scratch_of(const CollectiveCall& call, int ranks) {
+  const auto with = [&](const std::vector<Part>& parts) {
+    return scratch_bytes(parts, call.data.dtype);
+  };
+  if (call.kind == Collective::reduce_scatter) return with(call.parts);
+  if (call.kind == Collective::reduce) return with(equal_parts(call.data.size(), ranks));
+  if (call.kind == Collective::all_reduce) return with(even_parts(call.data.size(), ranks));
+  return 0;
 }
 
 /// A stretch of the caller's memory and its place in a buffer.
@@ -275,11 +271,11 @@ class StagedWork final : public Work {
   void begin_on_host() {
     call_.stream = {};
     call_.scratch = {};
-    const std::size_t scratch = scratch_bytes(call_, staging_->ranks);
-    if (scratch > 0) {
-      if (buffer_->scratch.size() < scratch) buffer_->scratch.resize(scratch);
-      call_.scratch =
-          View(buffer_->scratch.data(), DType::u8, {static_cast<std::int64_t>(scratch)});
+    const std::int64_t bytes = scratch_of(call_, staging_->ranks);
+    if (bytes > 0) {
+      auto& scratch = buffer_->scratch;
+      scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(bytes)));
+      call_.scratch = View(scratch.data(), DType::u8, {bytes});
     }
     work_ = staging_->host->start(call_, tag_);
   }

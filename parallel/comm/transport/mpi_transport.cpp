@@ -1,16 +1,50 @@
 #include "parallel/comm/transport/mpi_transport.h"
 
 #include <fmt/format.h>
+#if SLUICE_HAS_MPI
 #include <mpi.h>
+#endif
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include "kernels/base/error.h"
 
 namespace sluice {
+
+int launched_rank() {
+  // Set by Open MPI, PMI (MPICH, Slurm) and PMIx. Nothing else tells the rank before MPI starts.
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char* rank = std::getenv(name)) return std::atoi(rank);
+  return -1;
+}
+
+#if !SLUICE_HAS_MPI
+
+MpiProcess::MpiProcess() : uncaught_(0) {
+  // All ranks come here. Rank 0 reports the error, and its end makes the launcher end the others.
+  if (launched_rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+  fail(
+      "this program was started as one of several ranks but built without MPI; install "
+      "libopenmpi-dev and openmpi-bin and build again, or start it without mpirun",
+      ErrorKind::usage);
+}
+MpiProcess::~MpiProcess() {
+  static_cast<void>(uncaught_);
+}
+std::unique_ptr<Transport> MpiProcess::world() {
+  return make_self_transport();
+}
+void MpiProcess::abort(int exit_code) {
+  std::_Exit(exit_code);
+}
+
+#else
+
 namespace {
 
 void require(int code, const char* what) {
@@ -139,12 +173,6 @@ void MpiProcess::abort(int exit_code) {
   std::_Exit(exit_code);
 }
 
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string_view version(text, static_cast<std::size_t>(length));
-  return std::string(version.substr(0, version.find(',')));
-}
+#endif
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "parallel/comm/transport/transport.h"
 
@@ -37,8 +36,5 @@ class MpiProcess {
   int local_rank_ = 0;
   int local_size_ = 1;
 };
-
-/// Returns the version, such as "Open MPI v4.1.4", or the reason why there is none.
-std::string mpi_version();
 
 }  // namespace sluice

@@ -152,14 +152,6 @@ class ThreadTransport final : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks) {
-  const auto hub = std::make_shared<Hub>();
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (int rank = 0; rank < ranks; ++rank)
-    transports.push_back(std::make_unique<ThreadTransport>(hub, 0, rank, ranks));
-  return transports;
-}
-
 void run_on_threads(int ranks, const std::function<void(std::unique_ptr<Transport>)>& body) {
   const auto hub = std::make_shared<Hub>();
   std::mutex mutex;

@@ -21,7 +21,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 const std::string shape =
     "--n-layer 4 --n-head 4 --n-embd 64 --vocab-size 101 --context 32 --batch-size 16 "

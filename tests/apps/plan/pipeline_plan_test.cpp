@@ -13,7 +13,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 const std::string shape =
     "--device cpu --n-layer 4 --n-head 2 --n-embd 32 --vocab-size 64 --context 16 "

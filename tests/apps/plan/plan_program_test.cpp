@@ -13,7 +13,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());

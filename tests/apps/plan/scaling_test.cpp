@@ -17,7 +17,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Contains;
-using Json = nlohmann::json;
 
 /// 1000 bytes of gradients in 3 + 1 buckets, as many of weights in 4.
 constexpr Traffic small_traffic{

@@ -13,7 +13,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 const std::string shape =
     "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 64 --vocab-size 96 --context 16 "

@@ -15,9 +15,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 using Flags = std::map<std::string, std::string>;
 
 /// A folder with one good input of each kind, from which tests make bad ones.

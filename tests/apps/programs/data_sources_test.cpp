@@ -17,7 +17,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 using Strings = std::vector<std::string>;

@@ -8,7 +8,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 std::string verse(int lines) {

@@ -14,8 +14,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct Row {
   std::string mistake, command, message;
   int code = 0;

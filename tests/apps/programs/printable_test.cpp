@@ -14,7 +14,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 /// run.lock of a stranger.
 Json writer(bool ended) {

@@ -18,9 +18,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 struct Work : TempDir {
   Work() { write_tokens(path() / "t.bin", 600, 64); }

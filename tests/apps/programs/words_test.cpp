@@ -17,9 +17,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 const std::vector<std::string> programs{"train_gpt2", "plan",  "generate", "prepare_data",
                                         "convert",    "probe", "train_mlp"};

@@ -12,8 +12,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Ports that a process listens to, by its descriptors: "1B9E" of "00000000:1B9E", and on what.
 std::vector<std::string> listens_to(pid_t process) {
   std::vector<std::string> sockets, addresses;

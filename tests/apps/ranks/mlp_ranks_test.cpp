@@ -9,7 +9,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 ProgramResult train_mlp(int ranks, const Flags& flags) {

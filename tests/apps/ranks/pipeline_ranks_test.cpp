@@ -14,7 +14,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 const Flags eight_blocks{{"--n-layer", "8"},   {"--batch-size", "8"}, {"--micro-batch", "1"},

@@ -12,7 +12,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 std::vector<Json> trace_at(const std::string& file) {
   std::string text = read_file(file);

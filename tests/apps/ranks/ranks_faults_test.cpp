@@ -12,7 +12,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 const Flags six_steps{{"--steps", "6"},

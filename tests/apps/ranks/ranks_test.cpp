@@ -13,8 +13,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
 using Losses = std::map<std::int64_t, double>;
 
 /// Compares the losses of all steps, which may differ only by the order of sums.

@@ -11,9 +11,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 std::string shown(int ranks, const Flags& flags) {
   std::string text = std::to_string(ranks) + " ranks";
   for (const auto& [flag, value] : flags)

@@ -16,9 +16,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 /// A small model with an optimizer, to be saved.
 struct Model {

@@ -16,8 +16,6 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
 using Catch::Matchers::Contains;
 
 struct Work : TempDir {

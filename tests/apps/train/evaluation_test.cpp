@@ -12,9 +12,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 struct Runs : TempDir {
   Runs() {

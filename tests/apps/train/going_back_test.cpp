@@ -15,9 +15,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 struct Runs : TempDir {
   Runs() { write_tokens(path() / "t.bin", 600, 64); }

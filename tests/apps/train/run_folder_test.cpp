@@ -21,9 +21,7 @@
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 using namespace std::chrono_literals;
 
 const std::string shape =

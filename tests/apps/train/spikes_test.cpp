@@ -21,7 +21,6 @@ namespace sluice::test {
 namespace {
 
 using Catch::Matchers::Contains;
-using Json = nlohmann::json;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 

@@ -13,8 +13,6 @@
 namespace sluice::test {
 namespace {
 
-using Json = nlohmann::json;
-
 /// A training run as a fixture describes it.
 struct Run {
   DevicePtr device;

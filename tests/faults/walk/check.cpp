@@ -10,16 +10,6 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-
-namespace {
-
-std::string name_of(int step) {
-  return fmt::format("step-{:08}", step);
-}
-
-}  // namespace
-
 std::string& Sequence::digest_of(int checkpoint) {
   if (digests_.size() <= static_cast<std::size_t>(checkpoint))
     digests_.resize(static_cast<std::size_t>(checkpoint) + 1);

@@ -11,14 +11,7 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
-
-std::string name_of(int step) {
-  return fmt::format("step-{:08}", step);
-}
 
 std::string list(const std::vector<int>& numbers) {
   std::string text;

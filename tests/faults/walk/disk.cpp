@@ -12,9 +12,6 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
 
 std::string of_bytes(const std::string& bytes) {
@@ -149,7 +146,7 @@ fs::path References::of(const Way& way) {
     if (result.exit_code != 0) throw std::runtime_error("no reference: " + result.err);
   }
   // made_ may have grown meanwhile.
-  return made_.at(name).checkpoints / fmt::format("step-{:08}", leg.until);
+  return made_.at(name).checkpoints / name_of(leg.until);
 }
 
 void References::tidy() {

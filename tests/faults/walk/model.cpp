@@ -15,6 +15,10 @@ std::string text_of(const Way& way) {
   return text;
 }
 
+std::string name_of(int step) {
+  return fmt::format("step-{:08}", step);
+}
+
 bool holds(const std::vector<int>& all, int one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }

@@ -22,6 +22,8 @@ struct Leg {
 /// The history of a state from the first step on; it determines the state's bytes.
 using Way = std::vector<Leg>;
 std::string text_of(const Way& way);
+/// The name of a step's checkpoint folder.
+std::string name_of(int step);
 
 struct Saved {
   int folder = 0;

@@ -11,14 +11,7 @@
 
 namespace sluice::test::walk {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 namespace {
-
-std::string name_of(int step) {
-  return fmt::format("step-{:08}", step);
-}
 
 /// Returns true if a thread of the process is blocked until somebody reads its output.
 bool waits_to_print(pid_t process) {

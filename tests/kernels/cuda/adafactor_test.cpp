@@ -5,13 +5,8 @@
 #include "kernels/adafactor.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Extent {
   std::int64_t rows, columns;
@@ -129,4 +124,4 @@ TEST_CASE("cuda: Adafactor changes nothing where the scale is not finite", "[cud
                 {.extent = extent, .vector = extent.rows == 1, .weights = weights, .scale = scale});
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

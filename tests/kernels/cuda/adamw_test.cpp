@@ -5,15 +5,8 @@
 #include "tests/kernels/adamw_state.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Layout;
-using test::Parity;
-using test::random_values;
-using test::Values;
-using test::Weights;
 
 struct Size {
   std::int64_t rows, columns;
@@ -36,7 +29,7 @@ struct Arguments {
     add_weights(parity, random_values(n, 1));
     if (layout.coded()) {
       const auto codes = [n](std::uint64_t seed) {
-        const auto bytes = test::random_codes(n, seed);
+        const auto bytes = random_codes(n, seed);
         return Values(bytes.begin(), bytes.end());
       };
       first = parity.state("first_moment", DType::u8, {n}, codes(2), none);
@@ -100,7 +93,7 @@ TEST_CASE("cuda: AdamW of every layout of state", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
   constexpr Parity::Offsets offsets_of_some[] = {{0, 0}, {1, 1}, {1, 0}};
-  for (const Layout& layout : test::adamw_layouts()) {
+  for (const Layout& layout : adamw_layouts()) {
     for (const Size& size : {Size{5, 1}, {3, 255}, {3, 256}, {2, 257}, {2, 1600}}) {
       for (const auto offsets : offsets_of_some) {
         CAPTURE(layout.name(), size.rows, size.columns, offsets.read, offsets.written);
@@ -127,4 +120,4 @@ TEST_CASE("cuda: AdamW of more blocks than run at a time", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

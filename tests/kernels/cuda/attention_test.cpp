@@ -4,13 +4,8 @@
 #include "tests/kernels/attention_parts.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Sizes {
   std::int64_t batch, length;
@@ -38,9 +33,9 @@ struct Forward {
   Values out, log_sum_exp;
 };
 Forward forward_on_cpu(const Sizes& s, DType dtype, const Values& qkv, const DropoutMask& mask) {
-  test::Array in(dtype, qkv);
-  test::Array out(dtype, s.batch * s.length * s.width());
-  test::Array log_sum_exp(DType::f32, s.batch * s.heads * s.length);
+  Array in(dtype, qkv);
+  Array out(dtype, s.batch * s.length * s.width());
+  Array log_sum_exp(DType::f32, s.batch * s.heads * s.length);
   launch_cpu(AttentionForward{.out = out.view({s.batch, s.length, s.width()}),
                               .log_sum_exp = log_sum_exp.view({s.batch, s.heads, s.length}),
                               .qkv = in.view({s.batch, s.length, 3 * s.width()}),
@@ -80,8 +75,8 @@ void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, Pari
   const auto log_sum_exp =
       parity.input("log_sum_exp", DType::f32, {s.batch, s.heads, s.length}, forward.log_sum_exp);
   const auto grad_out = parity.input("grad_out", dtype, {s.batch, s.length, s.width()});
-  const auto grad_qkv = parity.output("grad_qkv", dtype, {s.batch, s.length, 3 * s.width()},
-                                      2 * test::tolerance_of(dtype));
+  const auto grad_qkv =
+      parity.output("grad_qkv", dtype, {s.batch, s.length, 3 * s.width()}, 2 * tolerance_of(dtype));
   parity.compare([=](const Parity::Views& at, Stream stream) {
     run(AttentionBackward{.grad_qkv = at[grad_qkv],
                           .grad_out = at[grad_out],
@@ -125,9 +120,9 @@ void dropout_cases(int capability) {
 }
 
 struct Device {
-  test::CudaDevice& device;
+  CudaDevice& device;
 
-  test::DeviceArray array(DType dtype, const Values& values) { return {device, dtype, values}; }
+  DeviceArray array(DType dtype, const Values& values) { return {device, dtype, values}; }
   Stream stream() const { return device.stream(); }
   void finish() { device.fetch(); }
 };
@@ -138,7 +133,7 @@ void parts_cases(int capability) {
   Device device{*devices.runs().front()};
   for (const DType dtype : dtypes_of(devices.capability()))
     for (const std::int64_t head_width : {5, 64})
-      test::check_parts_of_heads(device, dtype, head_width);
+      check_parts_of_heads(device, dtype, head_width);
 }
 
 void misaligned_cases(int capability) {
@@ -224,4 +219,4 @@ TEST_CASE("cuda: attention of large scores", "[cuda]") {
     });
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

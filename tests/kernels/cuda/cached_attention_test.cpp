@@ -5,13 +5,8 @@
 #include "kernels/attention.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Sizes {
   std::int64_t batch, start, fresh, capacity;
@@ -89,7 +84,7 @@ TEST_CASE("cuda: attention over a cache, position by position", "[cuda]") {
   if (!devices) return;
   // The caches that one call leaves are what the next one reads.
   const Sizes s{2, 0, 1, 12, 3, 16};
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     CAPTURE(name_of(dtype));
     Parity parity(devices);
     const auto qkv = parity.input("qkv", dtype, {s.capacity, s.batch, 1, 3 * s.width()}, 1.5);
@@ -115,4 +110,4 @@ TEST_CASE("cuda: attention over a cache, position by position", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -7,13 +7,8 @@
 #include "kernels/relu.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 constexpr std::int64_t counts[] = {1, 3, 8, 33, 2050, 5003};
 
@@ -57,9 +52,9 @@ double reach_of(std::int64_t count) {
 /// Calls `body(dtype, count, offsets)` for all that elementwise kernels may meet.
 template <class Body>
 void each_case(Body&& body) {
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const std::int64_t count : counts) {
-      for (const auto offsets : test::all_offsets) {
+      for (const auto offsets : all_offsets) {
         CAPTURE(name_of(dtype), count, offsets.read, offsets.written);
         body(dtype, count, offsets);
       }
@@ -102,7 +97,7 @@ TEST_CASE("cuda: addition in place", "[cuda]") {
 TEST_CASE("cuda: casts round as the CPU's", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType to : test::cuda_dtypes) {
+  for (const DType to : cuda_dtypes) {
     each_case([&](DType from, std::int64_t count, Parity::Offsets offsets) {
       CAPTURE(name_of(to));
       for (const bool half_away : {false, true}) {
@@ -168,7 +163,7 @@ TEST_CASE("cuda: the gradient of GELU in place", "[cuda]") {
 TEST_CASE("cuda: GELU is 0 or the identity where it has settled", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     CAPTURE(name_of(dtype));
     const Values far{0.0, 12, -12, 40, -40, 1e4, -1e4, INFINITY, NAN};
     const auto count = static_cast<std::int64_t>(far.size());
@@ -221,7 +216,7 @@ TEST_CASE("cuda: dropout drops the CPU's elements", "[cuda]") {
 TEST_CASE("cuda: dropout in place, of samples that have two dimensions", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const float probability : {0.0f, 0.1f, 0.9f}) {
       CAPTURE(name_of(dtype), probability);
       const DropoutMask mask{.key = 77, .probability = probability};
@@ -243,9 +238,9 @@ TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
   } cases[] = {{0, 17, 40},  {17, 44, 40},  {61, 59, 40},   {16, 64, 40},
                {8, 24, 40},  {24, 61, 40},  {40, 40, 40},   {20, 64, 44},
                {24, 64, 33}, {3, 4000, 37}, {8, 4096, 1000}};
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& [first, count, per_sample] : cases) {
-      for (const auto offsets : test::all_offsets) {
+      for (const auto offsets : all_offsets) {
         CAPTURE(name_of(dtype), first, count, per_sample, offsets.read, offsets.written);
         Parity parity(devices, offsets);
         const auto in = parity.input("in", dtype, {count});
@@ -262,4 +257,4 @@ TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

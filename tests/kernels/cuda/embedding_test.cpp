@@ -5,13 +5,8 @@
 #include "kernels/embedding.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Sizes {
   std::int64_t batch, length, vocabulary, width;
@@ -77,9 +72,9 @@ void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, cons
 TEST_CASE("cuda: embedding is the CPU's, bit for bit", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& s : all_sizes) {
-      for (const auto offsets : test::all_offsets) {
+      for (const auto offsets : all_offsets) {
         CAPTURE(name_of(dtype), s.batch, s.length, s.vocabulary, s.width, offsets.read,
                 offsets.written);
         Parity parity(devices, offsets);
@@ -105,7 +100,7 @@ TEST_CASE("cuda: embedding is the CPU's, bit for bit", "[cuda]") {
 TEST_CASE("cuda: embedding backward", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes)
+  for (const DType dtype : cuda_dtypes)
     for (const auto& s : all_sizes)
       for (const auto offsets : both_offsets)
         if (s.vocabulary <= 1000) backward_case(devices, dtype, s, tokens_of(s), offsets, {});
@@ -115,7 +110,7 @@ TEST_CASE("cuda: embedding of a part of the rows is the CPU's, bit for bit", "[c
   const CudaDevices devices;
   if (!devices) return;
   constexpr Rows parts[] = {{0, 3}, {3, 2}, {5, 2}};
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const std::int64_t width : {33, 64}) {
       for (const auto offsets : both_offsets) {
         for (const auto rows : parts) {
@@ -153,7 +148,7 @@ TEST_CASE("cuda: embedding backward of a large vocabulary", "[cuda]") {
 TEST_CASE("cuda: embedding backward of one table alone, or of none", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto wanted : {Wanted{true, false}, Wanted{false, true}, Wanted{false, false}}) {
       const Sizes s{3, 33, 50, 33, 2};
       backward_case(devices, dtype, s, tokens_of(s), {0, 0}, wanted);
@@ -165,7 +160,7 @@ TEST_CASE("cuda: embedding backward of tokens that occur thousands of times", "[
   const CudaDevices devices;
   if (!devices) return;
   const Sizes s{9, 600, 40, 33};
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     Values tokens = tokens_of(s);
     // 2 x 2048 and some of one, 700 of its neighbour, all others seldom.
     std::fill_n(tokens.begin() + 100, 4200, 17.0);
@@ -183,4 +178,4 @@ TEST_CASE("cuda: embedding backward of tokens that occur thousands of times", "[
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

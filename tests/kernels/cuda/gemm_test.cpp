@@ -3,11 +3,7 @@
 #include "kernels/gemm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
+namespace sluice::test {
 
 TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
   const CudaDevices devices;
@@ -43,4 +39,4 @@ TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

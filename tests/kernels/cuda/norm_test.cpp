@@ -3,13 +3,8 @@
 #include "kernels/layernorm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct Sizes {
   std::int64_t rows, width;
@@ -103,7 +98,7 @@ void backward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Off
 TEST_CASE("cuda: LayerNorm", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes)
+  for (const DType dtype : cuda_dtypes)
     for (const auto& s : all_sizes)
       for (const auto offsets : offsets_of_rows)
         forward_case(devices, dtype, s, offsets, false);
@@ -112,7 +107,7 @@ TEST_CASE("cuda: LayerNorm", "[cuda]") {
 TEST_CASE("cuda: LayerNorm of a sum", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes)
+  for (const DType dtype : cuda_dtypes)
     for (const auto& s : all_sizes)
       for (const auto offsets : offsets_of_rows)
         forward_case(devices, dtype, s, offsets, true);
@@ -152,7 +147,7 @@ TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") 
 TEST_CASE("cuda: LayerNorm backward", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes)
+  for (const DType dtype : cuda_dtypes)
     for (const auto& s : all_sizes)
       for (const auto offsets : offsets_of_rows)
         backward_case(devices, dtype, s, offsets, {});
@@ -161,7 +156,7 @@ TEST_CASE("cuda: LayerNorm backward", "[cuda]") {
 TEST_CASE("cuda: LayerNorm backward with a gradient of the sum", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& s : all_sizes) {
       for (const auto offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
         backward_case(devices, dtype, s, offsets, {.with_sum = true, .accumulate_weight = true});
@@ -176,9 +171,9 @@ TEST_CASE("cuda: LayerNorm backward over many rows", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
   // More rows than any grid of row blocks has, and not a multiple of anything.
-  for (const DType dtype : test::cuda_dtypes)
+  for (const DType dtype : cuda_dtypes)
     backward_case(devices, dtype, {4099, 33}, {0, 0},
                   {.accumulate_weight = true, .accumulate_bias = true});
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -6,13 +6,8 @@
 #include "kernels/sgd.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 constexpr std::int64_t counts[] = {1, 3, 8, 33, 2050, 70001};
 constexpr int steps = 3;
@@ -180,4 +175,4 @@ TEST_CASE("cuda: working weights in bf16 round ties away from zero", "[cuda]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -7,13 +7,8 @@
 #include "kernels/squared_norm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 constexpr Parity::Offsets both_offsets[] = {{0, 0}, {1, 1}};
 
@@ -25,7 +20,7 @@ TEST_CASE("cuda: sums down columns", "[cuda]") {
   struct Sizes {
     std::int64_t rows, columns;
   };
-  for (const DType dtype : test::cuda_dtypes) {
+  for (const DType dtype : cuda_dtypes) {
     for (const auto& s : {Sizes{1, 1},
                           {5, 3},
                           {70, 8},
@@ -167,4 +162,4 @@ TEST_CASE("cuda: the clipping factor of a norm that is not finite is NaN", "[cud
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -6,13 +6,8 @@
 #include "kernels/sample.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::CudaDevices;
-using test::Parity;
-using test::random_values;
-using test::Values;
 
 struct How {
   float temperature = 1;
@@ -39,10 +34,10 @@ Values logits_of(std::int64_t rows, std::int64_t vocabulary, bool ties) {
 }
 
 std::vector<std::int32_t> sample_on_cpu(const Values& logits, const Values& points, How how) {
-  test::Array in(DType::f32, logits), at(DType::f32, points);
+  Array in(DType::f32, logits), at(DType::f32, points);
   const auto rows = static_cast<std::int64_t>(points.size());
   std::vector<std::int32_t> tokens(points.size(), -1);
-  launch_cpu(SampleToken{.tokens = test::view_of(tokens, {rows}),
+  launch_cpu(SampleToken{.tokens = view_of(tokens, {rows}),
                          .logits = in.view({rows, static_cast<std::int64_t>(logits.size()) / rows}),
                          .points = at.flat(),
                          .temperature = how.temperature,
@@ -197,4 +192,4 @@ TEST_CASE("cuda: sampling never draws what is impossible", "[cuda]") {
     compare(devices, 5, 100, logits, how);
 }
 
-}  // namespace sluice
+}  // namespace sluice::test

@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "parallel/pipeline/schedule_picture.h"
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/support/error_message.h"
 

@@ -46,8 +46,8 @@ void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind ki
 
 RunBits bits_by_name(TrainingRun& run) {
   Training& training = run.training();
-  ShardedOptimizer& sharded = training.parallel.optimizer;
-  sharded.settle();
+  ZeroOptimizer& shared = training.parallel.optimizer;
+  shared.settle();
   RunBits bits;
   for (const auto& slot : training.space.slots()) {
     const auto room = [&](std::string_view what, std::int64_t count, DType dtype) {
@@ -55,13 +55,13 @@ RunBits bits_by_name(TrainingRun& run) {
       bytes.resize(static_cast<std::size_t>(count) * size_of(dtype));
       return std::span(bytes);
     };
-    sharded.read_weights(slot.offset, room("weights", slot.size, training.space.weight_dtype()));
+    shared.read_weights(slot.offset, room("weights", slot.size, training.space.weight_dtype()));
     const Tensor& working = training.space.working();
     working.slice(slot.offset, {slot.size})
         .copy_bytes_to(room("working weights", slot.size, working.dtype()));
     const auto fields = training.optimizer->fields(slot);
     for (std::size_t i = 0; i < fields.size(); ++i)
-      sharded.read_state(slot, i, 0, room(fields[i].name, fields[i].count, fields[i].dtype));
+      shared.read_state(slot, i, 0, room(fields[i].name, fields[i].count, fields[i].dtype));
   }
   for (const TrainStep& s : run.steps())
     bits.steps.push_back(

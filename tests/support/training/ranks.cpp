@@ -14,8 +14,6 @@
 
 namespace sluice::test {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr int limit_seconds = 60;

@@ -19,12 +19,6 @@ HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMem
   return make_host_memory(device, plenty, choice.cpu_blocks > 0 ? plenty : 0);
 }
 
-std::vector<std::byte> bytes_of(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor.copy_bytes_to(bytes);
-  return bytes;
-}
-
 }  // namespace
 
 TrainOptions TrainingTask::options() const {
@@ -185,11 +179,11 @@ std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t ste
 
 RunBits TrainingRun::bits() {
   const Optimizer& optimizer = *training_.optimizer;
-  ShardedOptimizer& sharded = training_.parallel.optimizer;
-  sharded.settle();
+  ZeroOptimizer& shared = training_.parallel.optimizer;
+  shared.settle();
   RunBits bits;
   const auto read = [&](const auto& slot, std::span<std::byte> out) {
-    sharded.read_weights(slot.offset, out);
+    shared.read_weights(slot.offset, out);
   };
   bits.values["weights"] =
       bytes_of(flat_copy(training_.space, training_.space.weight_dtype(), read));
@@ -202,8 +196,8 @@ RunBits TrainingRun::bits() {
       // The field is read in two pieces with their border inside a chunk.
       const std::int64_t first = fields[i].count / 3;
       const std::size_t border = static_cast<std::size_t>(first) * size_of(fields[i].dtype);
-      sharded.read_state(slot, i, 0, std::span(bytes).first(border));
-      sharded.read_state(slot, i, first, std::span(bytes).subspan(border));
+      shared.read_state(slot, i, 0, std::span(bytes).first(border));
+      shared.read_state(slot, i, first, std::span(bytes).subspan(border));
     }
   }
   for (const TrainStep& s : steps_)

@@ -10,18 +10,17 @@
 
 namespace sluice {
 
-/// An optimizer shared by ranks. Unsharded, each rank updates everything, from equal gradients.
-/// Sharded (ZeRO-1; Rajbhandari et al., 2020), each rank keeps the state of its own parts of the
-/// space and updates only them, from gradients of these parts alone; the working weights are
-/// gathered bucket by bucket before the forward pass reads them. The bits are the same.
-class ShardedOptimizer {
+/// An optimizer shared by ranks. Without `zero`, each rank updates everything, from equal
+/// gradients. With it (ZeRO-1; Rajbhandari et al., 2020), each rank keeps the state of its own
+/// parts of the space and updates only them, from gradients of these parts alone; the working
+/// weights are gathered bucket by bucket before the forward pass reads them. The bits are the same.
+class ZeroOptimizer {
  public:
-  /// `ranks` works on the device's memory, `control` on host memory. If sharded, `space` must have
+  /// `ranks` works on the device's memory, `control` on host memory. With `zero`, `space` must have
   /// been made with the ranges of this rank. `norm` is needed if the space is a part of a model.
   /// All arguments must outlive this object.
-  ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
-                   Communicator& ranks, Communicator& control, bool sharded,
-                   ModelNorm* norm = nullptr);
+  ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
+                Communicator& ranks, Communicator& control, bool zero, ModelNorm* norm = nullptr);
 
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
@@ -53,7 +52,7 @@ class ShardedOptimizer {
   const BucketPlan& bucket_plan_;
   Communicator& ranks_;
   Communicator& control_;
-  bool sharded_;
+  bool zero_;
   ModelNorm* norm_;
   std::vector<SpaceRange> mine_;
   std::vector<Handle> gathers_;  ///< of the last step, by bucket in ascending order

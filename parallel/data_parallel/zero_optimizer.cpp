@@ -1,4 +1,4 @@
-#include "parallel/data_parallel/sharded_optimizer.h"
+#include "parallel/data_parallel/zero_optimizer.h"
 
 #include <fmt/format.h>
 
@@ -7,26 +7,26 @@
 
 namespace sluice {
 
-ShardedOptimizer::ShardedOptimizer(ParameterSpace& space, Optimizer& optimizer,
-                                   const BucketPlan& bucket_plan, Communicator& ranks,
-                                   Communicator& control, bool sharded, ModelNorm* norm)
+ZeroOptimizer::ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer,
+                             const BucketPlan& bucket_plan, Communicator& ranks,
+                             Communicator& control, bool zero, ModelNorm* norm)
     : space_(space),
       optimizer_(optimizer),
       bucket_plan_(bucket_plan),
       ranks_(ranks),
       control_(control),
-      sharded_(sharded && ranks.size() > 1),
+      zero_(zero && ranks.size() > 1),
       norm_(norm),
       mine_(bucket_plan.owned(ranks.rank())) {}
 
-void ShardedOptimizer::set_timeline(Timeline* timeline) {
+void ZeroOptimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
   optimizer_.set_timeline(timeline);
 }
 
-const Tensor& ShardedOptimizer::clip_gradients(double limit, double loss_scale) {
+const Tensor& ZeroOptimizer::clip_gradients(double limit, double loss_scale) {
   if (norm_ != nullptr) return norm_->clip_gradients(mine(), limit, loss_scale);
-  if (!sharded_) return space_.clip_gradients(limit, loss_scale);
+  if (!zero_) return space_.clip_gradients(limit, loss_scale);
   // One rank has the sum of squares of each block and the others have zero, so adding up is exact.
   const Tensor& partials = space_.sum_squares(mine_);
   ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
@@ -35,20 +35,20 @@ const Tensor& ShardedOptimizer::clip_gradients(double limit, double loss_scale) 
 }
 
 /// The ranges that this rank contributes to the norm of the whole model.
-std::vector<SpaceRange> ShardedOptimizer::mine() const {
-  if (sharded_) return mine_;
+std::vector<SpaceRange> ZeroOptimizer::mine() const {
+  if (zero_) return mine_;
   if (ranks_.rank() > 0) return {};
   return {{0, space_.size()}};
 }
 
-const BucketPlan::Bucket& ShardedOptimizer::bucket(std::size_t from_the_beginning) const {
+const BucketPlan::Bucket& ZeroOptimizer::bucket(std::size_t from_the_beginning) const {
   return bucket_plan_.buckets()[bucket_plan_.buckets().size() - 1 - from_the_beginning];
 }
 
-void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
+void ZeroOptimizer::step(double rate, const Tensor& gradient_scale) {
   finish();
   optimizer_.step(rate, gradient_scale);
-  if (!sharded_) return;
+  if (!zero_) return;
   pending_ = true;
   gathers_.clear();
   waited_ = 0;
@@ -60,7 +60,7 @@ void ShardedOptimizer::step(double rate, const Tensor& gradient_scale) {
     start_gather();
 }
 
-void ShardedOptimizer::start_gather() {
+void ZeroOptimizer::start_gather() {
   const std::size_t index = gathers_.size();
   const auto& [range, parts, gradients, slots] = bucket(index);
   const Tensor weights = space_.working().slice(range.begin, {range.end - range.begin});
@@ -69,8 +69,8 @@ void ShardedOptimizer::start_gather() {
                         {.label = fmt::format("weights {}", index), .stream = weights.stream()}));
 }
 
-void ShardedOptimizer::update_through(std::int64_t end) {
-  if (!sharded_) return optimizer_.update_through(end);
+void ZeroOptimizer::update_through(std::int64_t end) {
+  if (!zero_) return optimizer_.update_through(end);
   const std::size_t buckets = bucket_plan_.buckets().size();
   while (pending_ && waited_ < buckets && bucket(waited_).space.begin < end) {
     if (gathers_.size() == waited_) {
@@ -87,13 +87,13 @@ void ShardedOptimizer::update_through(std::int64_t end) {
   optimizer_.finish();
 }
 
-void ShardedOptimizer::settle() {
+void ZeroOptimizer::settle() {
   finish();
   optimizer_.settle();
 }
 
 /// Adds up, as integers, what the ranks read, of which only one is not zero.
-void ShardedOptimizer::collect(std::span<std::byte> out) {
+void ZeroOptimizer::collect(std::span<std::byte> out) {
   const std::size_t words = (out.size() + 3) / 4;
   std::vector<std::int32_t> sums(words);
   std::memcpy(sums.data(), out.data(), out.size());
@@ -103,17 +103,17 @@ void ShardedOptimizer::collect(std::span<std::byte> out) {
   std::memcpy(out.data(), sums.data(), out.size());
 }
 
-void ShardedOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
+void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
   space_.read_weights(first, out);
-  if (sharded_ && space_.has_master()) return collect(out);
+  if (zero_ && space_.has_master()) return collect(out);
   // The other ranks keep in step with the one that writes, so that none waits for the whole file.
   if (control_.size() > 1) control_.barrier("checkpoint")->wait();
 }
 
-void ShardedOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
-                                  std::int64_t first, std::span<std::byte> out) {
+void ZeroOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
+                               std::int64_t first, std::span<std::byte> out) {
   optimizer_.read_state(slot, field, first, out);
-  if (sharded_) return collect(out);
+  if (zero_) return collect(out);
   if (control_.size() > 1) control_.barrier("checkpoint")->wait();
 }
 

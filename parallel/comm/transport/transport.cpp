@@ -1,5 +1,6 @@
-#include "kernels/base/error.h"
 #include "parallel/comm/transport/transport.h"
+
+#include "kernels/base/error.h"
 
 namespace sluice {
 namespace {

@@ -1,9 +1,10 @@
+#include "parallel/pipeline/schedule.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "kernels/base/error.h"
-#include "parallel/pipeline/schedule.h"
 
 namespace sluice {
 namespace {
@@ -127,6 +128,90 @@ bool has_messages(const Schedule& schedule) {
   return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const Actions& actions) {
     return !std::all_of(actions.begin(), actions.end(), [](auto& a) { return a.computes(); });
   });
+}
+
+Schedule lower(const Schedule& computing) {
+  if (has_messages(computing))
+    fail("a schedule that sends and receives is lowered already", ErrorKind::usage);
+  const Messages messages(rank_of_stage(computing));
+  const auto inside = [&](const Action& action) {
+    return action.stage >= 0 && action.stage < computing.stages;
+  };
+  Schedule lowered{.stages = computing.stages, .micro_batches = computing.micro_batches};
+  for (const auto& actions : computing.ranks) {
+    auto& row = lowered.ranks.emplace_back();
+    const auto receive_for = [&](std::size_t i) {
+      if (i >= actions.size() || !inside(actions[i])) return;
+      if (const auto receive = messages.received_by(actions[i])) row.push_back(*receive);
+    };
+    receive_for(0);
+    receive_for(1);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      row.push_back(actions[i]);
+      receive_for(i + 2);  // before the send, which may wait for the other rank to send
+      if (!inside(actions[i])) continue;  // validate() reports it
+      if (const auto send = messages.sent_by(actions[i])) row.push_back(*send);
+    }
+  }
+  return lowered;
+}
+
+bool Messages::apart(int stage, int neighbour) const {
+  const int stages = static_cast<int>(ranks_.size());
+  if (neighbour < 0 || neighbour >= stages) return false;
+  return rank_of(neighbour) >= 0 && rank_of(neighbour) != rank_of(stage);
+}
+
+std::optional<Action> Messages::producer(const Action& computing) const {
+  const int stages = static_cast<int>(ranks_.size());
+  const int stage = computing.stage + (computing.kind == Kind::forward ? -1 : 1);
+  if (stage < 0 || stage >= stages) return std::nullopt;
+  return Action{computing.kind, stage, computing.micro_batch};
+}
+
+std::optional<Action> Messages::received_by(const Action& computing) const {
+  const bool forward = computing.kind == Kind::forward;
+  if (!apart(computing.stage, computing.stage + (forward ? -1 : 1))) return std::nullopt;
+  return Action{forward ? Kind::receive_input : Kind::receive_gradient, computing.stage,
+                computing.micro_batch};
+}
+
+std::optional<Action> Messages::sent_by(const Action& computing) const {
+  const bool forward = computing.kind == Kind::forward;
+  if (!apart(computing.stage, computing.stage + (forward ? 1 : -1))) return std::nullopt;
+  return Action{forward ? Kind::send_output : Kind::send_gradient, computing.stage,
+                computing.micro_batch};
+}
+
+Action counterpart(const Action& message) {
+  Action other = message;
+  switch (message.kind) {
+    case Kind::send_output:
+      other.kind = Kind::receive_input;
+      ++other.stage;
+      break;
+    case Kind::receive_input:
+      other.kind = Kind::send_output;
+      --other.stage;
+      break;
+    case Kind::send_gradient:
+      other.kind = Kind::receive_gradient;
+      --other.stage;
+      break;
+    case Kind::receive_gradient:
+      other.kind = Kind::send_gradient;
+      ++other.stage;
+      break;
+    case Kind::forward:
+    case Kind::backward:
+      break;
+  }
+  return other;
+}
+
+Action computing_of(const Action& message) {
+  const bool forward = message.kind == Kind::send_output || message.kind == Kind::receive_input;
+  return {forward ? Kind::forward : Kind::backward, message.stage, message.micro_batch};
 }
 
 }  // namespace sluice
