@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/gelu.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "apps/cli/sizes.h"
-#include "engine/ops/add.h"
+#include "engine/ops/elementwise.h"
 #include "models/text/text_files.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"

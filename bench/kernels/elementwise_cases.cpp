@@ -7,8 +7,6 @@
 #include "kernels/column_sum.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
-#include "kernels/gelu.h"
-#include "kernels/relu.h"
 
 namespace sluice::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/column_sum.h"
-#include "kernels/gelu.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 namespace sluice {

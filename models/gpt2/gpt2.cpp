@@ -6,10 +6,10 @@
 #include <cmath>
 #include <iterator>
 
-#include "engine/ops/add.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu_mlp.h"
 
