@@ -64,28 +64,21 @@ Tensor add(const Tensor& a, const Tensor& b) {
         "tensors to be added must have one shape and one dtype");
   Tensor out = Tensor::empty(a.device(), a.shape(), a.dtype());
   run(Add{.out = out.view(), .a = a.view(), .b = b.view()}, out.stream());
-  Tensor* const outputs[] = {&out};
-  attach(std::make_shared<AddNode>(), {a, b}, outputs);
+  attach(std::make_shared<AddNode>(), {a, b}, out);
   return out;
 }
 
 Tensor relu(const Tensor& x) {
   Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
   run(ReluForward{.out = out.view(), .in = x.view()}, x.stream());
-  if (recording({x})) {
-    Tensor* const outputs[] = {&out};
-    attach(std::make_shared<ReluNode>(out.detach()), {x}, outputs);
-  }
+  if (recording({x})) attach(std::make_shared<ReluNode>(out.detach()), {x}, out);
   return out;
 }
 
 Tensor gelu(const Tensor& x) {
   Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
   run(GeluForward{.out = out.view(), .in = x.view()}, x.stream());
-  if (recording({x})) {
-    Tensor* const outputs[] = {&out};
-    attach(std::make_shared<GeluNode>(x), {x}, outputs);
-  }
+  if (recording({x})) attach(std::make_shared<GeluNode>(x), {x}, out);
   return out;
 }
 

@@ -162,13 +162,11 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
            .tf32 = x.device()->tf32()},
       x.stream());
   if (group != nullptr) result = group->add_up(std::exchange(result, {}), ranks.tokens, "output")();
-  if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
-    Tensor* const outputs[] = {&result};
+  if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}))
     attach(
         std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recomputable(x), pre_activation,
                                       recompute.gelu ? Tensor() : hidden, weights, ranks),
-        {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
-  }
+        {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, result);
   return result;
 }
 

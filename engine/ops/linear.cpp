@@ -151,12 +151,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
       x.stream());
   if (options.rows != nullptr)
     result = options.rows->add_up(std::exchange(result, {}), options.tokens, "output")();
-  if (recording({x, weight, bias})) {
-    Tensor* const outputs[] = {&result};
+  if (recording({x, weight, bias}))
     attach(std::make_shared<LinearNode>(
                options.recomputable ? options.recomputable : Recomputable(x), weight, options),
-           {x, weight, bias}, outputs);
-  }
+           {x, weight, bias}, result);
   return result;
 }
 
@@ -174,8 +172,7 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
       x.stream());
   if (recording({x, weight})) {
     check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");
-    Tensor* const outputs[] = {&result};
-    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, outputs);
+    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, result);
   }
   return result;
 }
