@@ -7,9 +7,9 @@
 
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
-#include "kernels/column_sum.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/reduce.h"
 
 namespace sluice {
 namespace {

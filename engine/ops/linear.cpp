@@ -7,8 +7,8 @@
 
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
-#include "kernels/column_sum.h"
 #include "kernels/gemm.h"
+#include "kernels/reduce.h"
 
 namespace sluice {
 namespace {

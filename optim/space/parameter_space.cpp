@@ -6,9 +6,8 @@
 #include "engine/rng.h"
 #include "kernels/base/run.h"
 #include "kernels/base/split_master.h"
-#include "kernels/clip.h"
 #include "kernels/elementwise.h"
-#include "kernels/squared_norm.h"
+#include "kernels/reduce.h"
 
 namespace sluice {
 namespace {
