@@ -11,7 +11,6 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
-#include "kernels/split_cross_entropy.h"
 
 namespace sluice {
 namespace {

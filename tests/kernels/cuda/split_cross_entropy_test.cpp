@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/split_cross_entropy.h"
+#include "kernels/cross_entropy.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice {
