@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm_onednn.h"
+#include "kernels/cpu/gemm.h"
 
 #include <omp.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm_plain.h"
+#include "kernels/cpu/gemm.h"
 
 #include <algorithm>
 #include <vector>
