@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 // The parts of CUDA C++ that kernels use, for a host compiler. Everything else goes through the
@@ -39,4 +40,9 @@ void sync_threads();
 
 inline void __syncthreads() {
   ::sluice::simt::sync_threads();
+}
+
+/// Not for floats, whose sums would depend on the order.
+inline int atomicAdd(int* to, int value) {
+  return std::atomic_ref(*to).fetch_add(value, std::memory_order_relaxed);
 }
