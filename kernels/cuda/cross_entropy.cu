@@ -1,6 +1,5 @@
 #include "kernels/cross_entropy.h"
 
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"

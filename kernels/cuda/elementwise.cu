@@ -1,6 +1,6 @@
 #include "kernels/elementwise.h"
 
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/map.h"
 
 namespace sluice {

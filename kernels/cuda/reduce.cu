@@ -1,7 +1,6 @@
 #include "kernels/reduce.h"
 
 #include "kernels/cuda/column_partials.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/convert.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {

@@ -19,8 +19,6 @@ const char* name_of(Meeting kind) {
       return "a warp barrier";
     case Meeting::shuffle:
       return "a shuffle";
-    case Meeting::ballot:
-      return "a ballot";
     case Meeting::ldmatrix:
       return "ldmatrix";
     case Meeting::mma:
