@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device/bias.h"
 #include "kernels/cuda/device/gemm_plan.h"
+#include "kernels/cuda/device/kernels.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device/bias.h"
+#include "kernels/cuda/device/kernels.h"
 
 #include <algorithm>
 
@@ -23,6 +23,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+__global__ void empty() {}
+
 }  // namespace
 
 void add_bias(const View& out, const View& bias, Stream stream) {
@@ -34,6 +36,11 @@ void add_bias(const View& out, const View& bias, Stream stream) {
              stream, out.data<Out>(), out.dim(0), out.dim(1), out.stride(0), bias.data<Bias>());
     });
   });
+}
+
+void require_image() {
+  cudaFuncAttributes attributes{};
+  SLUICE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, empty));
 }
 
 }  // namespace sluice::cuda
