@@ -183,10 +183,8 @@ __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b
 /// Returns the float whose magnitude's bits are the largest in the warp. Bits are ordered as the
 /// values are, with infinities and NaN above all others.
 __device__ __forceinline__ float warp_top(std::uint32_t bits) {
-#pragma unroll
-  for (int mask = warp_size / 2; mask > 0; mask /= 2)
-    bits = larger(bits, shuffle_xor(bits, mask));
-  return std::bit_cast<float>(bits);
+  return std::bit_cast<float>(
+      warp_fold(bits, [](std::uint32_t a, std::uint32_t b) { return larger(a, b); }));
 }
 
 /// Factor that scales a block's values to at most 1. 0 if the block's scale is 0, so small that its
