@@ -3,7 +3,7 @@
 
 set(SLUICE_PARSERS
   engine/io/durable.cpp engine/io/file.cpp engine/io/input.cpp engine/io/json_document.cpp
-  engine/io/output.cpp engine/io/printable.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
+  engine/io/output.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
   engine/io/stored_tensor.cpp engine/io/token_file.cpp
   parallel/flight_recorder/injection.cpp
   parallel/pipeline/lowering.cpp parallel/pipeline/messages.cpp parallel/pipeline/refusal.cpp

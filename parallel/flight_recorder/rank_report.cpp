@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "parallel/flight_recorder/post_mortem.h"
 
 namespace sluice {
