@@ -15,7 +15,7 @@ set(SLUICE_PARSERS
   models/gpt2/weights.cpp
   models/text/bpe_files.cpp models/text/bpe_merger.cpp models/text/bpe_tables.cpp
   models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
-  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
+  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp
   models/text/tokenizer.cpp
   apps/checkpoint/checkpoint.cpp apps/checkpoint/checkpoint_folder.cpp apps/checkpoint/checkpoint_history.cpp
   apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
