@@ -15,7 +15,7 @@
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
-#include "models/text/token_ids.h"
+#include "models/text/tokenizer.h"
 
 namespace sluice {
 namespace {

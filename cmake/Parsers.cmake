@@ -13,7 +13,7 @@ set(SLUICE_PARSERS
   parallel/comm/backend/signature.cpp
   models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
   models/gpt2/weights.cpp
-  models/text/bpe_files.cpp models/text/bpe_merger.cpp models/text/bpe_tables.cpp
+  models/text/bpe_files.cpp models/text/bpe_tables.cpp
   models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
   models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp
   models/text/tokenizer.cpp
@@ -21,8 +21,7 @@ set(SLUICE_PARSERS
   apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
   apps/cli/command_line.cpp apps/plan/cost/device_profile.cpp apps/data/json_lines.cpp
   apps/checkpoint/lineage.cpp apps/cli/options_file.cpp apps/checkpoint/recorded_choice.cpp
-  apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp
-  models/text/token_ids.cpp)
+  apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp)
 
 if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)

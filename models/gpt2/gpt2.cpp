@@ -12,6 +12,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu_mlp.h"
+#include "models/gpt2/generate.h"
 
 namespace sluice {
 namespace {
