@@ -83,9 +83,6 @@ template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   return warp_fold(value, [](T a, T b) { return a + b; });
 }
-__device__ __forceinline__ float warp_max(float value) {
-  return warp_fold(value, [](float a, float b) { return maximum(a, b); });
-}
 
 template <int warps, class T>
 __device__ __forceinline__ T block_sum(T value, T* scratch) {
