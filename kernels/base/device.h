@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -16,15 +17,8 @@ struct Device {
 };
 
 constexpr std::string_view name_of(DeviceKind kind) {
-  switch (kind) {
-    case DeviceKind::cpu:
-      return "cpu";
-    case DeviceKind::cuda:
-      return "cuda";
-    case DeviceKind::meta:
-      return "meta";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"cpu", "cuda", "meta"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 /// Value handle of a queue of work on one device. The Runtime that made it owns the object that
