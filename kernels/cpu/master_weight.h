@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "kernels/base/dtype.h"
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/math.h"
 

@@ -8,7 +8,7 @@
 
 #include "kernels/base/dynamic_map.h"
 #include "kernels/base/fused.h"
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 #include "kernels/base/stochastic_rounding.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/master_weight.h"

@@ -12,7 +12,6 @@
 #include "models/gpt2/recompute.h"
 #include "models/gpt2/shard.h"
 #include "models/layers.h"
-#include "models/module.h"
 
 namespace sluice {
 

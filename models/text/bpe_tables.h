@@ -1,13 +1,13 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -89,9 +89,7 @@ class BpeMerger {
   struct Candidate {
     std::size_t rank;
     std::size_t at;  // index of the left symbol
-    bool operator>(const Candidate& other) const {
-      return std::tie(rank, at) > std::tie(other.rank, other.at);
-    }
+    auto operator<=>(const Candidate&) const = default;
   };
   struct Neighbours {
     std::size_t previous;

@@ -4,8 +4,8 @@
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
+#include "kernels/base/half.h"
 #include "kernels/base/run.h"
-#include "kernels/base/split_master.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 
