@@ -7,7 +7,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_program.h"
 #include "apps/output/output_file.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "models/gpt2/weights.h"
 
 namespace sluice {

@@ -14,7 +14,7 @@
 #include "apps/cli/run_program.h"
 #include "apps/data/dataset.h"
 #include "apps/train/evaluation.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/world.h"
 
 // Computes the loss of a model on all tokens of some data. Ranks of mpirun divide the sequences.

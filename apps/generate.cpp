@@ -12,10 +12,10 @@
 #include "apps/cli/terminal.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/generate.h"
-#include "models/text/token_ids.h"
+#include "models/text/tokenizer.h"
 
 namespace sluice {
 namespace {

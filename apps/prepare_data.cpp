@@ -11,7 +11,7 @@
 #include "apps/data/encode_text.h"
 #include "apps/data/prepared_folder.h"
 #include "apps/output/output_file.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
 

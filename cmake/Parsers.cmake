@@ -3,8 +3,8 @@
 
 set(SLUICE_PARSERS
   engine/io/durable.cpp engine/io/file.cpp engine/io/input.cpp engine/io/json_document.cpp
-  engine/io/output.cpp engine/io/printable.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
-  engine/io/safetensors_header.cpp engine/io/stored_tensor.cpp engine/io/token_file.cpp
+  engine/io/output.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
+  engine/io/stored_tensor.cpp engine/io/token_file.cpp
   parallel/flight_recorder/injection.cpp
   parallel/pipeline/rendezvous.cpp parallel/pipeline/schedule.cpp
   parallel/pipeline/schedule_text.cpp parallel/pipeline/validator.cpp
@@ -12,16 +12,15 @@ set(SLUICE_PARSERS
   parallel/comm/backend/signature.cpp
   models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
   models/gpt2/weights.cpp
-  models/text/bpe_files.cpp models/text/bpe_merger.cpp models/text/bpe_tables.cpp
+  models/text/bpe_files.cpp models/text/bpe_tables.cpp
   models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
-  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp models/text/text_files.cpp
+  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp
   models/text/tokenizer.cpp
   apps/checkpoint/checkpoint.cpp apps/checkpoint/checkpoint_folder.cpp apps/checkpoint/checkpoint_history.cpp
   apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
   apps/cli/command_line.cpp apps/plan/cost/device_profile.cpp apps/data/json_lines.cpp
   apps/checkpoint/lineage.cpp apps/cli/options_file.cpp apps/checkpoint/recorded_choice.cpp
-  apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp
-  models/text/token_ids.cpp)
+  apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp)
 
 if(SLUICE_COVERAGE)
   foreach(file IN LISTS SLUICE_PARSERS)

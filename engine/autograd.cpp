@@ -279,6 +279,11 @@ void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs
   if (observer != nullptr) observer->computed(*node, outputs);
 }
 
+void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs, Tensor& output) {
+  Tensor* const outputs[] = {&output};
+  attach(node, inputs, outputs);
+}
+
 bool recording(std::span<const Tensor> inputs) {
   return grad_enabled && std::ranges::any_of(inputs, &Tensor::requires_grad);
 }

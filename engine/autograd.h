@@ -107,6 +107,7 @@ void backward(const Edge& output, const Tensor& gradient);
 /// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
 void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,
             std::span<Tensor* const> outputs);
+void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs, Tensor& output);
 /// True if a result of these inputs must be differentiable. Ops save tensors only then.
 bool recording(std::initializer_list<Tensor> inputs);
 bool recording(std::span<const Tensor> inputs);

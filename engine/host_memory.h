@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "engine/device_context.h"
 
 namespace sluice {
@@ -16,5 +21,31 @@ struct HostMemory {
 /// The regions of a `meta` device only count bytes. Throws Error when the system lacks the memory.
 HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
                             std::size_t ordinary_bytes = 0);
+
+/// Pinned host memory, from and to which a device copies without blocking the host. Falls back to
+/// pageable memory if the system cannot pin any.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(DevicePtr device, std::size_t bytes);
+
+  std::byte* data() { return pinned_ ? pinned_.get() : ordinary_.data(); }
+  const std::byte* data() const { return pinned_ ? pinned_.get() : ordinary_.data(); }
+
+ private:
+  struct Release {
+    DevicePtr device;
+    std::size_t bytes;
+    void operator()(std::byte* start) const;
+  };
+  std::unique_ptr<std::byte, Release> pinned_;
+  std::vector<std::byte> ordinary_;
+};
+
+/// Bytes copied between a device and host memory.
+struct StreamedBytes {
+  std::uint64_t to_device = 0;
+  std::uint64_t to_host = 0;
+};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/streamed_bytes.h"
+#include "engine/host_memory.h"
 #include "engine/tensor.h"
 #include "engine/timeline.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/autograd.h"
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 
 namespace sluice {

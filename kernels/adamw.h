@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -18,7 +18,7 @@ namespace sluice {
 ///   grad            f32 or bf16
 ///   weights         f32 `master`, and if given `working`, which receives the weight as f32, f16 or
 ///                   bf16 (rounded half away from zero); or, with `remainder` (i16), no master:
-///                   bf16 working and remainder are its two halves (kernels/base/split_master.h),
+///                   bf16 working and remainder are its two halves (kernels/base/half.h),
 ///                   and the results are the same to the bit
 ///   moments (m, v)  (f32, f32), (bf16, f32), (bf16, bf16) or (u8, u8)
 /// bf16 moments are rounded stochastically: with rounding to nearest, a change of less than 2^-9 of

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -23,5 +23,36 @@ struct CrossEntropy {
 };
 void launch_cpu(const CrossEntropy& op);
 void launch_cuda(const CrossEntropy& op, Stream stream);
+
+/// Softmax cross-entropy if ranks divide the vocabulary. It takes two steps, between which the
+/// ranks exchange three numbers per row (Shoeybi et al., "Megatron-LM", 2019). This step computes
+/// them for `logits`, the columns [first, first + n) of the vocabulary: the largest logit; the sum
+/// of exp(logit - largest); the target's logit, or 0 if another rank has it. partials: [rows, 3],
+/// f32 (f64); logits: [rows, n], same dtype, rows may be strided, and n may be 0; targets: [rows]
+/// i32, ids of the whole vocabulary.
+struct CrossEntropyPartials {
+  View partials;
+  View logits;
+  View targets;
+  std::int64_t first = 0;
+};
+void launch_cpu(const CrossEntropyPartials& op);
+void launch_cuda(const CrossEntropyPartials& op, Stream stream);
+
+/// The second step computes the losses, with the same bits on every rank, and the gradient of this
+/// rank's columns from the partials of all ranks, in rank order. partials: [ranks, rows, 3].
+/// Everything else is as in CrossEntropy; the gradient may overlay the logits as there.
+struct CrossEntropyOfPartials {
+  View losses;
+  View logits;
+  View gradient{};
+  View targets;
+  View partials;
+  std::int64_t first = 0;
+  double gradient_scale = 1;
+  std::int64_t padding = 0;
+};
+void launch_cpu(const CrossEntropyOfPartials& op);
+void launch_cuda(const CrossEntropyOfPartials& op, Stream stream);
 
 }  // namespace sluice

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/base/device.h"
 #include "kernels/base/philox.h"
-#include "kernels/base/stream.h"
 #include "kernels/base/view.h"
 
 namespace sluice {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice {
@@ -31,5 +31,40 @@ struct Fill {
 };
 void launch_cpu(const Fill& op);
 void launch_cuda(const Fill& op, Stream stream);
+
+/// out = max(in, 0)
+struct ReluForward {
+  View out;
+  View in;
+};
+void launch_cpu(const ReluForward& op);
+void launch_cuda(const ReluForward& op, Stream stream);
+
+/// grad_in = grad_out if out > 0, else 0. Uses the output, so the input need not be kept.
+struct ReluBackward {
+  View grad_in;
+  View grad_out;
+  View out;
+};
+void launch_cpu(const ReluBackward& op);
+void launch_cuda(const ReluBackward& op, Stream stream);
+
+/// GELU in its tanh form (Hendrycks & Gimpel, 2016), as in GPT-2:
+///   out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
+struct GeluForward {
+  View out;
+  View in;
+};
+void launch_cpu(const GeluForward& op);
+void launch_cuda(const GeluForward& op, Stream stream);
+
+/// grad_in = grad_out * gelu'(in); grad_in may be grad_out.
+struct GeluBackward {
+  View grad_in;
+  View grad_out;
+  View in;
+};
+void launch_cpu(const GeluBackward& op);
+void launch_cuda(const GeluBackward& op, Stream stream);
 
 }  // namespace sluice

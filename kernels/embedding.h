@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice {

@@ -1,7 +1,10 @@
 #pragma once
 
-#include "kernels/base/stream.h"
+#include <cstdint>
+
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
+#include "kernels/elementwise.h"
 
 namespace sluice {
 
@@ -28,5 +31,40 @@ struct Gemm {
 };
 void launch_cpu(const Gemm& op);
 void launch_cuda(const Gemm& op, Stream stream);
+
+/// out: [m, n]; the sums have k products.
+struct GemmSize {
+  std::int64_t m, n, k;
+};
+/// Error unless the operands fit together.
+inline GemmSize size_of(const Gemm& op) {
+  const std::int64_t m = op.transpose_a ? op.a.dim(1) : op.a.dim(0);
+  const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
+  const std::int64_t n = op.transpose_b ? op.b.dim(0) : op.b.dim(1);
+  const std::int64_t b_k = op.transpose_b ? op.b.dim(1) : op.b.dim(0);
+  check(k == b_k && m == op.out.dim(0) && n == op.out.dim(1),
+        "a matrix product's operands do not fit together");
+  return {m, n, k};
+}
+
+/// Runs a product with a GELU epilogue in two steps where no fused one exists: calls `launch(Gemm)`
+/// and then `launch(GeluForward)` or `launch(GeluBackward)`. If the product has no GELU epilogue,
+/// launches nothing and returns false.
+template <class Launch>
+bool launch_in_two_steps(const Gemm& op, Launch&& launch) {
+  if (!op.pre_activation && !op.gelu_input) return false;
+  check(!op.accumulate, "a product with a GELU does not accumulate");
+  Gemm product = op;
+  product.pre_activation = product.gelu_input = View{};
+  if (op.pre_activation) {
+    product.out = op.pre_activation;
+    launch(product);
+    launch(GeluForward{.out = op.out, .in = op.pre_activation});
+  } else {
+    launch(product);
+    launch(GeluBackward{.grad_in = op.out, .grad_out = op.out, .in = op.gelu_input});
+  }
+  return true;
+}
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice {

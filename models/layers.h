@@ -9,6 +9,19 @@
 
 namespace sluice {
 
+/// A model or a part of one: an ordered list of named parameters. The list points to members, so a
+/// Module cannot be copied or moved.
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// All parameters, in the order of their memory layout.
+  virtual std::vector<Parameter> parameters() = 0;
+};
+
 /// A layer x W + b with the weight stored as [in, out]. The sizes are those of the whole layer, of
 /// which one of several ranks may have a shard.
 struct LinearLayer {

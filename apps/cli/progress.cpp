@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "apps/cli/terminal.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/stop_signal.h"
 #include "apps/cli/terminal.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/world.h"
 

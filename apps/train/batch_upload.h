@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/pinned_buffer.h"
+#include "engine/host_memory.h"
 #include "engine/tensor.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/pinned_buffer.h"
+#include "engine/host_memory.h"
 #include "engine/tensor.h"
 
 namespace sluice {

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "apps/cli/sizes.h"
-#include "engine/ops/add.h"
-#include "models/text/text_files.h"
+#include "engine/io/file.h"
+#include "engine/ops/elementwise.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"
 

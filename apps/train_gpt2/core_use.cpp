@@ -11,7 +11,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/parallel_for.h"
 
 namespace sluice {
 

@@ -17,7 +17,7 @@
 
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/device_backend.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "engine/rng.h"
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 
 namespace sluice::bench {
 namespace {

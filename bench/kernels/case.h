@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
 namespace sluice::bench {

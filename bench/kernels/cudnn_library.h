@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
-#include "kernels/base/stream.h"
 
 // These macros are private to bench/kernels/cudnn_*: each function is named once.
 

@@ -4,11 +4,9 @@
 
 #include "bench/kernels/case.h"
 #include "kernels/base/run.h"
-#include "kernels/column_sum.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
-#include "kernels/gelu.h"
-#include "kernels/relu.h"
+#include "kernels/reduce.h"
 
 namespace sluice::bench {
 namespace {

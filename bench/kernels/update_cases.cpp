@@ -5,11 +5,9 @@
 #include "bench/kernels/case.h"
 #include "kernels/adamw.h"
 #include "kernels/base/run.h"
-#include "kernels/clip.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/sgd.h"
-#include "kernels/squared_norm.h"
 
 namespace sluice::bench {
 namespace {

@@ -17,10 +17,6 @@
 namespace sluice {
 namespace {
 
-std::filesystem::path directory_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
 std::string place_of(const ProcessId& process) {
   const std::string text = fmt::format("{}/{}", process.host, process.namespace_);
   return fmt::format("{:08x}", crc32_of(std::as_bytes(std::span(text))));
@@ -69,6 +65,10 @@ void remove_left_behind(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
 void sync_file(const std::filesystem::path& path) {
   File file = File::open(path);
   file.sync();
@@ -116,6 +116,15 @@ void write_file_durably(const std::filesystem::path& path, std::span<const std::
   DurableFile file(path);
   file.write(bytes);
   file.commit();
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error)
+    fail(fmt::format("cannot create the folder {}: {}", path.parent_path().string(),
+                     error.message()));
+  write_file_durably(path, std::as_bytes(std::span(text)));
 }
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {

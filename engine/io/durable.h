@@ -13,6 +13,9 @@ namespace sluice {
 // synced before the rename and its directory after it; these functions keep that order. Errors are
 // those of File: they name the path and the system's reason.
 
+/// Returns the folder of a path: "." for a bare name.
+std::filesystem::path directory_of(const std::filesystem::path& path);
+
 void sync_file(const std::filesystem::path& path);
 void sync_directory(const std::filesystem::path& path);
 
@@ -29,6 +32,8 @@ void create_directories_durably(const std::filesystem::path& path);
 
 /// Replaces a file: after a crash at any moment `path` holds its old contents or exactly `bytes`.
 void write_file_durably(const std::filesystem::path& path, std::span<const std::byte> bytes);
+/// Same for text; makes the folder if it is absent.
+void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // A file that will get its final name later is written under a name that identifies the writer:
 // "<path>.tmp.<pid>.<started>.<place>". <pid> and <started> (clock ticks since the host's boot; 0:

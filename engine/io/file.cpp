@@ -187,4 +187,15 @@ void File::close() {
     fail_with_errno("close", path_);
 }
 
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const File file = File::open(path);
+  const std::uint64_t size = file.size();
+  if (size > max_bytes)
+    fail(fmt::format("{} has {} bytes, more than the limit of {}", path.string(), size, max_bytes),
+         ErrorKind::usage);
+  std::string text(size, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 }  // namespace sluice

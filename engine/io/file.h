@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 
 namespace sluice {
 
@@ -60,5 +61,12 @@ class File {
   int descriptor_;
   std::filesystem::path path_;
 };
+
+/// Limit of files of text that are read as a whole, in bytes.
+inline constexpr std::uint64_t max_text_file = 100'000'000;
+
+/// Returns the whole text of a file. Fails (usage) if it is absent, not a file, or over the limit.
+std::string read_text_file(const std::filesystem::path& path,
+                           std::uint64_t max_bytes = max_text_file);
 
 }  // namespace sluice

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/io/file.h"
-#include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -122,16 +121,7 @@ Json parse_json(std::string_view text, std::string_view what) {
 }
 
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  const File file = File::open(path);
-  const std::uint64_t size = file.size();
-  if (size > max_bytes)
-    fail(fmt::format("{} has {} bytes, more than the limit of {}", path.string(), size, max_bytes),
-         ErrorKind::usage);
-  const auto length = checked_narrow<std::size_t>(size);
-  if (!length) fail(fmt::format("{} does not fit in memory", path.string()), ErrorKind::usage);
-  std::string text(*length, '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return parse_json(text, path.string());
+  return parse_json(read_text_file(path, max_bytes), path.string());
 }
 
 std::string quote(std::string_view text) {

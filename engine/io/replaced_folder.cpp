@@ -28,10 +28,6 @@ std::string last_reason() {
   return std::generic_category().message(errno);
 }
 
-fs::path directory_of(const fs::path& path) {
-  return path.has_parent_path() ? path.parent_path() : fs::path(".");
-}
-
 /// Returns a path whose last component is the folder's own name.
 fs::path named(const fs::path& target) {
   if (!fs::is_directory(target)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,9 +14,65 @@
 
 #include "engine/io/file.h"
 #include "engine/io/output.h"
-#include "engine/io/safetensors_header.h"
 
 namespace sluice {
+
+/// Element types of safetensors files that are supported.
+enum class StoredType : std::uint8_t { F64, F32, F16, BF16, I64, I32, I16, U16, I8, U8, BOOL };
+
+inline constexpr std::array all_stored_types = {StoredType::F64,  StoredType::F32, StoredType::F16,
+                                                StoredType::BF16, StoredType::I64, StoredType::I32,
+                                                StoredType::I16,  StoredType::U16, StoredType::I8,
+                                                StoredType::U8,   StoredType::BOOL};
+
+struct StoredTypeFacts {
+  std::string_view name;  ///< as it is written in the file
+  std::size_t bytes;      ///< of one element
+};
+/// In the order of StoredType.
+inline constexpr StoredTypeFacts stored_type_facts[] = {
+    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},
+    {"I16", 2}, {"U16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
+
+constexpr std::size_t size_of(StoredType type) {
+  return stored_type_facts[static_cast<std::size_t>(type)].bytes;
+}
+constexpr std::string_view name_of(StoredType type) {
+  return stored_type_facts[static_cast<std::size_t>(type)].name;
+}
+
+/// One tensor of a safetensors file. Its elements are little-endian and row-major at bytes
+/// [begin, end) of the data, which starts after the header.
+struct StoredTensor {
+  std::string name;
+  StoredType type = StoredType::F32;
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  std::uint64_t byte_size() const { return end - begin; }
+};
+
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;  ///< in the order of their bytes in the file
+  std::map<std::string, std::string> metadata;
+};
+
+/// The longest header that the reference implementation accepts, in bytes.
+inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
+
+/// Parses the JSON header of a file that holds `data_bytes` bytes after it. The tensors must cover
+/// these bytes exactly, without overlap, and each range must have the size that its type and shape
+/// imply. Errors are ErrorKind::usage and name `what` (the file), the tensor and the value.
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
+                                           std::string_view what);
+
+/// Formats the JSON header for tensors whose offsets are set.
+std::string format_safetensors_header(const SafetensorsHeader& header);
+
+/// Sets the offsets of the tensors so that they follow each other, and returns the sum of their
+/// bytes. Error if a dimension is negative or a size does not fit in 63 bits.
+std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors);
 
 /// Opens a safetensors file and checks its whole header; the data is read on demand. A file that
 /// does not follow the format exactly is refused (ErrorKind::usage) with a sentence that names the

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "engine/io/json_document.h"
 #include "kernels/base/run.h"
@@ -15,27 +16,16 @@ namespace {
 
 constexpr std::int64_t piece = 1 << 20;  // elements converted at a time
 
-DType dtype_of(const StoredTensor& stored, const SafetensorsReader& reader) {
-  switch (stored.type) {
-    case StoredType::F64:
-      return DType::f64;
-    case StoredType::F32:
-      return DType::f32;
-    case StoredType::BF16:
-      return DType::bf16;
-    case StoredType::F16:
-      return DType::f16;
-    default:
-      fail(fmt::format("{}: tensor {} holds {}; weights must be F32, BF16, F16 or F64",
-                       reader.path().string(), quote(stored.name), name_of(stored.type)),
-           ErrorKind::usage);
-  }
-}
+/// In the order of DType.
+constexpr StoredType stored_types[] = {StoredType::F64, StoredType::F32, StoredType::BF16,
+                                       StoredType::F16, StoredType::I32, StoredType::I16,
+                                       StoredType::U8};
 
-DType dtype_of(StoredType type) {
+/// The dtype of floats that are stored as `type`; none if it holds no floats.
+std::optional<DType> dtype_of(StoredType type) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
     if (stored_type(dtype) == type) return dtype;
-  fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
+  return std::nullopt;
 }
 
 /// A host buffer of `elements` values, with a View for the conversion kernel.
@@ -68,35 +58,23 @@ std::int64_t first_non_finite(const HostPiece& values, std::int64_t count) {
 }  // namespace
 
 StoredType stored_type(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return StoredType::F64;
-    case DType::f32:
-      return StoredType::F32;
-    case DType::bf16:
-      return StoredType::BF16;
-    case DType::f16:
-      return StoredType::F16;
-    case DType::i32:
-      return StoredType::I32;
-    case DType::i16:
-      return StoredType::I16;
-    case DType::u8:
-      return StoredType::U8;
-  }
-  fail("unknown dtype");
+  return stored_types[static_cast<std::size_t>(dtype)];
 }
 
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t count,
                  DType dtype, const TakeElements& take) {
-  const DType from = dtype_of(stored, reader);
+  const auto from = dtype_of(stored.type);
+  if (!from)
+    fail(fmt::format("{}: tensor {} holds {}; weights must be F32, BF16, F16 or F64",
+                     reader.path().string(), quote(stored.name), name_of(stored.type)),
+         ErrorKind::usage);
   const Stream host{{DeviceKind::cpu, 0}, 0};
-  HostPiece raw(from, std::min(piece, count));
+  HostPiece raw(*from, std::min(piece, count));
   HostPiece values(accumulator_of(dtype), std::min(piece, count));
   HostPiece converted(dtype, std::min(piece, count));
   for (std::int64_t first = 0; first < count; first += piece) {
     const std::int64_t part = std::min(piece, count - first);
-    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(from), raw.first(part));
+    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(*from), raw.first(part));
     run(Cast{.out = values.view(part), .in = raw.view(part)}, host);
     const std::int64_t bad = first_non_finite(values, part);
     if (bad >= 0)
@@ -120,10 +98,11 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
 
 void write_floats(SafetensorsWriter& writer, std::int64_t count, DType dtype,
                   const GiveElements& give, StoredType type) {
-  const DType to = dtype_of(type);
+  const auto to = dtype_of(type);
+  if (!to) fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
   const Stream host{{DeviceKind::cpu, 0}, 0};
   HostPiece raw(dtype, std::min(piece, count));
-  HostPiece converted(to, std::min(piece, count));
+  HostPiece converted(*to, std::min(piece, count));
   for (std::int64_t first = 0; first < count; first += piece) {
     const std::int64_t part = std::min(piece, count - first);
     give(first, raw.first(part));

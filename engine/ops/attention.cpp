@@ -68,11 +68,9 @@ Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask, int firs
                        .mask = mask,
                        .first_head = first_head},
       qkv.stream());
-  if (recording({qkv})) {
-    Tensor* const outputs[] = {&out};
+  if (recording({qkv}))
     attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, heads, mask, first_head),
-           {qkv}, outputs);
-  }
+           {qkv}, out);
   return out;
 }
 

@@ -47,10 +47,7 @@ Tensor dropout(const Tensor& x, const DropoutMask& mask, const DropoutStretch& s
               .first = stretch.first,
               .per_sample = stretch.per_sample},
       x.stream());
-  if (recording({x})) {
-    Tensor* const outputs[] = {&out};
-    attach(std::make_shared<DropoutNode>(mask, stretch), {x}, outputs);
-  }
+  if (recording({x})) attach(std::make_shared<DropoutNode>(mask, stretch), {x}, out);
   return out;
 }
 

@@ -67,11 +67,8 @@ Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& 
       tokens.stream());
   if (options.group != nullptr)
     out = options.group->add_up(std::exchange(out, {}), options.divided, "embedding")();
-  if (recording({token_table, position_table})) {
-    Tensor* const outputs[] = {&out};
-    attach(std::make_shared<EmbeddingNode>(tokens, options), {token_table, position_table},
-           outputs);
-  }
+  if (recording({token_table, position_table}))
+    attach(std::make_shared<EmbeddingNode>(tokens, options), {token_table, position_table}, out);
   return out;
 }
 

@@ -6,25 +6,13 @@
 #include <utility>
 
 #include "engine/autograd.h"
+#include "engine/ops/linear.h"
 #include "kernels/base/run.h"
-#include "kernels/column_sum.h"
-#include "kernels/gelu.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 namespace sluice {
 namespace {
-
-/// Computes gelu(x W_in + b_in) and stores the GELU's input too.
-void run_first_half(const Tensor& hidden, const Tensor& pre_activation, const Tensor& x,
-                    const GeluMlpWeights& weights) {
-  run(Gemm{.out = hidden.view(),
-           .a = x.view({hidden.dim(0), weights.weight_in.dim(0)}),
-           .b = weights.weight_in.view(),
-           .bias = weights.bias_in.view(),
-           .pre_activation = pre_activation.view(),
-           .tf32 = x.device()->tf32()},
-      x.stream());
-}
 
 /// Inputs of the node: x, weight_in, bias_in, weight_out, bias_out.
 class GeluMlpNode final : public Node {
@@ -49,47 +37,32 @@ class GeluMlpNode final : public Node {
   }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    const std::int64_t in = weights_.weight_in.dim(0);
-    const std::int64_t rows = pre_activation_.dim(0);
     TensorGroup* const group = ranks_.group;
     const Tensor grad_out = group != nullptr
                                 ? group->collect(grad_outputs[0], ranks_.tokens, "output gradient")
                                 : grad_outputs[0];
-    const View grad = grad_out.view({rows, weights_.weight_out.dim(1)});
-    const Stream stream = pre_activation_.stream();
-    const bool tf32 = pre_activation_.device()->tf32();
     Tensor x = group != nullptr ? group->collect(x_(), ranks_.tokens, "input") : x_();
-    // Arguments: index of the weight, input of its product, gradient of its product's result.
-    add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad, pass);
+    add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad_out, pass);
     const Tensor grad_hidden = like_hidden();
     run(Gemm{.out = grad_hidden.view(),
-             .a = grad,
+             .a = grad_out.view({grad_hidden.dim(0), weights_.weight_out.dim(1)}),
              .b = weights_.weight_out.view(),
              .transpose_b = true,
              .gelu_input = pre_activation_.view(),
-             .tf32 = tf32},
-        stream);
-    const auto input_gradient = [&] {
-      Shape shape = grad_out.shape();
-      shape.back() = in;
-      const Tensor grad_x = Tensor::empty(grad_out.device(), shape, grad_out.dtype());
-      run(Gemm{.out = grad_x.view({rows, in}),
-               .a = grad_hidden.view(),
-               .b = weights_.weight_in.view(),
-               .transpose_b = true,
-               .tf32 = tf32},
-          stream);
-      return grad_x;
-    };
+             .tf32 = grad_out.device()->tf32()},
+        grad_out.stream());
     if (group == nullptr) {
-      add_weight_gradients(1, x, grad_hidden.view(), pass);
+      add_weight_gradients(1, x, grad_hidden, pass);
       x = {};
-      if (pass.wants(0)) pass.give(0, input_gradient());
+      if (pass.wants(0))
+        pass.give(0, input_gradient(grad_hidden, weights_.weight_in, grad_out.shape()));
       return;
     }
     std::function<Tensor()> sum;
-    if (pass.wants(0)) sum = group->add_up(input_gradient(), ranks_.tokens, "input gradient");
-    add_weight_gradients(1, x, grad_hidden.view(), pass);
+    if (pass.wants(0))
+      sum = group->add_up(input_gradient(grad_hidden, weights_.weight_in, grad_out.shape()),
+                          ranks_.tokens, "input gradient");
+    add_weight_gradients(1, x, grad_hidden, pass);
     if (sum) pass.give(0, sum());
   }
 
@@ -104,27 +77,6 @@ class GeluMlpNode final : public Node {
     Tensor hidden = like_hidden();
     run(GeluForward{.out = hidden.view(), .in = pre_activation_.view()}, hidden.stream());
     return hidden;
-  }
-
-  /// Adds the gradients of input `weight` and of the bias, which is the next input.
-  void add_weight_gradients(std::size_t weight, const Tensor& in, const View& grad,
-                            Backward& pass) const {
-    const DType sums = accumulator_of(in.dtype());
-    if (pass.wants(weight)) {
-      const auto target = pass.target(weight, sums);
-      run(Gemm{.out = target.tensor.view(),
-               .a = in.view({grad.dim(0), in.size() / grad.dim(0)}),
-               .b = grad,
-               .transpose_a = true,
-               .accumulate = target.accumulate,
-               .tf32 = in.device()->tf32()},
-          in.stream());
-    }
-    if (pass.wants(weight + 1)) {
-      const auto target = pass.target(weight + 1, sums);
-      run(ColumnSum{.out = target.tensor.view(), .in = grad, .accumulate = target.accumulate},
-          in.stream());
-    }
   }
 
   Recomputable x_;
@@ -151,7 +103,13 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
   const std::int64_t rows = all.size() / in;
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
   const Tensor hidden = Tensor::empty(x.device(), {rows, width}, x.dtype());
-  run_first_half(hidden, pre_activation, all, weights);
+  run(Gemm{.out = hidden.view(),
+           .a = all.view({rows, in}),
+           .b = weights.weight_in.view(),
+           .bias = weights.bias_in.view(),
+           .pre_activation = pre_activation.view(),
+           .tf32 = x.device()->tf32()},
+      x.stream());
   Shape shape = all.shape();
   shape.back() = out;
   Tensor result = Tensor::empty(x.device(), shape, x.dtype());
@@ -162,13 +120,11 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
            .tf32 = x.device()->tf32()},
       x.stream());
   if (group != nullptr) result = group->add_up(std::exchange(result, {}), ranks.tokens, "output")();
-  if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out})) {
-    Tensor* const outputs[] = {&result};
+  if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}))
     attach(
         std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recomputable(x), pre_activation,
                                       recompute.gelu ? Tensor() : hidden, weights, ranks),
-        {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, outputs);
-  }
+        {x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}, result);
   return result;
 }
 

@@ -83,22 +83,6 @@ Tensor like(const Tensor& x) {
   return Tensor::empty(x.device(), x.shape(), x.dtype());
 }
 
-struct Statistics {
-  Tensor mean, rstd;
-};
-
-Statistics make_statistics(const Tensor& x) {
-  const Shape rows{x.size() / x.dim(-1)};
-  const DType dtype = accumulator_of(x.dtype());
-  return {Tensor::empty(x.device(), rows, dtype), Tensor::empty(x.device(), rows, dtype)};
-}
-
-void require_width(const Tensor& x, const Tensor& weight) {
-  if (x.dim(-1) != weight.size())
-    fail(fmt::format("layernorm: an input of shape {} does not fit a weight of shape {}",
-                     to_string(x.shape()), to_string(weight.shape())));
-}
-
 }  // namespace
 
 Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
@@ -107,11 +91,16 @@ Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
 
 ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
                                 const Tensor& bias, double epsilon, TensorGroup* group) {
-  require_width(stream, weight);
+  if (stream.dim(-1) != weight.size())
+    fail(fmt::format("layernorm: an input of shape {} does not fit a weight of shape {}",
+                     to_string(stream.shape()), to_string(weight.shape())));
   check(!branch || stream.shape() == branch.shape(),
         "a residual branch must have the shape of its stream");
   ResidualNorm result{branch ? like(stream) : stream, like(stream)};
-  const auto [mean, rstd] = make_statistics(stream);
+  const Shape rows{stream.size() / stream.dim(-1)};
+  const DType sums = accumulator_of(stream.dtype());
+  const Tensor mean = Tensor::empty(stream.device(), rows, sums);
+  const Tensor rstd = Tensor::empty(stream.device(), rows, sums);
   LayerNormForward forward{.out = result.normalized.view(),
                            .mean = mean.view(),
                            .rstd = rstd.view(),
@@ -128,7 +117,7 @@ ResidualNorm residual_layernorm(const Tensor& stream, const Tensor& branch, cons
   const Tensor in = branch ? result.sum.detach() : stream;
   result.recomputable =
       Recomputable({{"in", in}, {"weight", weight}, {"bias", bias}, {"mean", mean}, {"rstd", rstd}},
-                   [in, mean = mean, rstd = rstd, weight, bias, epsilon] {
+                   [in, mean, rstd, weight, bias, epsilon] {
                      // The statistics are those of the sum as it was stored, so the same kernel
                      // computes the same ones again.
                      Tensor out = like(in);

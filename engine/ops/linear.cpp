@@ -7,8 +7,8 @@
 
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
-#include "kernels/column_sum.h"
 #include "kernels/gemm.h"
+#include "kernels/reduce.h"
 
 namespace sluice {
 namespace {
@@ -33,45 +33,14 @@ class LinearNode final : public Node {
     const Tensor grad = rows_ != nullptr
                             ? rows_->collect(grad_outputs[0], tokens_, "output gradient")
                             : grad_outputs[0];
-    const std::int64_t in = weight_.dim(0);
-    const std::int64_t out = weight_.dim(1);
-    const std::int64_t rows = grad.size() / out;
-    const DType sums = accumulator_of(weight_.dtype());
-    const bool tf32 = weight_.device()->tf32();
     Tensor grad_x, x;
     std::function<Tensor()> sum;
-    if (pass.wants(0)) {
-      Shape shape = grad.shape();
-      shape.back() = in;
-      grad_x = Tensor::empty(weight_.device(), shape, weight_.dtype());
-      run(Gemm{.out = grad_x.view({rows, in}),
-               .a = grad.view({rows, out}),
-               .b = weight_.view(),
-               .transpose_b = true,
-               .tf32 = tf32},
-          grad.stream());
-    }
+    if (pass.wants(0)) grad_x = input_gradient(grad, weight_, grad.shape());
     // Collects x before the sum starts, because the sum would delay it.
     if (pass.wants(1)) x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
     if (grad_x && columns_ != nullptr)
       sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
-    if (pass.wants(1)) {
-      const auto target = pass.target(1, sums);
-      run(Gemm{.out = target.tensor.view(),
-               .a = x.view({rows, in}),
-               .b = grad.view({rows, out}),
-               .transpose_a = true,
-               .accumulate = target.accumulate,
-               .tf32 = tf32},
-          grad.stream());
-    }
-    if (pass.wants(2)) {
-      const auto target = pass.target(2, sums);
-      run(ColumnSum{.out = target.tensor.view(),
-                    .in = grad.view({rows, out}),
-                    .accumulate = target.accumulate},
-          grad.stream());
-    }
+    add_weight_gradients(1, x, grad, pass);
     if (sum) grad_x = sum();
     if (grad_x) pass.give(0, grad_x);
   }
@@ -151,12 +120,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
       x.stream());
   if (options.rows != nullptr)
     result = options.rows->add_up(std::exchange(result, {}), options.tokens, "output")();
-  if (recording({x, weight, bias})) {
-    Tensor* const outputs[] = {&result};
+  if (recording({x, weight, bias}))
     attach(std::make_shared<LinearNode>(
                options.recomputable ? options.recomputable : Recomputable(x), weight, options),
-           {x, weight, bias}, outputs);
-  }
+           {x, weight, bias}, result);
   return result;
 }
 
@@ -174,10 +141,44 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
       x.stream());
   if (recording({x, weight})) {
     check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");
-    Tensor* const outputs[] = {&result};
-    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, outputs);
+    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, result);
   }
   return result;
+}
+
+Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens) {
+  const std::int64_t in = weight.dim(0);
+  const std::int64_t out = weight.dim(1);
+  const std::int64_t rows = grad.size() / out;
+  Tensor result = Tensor::empty(grad.device(), with_last(std::move(tokens), in), grad.dtype());
+  run(Gemm{.out = result.view({rows, in}),
+           .a = grad.view({rows, out}),
+           .b = weight.view(),
+           .transpose_b = true,
+           .tf32 = grad.device()->tf32()},
+      grad.stream());
+  return result;
+}
+
+void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass) {
+  const std::int64_t rows = grad.size() / grad.dim(-1);
+  const View grad_rows = grad.view({rows, grad.dim(-1)});
+  const DType sums = accumulator_of(grad.dtype());
+  if (pass.wants(weight)) {
+    const auto target = pass.target(weight, sums);
+    run(Gemm{.out = target.tensor.view(),
+             .a = x.view({rows, x.size() / rows}),
+             .b = grad_rows,
+             .transpose_a = true,
+             .accumulate = target.accumulate,
+             .tf32 = grad.device()->tf32()},
+        grad.stream());
+  }
+  if (pass.wants(weight + 1)) {
+    const auto target = pass.target(weight + 1, sums);
+    run(ColumnSum{.out = target.tensor.view(), .in = grad_rows, .accumulate = target.accumulate},
+        grad.stream());
+  }
 }
 
 }  // namespace sluice

@@ -27,4 +27,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 /// has dtype `out_dtype` (f32 gives logits that can be compared exactly in 16-bit runs).
 Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype);
 
+// The backward steps of x W + b, for the ops that contain it. grad: the gradient of the result.
+
+/// Returns the gradient of x. `tokens`: the shape of x but for its last dimension.
+Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens);
+/// Hands over the gradients of W, which is the running node's input `weight`, and of b, the next
+/// input, if they are wanted.
+void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass);
+
 }  // namespace sluice

@@ -11,7 +11,6 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
-#include "kernels/split_cross_entropy.h"
 
 namespace sluice {
 namespace {
@@ -144,10 +143,9 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   if (grad_hidden && group != nullptr)
     sum = group->add_up(std::exchange(grad_hidden, {}), options.divided, "input gradient");
   run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
-  if (record) {
-    Tensor* const outputs[] = {&result.loss};
-    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table}, outputs);
-  }
+  if (record)
+    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table},
+           result.loss);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -16,15 +17,20 @@ struct Device {
 };
 
 constexpr std::string_view name_of(DeviceKind kind) {
-  switch (kind) {
-    case DeviceKind::cpu:
-      return "cpu";
-    case DeviceKind::cuda:
-      return "cuda";
-    case DeviceKind::meta:
-      return "meta";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"cpu", "cuda", "meta"};
+  return names[static_cast<std::size_t>(kind)];
 }
+
+/// Value handle of a queue of work on one device. The Runtime that made it owns the object that
+/// `id` names. On the CPU and on `meta`, where work is done when a call returns, every id is 0.
+struct Stream {
+  Device device;
+  std::uint64_t id = 0;
+};
+
+/// Value handle of a point in a stream that other streams, or the host, can wait for.
+struct Event {
+  std::uint64_t id = 0;
+};
 
 }  // namespace sluice

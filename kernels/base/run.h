@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 
 namespace sluice {
 

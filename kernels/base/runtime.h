@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 
 namespace sluice {
 

@@ -7,40 +7,8 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
-#include "kernels/base/half.h"
 
 namespace sluice {
-
-template <class T>
-constexpr DType dtype_for();
-template <>
-constexpr DType dtype_for<double>() {
-  return DType::f64;
-}
-template <>
-constexpr DType dtype_for<float>() {
-  return DType::f32;
-}
-template <>
-constexpr DType dtype_for<BFloat16>() {
-  return DType::bf16;
-}
-template <>
-constexpr DType dtype_for<Half>() {
-  return DType::f16;
-}
-template <>
-constexpr DType dtype_for<std::int32_t>() {
-  return DType::i32;
-}
-template <>
-constexpr DType dtype_for<std::int16_t>() {
-  return DType::i16;
-}
-template <>
-constexpr DType dtype_for<std::uint8_t>() {
-  return DType::u8;
-}
 
 /// A tensor as a kernel sees it: address, element type, shape and strides (in elements). A View
 /// owns nothing; a default View means "not given". The last dimension is contiguous.

@@ -1,10 +1,12 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
-#include "kernels/base/dispatch.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/base/dtype.h"
+#include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tile.h"
 
@@ -12,6 +14,65 @@ namespace sluice {
 namespace {
 
 using namespace cpu;
+
+/// Queries and keys are processed in square tiles of this many positions.
+constexpr std::int64_t attention_tile = 64;
+
+/// The width of a head, or a number of elements of a row, padded to whole SIMD registers.
+constexpr std::int64_t padded_width(std::int64_t width) {
+  return (width + 15) / 16 * 16;
+}
+constexpr std::int64_t padded_length(std::int64_t positions) {
+  return (positions + attention_tile - 1) / attention_tile * attention_tile;
+}
+
+/// Scratch memory that a thread keeps between calls; it still holds the contents of earlier calls.
+template <class A>
+A* thread_scratch(std::int64_t count) {
+  thread_local std::vector<A> buffer;
+  if (static_cast<std::int64_t>(buffer.size()) < count)
+    buffer.resize(static_cast<std::size_t>(count));
+  return buffer.data();
+}
+
+/// Copies `rows` strided rows, scaled, into a zero-padded [padded_rows, ld] scratch tile.
+template <class T, class A>
+void load_rows(A* to, std::int64_t ld, const T* from, std::int64_t stride, std::int64_t rows,
+               std::int64_t width, std::int64_t padded_rows, A scale = 1) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t d = 0; d < width; ++d)
+      to[i * ld + d] = static_cast<A>(from[i * stride + d]) * scale;
+    std::fill(to + i * ld + width, to + (i + 1) * ld, A{0});
+  }
+  std::fill(to + rows * ld, to + padded_rows * ld, A{0});
+}
+
+/// Copies `rows` strided rows, transposed, into a zero-padded [width, attention_tile] tile.
+template <class T, class A>
+void load_transposed(A* to, const T* from, std::int64_t stride, std::int64_t rows,
+                     std::int64_t width) {
+  for (std::int64_t d = 0; d < width; ++d) {
+    for (std::int64_t i = 0; i < rows; ++i)
+      to[d * attention_tile + i] = static_cast<A>(from[i * stride + d]);
+    std::fill(to + d * attention_tile + rows, to + (d + 1) * attention_tile, A{0});
+  }
+}
+
+/// Computes the dropout factors (0 or 1/(1-p)) of one row of attention probabilities: row `row`,
+/// keys [first_key, first_key + attention_tile).
+template <class A>
+void dropout_row(A* factors, const DropoutMask& mask, std::int64_t sample, std::int64_t row,
+                 std::int64_t first_key) {
+  const A scale = static_cast<A>(mask.scale());
+  for (std::int64_t k = 0; k < attention_tile; k += 4) {
+    const auto words = philox(
+        mask.key,
+        static_cast<std::uint64_t>((first_key + k) / 4) | static_cast<std::uint64_t>(row) << 24,
+        static_cast<std::uint64_t>(mask.first_sample + sample));
+    for (std::int64_t i = 0; i < 4; ++i)
+      factors[k + i] = words[static_cast<std::size_t>(i)] >= mask.threshold() ? scale : A{0};
+  }
+}
 
 /// Turns the scores of one query tile against one key tile into probabilities relative to a running
 /// maximum; sums and maxima are those of the online softmax.
@@ -62,7 +123,7 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
   const T* k = q + channels;
   const T* v = k + channels;
 
-  A* query = thread_scratch<A, 0>(attention_tile * (4 * ld + attention_tile));
+  A* query = thread_scratch<A>(attention_tile * (4 * ld + attention_tile));
   A* key_transposed = query + attention_tile * ld;
   A* value = key_transposed + attention_tile * ld;
   A* sum = value + attention_tile * ld;
@@ -107,6 +168,149 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
   }
 }
 
+/// The backward pass of one head. Recomputes probabilities tile by tile from q, k and the stored
+/// log-sum-exp; with delta = rowsum(grad_out * out), the gradient of a score is P * (dP - delta)
+/// (FlashAttention-2, algorithm 2). One thread walks all tiles of a head in a fixed order, so the
+/// sums are the same for any number of threads.
+template <class T>
+class HeadBackward {
+  using A = Accumulator<T>;
+
+ public:
+  HeadBackward(const AttentionBackward& op, std::int64_t b, std::int64_t h)
+      : op_(op),
+        sample_(b),
+        head_(h),
+        positions_(op.qkv.dim(1)),
+        channels_(op.out.dim(2)),
+        width_(channels_ / op.heads),
+        ld_(padded_width(width_)),
+        stride_(3 * channels_),
+        scale_(A{1} / std::sqrt(static_cast<A>(width_))) {
+    const std::int64_t rows = padded_length(positions_);
+    const std::int64_t tile = attention_tile * ld_;
+    A* scratch =
+        thread_scratch<A>(3 * rows * ld_ + rows + 5 * tile + 2 * attention_tile * attention_tile);
+    const auto take = [&scratch](std::int64_t count) {
+      A* start = scratch;
+      scratch += count;
+      return start;
+    };
+    query_ = take(rows * ld_);
+    grad_out_ = take(rows * ld_);
+    grad_query_ = take(rows * ld_);
+    key_ = take(tile);
+    key_transposed_ = take(tile);
+    value_transposed_ = take(tile);
+    grad_key_ = take(tile);
+    grad_value_ = take(tile);
+    probabilities_ = take(attention_tile * attention_tile);
+    grad_scores_ = take(attention_tile * attention_tile);
+    delta_ = take(rows);
+  }
+
+  void run() {
+    load();
+    const T* k = op_.qkv.data<T>() + sample_ * positions_ * stride_ + head_ * width_ + channels_;
+    const T* v = k + channels_;
+    for (std::int64_t key = 0; key < positions_; key += attention_tile) {
+      const std::int64_t keys = std::min(attention_tile, positions_ - key);
+      load_rows(key_, ld_, k + key * stride_, stride_, keys, width_, attention_tile);
+      load_transposed(key_transposed_, k + key * stride_, stride_, keys, width_);
+      load_transposed(value_transposed_, v + key * stride_, stride_, keys, width_);
+      std::fill(grad_key_, grad_key_ + attention_tile * ld_, A{0});
+      std::fill(grad_value_, grad_value_ + attention_tile * ld_, A{0});
+      for (std::int64_t query = key; query < positions_; query += attention_tile)
+        accumulate(query, key);
+      store(grad_key_, 1, key, keys);
+      store(grad_value_, 2, key, keys);
+    }
+    store(grad_query_, 0, 0, positions_);
+  }
+
+ private:
+  void load() {
+    const std::int64_t rows = padded_length(positions_);
+    const std::int64_t first = sample_ * positions_;
+    const T* out = op_.out.data<T>() + first * channels_ + head_ * width_;
+    const T* grad_out = op_.grad_out.data<T>() + first * channels_ + head_ * width_;
+    load_rows(query_, ld_, op_.qkv.data<T>() + first * stride_ + head_ * width_, stride_,
+              positions_, width_, rows, scale_);
+    load_rows(grad_out_, ld_, grad_out, channels_, positions_, width_, rows);
+    std::fill(grad_query_, grad_query_ + rows * ld_, A{0});
+    for (std::int64_t i = 0; i < positions_; ++i) {
+      A sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (std::int64_t d = 0; d < width_; ++d)
+        sum += grad_out_[i * ld_ + d] * static_cast<A>(out[i * channels_ + d]);
+      delta_[i] = sum;
+    }
+  }
+
+  /// Adds the contributions of the pair (query tile, key tile) to all three gradients.
+  void accumulate(std::int64_t query, std::int64_t key) {
+    constexpr std::int64_t n = attention_tile;
+    const std::int64_t rows = std::min(n, positions_ - query);
+    const bool diagonal = query == key;
+    const auto on_diagonal = [=](Triangle triangle) {
+      return diagonal ? triangle : Triangle::none;
+    };
+    std::fill(probabilities_, probabilities_ + n * n, A{0});
+    std::fill(grad_scores_, grad_scores_ + n * n, A{0});
+    tile_multiply(probabilities_, n, query_ + query * ld_, {ld_, 1}, key_transposed_, n, n, n,
+                  width_, on_diagonal(Triangle::lower_product));
+    tile_multiply(grad_scores_, n, grad_out_ + query * ld_, {ld_, 1}, value_transposed_, n, n, n,
+                  width_, on_diagonal(Triangle::lower_product));
+    const A* lse = op_.log_sum_exp.data<A>() + (sample_ * op_.heads + head_) * positions_ + query;
+    A factors[n];
+    for (std::int64_t i = 0; i < n; ++i) {
+      A* p = probabilities_ + i * n;
+      A* ds = grad_scores_ + i * n;
+      const std::int64_t visible = i >= rows ? 0 : (diagonal ? i + 1 : n);
+      const A log_sum = i < rows ? lse[i] : A{0};
+      const A delta = delta_[query + i];
+      if (op_.mask.active() && i < rows)
+        dropout_row(factors, op_.mask, sample_, (op_.first_head + head_) * positions_ + query + i,
+                    key);
+      else
+        std::fill(factors, factors + n, A{1});
+      // Computes whole registers: the compiler's remainder loop would take one element at a time.
+      const std::int64_t computed = padded_width(visible);
+#pragma omp simd
+      for (std::int64_t j = 0; j < computed; ++j) {
+        const A probability = fast_exp(p[j] - log_sum);
+        ds[j] = probability * (ds[j] * factors[j] - delta);
+        p[j] = probability * factors[j];
+      }
+      std::fill(p + visible, p + n, A{0});
+      std::fill(ds + visible, ds + n, A{0});
+    }
+    tile_multiply(grad_value_, ld_, probabilities_, {1, n}, grad_out_ + query * ld_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::upper_left));
+    tile_multiply(grad_key_, ld_, grad_scores_, {1, n}, query_ + query * ld_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::upper_left));
+    tile_multiply(grad_query_ + query * ld_, ld_, grad_scores_, {n, 1}, key_, ld_, n, ld_, n,
+                  on_diagonal(Triangle::lower_left));
+  }
+
+  /// Stores part 0 (q), 1 (k) or 2 (v). The query tile is already multiplied by the score's scale,
+  /// so grad_key includes it; grad_query is multiplied by it here.
+  void store(const A* from, int part, std::int64_t first, std::int64_t rows) {
+    T* to = op_.grad_qkv.data<T>() + (sample_ * positions_ + first) * stride_ + part * channels_ +
+            head_ * width_;
+    const A factor = part == 0 ? scale_ : A{1};
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t d = 0; d < width_; ++d)
+        cpu::store(to[i * stride_ + d], from[i * ld_ + d] * factor);
+  }
+
+  const AttentionBackward& op_;
+  std::int64_t sample_, head_, positions_, channels_, width_, ld_, stride_;
+  A scale_;
+  A *query_, *grad_out_, *grad_query_, *key_, *key_transposed_, *value_transposed_;
+  A *grad_key_, *grad_value_, *probabilities_, *grad_scores_, *delta_;
+};
+
 }  // namespace
 
 void launch_cpu(const AttentionForward& op) {
@@ -117,6 +321,14 @@ void launch_cpu(const AttentionForward& op) {
       const std::int64_t tile = tiles - 1 - task % tiles;
       const std::int64_t head = task / tiles;
       forward_tile<T>(op, head / op.heads, head % op.heads, tile * attention_tile);
+    });
+  });
+}
+
+void launch_cpu(const AttentionBackward& op) {
+  dispatch_floating(op.qkv.dtype, [&]<class T>() {
+    parallel_for(op.qkv.dim(0) * op.heads, [&](std::int64_t task) {
+      HeadBackward<T>(op, task / op.heads, task % op.heads).run();
     });
   });
 }

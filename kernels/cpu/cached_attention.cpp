@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 

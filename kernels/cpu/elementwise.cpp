@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/master_weight.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
@@ -13,13 +13,24 @@ namespace {
 using namespace cpu;
 
 constexpr std::int64_t grain = 1 << 15;
+constexpr std::int64_t costly_grain = 1 << 14;
 
-template <class T>
-void add(const T* a, const T* b, T* out, std::int64_t count) {
-  using A = Accumulator<T>;
+// The loops are functions of their own: the compiler treats pointers captured by a lambda as memory
+// and would use gather instructions.
+
+template <class T, class F, class... In>
+void map_piece(F f, std::int64_t count, T* out, const In*... in) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i)
-    store(out[i], static_cast<A>(a[i]) + static_cast<A>(b[i]));
+    store(out[i], f(static_cast<Accumulator<T>>(in[i])...));
+}
+
+/// Computes out[i] = f(in[i]...) in the accumulator's type, `piece` elements per task.
+template <std::int64_t piece = grain, class T, class F, class... In>
+void map(std::int64_t count, F f, T* out, const In*... in) {
+  parallel_ranges(count, piece, [=](std::int64_t begin, std::int64_t end) {
+    map_piece(f, end - begin, out + begin, (in + begin)...);
+  });
 }
 
 template <bool half_away, class In, class Out>
@@ -34,16 +45,31 @@ void convert(const In* in, Out* out, std::int64_t count) {
   }
 }
 
+constexpr auto plus = [](auto a, auto b) { return a + b; };
+constexpr auto relu = []<class A>(A x) { return x < 0 ? A(0) : x; };  // NaN stays NaN
+constexpr auto relu_gradient = []<class A>(A grad, A out) { return out > 0 ? grad : A(0); };
+
+constexpr double root_two_over_pi = 0.79788456080286535588;
+constexpr double cubic = 0.044715;
+
+constexpr auto gelu = []<class A>(A x) {
+  const A inner = A(root_two_over_pi) * (x + A(cubic) * x * x * x);
+  return A(0.5) * x * (A(1) + fast_tanh(inner));
+};
+
+constexpr auto gelu_gradient = []<class A>(A grad, A x) {
+  const A inner = A(root_two_over_pi) * (x + A(cubic) * x * x * x);
+  const A slope = A(root_two_over_pi) * (A(1) + A(3 * cubic) * x * x);
+  const A t = fast_tanh(inner);
+  const A derivative = A(0.5) * (A(1) + t) + A(0.5) * x * (A(1) - t * t) * slope;
+  return grad * derivative;
+};
+
 }  // namespace
 
 void launch_cpu(const Add& op) {
   dispatch_floating(op.out.dtype, [&]<class T>() {
-    const T* a = op.a.data<T>();
-    const T* b = op.b.data<T>();
-    T* out = op.out.data<T>();
-    parallel_ranges(op.out.size(), grain, [=](std::int64_t begin, std::int64_t end) {
-      add(a + begin, b + begin, out + begin, end - begin);
-    });
+    map(op.out.size(), plus, op.out.data<T>(), op.a.data<T>(), op.b.data<T>());
   });
 }
 
@@ -70,6 +96,31 @@ void launch_cpu(const Fill& op) {
     parallel_ranges(op.out.size(), grain, [=](std::int64_t begin, std::int64_t end) {
       std::fill(out + begin, out + end, value);
     });
+  });
+}
+
+void launch_cpu(const ReluForward& op) {
+  dispatch_floating(op.in.dtype,
+                    [&]<class T>() { map(op.in.size(), relu, op.out.data<T>(), op.in.data<T>()); });
+}
+
+void launch_cpu(const ReluBackward& op) {
+  dispatch_floating(op.out.dtype, [&]<class T>() {
+    map(op.out.size(), relu_gradient, op.grad_in.data<T>(), op.grad_out.data<T>(),
+        op.out.data<T>());
+  });
+}
+
+void launch_cpu(const GeluForward& op) {
+  dispatch_floating(op.in.dtype, [&]<class T>() {
+    map<costly_grain>(op.in.size(), gelu, op.out.data<T>(), op.in.data<T>());
+  });
+}
+
+void launch_cpu(const GeluBackward& op) {
+  dispatch_floating(op.in.dtype, [&]<class T>() {
+    map<costly_grain>(op.in.size(), gelu_gradient, op.grad_in.data<T>(), op.grad_out.data<T>(),
+                      op.in.data<T>());
   });
 }
 

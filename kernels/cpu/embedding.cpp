@@ -1,6 +1,6 @@
 #include "kernels/embedding.h"
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 

@@ -1,11 +1,11 @@
-#include "kernels/cpu/gemm_few_rows.h"
+#include "kernels/cpu/gemm.h"
 
 #include <algorithm>
 #include <bit>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -166,14 +166,6 @@ void finish_row(Out* out, const float* sums, const Bias* bias, bool accumulate,
   }
 }
 
-struct Size {
-  std::int64_t m, n, k;
-};
-
-Size size_of_product(const Gemm& op) {
-  return {op.out.dim(0), op.out.dim(1), op.transpose_a ? op.a.dim(0) : op.a.dim(1)};
-}
-
 /// Writes finished sums [m, end - begin], with row stride `ld`, to columns [begin, end) of out.
 template <class Out>
 void finish(const Gemm& op, const float* sums, std::int64_t ld, std::int64_t begin,
@@ -188,7 +180,7 @@ void finish(const Gemm& op, const float* sums, std::int64_t ld, std::int64_t beg
 
 /// Copies a to contiguous f32 rows.
 template <class In>
-const float* pack(const Gemm& op, Size size) {
+const float* pack(const Gemm& op, GemmSize size) {
   thread_local std::vector<float> packed;
   packed.resize(static_cast<std::size_t>(size.m * size.k));
   const In* a = op.a.data<In>();
@@ -201,7 +193,7 @@ const float* pack(const Gemm& op, Size size) {
 }
 
 /// Copies x with the even elements of each row before the odd ones.
-const float* split_pairs(const float* x, Size size) {
+const float* split_pairs(const float* x, GemmSize size) {
   thread_local std::vector<float> split;
   split.resize(static_cast<std::size_t>(size.m * size.k));
   float* to = split.data();
@@ -214,7 +206,7 @@ const float* split_pairs(const float* x, Size size) {
 
 /// b: [n, k]. Every result is one sum along a row of b.
 template <class In, class Out>
-void multiply_transposed(const Gemm& op, Size size, const float* x) {
+void multiply_transposed(const Gemm& op, GemmSize size, const float* x) {
   const In* b = op.b.data<In>();
   const std::int64_t ldb = op.b.stride(0), k = size.k;
   const std::int64_t row_bytes = k * static_cast<std::int64_t>(sizeof(In));
@@ -274,7 +266,7 @@ void join_pairs(float* sums) {
 /// Adds x[., first to last) times those rows of b to `sums`: the sums of one block of columns for
 /// all rows of a one after another, then those of the next block.
 template <class In>
-void add_rows(float* sums, const float* x, Size size, const In* b, std::int64_t ldb,
+void add_rows(float* sums, const float* x, GemmSize size, const In* b, std::int64_t ldb,
               std::int64_t first, std::int64_t last, std::int64_t columns) {
   const std::int64_t each = (last - first) / streams;
   for (std::int64_t l = first; l < first + each; ++l) {
@@ -305,7 +297,7 @@ void add_rows(float* sums, const float* x, Size size, const In* b, std::int64_t 
 
 /// b: [k, n]. Its rows are divided into parts, whose sums are added at the end.
 template <class In, class Out>
-void multiply_plain(const Gemm& op, Size size, const float* x) {
+void multiply_plain(const Gemm& op, GemmSize size, const float* x) {
   const std::int64_t bytes = size.k * size.n * static_cast<std::int64_t>(sizeof(In));
   // A power of two divides evenly over as many threads.
   const auto wanted =
@@ -340,12 +332,12 @@ void multiply_plain(const Gemm& op, Size size, const float* x) {
 }  // namespace
 
 bool has_few_rows(const Gemm& op) {
-  const Size size = size_of_product(op);
+  const GemmSize size = size_of(op);
   return size.m > 0 && size.m <= most_rows && size.n > 0 && size.k > 0 && op.a.dtype != DType::f64;
 }
 
 void gemm_few_rows(const Gemm& op) {
-  const Size size = size_of_product(op);
+  const GemmSize size = size_of(op);
   dispatch_floating(op.a.dtype, [&]<class In>() {
     if constexpr (std::is_same_v<In, double>) {
       fail("a product of few rows is not for f64");

@@ -1,9 +1,9 @@
-#include "kernels/cpu/gemm_plain.h"
+#include "kernels/cpu/gemm.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel_for.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/base/dispatch.h"
-#include "kernels/base/split_master.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/half.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/math.h"
 

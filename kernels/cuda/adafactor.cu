@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/master_weight.h"
 #include "kernels/cuda/pack.h"

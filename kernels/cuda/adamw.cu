@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <cfloat>
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/base/dynamic_map.h"
 #include "kernels/base/fused.h"
+#include "kernels/base/half.h"
 #include "kernels/base/stochastic_rounding.h"
-#include "kernels/cuda/adamw_weights.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/master_weight.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
 
 namespace sluice {
@@ -19,6 +22,87 @@ using namespace cuda;
 
 constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
+
+/// Coefficients of one AdamW update.
+struct Coefficients {
+  float beta1, beta2, epsilon, keep, rate, root_correction;
+
+  explicit Coefficients(const AdamW& op)
+      : beta1(static_cast<float>(op.beta1)),
+        beta2(static_cast<float>(op.beta2)),
+        epsilon(static_cast<float>(op.epsilon)),
+        keep(static_cast<float>(fused(-op.rate, op.weight_decay, 1.0))),
+        rate(static_cast<float>(op.rate / op.correction1)),
+        root_correction(static_cast<float>(1 / std::sqrt(op.correction2))) {}
+};
+
+/// Arrays that an update reads and writes, except the moments.
+template <class W>
+struct Arrays {
+  float* master;            ///< null if the master is split
+  W* working;               ///< null if the model computes with the master itself
+  std::int16_t* remainder;  ///< null if the master is whole
+  const float* grad;
+  const BFloat16* narrow_grad;  ///< used instead of grad if not null
+  const float* scale;
+
+  explicit Arrays(const AdamW& op)
+      : master(op.remainder ? nullptr : op.master.data<float>()),
+        working(op.working ? op.working.data<W>() : nullptr),
+        remainder(op.remainder ? op.remainder.data<std::int16_t>() : nullptr),
+        grad(op.grad.dtype == DType::bf16 ? nullptr : op.grad.data<float>()),
+        narrow_grad(op.grad.dtype == DType::bf16 ? op.grad.data<BFloat16>() : nullptr),
+        scale(op.gradient_scale ? op.gradient_scale.data<float>() : nullptr) {}
+
+  template <int N>
+  __device__ __forceinline__ void load_master(float (&w)[N], std::int64_t first) const {
+    if constexpr (std::is_same_v<W, BFloat16>) {
+      if (remainder != nullptr) {
+        const auto high = load<N>(working + first);
+        const auto low = load<N>(remainder + first);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          w[i] = SplitMaster::join(high.values[i], low.values[i]);
+        return;
+      }
+    }
+    load_floats(w, master + first);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void store_master(const float (&w)[N], std::int64_t first) const {
+    Pack<W, N> narrow;
+    if constexpr (std::is_same_v<W, BFloat16>) {
+      if (remainder != nullptr) {
+        Pack<std::int16_t, N> low;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const SplitMaster split(w[i]);
+          narrow.values[i] = split.high;
+          low.values[i] = split.low;
+        }
+        store<N>(working + first, narrow);
+        store<N>(remainder + first, low);
+        return;
+      }
+    }
+    store_floats(master + first, w);
+    if (working == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      narrow.values[i] = working_weight<W>(w[i]);
+    store<N>(working + first, narrow);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void load_grad(float (&g)[N], std::int64_t first) const {
+    // All threads take the same branch: cheaper than twice as many kernels (not measured).
+    if (narrow_grad != nullptr)
+      load_floats(g, narrow_grad + first);
+    else
+      load_floats(g, grad + first);
+  }
+};
 
 /// Only bf16 needs random bits, and uses the lower half of them.
 template <class T, int N>
@@ -39,8 +123,8 @@ __device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
 /// the first parameter in the parameter space.
 template <class W, class M, class V, int N>
 __global__ void __launch_bounds__(threads)
-    update(AdamWArrays<W> arrays, M* first_moment, V* second_moment, std::int64_t count,
-           AdamWCoefficients c, RoundingBits random_bits, std::int64_t element) {
+    update(Arrays<W> arrays, M* first_moment, V* second_moment, std::int64_t count, Coefficients c,
+           RoundingBits random_bits, std::int64_t element) {
   const float scale = arrays.scale != nullptr ? *arrays.scale : 1.0f;
   if (!(scale - scale == 0)) return;  // not finite: the whole update is skipped
   const auto first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
@@ -99,10 +183,8 @@ __device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b
 /// Returns the float whose magnitude's bits are the largest in the warp. Bits are ordered as the
 /// values are, with infinities and NaN above all others.
 __device__ __forceinline__ float warp_top(std::uint32_t bits) {
-#pragma unroll
-  for (int mask = warp_size / 2; mask > 0; mask /= 2)
-    bits = larger(bits, shuffle_xor(bits, mask));
-  return std::bit_cast<float>(bits);
+  return std::bit_cast<float>(
+      warp_fold(bits, [](std::uint32_t a, std::uint32_t b) { return larger(a, b); }));
 }
 
 /// Factor that scales a block's values to at most 1. 0 if the block's scale is 0, so small that its
@@ -115,7 +197,7 @@ __device__ __forceinline__ float inverse_of(float scale) {
 /// registers until their scale is known.
 template <class W, int N>
 __global__ void __launch_bounds__(threads)
-    update_coded(AdamWArrays<W> arrays, CodedMoments moments, Rows rows, AdamWCoefficients c,
+    update_coded(Arrays<W> arrays, CodedMoments moments, Rows rows, Coefficients c,
                  RoundingBits random_bits, std::int64_t element) {
   constexpr int stride = warp_size * N;
   constexpr int groups = static_cast<int>(AdamW::block) / stride;
@@ -188,18 +270,26 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+/// True if the arrays can be accessed four elements at a time.
+bool in_fours(const AdamW& op) {
+  for (const View& view :
+       {op.master, op.working, op.remainder, op.grad, op.first_moment, op.second_moment})
+    if (!aligned(4 * size_of(view.dtype), {view})) return false;
+  return true;
+}
+
 template <class M, class V, class W>
-void launch_plain(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) {
+void launch_plain(const AdamW& op, const Arrays<W>& arrays, Stream stream) {
   const std::int64_t count = op.grad.size();
   const bool packed = count % 4 == 0 && in_fours(op);
   const int elements = packed ? 4 : 1;
   launch(packed ? update<W, M, V, 4> : update<W, M, V, 1>, {pieces(count, threads * elements)},
          {threads}, 0, stream, arrays, op.first_moment.data<M>(), op.second_moment.data<V>(), count,
-         AdamWCoefficients(op), RoundingBits(op.rounding_key), op.first_element);
+         Coefficients(op), RoundingBits(op.rounding_key), op.first_element);
 }
 
 template <class W>
-void launch_coded(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) {
+void launch_coded(const AdamW& op, const Arrays<W>& arrays, Stream stream) {
   check(op.first_scale.size() < std::int64_t{1} << 31, "an AdamW update has too many blocks");
   const CodedMoments moments{op.first_moment.data<std::uint8_t>(),
                              op.second_moment.data<std::uint8_t>(), op.first_scale.data<float>(),
@@ -212,8 +302,7 @@ void launch_coded(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) 
   const bool packed = op.row_length % 4 == 0 && in_fours(op);
   launch(packed ? update_coded<W, 4> : update_coded<W, 1>,
          {std::min(pieces(op.first_scale.size(), warps), most)}, {threads}, sizeof(Shared), stream,
-         arrays, moments, rows, AdamWCoefficients(op), RoundingBits(op.rounding_key),
-         op.first_element);
+         arrays, moments, rows, Coefficients(op), RoundingBits(op.rounding_key), op.first_element);
 }
 
 }  // namespace
@@ -221,7 +310,7 @@ void launch_coded(const AdamW& op, const AdamWArrays<W>& arrays, Stream stream) 
 void launch_cuda(const AdamW& op, Stream stream) {
   check_layout(op);
   dispatch_working(op.remainder ? DType::f32 : op.master.dtype, op.working, [&]<class W>() {
-    const AdamWArrays<W> arrays(op);
+    const Arrays<W> arrays(op);
     if (op.first_moment.dtype == DType::u8) return launch_coded(op, arrays, stream);
     if (op.first_moment.dtype == DType::f32) return launch_plain<float, float>(op, arrays, stream);
     if (op.second_moment.dtype == DType::f32)

@@ -147,13 +147,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
       const int stage = tile % Memory::stages;
       const bool more = tile + 1 < tiles;
       if (more) fetch((tile + 1) % Memory::stages, first_key + key_tile);
-      if constexpr (staging == Staging::async) {
-        if (more)
-          cp_async_wait<1>();
-        else
-          cp_async_wait<0>();
-      }
-      __syncthreads();
+      await_stage<staging>(more);
       if (tile == 0) {
 #pragma unroll
         for (int m = 0; m < groups; ++m)

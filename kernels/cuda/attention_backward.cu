@@ -121,13 +121,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       const int stage = tile % Memory::stages;
       const bool more = tile + 1 < tiles;
       if (more) fetch((tile + 1) % Memory::stages, from + moving_rows);
-      if constexpr (staging == Staging::async) {
-        if (more)
-          cp_async_wait<1>();
-        else
-          cp_async_wait<0>();
-      }
-      __syncthreads();
+      await_stage<staging>(more);
       float p[1][moving_rows / 8][4], grad_p[1][moving_rows / 8][4];
       const auto own = [&](int which) {
         return [&shared, warp_row, which](int, int k, std::uint32_t(&left)[4]) {

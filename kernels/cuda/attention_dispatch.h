@@ -4,7 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_products.h"
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
 

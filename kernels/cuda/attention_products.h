@@ -3,8 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_tile.h"
-#include "kernels/cuda/ptx/ldmatrix.h"
-#include "kernels/cuda/ptx/mma.h"
+#include "kernels/cuda/ptx/matrix.h"
 
 namespace sluice::cuda {
 

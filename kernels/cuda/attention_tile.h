@@ -106,4 +106,16 @@ struct TileCopy {
   }
 };
 
+/// Waits until the block may read the current stage. `more`: copies to the next one are under way.
+template <Staging staging>
+__device__ __forceinline__ void await_stage(bool more) {
+  if constexpr (staging == Staging::async) {
+    if (more)
+      cp_async_wait<1>();
+    else
+      cp_async_wait<0>();
+  }
+  __syncthreads();
+}
+
 }  // namespace sluice::cuda

@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "kernels/attention.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"

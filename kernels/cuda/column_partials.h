@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 
 namespace sluice::cuda {
 

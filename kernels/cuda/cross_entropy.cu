@@ -1,12 +1,102 @@
 #include "kernels/cross_entropy.h"
 
-#include "kernels/cuda/cross_entropy_row.h"
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/warp.h"
 
 namespace sluice {
 namespace {
 
 using namespace cuda;
+
+// One block has a row of logits, the whole vocabulary or a part of it. Each thread takes N logits
+// at a time.
+
+constexpr int partials_of_row = 3;
+constexpr int row_warps = 16;
+constexpr int row_threads = row_warps * warp_size;
+
+struct RowShared {
+  float maxima[row_warps];
+  float sums[row_warps];
+};
+
+/// Running maximum and the sum of exp(x - maximum) so far (Milakov & Gimelshein, "Online normalizer
+/// calculation for softmax", 2018).
+struct Online {
+  float top = -INFINITY;
+  float sum = 0;
+
+  __device__ void add(float x) {
+    if (x == -INFINITY) return;  // impossible token; -inf - -inf would be NaN
+    const float higher = maximum(top, x);
+    if (higher != top) sum *= exp2_fast((top - higher) * log2_e);
+    top = higher;
+    sum += exp2_fast((x - top) * log2_e);
+  }
+};
+
+/// Maximum and sum of a whole row; -infinity and 0 for no columns.
+template <int N>
+__device__ __forceinline__ Online normalizer(const float* x, std::int64_t columns,
+                                             RowShared& shared) {
+  const std::int64_t packed = columns / N * N;
+  Online mine;
+  for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * N; j < packed;
+       j += row_threads * N) {
+    float values[N];
+    load_floats(values, x + j);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      mine.add(values[i]);
+  }
+  if (packed + threadIdx.x < columns) mine.add(x[packed + threadIdx.x]);
+  Online row;
+  row.top = block_max<row_warps>(mine.top, shared.maxima);
+  const float base = row.top == -INFINITY ? 0.0f : row.top;  // 0 if all are impossible, as above
+  const float shrink = exp2_fast((mine.top - base) * log2_e);
+  row.sum = block_sum<row_warps>(mine.sum * shrink, shared.sums);
+  return row;
+}
+
+/// Writes scale * (softmax - one-hot), using the normalizer of the whole vocabulary, then `padding`
+/// zeros. `target` may be outside of these columns.
+template <int N, class T>
+__device__ __forceinline__ void write_gradient(T* out, const float* x, std::int64_t columns,
+                                               std::int64_t target, const Online& whole,
+                                               std::int64_t padding, float scale) {
+  const float factor = scale / whole.sum;
+  const auto slope = [&](float value, std::int64_t j) {
+    const float p = exp2_fast((value - whole.top) * log2_e);
+    // Uses the unrounded probability, because in 16 bits 1 - p would lose a small p.
+    return j == target ? scale * (p / whole.sum - 1.0f) : p * factor;
+  };
+  // The gradient may overlay the logits, in fewer bytes. A round of the block only overwrites
+  // logits that were read in this round or before; the barrier keeps that order.
+  const std::int64_t end = columns + padding;
+  for (std::int64_t base = 0; base < end; base += row_threads * N) {
+    const std::int64_t j = base + static_cast<std::int64_t>(threadIdx.x) * N;
+    float values[N];
+    if (j + N <= columns) {
+      load_floats(values, x + j);
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        values[i] = slope(values[i], j + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        values[i] = j + i < columns ? slope(x[j + i], j + i) : 0.0f;
+    }
+    __syncthreads();
+    if (j + N <= end) {
+      store_floats(out + j, values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (j + i < end) out[j + i] = from_float<T>(values[i]);
+    }
+  }
+}
 
 /// One block per row. The first pass computes the normalizer; the second writes the gradient, if
 /// `gradient` is given.
@@ -26,6 +116,47 @@ __global__ void __launch_bounds__(row_threads)
   write_gradient<N>(gradient + row * gradient_stride, x, vocabulary, target, whole, padding, scale);
 }
 
+/// One block per row.
+template <int N>
+__global__ void __launch_bounds__(row_threads)
+    find_partials(float* partials, const float* logits, std::int64_t logits_stride,
+                  const std::int32_t* targets, std::int64_t first, std::int64_t columns) {
+  auto& shared = shared_memory<RowShared>();
+  const std::int64_t row = blockIdx.x;
+  const float* x = logits + row * logits_stride;
+  const Online part = normalizer<N>(x, columns, shared);
+  if (threadIdx.x != 0) return;
+  const std::int64_t target = targets[row] - first;
+  float* out = partials + row * partials_of_row;
+  out[0] = part.top;
+  out[1] = part.sum;
+  out[2] = 0 <= target && target < columns ? x[target] : 0.0f;
+}
+
+/// One block per row. Every thread combines the few partials by itself.
+template <class T, int N>
+__global__ void __launch_bounds__(row_threads)
+    use_partials(float* losses, const float* logits, std::int64_t logits_stride, T* gradient,
+                 std::int64_t gradient_stride, const std::int32_t* targets, const float* partials,
+                 std::int64_t ranks, std::int64_t first, std::int64_t columns, std::int64_t padding,
+                 float scale) {
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * partials_of_row;
+  const float* own = partials + row * partials_of_row;
+  Online whole;
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    whole.top = maximum(whole.top, own[rank * stride]);
+  float at_target = 0;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    whole.sum += own[rank * stride + 1] * exp2_fast((own[rank * stride] - whole.top) * log2_e);
+    at_target += own[rank * stride + 2];
+  }
+  if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
+  if (gradient == nullptr) return;
+  write_gradient<N>(gradient + row * gradient_stride, logits + row * logits_stride, columns,
+                    targets[row] - first, whole, padding, scale);
+}
+
 }  // namespace
 
 void launch_cuda(const CrossEntropy& op, Stream stream) {
@@ -39,6 +170,26 @@ void launch_cuda(const CrossEntropy& op, Stream stream) {
            op.gradient ? op.gradient.data<T>() : nullptr, op.gradient ? op.gradient.stride(0) : 0,
            op.targets.data<std::int32_t>(), vocabulary, op.padding,
            static_cast<float>(op.gradient_scale));
+  });
+}
+
+void launch_cuda(const CrossEntropyPartials& op, Stream stream) {
+  const bool packed = aligned(16, {op.logits});
+  launch(packed ? find_partials<4> : find_partials<1>, {static_cast<unsigned>(op.logits.dim(0))},
+         {row_threads}, sizeof(RowShared), stream, op.partials.data<float>(),
+         op.logits.data<float>(), op.logits.stride(0), op.targets.data<std::int32_t>(), op.first,
+         op.logits.dim(1));
+}
+
+void launch_cuda(const CrossEntropyOfPartials& op, Stream stream) {
+  dispatch(op.gradient ? op.gradient.dtype : DType::f32, [&]<class T>() {
+    const bool packed = aligned(16, {op.logits, op.gradient});
+    launch(packed ? use_partials<T, 4> : use_partials<T, 1>,
+           {static_cast<unsigned>(op.logits.dim(0))}, {row_threads}, 0, stream,
+           op.losses.data<float>(), op.logits.data<float>(), op.logits.stride(0),
+           op.gradient ? op.gradient.data<T>() : nullptr, op.gradient ? op.gradient.stride(0) : 0,
+           op.targets.data<std::int32_t>(), op.partials.data<float>(), op.partials.dim(0), op.first,
+           op.logits.dim(1), op.padding, static_cast<float>(op.gradient_scale));
   });
 }
 

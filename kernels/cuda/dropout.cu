@@ -1,6 +1,5 @@
 #include "kernels/dropout.h"
 
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 

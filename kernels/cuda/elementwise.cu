@@ -1,6 +1,6 @@
 #include "kernels/elementwise.h"
 
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/map.h"
 
 namespace sluice {
@@ -25,6 +25,31 @@ __global__ void round_half_away(BFloat16* out, const float* in, std::int64_t cou
   if (i < count) out[i].bits = BFloat16::round_half_away(in[i]);
 }
 
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0 ? 0.0f : x; }  // NaN stays NaN
+};
+struct ReluGradient {
+  __device__ float operator()(float grad, float out) const { return out > 0 ? grad : 0.0f; }
+};
+
+constexpr float root_2_over_pi = 0.797884560802865f;
+constexpr float cubic = 0.044715f;
+
+struct Gelu {
+  __device__ float operator()(float x) const {
+    const float inner = root_2_over_pi * (x + cubic * x * x * x);
+    return 0.5f * x * (1.0f + tanhf(inner));
+  }
+};
+
+struct GeluGradient {
+  __device__ float operator()(float grad, float x) const {
+    const float t = tanhf(root_2_over_pi * (x + cubic * x * x * x));
+    const float slope = root_2_over_pi * (1.0f + 3.0f * cubic * x * x);
+    return grad * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
+  }
+};
+
 }  // namespace
 
 void launch_cuda(const Add& op, Stream stream) {
@@ -48,6 +73,32 @@ void launch_cuda(const Cast& op, Stream stream) {
 void launch_cuda(const Fill& op, Stream stream) {
   dispatch(op.out.dtype, [&]<class T>() {
     map(stream, op.out.size(), Constant{static_cast<float>(op.value)}, op.out.data<T>());
+  });
+}
+
+void launch_cuda(const ReluForward& op, Stream stream) {
+  dispatch(op.in.dtype, [&]<class T>() {
+    map(stream, op.in.size(), Relu{}, op.out.data<T>(), op.in.data<T>());
+  });
+}
+
+void launch_cuda(const ReluBackward& op, Stream stream) {
+  dispatch(op.out.dtype, [&]<class T>() {
+    map(stream, op.out.size(), ReluGradient{}, op.grad_in.data<T>(), op.grad_out.data<T>(),
+        op.out.data<T>());
+  });
+}
+
+void launch_cuda(const GeluForward& op, Stream stream) {
+  dispatch(op.in.dtype, [&]<class T>() {
+    map(stream, op.in.size(), Gelu{}, op.out.data<T>(), op.in.data<T>());
+  });
+}
+
+void launch_cuda(const GeluBackward& op, Stream stream) {
+  dispatch(op.in.dtype, [&]<class T>() {
+    map(stream, op.in.size(), GeluGradient{}, op.grad_in.data<T>(), op.grad_out.data<T>(),
+        op.in.data<T>());
   });
 }
 

@@ -1,9 +1,7 @@
 #include "kernels/embedding.h"
 
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
-#include "kernels/cuda/token_buckets.h"
 
 namespace sluice {
 namespace {
@@ -11,6 +9,8 @@ namespace {
 using namespace cuda;
 
 constexpr int threads = 128;
+constexpr int bucket_threads = 256;
+constexpr int scan_threads = 1024;
 
 /// One block per row of the output. `rows`: those of token_table. position_table may be null.
 template <class T, int N>
@@ -47,6 +47,123 @@ __global__ void __launch_bounds__(threads)
   for (std::int64_t b = 0; b < batch; ++b)
     sum += to_float(grad_out[b * elements + i]);
   table[first_element + i] = sum;
+}
+
+/// The positions of each token of a part of the vocabulary in a batch, in the stream's workspace:
+/// places[end[v-1] .. end[v]) are the positions of token first + v, in any order.
+struct TokenBuckets {
+  const std::int32_t* end;
+  const std::int32_t* places;
+};
+
+/// A bucket in shared memory, sorted by the whole block.
+struct SortedPlaces {
+  static constexpr std::int32_t sortable = 2048;
+
+  std::int32_t place[sortable];
+
+  /// Bitonic sort (Batcher, 1968) over the next power of two; padding sorts to the end. All places
+  /// differ, so the result does not depend on their initial order.
+  __device__ void sort(const std::int32_t* places, std::int32_t count) {
+    std::int32_t size = 1;
+    while (size < count)
+      size *= 2;
+    const auto thread = static_cast<std::int32_t>(threadIdx.x);
+    const auto stride = static_cast<std::int32_t>(blockDim.x);
+    for (std::int32_t i = thread; i < size; i += stride)
+      place[i] = i < count ? places[i] : 0x7FFFFFFF;
+    __syncthreads();
+    for (std::int32_t run = 2; run <= size; run *= 2) {
+      for (std::int32_t step = run / 2; step > 0; step /= 2) {
+        for (std::int32_t i = thread; i < size; i += stride) {
+          const std::int32_t other = i ^ step;
+          if (other < i) continue;
+          const bool rising = (i & run) == 0;
+          if ((place[i] > place[other]) == rising) {
+            const std::int32_t held = place[i];
+            place[i] = place[other];
+            place[other] = held;
+          }
+        }
+        __syncthreads();
+      }
+    }
+  }
+};
+
+__global__ void __launch_bounds__(bucket_threads)
+    clear(std::int32_t* counts, std::int64_t vocabulary) {
+  const std::int64_t v = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (v < vocabulary) counts[v] = 0;
+}
+
+__global__ void __launch_bounds__(bucket_threads)
+    count_tokens(std::int32_t* counts, const std::int32_t* tokens, std::int64_t count,
+                 std::int64_t first, std::int64_t vocabulary) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t v = tokens[i] - first;
+  if (0 <= v && v < vocabulary) atomicAdd(&counts[v], 1);
+}
+
+struct ScanShared {
+  std::int32_t sums[scan_threads];
+};
+
+/// One block turns counts into the starts of the buckets. Each thread sums a contiguous part, and
+/// thread 0 sums the parts.
+__global__ void __launch_bounds__(scan_threads)
+    scan(std::int32_t* counts, std::int64_t vocabulary) {
+  auto& shared = shared_memory<ScanShared>();
+  const std::int64_t stretch = (vocabulary + scan_threads - 1) / scan_threads;
+  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * stretch;
+  const std::int64_t end = begin + stretch < vocabulary ? begin + stretch : vocabulary;
+  std::int32_t mine = 0;
+  for (std::int64_t v = begin; v < end; ++v)
+    mine += counts[v];
+  shared.sums[threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::int32_t sum = 0;
+    for (int t = 0; t < scan_threads; ++t) {
+      const std::int32_t own = shared.sums[t];
+      shared.sums[t] = sum;
+      sum += own;
+    }
+  }
+  __syncthreads();
+  std::int32_t sum = shared.sums[threadIdx.x];
+  for (std::int64_t v = begin; v < end; ++v) {
+    const std::int32_t own = counts[v];
+    counts[v] = sum;
+    sum += own;
+  }
+}
+
+/// Stores each position at its bucket's cursor, which moves from the bucket's start to its end.
+__global__ void __launch_bounds__(bucket_threads)
+    fill(std::int32_t* cursors, std::int32_t* places, const std::int32_t* tokens,
+         std::int64_t count, std::int64_t first, std::int64_t vocabulary) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t v = tokens[i] - first;
+  if (0 <= v && v < vocabulary) places[atomicAdd(&cursors[v], 1)] = static_cast<std::int32_t>(i);
+}
+
+/// Fills the buckets of the tokens [first, first + vocabulary); others are in no bucket. This is a
+/// counting sort on integers: its atomics change the order in a bucket, never the contents.
+TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::int64_t first,
+                          std::int64_t vocabulary, Stream stream) {
+  auto* cursors = workspace<std::int32_t>(stream, vocabulary + count);
+  auto* places = cursors + vocabulary;
+  launch(clear, {pieces(vocabulary, bucket_threads)}, {bucket_threads}, 0, stream, cursors,
+         vocabulary);
+  launch(count_tokens, {pieces(count, bucket_threads)}, {bucket_threads}, 0, stream, cursors,
+         tokens, count, first, vocabulary);
+  launch(scan, {1}, {scan_threads}, sizeof(ScanShared), stream, cursors, vocabulary);
+  launch(fill, {pieces(count, bucket_threads)}, {bucket_threads}, 0, stream, cursors, places,
+         tokens, count, first, vocabulary);
+  return {.end = cursors, .places = places};
 }
 
 /// Block (row of the token table, columns). Adds the rows of grad_out at the token's positions, in

@@ -2,8 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "kernels/base/error.h"
+#include "kernels/base/dtype.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/target.h"
 
@@ -18,6 +19,14 @@
 #endif
 
 namespace sluice::cuda {
+
+/// Like dispatch_floating, for the types of the GPU kernels. f64 is only for tests on the CPU.
+template <class Body>
+void dispatch(DType dtype, Body&& body) {
+  if (!dispatch_among<float, BFloat16, Half>(dtype, body))
+    fail("the GPU kernels compute in f32, bf16 and f16, not in " + std::string(name_of(dtype)) +
+         "; use --device cpu");
+}
 
 /// Launches a kernel; there is no other way. Kernels run in the order of the stream's launches, and
 /// the call returns at once. Throws Error for a shape that the device cannot run.

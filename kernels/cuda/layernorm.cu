@@ -1,6 +1,6 @@
 #include "kernels/layernorm.h"
 
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/column_partials.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
@@ -11,8 +11,8 @@ namespace {
 using namespace cuda;
 
 /// One warp per row.
-constexpr int warps = 4;
-constexpr int threads = warps * warp_size;
+constexpr int row_warps = 4;
+constexpr int row_threads = row_warps * warp_size;
 /// Elements of a row that a lane keeps in registers: rows of up to 2048 are read only once.
 constexpr int kept_elements = 64;
 
@@ -29,13 +29,13 @@ struct Arrays {
 };
 
 __device__ __forceinline__ std::int64_t row_of_warp() {
-  return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
+  return static_cast<std::int64_t>(blockIdx.x) * row_warps + threadIdx.x / warp_size;
 }
 
 /// The row stays in registers, so that mean and variance are two exact passes without a second read
 /// from memory.
 template <class T, int N>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(row_threads)
     normalize(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
   constexpr int packs = kept_elements / N;
   const std::int64_t row = row_of_warp();
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads)
 
 /// Handles rows of any width and alignment; reads them three times.
 template <class T>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(row_threads)
     normalize_any(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
@@ -124,6 +124,145 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+template <class T>
+struct BackwardArrays {
+  T* grad_in;
+  const T* grad_out;
+  const T* grad_sum;  ///< null if no other gradient reached the sum
+  const T* in;
+  const float* mean;
+  const float* rstd;
+  const T* weight;
+};
+
+constexpr int max_warps = 16;
+/// Rows per iteration of a block, with one barrier; meant to keep loads in flight (not measured).
+constexpr int rows_at_once = 4;
+
+struct Shared {
+  float sums[2][max_warps][2 * rows_at_once];
+};
+
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. Sums the gradients of
+/// weight and bias in the same pass over memory. A thread owns N columns; a block loops down its
+/// part of the rows. partial: [splits, 2 * width], the weight's before the bias's.
+template <class T, int N>
+__global__ void __launch_bounds__(max_warps* warp_size)
+    backward_rows(BackwardArrays<T> a, float* partial, std::int64_t rows, std::int64_t width,
+                  std::int64_t rows_per_split) {
+  auto& shared = shared_memory<Shared>();
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N;
+  const bool active = column < width;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_per_split;
+  const std::int64_t end = first + rows_per_split < rows ? first + rows_per_split : rows;
+  const float inverse_width = 1.0f / static_cast<float>(width);
+  float weight[N] = {}, grad_weight[N] = {}, grad_bias[N] = {};
+  if (active) load_floats(weight, a.weight + column);
+  int parity = 0;  // two sets of sums need only one barrier per iteration
+  for (std::int64_t row = first; row < end; row += rows_at_once, parity ^= 1) {
+    float g[rows_at_once][N], normalized[rows_at_once][N], sums[2 * rows_at_once] = {};
+#pragma unroll
+    for (int r = 0; r < rows_at_once; ++r) {
+      if (!active || row + r >= end) continue;
+      const std::int64_t at = (row + r) * width + column;
+      load_floats(g[r], a.grad_out + at);
+      load_floats(normalized[r], a.in + at);
+      const float mean = a.mean[row + r];
+      const float rstd = a.rstd[row + r];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        normalized[r][i] = (normalized[r][i] - mean) * rstd;
+        grad_bias[i] += g[r][i];
+        grad_weight[i] += g[r][i] * normalized[r][i];
+        g[r][i] *= weight[i];
+        sums[2 * r] += g[r][i];
+        sums[2 * r + 1] += g[r][i] * normalized[r][i];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 2 * rows_at_once; ++k) {
+      const float total = warp_sum(sums[k]);
+      if (lane == 0) shared.sums[parity][warp][k] = total;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < rows_at_once; ++r) {
+      if (!active || row + r >= end) continue;
+      float sum = 0, dot = 0;
+      for (int w = 0; w < warps; ++w) {
+        sum += shared.sums[parity][w][2 * r];
+        dot += shared.sums[parity][w][2 * r + 1];
+      }
+      sum *= inverse_width;
+      dot *= inverse_width;
+      const std::int64_t at = (row + r) * width + column;
+      const float rstd = a.rstd[row + r];
+      float other[N] = {};
+      if (a.grad_sum != nullptr) load_floats(other, a.grad_sum + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        g[r][i] = (g[r][i] - sum - normalized[r][i] * dot) * rstd + other[i];
+      store_floats(a.grad_in + at, g[r]);
+    }
+  }
+  if (!active) return;
+  float* mine = partial + static_cast<std::int64_t>(blockIdx.x) * 2 * width + column;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    mine[i] = grad_weight[i];
+    mine[width + i] = grad_bias[i];
+  }
+}
+
+// Kernels for any width and alignment: one warp per row for dx, one thread per column for sums.
+
+template <class T>
+__global__ void __launch_bounds__(row_threads)
+    backward_any(BackwardArrays<T> a, std::int64_t rows, std::int64_t width) {
+  const std::int64_t row = row_of_warp();
+  if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const std::int64_t start = row * width;
+  const float mean = a.mean[row];
+  const float rstd = a.rstd[row];
+  float sum = 0, dot = 0;
+  for (std::int64_t j = lane; j < width; j += warp_size) {
+    const float g = to_float(a.grad_out[start + j]) * to_float(a.weight[j]);
+    sum += g;
+    dot += g * (to_float(a.in[start + j]) - mean) * rstd;
+  }
+  sum = warp_sum(sum) / static_cast<float>(width);
+  dot = warp_sum(dot) / static_cast<float>(width);
+  for (std::int64_t j = lane; j < width; j += warp_size) {
+    const float g = to_float(a.grad_out[start + j]) * to_float(a.weight[j]);
+    const float normalized = (to_float(a.in[start + j]) - mean) * rstd;
+    const float other = a.grad_sum != nullptr ? to_float(a.grad_sum[start + j]) : 0.0f;
+    a.grad_in[start + j] = from_float<T>((g - sum - normalized * dot) * rstd + other);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(row_threads)
+    columns_any(BackwardArrays<T> a, float* partial, std::int64_t rows, std::int64_t width,
+                std::int64_t rows_per_split) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (column >= width) return;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * rows_per_split;
+  const std::int64_t end = first + rows_per_split < rows ? first + rows_per_split : rows;
+  float grad_weight = 0, grad_bias = 0;
+  for (std::int64_t row = first; row < end; ++row) {
+    const float g = to_float(a.grad_out[row * width + column]);
+    grad_weight += g * (to_float(a.in[row * width + column]) - a.mean[row]) * a.rstd[row];
+    grad_bias += g;
+  }
+  float* mine = partial + static_cast<std::int64_t>(blockIdx.y) * 2 * width + column;
+  mine[0] = grad_weight;
+  mine[width] = grad_bias;
+}
+
 }  // namespace
 
 void launch_cuda(const LayerNormForward& op, Stream stream) {
@@ -141,9 +280,44 @@ void launch_cuda(const LayerNormForward& op, Stream stream) {
     constexpr int packed = wide<T>;
     const bool kept = width % packed == 0 && width <= kept_elements * warp_size &&
                       aligned(16, {op.out, op.sum, op.in, op.branch, op.weight, op.bias});
-    launch(kept ? normalize<T, packed> : normalize_any<T>, {pieces(rows, warps)}, {threads}, 0,
-           stream, arrays, rows, width, static_cast<float>(op.epsilon));
+    launch(kept ? normalize<T, packed> : normalize_any<T>, {pieces(rows, row_warps)}, {row_threads},
+           0, stream, arrays, rows, width, static_cast<float>(op.epsilon));
   });
+}
+
+void launch_cuda(const LayerNormBackward& op, Stream stream) {
+  const std::int64_t rows = op.grad_out.rows();
+  const std::int64_t width = op.grad_out.dim(-1);
+  const std::int64_t splits = row_splits(rows);
+  const std::int64_t rows_per_split = (rows + splits - 1) / splits;
+  auto* partial = workspace<float>(stream, splits * 2 * width);
+  dispatch(op.grad_out.dtype, [&]<class T>() {
+    const BackwardArrays<T> arrays{.grad_in = op.grad_in.data<T>(),
+                                   .grad_out = op.grad_out.data<T>(),
+                                   .grad_sum = op.grad_sum ? op.grad_sum.data<T>() : nullptr,
+                                   .in = op.normalized_in.data<T>(),
+                                   .mean = op.mean.data<float>(),
+                                   .rstd = op.rstd.data<float>(),
+                                   .weight = op.weight.data<T>()};
+    constexpr int packed = wide<T>;
+    const std::int64_t warps = (width / packed + warp_size - 1) / warp_size;
+    if (width % packed == 0 && warps <= max_warps &&
+        aligned(16, {op.grad_in, op.grad_out, op.grad_sum, op.normalized_in, op.weight})) {
+      launch(backward_rows<T, packed>, {static_cast<unsigned>(splits)},
+             {static_cast<unsigned>(warps * warp_size)}, sizeof(Shared), stream, arrays, partial,
+             rows, width, rows_per_split);
+      return;
+    }
+    // Columns come first: grad_in may be the buffer of grad_sum, but never of grad_out.
+    launch(columns_any<T>, {pieces(width, row_threads), static_cast<unsigned>(splits)},
+           {row_threads}, 0, stream, arrays, partial, rows, width, rows_per_split);
+    launch(backward_any<T>, {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows,
+           width);
+  });
+  add_partials(op.grad_weight.data<float>(), partial, splits, width, 2 * width,
+               op.accumulate_weight, stream);
+  add_partials(op.grad_bias.data<float>(), partial + width, splits, width, 2 * width,
+               op.accumulate_bias, stream);
 }
 
 }  // namespace sluice

@@ -23,10 +23,8 @@ __device__ __forceinline__ W working_weight(float master) {
 template <class Body>
 void dispatch_working(DType master, const View& working, Body&& body) {
   check(master == DType::f32, "master weights on a GPU are f32");
-  if (!working || working.dtype == DType::f32) return body.template operator()<float>();
-  if (working.dtype == DType::bf16) return body.template operator()<BFloat16>();
-  check(working.dtype == DType::f16, "working weights are f32, bf16 or f16");
-  return body.template operator()<Half>();
+  check(dispatch_among<float, BFloat16, Half>(working ? working.dtype : DType::f32, body),
+        "working weights are f32, bf16 or f16");
 }
 
 }  // namespace sluice::cuda

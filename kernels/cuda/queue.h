@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 
 namespace sluice::cuda {
 

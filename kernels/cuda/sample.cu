@@ -76,10 +76,7 @@ __device__ Key best_key(const Row& row, Shared& shared) {
     const Key key = key_of(row.logits[i], i);
     best = key > best ? key : best;
   }
-  for (int mask = warp_size / 2; mask > 0; mask /= 2) {
-    const Key other = shuffle_xor(best, mask);
-    best = other > best ? other : best;
-  }
+  best = warp_fold(best, [](Key a, Key b) { return b > a ? b : a; });
   if (threadIdx.x % warp_size == 0) shared.keys[threadIdx.x / warp_size] = best;
   __syncthreads();
   for (const Key key : shared.keys)

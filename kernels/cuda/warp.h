@@ -55,47 +55,42 @@ __device__ __forceinline__ T shuffle(T value, int from) {
 #endif
 }
 
-// Butterfly reductions: all lanes get the same bits, whatever the order in which they run.
+/// Combines the values of all lanes, in pairs of lanes (a butterfly): all lanes get the same bits,
+/// whatever the order in which they run.
+template <class T, class Combine>
+__device__ __forceinline__ T warp_fold(T value, Combine combine) {
+#pragma unroll
+  for (int mask = warp_size / 2; mask > 0; mask /= 2)
+    value = combine(value, shuffle_xor(value, mask));
+  return value;
+}
+
+/// The same over a block of `warps` warps, in warp order. `scratch` holds one T per warp and may be
+/// reused after the next barrier. Every thread gets the result.
+template <int warps, class T, class Combine>
+__device__ __forceinline__ T block_fold(T value, T* scratch, Combine combine) {
+  value = warp_fold(value, combine);
+  if (threadIdx.x % warp_size == 0) scratch[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  T all = scratch[0];
+#pragma unroll
+  for (int warp = 1; warp < warps; ++warp)
+    all = combine(all, scratch[warp]);
+  return all;
+}
 
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
-#pragma unroll
-  for (int mask = warp_size / 2; mask > 0; mask /= 2)
-    value += shuffle_xor(value, mask);
-  return value;
+  return warp_fold(value, [](T a, T b) { return a + b; });
 }
 
-__device__ __forceinline__ float warp_max(float value) {
-#pragma unroll
-  for (int mask = warp_size / 2; mask > 0; mask /= 2)
-    value = maximum(value, shuffle_xor(value, mask));
-  return value;
-}
-
-/// Sums over a block of `warps` warps, in warp order. `scratch` holds one T per warp and may be
-/// reused after the next barrier. Every thread gets the sum.
 template <int warps, class T>
 __device__ __forceinline__ T block_sum(T value, T* scratch) {
-  value = warp_sum(value);
-  if (threadIdx.x % warp_size == 0) scratch[threadIdx.x / warp_size] = value;
-  __syncthreads();
-  T sum = scratch[0];
-#pragma unroll
-  for (int warp = 1; warp < warps; ++warp)
-    sum += scratch[warp];
-  return sum;
+  return block_fold<warps>(value, scratch, [](T a, T b) { return a + b; });
 }
-
 template <int warps>
 __device__ __forceinline__ float block_max(float value, float* scratch) {
-  value = warp_max(value);
-  if (threadIdx.x % warp_size == 0) scratch[threadIdx.x / warp_size] = value;
-  __syncthreads();
-  float top = scratch[0];
-#pragma unroll
-  for (int warp = 1; warp < warps; ++warp)
-    top = maximum(top, scratch[warp]);
-  return top;
+  return block_fold<warps>(value, scratch, [](float a, float b) { return maximum(a, b); });
 }
 
 }  // namespace sluice::cuda

@@ -10,6 +10,16 @@
 
 namespace sluice {
 
+/// Keys and values of all positions so far, for generation.
+struct KeyValueCache {
+  struct Layer {
+    Tensor keys;    ///< [B, capacity, n_embd]
+    Tensor values;  ///< likewise
+  };
+  std::vector<Layer> layers;
+  std::int64_t length = 0;  ///< positions filled
+};
+
 /// Options for drawing the next token. temperature 0 is greedy (the smallest id wins a tie); top_k
 /// 0 and top_p 1 keep all tokens. The draw is a function of (seed, position) alone. Only the first
 /// `vocabulary` tokens are drawn, those that a tokenizer smaller than the model's knows; 0: all.

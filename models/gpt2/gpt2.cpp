@@ -6,12 +6,13 @@
 #include <cmath>
 #include <iterator>
 
-#include "engine/ops/add.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu_mlp.h"
+#include "models/gpt2/generate.h"
 
 namespace sluice {
 namespace {

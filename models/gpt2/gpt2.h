@@ -9,13 +9,13 @@
 #include "engine/ops/linear_cross_entropy.h"
 #include "engine/rng.h"
 #include "models/gpt2/config.h"
-#include "models/gpt2/kv_cache.h"
 #include "models/gpt2/recompute.h"
 #include "models/gpt2/shard.h"
 #include "models/layers.h"
-#include "models/module.h"
 
 namespace sluice {
+
+struct KeyValueCache;  // models/gpt2/generate.h
 
 /// The activations passed between blocks: the residual stream and the last branch, not yet added.
 /// The next LayerNorm adds them in the same pass over memory.
@@ -95,7 +95,6 @@ class GPT2 final : public Module {
   /// Gives the head a table of its own, which may share the embedding's elements: the gradients of
   /// the two are then separate.
   void set_head_table(const Tensor& table) { head_table_ = table; }
-  const Tensor& token_embedding() const { return token_embedding_; }
 
   /// Returns `tokens` ([B, T]) if the ranks divide the tokens of the residual stream, which they
   /// can if each gets equally many; else an empty shape.

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "engine/io/json_document.h"
-#include "engine/ops/add.h"
+#include "engine/ops/elementwise.h"
 
 namespace sluice {
 namespace {

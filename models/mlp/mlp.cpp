@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/autograd.h"
-#include "engine/ops/relu.h"
+#include "engine/ops/elementwise.h"
 
 namespace sluice {
 namespace {

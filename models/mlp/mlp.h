@@ -7,7 +7,6 @@
 #include "engine/shard.h"
 #include "engine/tensor_group.h"
 #include "models/layers.h"
-#include "models/module.h"
 
 namespace sluice {
 

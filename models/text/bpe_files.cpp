@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_alphabet.h"
-#include "models/text/text_files.h"
 
 namespace sluice {
 namespace {
@@ -137,13 +137,13 @@ void read_added_tokens(BpeDescription& description, const json& vocabulary, cons
 
 BpeTables read_bpe_files(const fs::path& vocabulary, const fs::path& merges) {
   BpeDescription description{vocabulary, merges, "line", {}, {}};
-  description.symbols = symbols_of(vocabulary, read_json_file(vocabulary, max_tokenizer_file));
+  description.symbols = symbols_of(vocabulary, read_json_file(vocabulary, max_text_file));
   read_merges_text(description);
   return check_bpe(description);
 }
 
 BpeTables read_tokenizer_json(const fs::path& file) {
-  const auto root = read_json_file(file, max_tokenizer_file);
+  const auto root = read_json_file(file, max_text_file);
   check_is_gpt2(file, root);
   const auto& model = member(root, "model");
   const auto& vocabulary = member(model, "vocab");

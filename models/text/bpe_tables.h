@@ -1,17 +1,43 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "models/text/bpe_merger.h"
-
 namespace sluice {
+
+/// Two neighbouring symbols and the symbol that replaces them.
+struct BpeMerge {
+  std::int32_t left;
+  std::int32_t right;
+  std::int32_t result;
+};
+
+/// The merges in order of preference, with a lookup from a pair of symbols to its rank.
+class BpeMerges {
+ public:
+  BpeMerges() = default;
+
+  /// Adds the least preferred merge so far. Returns false and adds nothing if the pair has a merge.
+  bool add(const BpeMerge& merge);
+
+  std::optional<std::size_t> rank(std::int32_t left, std::int32_t right) const;
+  const BpeMerge& operator[](std::size_t rank) const { return merges_[rank]; }
+  std::size_t size() const { return merges_.size(); }
+  auto begin() const { return merges_.begin(); }
+  auto end() const { return merges_.end(); }
+
+ private:
+  std::vector<BpeMerge> merges_;
+  std::unordered_map<std::uint64_t, std::size_t> rank_of_pair_;
+};
 
 /// A byte-level BPE tokenizer as its files describe it, not yet checked. Symbol names are in the
 /// byte alphabet. The file names, merge places and `place_name` are only for messages.
@@ -47,5 +73,34 @@ struct BpeTables {
 BpeTables check_bpe(const BpeDescription& description);
 
 inline constexpr std::string_view end_of_text_name = "<|endoftext|>";
+
+/// Applies merges: always the most preferred pair that is present, the leftmost of equal ones. A
+/// piece of n symbols takes O(n log n). Used by one thread; it keeps its memory between pieces.
+class BpeMerger {
+ public:
+  /// `merges` must outlive this object.
+  explicit BpeMerger(const BpeMerges& merges) : merges_(merges) {}
+
+  /// Merges symbols[first...] as one piece, in place, shortening `symbols`.
+  void merge_tail(std::vector<std::int32_t>& symbols, std::size_t first);
+
+ private:
+  /// A pair that could be merged; it is stale once either of its symbols has changed.
+  struct Candidate {
+    std::size_t rank;
+    std::size_t at;  // index of the left symbol
+    auto operator<=>(const Candidate&) const = default;
+  };
+  struct Neighbours {
+    std::size_t previous;
+    std::size_t next;
+  };
+  void propose(std::size_t left, std::size_t right);
+
+  const BpeMerges& merges_;
+  std::int32_t* piece_ = nullptr;       // the symbols of the piece; merged-away ones are -1
+  std::vector<Neighbours> neighbours_;  // the nearest remaining neighbours of every symbol
+  std::vector<Candidate> candidates_;   // a heap with the most preferred candidate in front
+};
 
 }  // namespace sluice

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "models/text/bpe_files.h"
-#include "models/text/bpe_merger.h"
 
 namespace sluice {
 

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 #include "models/text/hugging_face_files.h"
-#include "models/text/text_files.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::string_view marker = R"({"tokenizer": "bytes", "vocab_size": 256}
 }  // namespace
 
 ByteTokenizer ByteTokenizer::load(const std::filesystem::path& file) {
-  if (read_json_file(file, max_tokenizer_file) != nlohmann::json::parse(marker))
+  if (read_json_file(file, max_text_file) != nlohmann::json::parse(marker))
     fail(fmt::format("{} does not describe the byte tokenizer, which is {}", file.string(), marker),
          ErrorKind::usage);
   return {};

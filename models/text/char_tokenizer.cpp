@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "models/text/hugging_face_files.h"
-#include "models/text/text_files.h"
 
 namespace sluice {
 namespace {
@@ -81,7 +81,7 @@ CharTokenizer CharTokenizer::from_text(std::string_view text) {
 }
 
 CharTokenizer CharTokenizer::load(const std::filesystem::path& file) {
-  const auto root = read_json_file(file, max_tokenizer_file);
+  const auto root = read_json_file(file, max_text_file);
   if (!root.is_object() || !root.contains("characters") || !root["characters"].is_array() ||
       root["characters"].empty())
     fail(fmt::format("{} has no list \"characters\" with at least one entry", file.string()),

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "engine/io/utf8.h"
 #include "models/text/byte_alphabet.h"
-#include "models/text/text_files.h"
 
 namespace sluice {
 namespace {
@@ -74,7 +74,7 @@ void write_byte_files(const fs::path& directory) {
 }
 
 bool merges_nothing(const fs::path& tokenizer_json) {
-  const auto root = read_json_file(tokenizer_json, max_tokenizer_file);
+  const auto root = read_json_file(tokenizer_json, max_text_file);
   const auto merges = nlohmann::json::json_pointer("/model/merges");
   return !root.contains(merges) || root.at(merges).empty();
 }

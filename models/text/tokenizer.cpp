@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <sstream>
 
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 #include "models/text/bpe_files.h"
 #include "models/text/bpe_tokenizer.h"
@@ -113,6 +116,24 @@ bool is_tokenizer_file(std::string_view name) {
                                         "special_tokens_map.json",
                                         "added_tokens.json"};
   return std::ranges::find(names, name) != std::end(names);
+}
+
+std::vector<std::int32_t> parse_token_ids(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::int32_t> ids;
+  std::string word;
+  while (stream >> word) {
+    std::int32_t id = -1;
+    const char* const end_of_word = word.data() + word.size();
+    const auto [end, error] = std::from_chars(word.data(), end_of_word, id);
+    if (error != std::errc() || end != end_of_word || id < 0)
+      fail(fmt::format("--tokens: '{}' is not a token id; write numbers, \"1 2 3\", or give text "
+                       "as --prompt",
+                       excerpt(word)),
+           ErrorKind::usage);
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 }  // namespace sluice

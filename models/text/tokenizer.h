@@ -55,4 +55,8 @@ bool has_tokenizer(const std::filesystem::path& directory);
 /// Hugging Face. Beside another tokenizer such a file would be wrong.
 bool is_tokenizer_file(std::string_view name);
 
+/// Parses token ids as in --tokens: "1 2 3". Throws Error (usage) for anything that is not a whole
+/// number of at least 0.
+std::vector<std::int32_t> parse_token_ids(const std::string& text);
+
 }  // namespace sluice

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/streamed_bytes.h"
+#include "engine/host_memory.h"
 #include "engine/tensor.h"
 #include "engine/timeline.h"
 

@@ -4,11 +4,10 @@
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
+#include "kernels/base/half.h"
 #include "kernels/base/run.h"
-#include "kernels/base/split_master.h"
-#include "kernels/clip.h"
 #include "kernels/elementwise.h"
-#include "kernels/squared_norm.h"
+#include "kernels/reduce.h"
 
 namespace sluice {
 namespace {

@@ -93,7 +93,7 @@ class ParameterSpace {
   /// Zeroes the gradients of parameters that no backward pass reached.
   void settle_gradients();
   /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the
-  /// factor by which the update multiplies them (ClipFactor in kernels/clip.h): one element.
+  /// factor by which the update multiplies them (ClipFactor in kernels/reduce.h): one element.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
   /// The same in two steps, for gradients that several ranks share. One gives the sums of squares
   /// of the blocks in `ranges`, zero for all others; the other needs the sums of all blocks.

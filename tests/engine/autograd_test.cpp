@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/ops/dropout.h"
-#include "engine/ops/gelu.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
 #include "kernels/base/run.h"
@@ -36,14 +36,6 @@ class SharedSum final : public Node {
       if (pass.wants(input)) pass.give(input, grad_outputs[0]);
   }
 };
-
-Tensor add(const Tensor& a, const Tensor& b) {
-  Tensor out = Tensor::empty(a.device(), a.shape(), a.dtype());
-  run(Add{.out = out.view(), .a = a.view(), .b = b.view()}, out.stream());
-  Tensor* const outputs[] = {&out};
-  if (recording({a, b})) attach(std::make_shared<SharedSum>(), {a, b}, outputs);
-  return out;
-}
 
 /// An identity with two results that writes its gradient through target(), as matrix products do.
 class Fork final : public Node {

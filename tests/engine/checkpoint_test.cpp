@@ -5,10 +5,9 @@
 
 #include "engine/autograd.h"
 #include "engine/ops/dropout.h"
-#include "engine/ops/gelu.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
-#include "engine/ops/relu.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"

@@ -1,16 +1,14 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
-#include "engine/ops/add.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/dropout.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
-#include "engine/ops/gelu.h"
 #include "engine/ops/gelu_mlp.h"
 #include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
-#include "engine/ops/relu.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
 #include "tests/support/gradcheck.h"

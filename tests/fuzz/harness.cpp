@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-#include "engine/io/printable.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "tests/support/temp_dir.h"

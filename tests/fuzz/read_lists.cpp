@@ -4,7 +4,7 @@
 #include "apps/checkpoint/save_cadence.h"
 #include "models/gpt2/parallelize.h"
 #include "models/gpt2/recompute.h"
-#include "models/text/token_ids.h"
+#include "models/text/tokenizer.h"
 #include "parallel/flight_recorder/injection.h"
 #include "tests/fuzz/harness.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "apps/plan/cost/device_profile.h"
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

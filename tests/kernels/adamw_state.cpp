@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 
 namespace sluice::test {
 namespace {

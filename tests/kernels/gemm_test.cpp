@@ -2,8 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/cpu/gemm_few_rows.h"
-#include "kernels/cpu/gemm_plain.h"
+#include "kernels/cpu/gemm.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 

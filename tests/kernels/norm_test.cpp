@@ -1,14 +1,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/column_sum.h"
 #include "kernels/dropout.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
-#include "kernels/gelu.h"
 #include "kernels/layernorm.h"
 #include "kernels/reduce.h"
-#include "kernels/relu.h"
-#include "kernels/squared_norm.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {

@@ -12,8 +12,7 @@
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx/cp_async.h"
-#include "kernels/cuda/ptx/ldmatrix.h"
-#include "kernels/cuda/ptx/mma.h"
+#include "kernels/cuda/ptx/matrix.h"
 #include "tests/support/gpu/cuda_device.h"
 
 namespace sluice::test {

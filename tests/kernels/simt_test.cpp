@@ -98,7 +98,7 @@ __global__ void collectives(float* out) {
   const auto mine = static_cast<float>(threadIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   out[threadIdx.x] = cuda::warp_sum(mine);
-  out[threads + threadIdx.x] = cuda::warp_max(-mine);
+  out[threads + threadIdx.x] = cuda::warp_fold(-mine, cuda::maximum);
   out[2 * threads + threadIdx.x] = cuda::shuffle(mine, lane / 2);
   out[3 * threads + threadIdx.x] = cuda::shuffle_xor(mine, 5);
   out[4 * threads + threadIdx.x] = cuda::block_sum<threads / warp_size>(mine, shared.of_thread);

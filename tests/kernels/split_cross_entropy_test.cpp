@@ -1,4 +1,3 @@
-#include "kernels/split_cross_entropy.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

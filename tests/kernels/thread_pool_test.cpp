@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/parallel_for.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,8 +8,6 @@
 #include <numeric>
 #include <thread>
 #include <vector>
-
-#include "kernels/cpu/parallel_for.h"
 
 namespace sluice::test {
 namespace {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "engine/io/file.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
-#include "models/text/text_files.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/text_support.h"
 

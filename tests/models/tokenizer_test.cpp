@@ -8,12 +8,12 @@
 #include <random>
 #include <thread>
 
+#include "engine/io/file.h"
 #include "engine/io/utf8.h"
 #include "models/text/bpe_tokenizer.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 #include "models/text/pre_tokenizer.h"
-#include "models/text/text_files.h"
 #include "tests/models/text_support.h"
 
 using namespace sluice;

@@ -1,4 +1,4 @@
-#include "kernels/clip.h"
+#include "kernels/reduce.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

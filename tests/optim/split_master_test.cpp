@@ -1,4 +1,4 @@
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "engine/autograd.h"
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 
 namespace sluice::test {
 namespace {

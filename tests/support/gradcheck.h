@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/tensor.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/parallel_for.h"
 
 // Tools of numeric tests: data, arrays for kernels, thread counts, and the check of gradients by
 // finite differences.

@@ -12,9 +12,9 @@
 
 #include "apps/cli/meant.h"
 #include "apps/plan/cost/calibrate.h"
+#include "engine/host_memory.h"
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
-#include "engine/pinned_buffer.h"
 #include "engine/tensor.h"
 
 namespace sluice {

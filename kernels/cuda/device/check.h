@@ -14,9 +14,6 @@ namespace sluice::cuda {
 /// Returns the user's remedy for a status, as a clause to follow a semicolon.
 const char* hint_for(cudaError_t status);
 
-/// Throws Error if this program has no code for the current device.
-void require_image();
-
 }  // namespace sluice::cuda
 
 // These are macros, so that a message can name the call. Private to kernels/cuda.

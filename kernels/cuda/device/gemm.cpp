@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device/bias.h"
 #include "kernels/cuda/device/gemm_plan.h"
-#include "kernels/gemm_gelu.h"
+#include "kernels/cuda/device/kernels.h"
 
 namespace sluice {
 namespace {
@@ -63,12 +62,7 @@ bool slope_in_epilogue(const Gemm& op, const GemmKey& key, const DeviceQueue& qu
 }  // namespace
 
 void launch_cuda(const Gemm& op, Stream stream) {
-  const std::int64_t m = op.transpose_a ? op.a.dim(1) : op.a.dim(0);
-  const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
-  const std::int64_t n = op.transpose_b ? op.b.dim(0) : op.b.dim(1);
-  const std::int64_t b_k = op.transpose_b ? op.b.dim(1) : op.b.dim(0);
-  check(k == b_k && m == op.out.dim(0) && n == op.out.dim(1),
-        "a matrix product's operands do not fit together");
+  const auto [m, n, k] = size_of(op);
   check_dtypes(op);
   if (m == 0 || n == 0) return;
   if (k == 0) {  // the sum is empty

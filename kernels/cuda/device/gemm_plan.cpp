@@ -1,10 +1,5 @@
 #include "kernels/cuda/device/gemm_plan.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "kernels/cuda/device/event.h"
-
 namespace sluice::cuda {
 namespace {
 
@@ -74,29 +69,24 @@ GemmPlans::GemmPlans() {
 bool GemmPlans::run(const GemmKey& key, const Gemm& op, Stream stream) {
   const std::lock_guard lock(mutex_);
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, make_plan(key, op, stream)).first;
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(key, op)).first;
   const GemmPlan& plan = found->second;
   if (!plan.possible) return false;
   set_pointers(plan.matmul, key, op);
-  enqueue(key, plan, plan.algorithm, op, op.out.address, stream);
+  const float alpha = 1;
+  const float beta = key.accumulate ? 1 : 0;
+  SLUICE_CUBLAS_CHECK(cublasLtMatmul(
+      handle_.get(), plan.matmul.get(), &alpha, op.b.address, plan.b.get(), op.a.address,
+      plan.a.get(), &beta, op.out.address, plan.out.get(), op.out.address, plan.out.get(),
+      &plan.algorithm, queue_of(stream).workspace, key.workspace, handle_of(stream)));
   return true;
 }
 
-GemmPlan GemmPlans::make_plan(const GemmKey& key, const Gemm& op, Stream stream) {
+GemmPlan GemmPlans::make_plan(const GemmKey& key, const Gemm& op) const {
   GemmPlan plan{.matmul = make_matmul(key, op),
                 .a = make_layout(key.in, op.a.dim(0), op.a.dim(1), key.row_a),
                 .b = make_layout(key.in, op.b.dim(0), op.b.dim(1), key.row_b),
                 .out = make_layout(key.out, key.m, key.n, key.row_out)};
-  constexpr int timed = 4;
-  const Candidates list = candidates(key, plan, tune_ ? timed : 1);
-  plan.possible = !list.empty();
-  if (plan.possible)
-    plan.algorithm = list[list.size() > 1 ? fastest(list, key, plan, op, stream) : 0].algo;
-  return plan;
-}
-
-GemmPlans::Candidates GemmPlans::candidates(const GemmKey& key, const GemmPlan& plan,
-                                            int most) const {
   cublasLtMatmulPreference_t made = nullptr;
   SLUICE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&made));
   const OwnedPreference preference(made);
@@ -109,60 +99,18 @@ GemmPlans::Candidates GemmPlans::candidates(const GemmKey& key, const GemmPlan& 
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment_out);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment_out);
-  Candidates list(static_cast<std::size_t>(most));
+  // The heuristic alone decides: the algorithm that a clock finds fastest differs between runs, and
+  // so would the last bits of the product.
+  cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.out.get(), plan.out.get(),
-      preference.get(), most, list.data(), &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+      preference.get(), 1, &best, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return plan;
   SLUICE_CUBLAS_CHECK(status);
-  list.resize(static_cast<std::size_t>(count));
-  std::erase_if(list, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  return list;
-}
-
-std::size_t GemmPlans::fastest(const Candidates& candidates, const GemmKey& key,
-                               const GemmPlan& plan, const Gemm& op, Stream stream) const {
-  constexpr int runs = 3;
-  std::byte* out = op.out.address;
-  if (key.accumulate) {
-    // Timing must not accumulate into out: it writes behind the algorithms' scratch instead.
-    std::size_t scratch = 0;
-    for (const auto& candidate : candidates)
-      scratch = std::max(scratch, (candidate.workspaceSize + 255) / 256 * 256);
-    const auto bytes =
-        static_cast<std::size_t>((key.m - 1) * key.row_out + key.n) * size_of(key.out);
-    if (scratch + bytes > key.workspace) return 0;
-    out = queue_of(stream).workspace + scratch;
-  }
-  const OwnedEvent before = make_owned_event();
-  const OwnedEvent after = make_owned_event();
-  const cudaStream_t handle = handle_of(stream);
-  std::size_t best = 0;
-  double best_time = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    enqueue(key, plan, candidates[i].algo, op, out, stream);
-    SLUICE_CUDA_CHECK(cudaEventRecord(before.get(), handle));
-    for (int run = 0; run < runs; ++run)
-      enqueue(key, plan, candidates[i].algo, op, out, stream);
-    SLUICE_CUDA_CHECK(cudaEventRecord(after.get(), handle));
-    SLUICE_CUDA_CHECK(cudaEventSynchronize(after.get()));
-    const double time = milliseconds_between(before.get(), after.get());
-    if (time < best_time) best = i;
-    best_time = std::min(best_time, time);
-  }
-  return best;
-}
-
-void GemmPlans::enqueue(const GemmKey& key, const GemmPlan& plan,
-                        const cublasLtMatmulAlgo_t& algorithm, const Gemm& op, std::byte* out,
-                        Stream stream) const {
-  const float alpha = 1;
-  const float beta = key.accumulate ? 1 : 0;
-  SLUICE_CUBLAS_CHECK(cublasLtMatmul(
-      handle_.get(), plan.matmul.get(), &alpha, op.b.address, plan.b.get(), op.a.address,
-      plan.a.get(), &beta, op.out.address, plan.out.get(), out, plan.out.get(), &algorithm,
-      queue_of(stream).workspace, key.workspace, handle_of(stream)));
+  plan.possible = count > 0 && best.state == CUBLAS_STATUS_SUCCESS;
+  plan.algorithm = best.algo;
+  return plan;
 }
 
 }  // namespace sluice::cuda

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "kernels/cuda/device/stream.h"
 #include "kernels/gemm.h"
@@ -62,23 +61,10 @@ class GemmPlans {
   /// the bias if `key.bias` is set, and multiplies by the GELU's slope if `key.gelu_slope` is set.
   bool run(const GemmKey& key, const Gemm& op, Stream stream);
 
-  /// Makes the first use of a plan time the most promising algorithms. Off by default: the fastest
-  /// one differs between runs, and so would the last bits of the product. The heuristic alone gives
-  /// the same bits in every run.
-  void set_tuning(bool tune) { tune_ = tune; }
-
  private:
-  using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
-
-  GemmPlan make_plan(const GemmKey& key, const Gemm& op, Stream stream);
-  Candidates candidates(const GemmKey& key, const GemmPlan& plan, int most) const;
-  std::size_t fastest(const Candidates& candidates, const GemmKey& key, const GemmPlan& plan,
-                      const Gemm& op, Stream stream) const;
-  void enqueue(const GemmKey& key, const GemmPlan& plan, const cublasLtMatmulAlgo_t& algorithm,
-               const Gemm& op, std::byte* out, Stream stream) const;
+  GemmPlan make_plan(const GemmKey& key, const Gemm& op) const;
 
   std::unique_ptr<cublasLtContext, Destroyer<cublasLtDestroy>> handle_;
-  bool tune_ = false;
   std::mutex mutex_;  ///< threads may share a runtime
   std::map<GemmKey, GemmPlan> plans_;
 };

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/device/event.h"
 #include "kernels/cuda/device/gemm_plan.h"
+#include "kernels/cuda/device/kernels.h"
 
 namespace sluice {
 namespace {
@@ -24,6 +24,10 @@ struct QueueDeleter {
     if (queue->handle != nullptr) cudaStreamDestroy(queue->handle);
     delete queue;
   }
+};
+
+struct EventDeleter {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
 
 cudaEvent_t handle_of(Event event) {
@@ -165,9 +169,10 @@ class CudaRuntime final : public Runtime {
 
   Event make_event() override {
     select();
-    OwnedEvent event = make_owned_event();
+    cudaEvent_t event = nullptr;
+    SLUICE_CUDA_CHECK(cudaEventCreate(&event));
     const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
+    events_.emplace_back(event);
     return {reinterpret_cast<std::uint64_t>(events_.back().get())};
   }
   void record(Event event, Stream stream) override {
@@ -192,7 +197,9 @@ class CudaRuntime final : public Runtime {
   }
   double milliseconds(Event from, Event to) override {
     select();
-    return milliseconds_between(handle_of(from), handle_of(to));
+    float milliseconds = 0;
+    SLUICE_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, handle_of(from), handle_of(to)));
+    return static_cast<double>(milliseconds);
   }
 
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
@@ -245,7 +252,7 @@ class CudaRuntime final : public Runtime {
   std::mutex mutex_;
   std::unique_ptr<GemmPlans> gemms_;
   std::vector<std::unique_ptr<DeviceQueue, QueueDeleter>> queues_;
-  std::vector<OwnedEvent> events_;
+  std::vector<std::unique_ptr<CUevent_st, EventDeleter>> events_;
   Stream compute_;
 };
 

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/target.h"
 #ifndef __CUDACC__
-#include "kernels/cuda/simt/async_copy.h"
+#include "kernels/cuda/simt/ptx.h"
 #endif
 
 namespace sluice::cuda {

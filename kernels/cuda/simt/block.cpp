@@ -12,21 +12,8 @@ constinit thread_local dim3 grid_size;
 namespace {
 
 const char* name_of(Meeting kind) {
-  switch (kind) {
-    case Meeting::none:
-      return "nothing";
-    case Meeting::warp_barrier:
-      return "a warp barrier";
-    case Meeting::shuffle:
-      return "a shuffle";
-    case Meeting::ballot:
-      return "a ballot";
-    case Meeting::ldmatrix:
-      return "ldmatrix";
-    case Meeting::mma:
-      return "mma";
-  }
-  return "?";
+  constexpr const char* names[] = {"nothing", "a warp barrier", "a shuffle", "ldmatrix", "mma"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 std::string place(Index block) {

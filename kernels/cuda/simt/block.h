@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/simt/builtins.h"
 #include "kernels/cuda/simt/fiber.h"
+#include "kernels/cuda/target.h"
 
 namespace sluice::simt {
 
@@ -22,7 +22,7 @@ struct Launch {
 };
 
 /// Points at which lanes of a warp wait for each other. All lanes must reach the same one.
-enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ballot, ldmatrix, mma };
+enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ldmatrix, mma };
 
 /// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
 /// order: at every wait, the next thread is drawn from all that may run. Shared memory is all NaN

@@ -1,6 +1,6 @@
+#include "kernels/gemm.h"
 
 #include "kernels/cuda/simt/device.h"
-#include "kernels/gemm_gelu.h"
 
 namespace sluice {
 

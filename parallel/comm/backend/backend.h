@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/stream.h"
+#include "kernels/base/device.h"
 #include "kernels/base/view.h"
 #include "parallel/comm/backend/signature.h"
 

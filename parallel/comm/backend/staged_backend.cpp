@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/pinned_buffer.h"
+#include "engine/host_memory.h"
 #include "parallel/comm/backend/host_backend.h"
 
 namespace sluice {

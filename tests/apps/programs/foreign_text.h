@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 #include "tests/support/byte_model_folder.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"

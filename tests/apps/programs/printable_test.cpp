@@ -1,4 +1,4 @@
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

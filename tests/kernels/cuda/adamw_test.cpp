@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/base/split_master.h"
+#include "kernels/base/half.h"
 #include "tests/kernels/adamw_state.h"
 #include "tests/support/gpu/cuda_parity.h"
 

@@ -3,8 +3,6 @@
 
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
-#include "kernels/gelu.h"
-#include "kernels/relu.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test {

@@ -1,10 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/clip.h"
-#include "kernels/column_sum.h"
 #include "kernels/reduce.h"
-#include "kernels/squared_norm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test {

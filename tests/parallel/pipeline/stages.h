@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/add.h"
 #include "engine/ops/dropout.h"
-#include "engine/ops/gelu.h"
+#include "engine/ops/elementwise.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
 #include "engine/rng.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/base/dispatch.h"
+#include "kernels/base/dtype.h"
 #ifdef SLUICE_TEST_SIMT
 #include "kernels/cuda/simt/device.h"
 #endif
@@ -161,7 +161,7 @@ std::vector<std::byte> bytes_of(DType dtype, const Values& values) {
   dispatch_any(dtype, [&]<class T>() {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
-      if constexpr (is_floating(dtype_for<T>()) && sizeof(T) == 2)
+      if constexpr (std::is_class_v<T>)  // bf16 or f16
         element = T(static_cast<float>(values[i]));
       else
         element = static_cast<T>(values[i]);
@@ -177,7 +177,7 @@ Values values_of(DType dtype, const std::vector<std::byte>& bytes) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
       std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
-      if constexpr (is_floating(dtype_for<T>()) && sizeof(T) == 2)
+      if constexpr (std::is_class_v<T>)  // bf16 or f16
         values[i] = static_cast<double>(static_cast<float>(element));
       else
         values[i] = static_cast<double>(element);

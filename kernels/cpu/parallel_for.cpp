@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/parallel_for.h"
 
 #include <pthread.h>
 #include <sched.h>

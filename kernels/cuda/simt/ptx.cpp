@@ -1,4 +1,4 @@
-#include "kernels/cuda/simt/matrix.h"
+#include "kernels/cuda/simt/ptx.h"
 
 #include <cstring>
 
@@ -8,6 +8,13 @@
 
 namespace sluice::simt {
 namespace {
+
+void land(const BlockRunner::PendingCopy& copy) {
+  if (copy.bytes > 0)
+    std::memcpy(copy.to, copy.from, 16);
+  else
+    std::memset(copy.to, 0, 16);
+}
 
 template <class T>
 float element(std::uint32_t pair, int which) {
@@ -54,6 +61,35 @@ struct Words {
 };
 
 }  // namespace
+
+void cp_async_16(void* to, const void* from, bool valid) {
+  check(reinterpret_cast<std::uintptr_t>(to) % 16 == 0 &&
+            (!valid || reinterpret_cast<std::uintptr_t>(from) % 16 == 0),
+        "cp.async: an address is not 16-byte aligned");
+  BlockRunner& runner = BlockRunner::here();
+  auto& copies = runner.copies();
+  const BlockRunner::PendingCopy copy{static_cast<std::byte*>(to),
+                                      static_cast<const std::byte*>(from), valid ? 16u : 0u,
+                                      copies.group};
+  if (runner.draw() % 2 == 0)
+    land(copy);
+  else
+    copies.pending.push_back(copy);
+}
+
+void cp_async_commit() {
+  ++BlockRunner::here().copies().group;
+}
+
+void cp_async_wait(unsigned pending) {
+  auto& copies = BlockRunner::here().copies();
+  const auto landed = [&](const BlockRunner::PendingCopy& copy) {
+    if (copy.group + pending >= copies.group) return false;
+    land(copy);
+    return true;
+  };
+  std::erase_if(copies.pending, landed);
+}
 
 template <class T>
 void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {

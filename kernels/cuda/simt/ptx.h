@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+
+// The instructions of kernels/cuda/ptx on the emulated GPU.
+
 namespace sluice::simt {
 
 // Emulates cp.async as the hardware may do it: each copy lands either at once or when its group is
@@ -9,5 +13,12 @@ namespace sluice::simt {
 void cp_async_16(void* to, const void* from, bool valid);
 void cp_async_commit();
 void cp_async_wait(unsigned pending);
+
+// The warp's matrix instructions, following the fragment layouts in the PTX ISA, sections "Matrix
+// fragments for mma.m16n8k16" and "ldmatrix".
+
+template <class T>
+void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+void ldmatrix_x4(std::uint32_t (&to)[4], const void* row, bool transposed);
 
 }  // namespace sluice::simt

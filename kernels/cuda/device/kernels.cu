@@ -1,9 +1,8 @@
-#include "kernels/cuda/device/bias.h"
+#include "kernels/cuda/device/kernels.h"
 
 #include <algorithm>
 
 #include "kernels/cuda/convert.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -24,6 +23,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+__global__ void empty() {}
+
 }  // namespace
 
 void add_bias(const View& out, const View& bias, Stream stream) {
@@ -35,6 +36,11 @@ void add_bias(const View& out, const View& bias, Stream stream) {
              stream, out.data<Out>(), out.dim(0), out.dim(1), out.stride(0), bias.data<Bias>());
     });
   });
+}
+
+void require_image() {
+  cudaFuncAttributes attributes{};
+  SLUICE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, empty));
 }
 
 }  // namespace sluice::cuda
