@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/io/printable.h"
+#include "engine/io/utf8.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/cross_entropy.h"
-#include "kernels/split_cross_entropy.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test {
