@@ -5,85 +5,58 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/progress.h"
-#include "apps/cli/sizes.h"
+#include "apps/report/shared_parts.h"
 
 namespace sluice {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-/// Returns "" without a pipeline.
-std::string_view name_of_schedule(const ParallelConfig& candidate) {
-  return candidate.pipeline ? name_in(pipelines, *candidate.pipeline) : "";
+std::string schedule_of(const ParallelConfig& way) {
+  if (!way.pipeline) return "-";
+  const std::string_view name = name_in(pipelines, *way.pipeline);
+  return way.virtual_stages > 1 ? fmt::format("{} x{}", name, way.virtual_stages)
+                                : std::string(name);
 }
 
-std::string schedule_of(const ParallelConfig& candidate) {
-  if (!candidate.pipeline) return "-";
-  const std::string_view name = name_of_schedule(candidate);
-  return candidate.virtual_stages > 1 ? fmt::format("{} x{}", name, candidate.virtual_stages)
-                                      : std::string(name);
+std::string state_place_of(const MemoryChoice& choice, bool gpu) {
+  if (!choice.streams()) return gpu ? "GPU" : "CPU";
+  if (choice.resident_blocks == 0) return "host";
+  return fmt::format("{} of {}", choice.resident_blocks, choice.recompute.size());
 }
 
-std::string recompute_of(const ParallelConfig& candidate) {
-  return to_string(candidate.choice.recompute);
+/// The division of the work and its memory.
+Figures division(const ClusterTask& task, const ParallelConfig& way) {
+  const Mesh& mesh = way.mesh;
+  const MemoryChoice& choice = way.choice;
+  const MemoryPlan& memory = way.memory;
+  const bool gpu = task.profile.gpu;
+  return {
+      {"dp", mesh.dp},
+      {"pp", mesh.pp},
+      {"tp", mesh.tp},
+      {"", fmt::format("{} x {} x {}", mesh.dp, mesh.pp, mesh.tp), {"dp x pp x tp", 14}},
+      {"zero", way.zero, {"zero", 4}},
+      {"micro_batch", choice.micro_batch},
+      {"micro_batches", way.micro_batches},
+      {"", fmt::format("{} x {}", choice.micro_batch, way.micro_batches), {"micro-batch", 11}},
+      {"pipeline", way.pipeline ? name_in(pipelines, *way.pipeline) : ""},
+      {"virtual_stages", way.virtual_stages},
+      {"", schedule_of(way), {"schedule"}},
+      {"recompute", to_string(choice.recompute), {"recompute"}},
+      {"state_layout", name_of(choice.layout)},
+      {"gradients", choice.narrow_gradients ? "bf16" : "fp32"},
+      {"resident_blocks", choice.resident_blocks},
+      {"", state_place_of(choice, gpu), {"state on", 10}},
+      {"flags", to_flags(way, task.options)},
+      {"device_bytes", memory.high_water, {gpu ? "GiB a GPU" : "GiB a CPU", 9, "{:.3f}", in_gib}},
+      {"device_peak_bytes", memory.peak},
+      {"host_bytes", memory.host, {"host GiB", 10, "{:.3f}", in_gib}}};
 }
 
-double share(double part, const ParallelConfig& candidate) {
-  return 100 * part / candidate.time.total();
-}
-
-std::string rows_text(const ClusterPlan& plan, bool gpu) {
-  std::size_t recompute = 9, schedule = 8;
-  for (const ParallelConfig& candidate : plan.candidates) {
-    recompute = std::max(recompute, recompute_of(candidate).size());
-    schedule = std::max(schedule, schedule_of(candidate).size());
-  }
-  std::string text = fmt::format(
-      "\n{:>14} {:>4} {:>11}  {:<{}}  {:<{}} {:>10} {:>9} {:>10} {:>10} {:>11} {:>7} {:>7}\n",
-      "dp x pp x tp", "zero", "micro-batch", "schedule", schedule, "recompute", recompute,
-      "state on", gpu ? "GiB a GPU" : "GiB a CPU", "host GiB", "s a step", "tokens/s", "bubble",
-      "comm");
-  for (const ParallelConfig& candidate : plan.candidates) {
-    const auto layers = static_cast<std::int64_t>(candidate.choice.recompute.size());
-    text += fmt::format(
-        "{:>14} {:>4} {:>11}  {:<{}}  {:<{}} {:>10} {:>9.3f} {:>10.3f} {:>10.4g} {:>11.0f} "
-        "{:>5.1f} "
-        "% {:>5.1f} %\n",
-        fmt::format("{} x {} x {}", candidate.mesh.dp, candidate.mesh.pp, candidate.mesh.tp),
-        candidate.zero,
-        fmt::format("{} x {}", candidate.choice.micro_batch, candidate.micro_batches),
-        schedule_of(candidate), schedule, recompute_of(candidate), recompute,
-        !candidate.choice.streams() ? std::string(gpu ? "GPU" : "CPU")
-        : candidate.choice.resident_blocks == 0
-            ? std::string("host")
-            : fmt::format("{} of {}", candidate.choice.resident_blocks, layers),
-        gib(candidate.memory.high_water), gib(candidate.memory.host), candidate.time.total(),
-        candidate.tokens_per_second, share(candidate.time.bubble, candidate),
-        share(candidate.time.exposed(), candidate));
-  }
-  return text;
-}
-
-Json candidate_json(const ClusterTask& task, const ParallelConfig& candidate) {
-  const ClusterTime& t = candidate.time;
-  return {{"dp", candidate.mesh.dp},
-          {"pp", candidate.mesh.pp},
-          {"tp", candidate.mesh.tp},
-          {"zero", candidate.zero},
-          {"micro_batch", candidate.choice.micro_batch},
-          {"micro_batches", candidate.micro_batches},
-          {"pipeline", name_of_schedule(candidate)},
-          {"virtual_stages", candidate.virtual_stages},
-          {"recompute", to_string(candidate.choice.recompute)},
-          {"state_layout", name_of(candidate.choice.layout)},
-          {"gradients", candidate.choice.narrow_gradients ? "bf16" : "fp32"},
-          {"resident_blocks", candidate.choice.resident_blocks},
-          {"flags", to_flags(candidate, task.options)},
-          {"device_bytes", candidate.memory.high_water},
-          {"device_peak_bytes", candidate.memory.peak},
-          {"host_bytes", candidate.memory.host},
-          {"tokens_per_second", candidate.tokens_per_second},
+/// The predicted times of a step.
+Figures times(const ParallelConfig& way) {
+  const ClusterTime& t = way.time;
+  return {{"", t.total(), {"s a step", 10, "{:.4g}"}},
+          {"tokens_per_second", way.tokens_per_second, {"tokens/s", 11, "{:.0f}"}},
           {"predicted_seconds",
            {{"total", t.total()},
             {"compute", t.compute},
@@ -94,8 +67,8 @@ Json candidate_json(const ClusterTask& task, const ParallelConfig& candidate) {
             {"data_parallel", t.data},
             {"update", t.update},
             {"stall", t.stall}}},
-          {"bubble", t.bubble / t.total()},
-          {"communication_exposed", t.exposed() / t.total()}};
+          {"bubble", t.bubble / t.total(), {"bubble", 7, "{:.1f} %", in_percent}},
+          {"communication_exposed", t.exposed() / t.total(), {"comm", 7, "{:.1f} %", in_percent}}};
 }
 
 }  // namespace
@@ -116,69 +89,51 @@ std::string why_slower(const ParallelConfig& best, const ParallelConfig& other) 
   return fmt::format("{} ({:+.3g} s)", worst->first, worst->second);
 }
 
-std::string cluster_text(const ClusterTask& task, const ClusterPlan& plan) {
+Report cluster_report(const ClusterTask& task, const ClusterPlan& plan) {
   const TrainOptions& o = task.options;
-  std::string text;
-  const auto row = [&](const std::string& name, const std::string& value) {
-    text += fmt::format("{:<12} {}\n", name, value);
-  };
-  row("model", fmt::format("{} parameters, {} layers, {}",
-                           format_count(static_cast<double>(task.config.parameter_count())),
-                           task.config.n_layer, name_of(task.precision)));
-  row("batch", fmt::format("{} sequences x {} tokens", o.batch_size, task.seq_len));
+  Report report = model_report(task.profile, task.config, task.precision);
+  report.row("batch", fmt::format("{} sequences x {} tokens", o.batch_size, task.seq_len),
+             {{"batch_size", o.batch_size}, {"seq_len", task.seq_len}});
   const Interconnect joined = interconnect_of(o, task.profile);
-  row("cluster",
-      fmt::format("{} x {}, {} in a node: {:.4g} GB/s and {:.3g} us; beyond: {:.4g} GB/s "
-                  "a node and {:.3g} us",
-                  task.gpus, task.profile.name, joined.ranks_per_node, joined.link.bandwidth / 1e9,
-                  joined.link.latency * 1e6, joined.network.bandwidth / 1e9,
-                  joined.network.latency * 1e6));
-  row("looked at",
-      fmt::format("{} meshes; {} do not fit, {} cannot share the batch or keep the flags, {} are "
-                  "slower whatever fits",
-                  plan.meshes, plan.unfit, plan.refused, plan.slower));
-  if (plan.candidates.empty()) {
-    const ParallelConfig& candidate = *plan.nearest;
-    return text + fmt::format(
-                      "\nnone fits; the nearest has {} bytes too many in the memory of its "
-                      "fullest {}:\n  {}\n",
-                      plan.excess, task.profile.gpu ? "GPU" : "rank", to_flags(candidate, o));
+  report.row("cluster",
+             fmt::format("{} x {}, {} in a node: {}; beyond: {:.4g} GB/s a node and {:.3g} us",
+                         task.gpus, task.profile.name, joined.ranks_per_node, spell(joined.link),
+                         joined.network.bandwidth / 1e9, joined.network.latency * 1e6),
+             {{"gpus", task.gpus}, {"ranks_per_node", o.ranks_per_node}});
+  report.row("looked at",
+             fmt::format("{} meshes; {} do not fit, {} cannot share the batch or keep the flags, "
+                         "{} are slower whatever fits",
+                         plan.meshes, plan.unfit, plan.refused, plan.slower),
+             {{"meshes", plan.meshes},
+              {"meshes_unfit", plan.unfit},
+              {"meshes_refused", plan.refused},
+              {"meshes_slower", plan.slower}});
+  std::vector<Figures> ways;
+  for (const ParallelConfig& way : plan.candidates) {
+    ways.push_back(division(task, way));
+    ways.back() += times(way);
   }
-  text += rows_text(plan, task.profile.gpu) + "\n";
-  row("predicted", "by the cost model, from assumed or probed rates; nothing here was measured");
-  row("chosen", to_flags(plan.candidates[0], o));
+  report.table("ways", ways);
+  if (plan.candidates.empty()) {
+    report.text += fmt::format(
+        "\nnone fits; the nearest has {} bytes too many in the memory of its fullest {}:\n  {}\n",
+        plan.excess, task.profile.gpu ? "GPU" : "rank", to_flags(*plan.nearest, o));
+    Figures nearest = division(task, *plan.nearest);
+    nearest += {{"bytes_too_many", plan.excess}};
+    report.figures += {{"nearest", to_json(nearest)}};
+    return report;
+  }
+  report.text += "\n";
+  report.row("predicted",
+             "by the cost model, from assumed or probed rates; nothing here was measured");
+  report.row("chosen", to_flags(plan.candidates[0], o));
   for (std::size_t i = 1; i < plan.candidates.size(); ++i) {
     const Mesh& mesh = plan.candidates[i].mesh;
-    row(i == 1 ? "others lose" : "",
-        fmt::format("{} x {} x {} by {}", mesh.dp, mesh.pp, mesh.tp,
-                    why_slower(plan.candidates[0], plan.candidates[i])));
+    report.row(i == 1 ? "others lose" : "",
+               fmt::format("{} x {} x {} by {}", mesh.dp, mesh.pp, mesh.tp,
+                           why_slower(plan.candidates[0], plan.candidates[i])));
   }
-  return text;
-}
-
-Json cluster_json(const ClusterTask& task, const ClusterPlan& plan) {
-  Json json{{"device", task.profile.name},
-            {"parameters", task.config.parameter_count()},
-            {"precision", name_of(task.precision)},
-            {"batch_size", task.options.batch_size},
-            {"seq_len", task.seq_len},
-            {"gpus", task.gpus},
-            {"ranks_per_node", task.options.ranks_per_node},
-            {"meshes", plan.meshes},
-            {"meshes_unfit", plan.unfit},
-            {"meshes_refused", plan.refused},
-            {"meshes_slower", plan.slower},
-            {"ways", Json::array()}};
-  for (const ParallelConfig& candidate : plan.candidates)
-    json["ways"].push_back(candidate_json(task, candidate));
-  if (plan.nearest) {
-    json["nearest"] = candidate_json(task, *plan.nearest);
-    for (const char* key :
-         {"tokens_per_second", "predicted_seconds", "bubble", "communication_exposed"})
-      json["nearest"].erase(key);
-    json["nearest"]["bytes_too_many"] = plan.excess;
-  }
-  return json;
+  return report;
 }
 
 }  // namespace sluice

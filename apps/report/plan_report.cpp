@@ -12,17 +12,22 @@
 #include "apps/report/cluster_report.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/scaling_report.h"
+#include "apps/report/shared_parts.h"
 #include "apps/report/tensor_report.h"
-#include "apps/report/whole_run.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Formats JSON in ASCII, which printable() leaves unchanged.
-std::string spoken(const Json& json) {
-  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+/// The note on the machine comes first for people, and last for programs.
+void say_report(const TrainOptions& o, Report report, const std::string& note) {
+  Report noted;
+  if (!note.empty()) noted.row("note", note, {{"note", note}});
+  report.figures += noted.figures;
+  // JSON is in ASCII, which printable() leaves unchanged.
+  say(o.json ? to_json(report.figures).dump(2, ' ', true, Json::error_handler_t::replace) + "\n"
+             : noted.text + report.text);
 }
 
 /// The machine to plan for, and a note if it had to be guessed.
@@ -96,29 +101,44 @@ std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std
                      fmt::join(parts, ", "), layers);
 }
 
+/// Without `timed`, programs do not see the predicted times.
+Json plan_json(const Plan& plan, bool timed) {
+  return to_json({{"flags", to_flags(plan.choice)},
+                  {"device_peak_bytes", plan.memory.peak},
+                  {"device_bytes", plan.memory.high_water},
+                  {"device_peak_by_use", use_json(plan.memory.by_use)},
+                  {"host_bytes", plan.memory.host},
+                  {"pinned_bytes", plan.memory.pinned},
+                  {timed ? "predicted_seconds" : "",
+                   {{"total", plan.time.total()},
+                    {"forward", plan.time.forward},
+                    {"backward", plan.time.backward},
+                    {"recompute", plan.time.recompute},
+                    {"update", plan.time.update},
+                    {"stall", plan.time.stall},
+                    {"tensor", plan.time.tensor}}},
+                  {"bytes_each_way", plan.time.bytes_each_way}});
+}
+
 }  // namespace
 
-std::string plan_table(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
-                       const Planned& planned) {
+Report plan_report(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+                   const Planned& planned) {
   const auto& [choice, memory, time, host_left] = planned.chosen;
   const Budgets budgets = budgets_of(o, profile);
-  const char* const device = profile.gpu ? "GPU" : "host";
-  std::string text;
-  const auto row = [&](const std::string& name, const std::string& value) {
-    text += fmt::format("{:<12} {}\n", name, value);
-  };
-  row("model", fmt::format("{} parameters, {} layers, {}",
-                           format_count(static_cast<double>(setup.config.parameter_count())),
-                           setup.config.n_layer, name_of(setup.precision)));
-  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
-                           setup.trainer.seq_len, choice.micro_batch));
-  row("device", profile.name);
-  text +=
-      fmt::format("\n{:<24} {:>14} {:>10}\n",
-                  fmt::format("{} memory{}", device, setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
-                  "bytes", "GiB");
+  Report report = model_report(profile, setup.config, setup.precision);
+  report.row("batch",
+             fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
+                         setup.trainer.seq_len, choice.micro_batch),
+             {{"batch_size", o.batch_size}, {"seq_len", setup.trainer.seq_len}});
+  report.row("device", profile.name);
+  report.text += fmt::format("\n{:<24} {:>14} {:>10}\n",
+                             fmt::format("{} memory{}", profile.gpu ? "GPU" : "host",
+                                         setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
+                             "bytes", "GiB");
   const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
-    if (bytes > 0) text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
+    if (bytes > 0)
+      report.text += fmt::format("  {:<22} {:>14} {:>10.3f}\n", name, bytes, gib(bytes));
   };
   for (std::size_t use = 0; use < memory_uses; ++use)
     bytes_row(std::string(name_of(static_cast<MemoryUse>(use))), memory.by_use[use]);
@@ -127,8 +147,8 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
   bytes_row("together", memory.high_water + budgets.device_reserve);
   bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {
-    text += "host memory\n";
-    bytes_row(fmt::format("state{}{}", planned.chosen.choice.rests_inputs() ? ", inputs" : "",
+    report.text += "host memory\n";
+    bytes_row(fmt::format("state{}{}", choice.rests_inputs() ? ", inputs" : "",
                           o.async_save ? ", checkpoint" : ""),
               memory.host);
     if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
@@ -138,58 +158,26 @@ std::string plan_table(const TrainOptions& o, const RunSetup& setup, const Devic
     if (o.host_memory || profile.host_memory < std::size_t{1} << 45)
       bytes_row("allowed", budgets.host_allowed);
   }
-  text += "\n";
-  row("flags", to_flags(choice));
-  if (choice.streams() || choice.rests_inputs())
-    row("streaming", streaming_line(choice, time, setup.config.n_layer));
+  report.text += "\n";
+  report.figures += {{"device_budget_bytes", budgets.device_allowed},
+                     {"device_reserve_bytes", budgets.device_reserve},
+                     {"host_budget_bytes", budgets.host_allowed},
+                     {"host_reserve_bytes", budgets.host_reserve}};
   // A plan for one rank with the whole model does not tell how long a pipeline takes.
-  if (!setup.pipeline) row("predicted", time_line(time, o, setup));
-  for (const Plan& other : planned.others)
-    row("also fits", to_flags(other.choice) +
-                         (setup.pipeline ? std::string()
-                                         : fmt::format(" ({:.2f} s a step)", other.time.total())));
-  return text;
-}
-
-Json plan_json(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
-               const Planned& planned) {
-  const Budgets budgets = budgets_of(o, profile);
-  const auto one = [&](const Plan& plan) {
-    Json uses;
-    for (std::size_t use = 0; use < memory_uses; ++use)
-      uses[std::string(name_of(static_cast<MemoryUse>(use)))] = plan.memory.by_use[use];
-    Json json{{"flags", to_flags(plan.choice)},
-              {"device_peak_bytes", plan.memory.peak},
-              {"device_bytes", plan.memory.high_water},
-              {"device_peak_by_use", uses},
-              {"host_bytes", plan.memory.host},
-              {"pinned_bytes", plan.memory.pinned},
-              {"predicted_seconds",
-               {{"total", plan.time.total()},
-                {"forward", plan.time.forward},
-                {"backward", plan.time.backward},
-                {"recompute", plan.time.recompute},
-                {"update", plan.time.update},
-                {"stall", plan.time.stall},
-                {"tensor", plan.time.tensor}}},
-              {"bytes_each_way", plan.time.bytes_each_way}};
-    if (setup.pipeline) json.erase("predicted_seconds");
-    return json;
-  };
-  Json json{{"device", profile.name},
-            {"parameters", setup.config.parameter_count()},
-            {"precision", name_of(setup.precision)},
-            {"batch_size", o.batch_size},
-            {"seq_len", setup.trainer.seq_len},
-            {"device_budget_bytes", budgets.device_allowed},
-            {"device_reserve_bytes", budgets.device_reserve},
-            {"host_budget_bytes", budgets.host_allowed},
-            {"host_reserve_bytes", budgets.host_reserve},
-            {"chosen", one(planned.chosen)},
-            {"others", Json::array()}};
-  for (const Plan& other : planned.others)
-    json["others"].push_back(one(other));
-  return json;
+  const bool timed = !setup.pipeline;
+  report.row("flags", to_flags(choice), {{"chosen", plan_json(planned.chosen, timed)}});
+  if (choice.streams() || choice.rests_inputs())
+    report.row("streaming", streaming_line(choice, time, setup.config.n_layer));
+  if (timed) report.row("predicted", time_line(time, o, setup));
+  Json others = Json::array();
+  for (const Plan& other : planned.others) {
+    others.push_back(plan_json(other, timed));
+    report.row("also fits",
+               to_flags(other.choice) +
+                   (timed ? fmt::format(" ({:.2f} s a step)", other.time.total()) : ""));
+  }
+  report.figures += {{"others", others}};
+  return report;
 }
 
 void print_plan(const TrainOptions& o) {
@@ -199,13 +187,11 @@ void print_plan(const TrainOptions& o) {
       plan_continued(o, target.setup, target.profile, expected_record(o));
   if (!warning.empty()) target.note += (target.note.empty() ? "" : "; ") + warning;
   const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
-  std::optional<PipelineReport> pipeline;
+  PipelineReport pipeline;
   if (target.setup.pipeline)
     pipeline =
         report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
-  std::optional<TensorReport> tensor;
-  if (o.tp > 1) tensor = report_tensor(o, target.setup, target.profile, planned.chosen.choice);
-  write_schedule(o, pipeline ? &*pipeline : nullptr);
+  write_schedule(o, target.setup, pipeline.costs);
   const std::int64_t replicas = o.dp.value_or(1);
   WholeRun run{
       .command = training_command(o, replicas * o.pp * o.tp, to_flags(planned.chosen.choice)),
@@ -213,25 +199,21 @@ void print_plan(const TrainOptions& o) {
       .step_seconds = replicas > 1 ? predict_ranks(task, replicas, share_of(o)).seconds
                                    : planned.chosen.time.total(),
       .rates = target.rates};
-  if (pipeline) {
-    run.step_seconds = pipeline->simulation.makespan;
+  if (target.setup.pipeline) {
+    run.step_seconds = pipeline.seconds;
     run.rates = "forward and backward alone, " + run.rates;
   }
-  if (o.json) {
-    Json json = plan_json(o, target.setup, target.profile, planned);
-    if (pipeline)
-      json["pipeline"] = pipeline_json(*pipeline);
-    else
-      add_scaling(json, o, task);
-    if (tensor) json["tensor"] = tensor_json(*tensor);
-    add_whole_run(json, run);
-    if (!target.note.empty()) json["note"] = target.note;
-    return say(spoken(json));
-  }
-  if (!target.note.empty()) say("note         " + target.note + "\n");
-  say(plan_table(o, target.setup, target.profile, planned) + whole_run_text(run) +
-      (pipeline ? pipeline_text(*pipeline) : scaling_text(o, task)) +
-      (tensor ? tensor_text(*tensor) : std::string()));
+  const Report whole_run = whole_run_report(run);
+  Report report = plan_report(o, target.setup, target.profile, planned);
+  report.text += whole_run.text;  // People read it before the details, programs after them.
+  if (target.setup.pipeline)
+    report.append(pipeline.report, "pipeline");
+  else
+    report.append(scaling_report(o, task));
+  if (o.tp > 1)
+    report.append(tensor_report(o, target.setup, target.profile, planned.chosen.choice), "tensor");
+  report.figures += whole_run.figures;
+  say_report(o, report, target.note);
 }
 
 void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
@@ -256,8 +238,7 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (!target.profile.gpu && o.probe.empty())
     target.note = fmt::format(
         "no card is named, so this plans for {} computers like this one, by their CPUs; name a "
-        "card "
-        "with --device-profile ({}), or a machine with --probe FILE",
+        "card with --device-profile ({}), or a machine with --probe FILE",
         o.gpus, fmt::join(known_profiles(), ", "));
   const auto axis = [](bool is_given, std::int64_t value) {
     return is_given ? std::optional(value) : std::nullopt;
@@ -273,20 +254,14 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
                          .gpus = o.gpus,
                          .top = o.top};
   const ClusterPlan plan = plan_cluster(task);
-  WholeRun run{.steps = o.steps, .rates = target.rates};
-  if (!plan.candidates.empty()) {
-    run.command = training_command(o, o.gpus, to_flags(plan.candidates[0], o));
-    run.step_seconds = plan.candidates[0].time.total();
-  }
-  if (o.json) {
-    Json json = cluster_json(task, plan);
-    if (!plan.candidates.empty()) add_whole_run(json, run);
-    if (!target.note.empty()) json["note"] = target.note;
-    say(spoken(json));
-  } else {
-    if (!target.note.empty()) say("note         " + target.note + "\n");
-    say(cluster_text(task, plan) + (plan.candidates.empty() ? "" : whole_run_text(run)));
-  }
+  Report report = cluster_report(task, plan);
+  if (!plan.candidates.empty())
+    report.append(
+        whole_run_report({.command = training_command(o, o.gpus, to_flags(plan.candidates[0], o)),
+                          .steps = o.steps,
+                          .step_seconds = plan.candidates[0].time.total(),
+                          .rates = target.rates}));
+  say_report(o, report, target.note);
   if (plan.candidates.empty())
     fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
                      to_flags(*plan.nearest, o), plan.excess),

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-#include <string>
-
 #include "apps/plan/planner.h"
+#include "apps/report/report.h"
 #include "apps/train/options.h"
 
 namespace sluice {
@@ -21,10 +19,8 @@ struct GivenAxes {
 /// also if no way fits; the message names the nearest.
 void print_cluster_plan(const TrainOptions& options, const GivenAxes& given);
 
-/// Formats memory by category, the choice as flags, the predicted step, and alternatives that fit.
-std::string plan_table(const TrainOptions& options, const RunSetup& setup,
-                       const DeviceProfile& profile, const Planned& planned);
-nlohmann::ordered_json plan_json(const TrainOptions& options, const RunSetup& setup,
-                                 const DeviceProfile& profile, const Planned& planned);
+/// Returns memory by category, the choice as flags, the predicted step, and alternatives that fit.
+Report plan_report(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                   const Planned& planned);
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/sizes.h"
+#include "apps/report/shared_parts.h"
 
 namespace sluice {
 namespace {
@@ -22,8 +23,12 @@ std::int64_t rank_batch(const TrainOptions& o) {
   return o.batch_size / ranks_of(o);
 }
 
-std::string spell(const Link& link) {
-  return fmt::format("{:.4g} GB/s and {:.3g} us", link.bandwidth / 1e9, link.latency * 1e6);
+Figures communication_figures(const Communication& c) {
+  return {{"gradient_bytes_sent", std::llround(c.gradient_bytes)},
+          {"weight_bytes_sent", std::llround(c.weight_bytes)},
+          {"messages", c.messages},
+          {"seconds", c.seconds()},
+          {"exposed_seconds", c.exposed}};
 }
 
 std::string communication_text(const ScalingRow& row, bool divided) {
@@ -39,61 +44,32 @@ std::string communication_text(const ScalingRow& row, bool divided) {
       row.weak.tokens_per_second, row.efficiency * 100, row.ranks, one);
 }
 
-std::string table_text(const TrainOptions& o, const ScalingTask& task) {
-  const Interconnect& joined = task.interconnect;
-  std::string text =
-      fmt::format("\npredicted for data parallelism{}: up to {} ranks {} each; more: {}\n",
-                  task.traffic.zero ? " with ZeRO-1" : "", joined.ranks_per_node,
-                  spell(joined.link), spell(joined.among(joined.ranks_per_node + 1)));
-  text += fmt::format("{:38} | {:<44} | {}\n", "",
-                      fmt::format("{} sequences for each rank", rank_batch(o)),
-                      fmt::format("{} for all ranks", o.batch_size));
-  text += fmt::format("{:>6} {:>9} {:>10} {:>10} | {:>9} {:>11} {:>10} {:>11} | {:>11} {:>10}\n",
-                      "ranks", "sent MiB", "comm ms", "exposed ms", "s a step", "tokens/s",
-                      "efficiency", "state GiB", "s a step", "speed-up");
-  for (const std::int64_t ranks : rank_counts(ranks_of(o))) {
-    const ScalingRow row = predict_row(task, ranks, rank_batch(o), o.batch_size);
-    const Communication& c = row.weak.communication;
-    const auto strong = [&](auto&& value) {
-      return row.strong ? fmt::format("{:.4g}", value(*row.strong)) : std::string("-");
-    };
-    text += fmt::format(
-        "{:>6} {:>9.1f} {:>10.2f} {:>10.2f} | {:>9.4g} {:>11.0f} {:>8.1f} % {:>11.4f} | {:>11} "
-        "{:>10}\n",
-        ranks, mib(c.bytes()), c.seconds() * 1e3, c.exposed * 1e3, row.weak.seconds,
-        row.weak.tokens_per_second, row.efficiency * 100, gib(row.state),
-        strong([](const ScalingRow::Strong& s) { return s.time.seconds; }),
-        strong([](const ScalingRow::Strong& s) { return s.speed_up; }));
+Figures scaling_row(const ScalingRow& row) {
+  const Communication& c = row.weak.communication;
+  Json strong, seconds = "-", speed_up = "-";
+  if (row.strong) {
+    seconds = row.strong->time.seconds;
+    speed_up = row.strong->speed_up;
+    strong = {{"batch_per_rank", row.strong->batch},
+              {"communication", to_json(communication_figures(row.strong->time.communication))},
+              {"step_seconds", seconds},
+              {"speed_up", speed_up}};
   }
-  return text;
-}
-
-Json communication_json(const Communication& c) {
-  return {{"gradient_bytes_sent", std::llround(c.gradient_bytes)},
-          {"weight_bytes_sent", std::llround(c.weight_bytes)},
-          {"messages", c.messages},
-          {"seconds", c.seconds()},
-          {"exposed_seconds", c.exposed}};
-}
-
-Json row_json(const ScalingRow& row) {
-  Json json{{"ranks", row.ranks},
-            {"communication", communication_json(row.weak.communication)},
-            {"step_seconds", row.weak.seconds},
-            {"tokens_per_second", row.weak.tokens_per_second},
-            {"efficiency", row.efficiency},
-            {"state_bytes", std::llround(row.state)},
-            {"strong", nullptr}};
-  if (row.strong)
-    json["strong"] = {{"batch_per_rank", row.strong->batch},
-                      {"communication", communication_json(row.strong->time.communication)},
-                      {"step_seconds", row.strong->time.seconds},
-                      {"speed_up", row.strong->speed_up}};
-  return json;
-}
-
-Json link_json(const Link& link) {
-  return {{"bytes_per_second", link.bandwidth}, {"latency_seconds", link.latency}};
+  return {{"ranks", row.ranks, {"ranks", 6}},
+          {"communication", to_json(communication_figures(c))},
+          {"", c.bytes(), {"sent MiB", 9, "{:.1f}", in_mib}},
+          {"", c.seconds(), {"comm ms", 10, "{:.2f}", in_ms}},
+          {"", c.exposed, {"exposed ms", 10, "{:.2f}", in_ms}},
+          {"", "|", {"|", 1}},
+          {"step_seconds", row.weak.seconds, {"s a step", 9, "{:.4g}"}},
+          {"tokens_per_second", row.weak.tokens_per_second, {"tokens/s", 11, "{:.0f}"}},
+          {"efficiency", row.efficiency, {"efficiency", 10, "{:.1f} %", in_percent}},
+          {"state_bytes", std::llround(row.state)},
+          {"", row.state, {"state GiB", 11, "{:.4f}", in_gib}},
+          {"", "|", {"|", 1}},
+          {"strong", strong},
+          {"", seconds, {"s a step", 11, "{:.4g}"}},
+          {"", speed_up, {"speed-up", 10, "{:.4g}"}}};
 }
 
 }  // namespace
@@ -150,34 +126,36 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
   return task;
 }
 
-std::string scaling_text(const TrainOptions& o, const ScalingTask& task) {
-  std::string text;
-  if (ranks_of(o) > 1)
-    text +=
-        communication_text(predict_row(task, ranks_of(o), rank_batch(o), o.batch_size), o.tp > 1);
-  if (o.scaling) text += table_text(o, task);
-  return text;
-}
-
-void add_scaling(Json& json, const TrainOptions& o, const ScalingTask& task) {
+Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
   const std::int64_t ranks = ranks_of(o);
+  Report report;
   if (ranks > 1) {
     const ScalingRow row = predict_row(task, ranks, rank_batch(o), o.batch_size);
-    Json& one = json["communication"] = communication_json(row.weak.communication);
-    one["ranks"] = ranks;
-    one["batch_per_rank"] = rank_batch(o);
-    one["step_seconds"] = row.weak.seconds;
-    one["tokens_per_second"] = row.weak.tokens_per_second;
-    one["efficiency"] = row.efficiency;
+    report.text = communication_text(row, o.tp > 1);
+    Figures figures = communication_figures(row.weak.communication);
+    figures += {{"ranks", ranks},
+                {"batch_per_rank", rank_batch(o)},
+                {"step_seconds", row.weak.seconds},
+                {"tokens_per_second", row.weak.tokens_per_second},
+                {"efficiency", row.efficiency}};
+    report.figures += {{"communication", to_json(figures)}};
   }
-  if (!o.scaling) return;
-  json["link"] = link_json(task.interconnect.link);
-  json["link_beyond_node"] =
-      link_json(task.interconnect.among(task.interconnect.ranks_per_node + 1));
-  json["ranks_per_node"] = task.interconnect.ranks_per_node;
-  Json& rows = json["scaling"] = Json::array();
+  if (!o.scaling) return report;
+  const Interconnect& joined = task.interconnect;
+  const Link beyond = joined.among(joined.ranks_per_node + 1);
+  report.figures += {{"link", link_json(joined.link)},
+                     {"link_beyond_node", link_json(beyond)},
+                     {"ranks_per_node", joined.ranks_per_node}};
+  std::vector<Figures> rows;
   for (const std::int64_t count : rank_counts(ranks))
-    rows.push_back(row_json(predict_row(task, count, rank_batch(o), o.batch_size)));
+    rows.push_back(scaling_row(predict_row(task, count, rank_batch(o), o.batch_size)));
+  report.table("scaling", rows,
+               fmt::format("predicted for data parallelism{}: up to {} ranks {} each; more: {}\n"
+                           "{:38} | {:<44} | {} for all ranks\n",
+                           task.traffic.zero ? " with ZeRO-1" : "", joined.ranks_per_node,
+                           spell(joined.link), spell(beyond), "",
+                           fmt::format("{} sequences for each rank", rank_batch(o)), o.batch_size));
+  return report;
 }
 
 }  // namespace sluice

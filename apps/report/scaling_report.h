@@ -1,10 +1,8 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-#include <string>
-
 #include "apps/plan/cost/scaling.h"
 #include "apps/plan/planner.h"
+#include "apps/report/report.h"
 
 namespace sluice {
 
@@ -16,11 +14,8 @@ void require_ranks(const TrainOptions& options);
 ScalingTask scaling_task(const TrainOptions& options, const RunSetup& setup,
                          const DeviceProfile& profile, const Plan& chosen);
 
-/// Formats what several ranks (--dp) send in a step and, with --scaling, the table from one rank
-/// up. Returns "" if neither was requested.
-std::string scaling_text(const TrainOptions& options, const ScalingTask& task);
-/// Adds the same to `json` under "communication" and "scaling".
-void add_scaling(nlohmann::ordered_json& json, const TrainOptions& options,
-                 const ScalingTask& task);
+/// Returns what several ranks (--dp) send in a step and, with --scaling, the table from one rank
+/// up. Empty if neither was requested.
+Report scaling_report(const TrainOptions& options, const ScalingTask& task);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "apps/plan/cost/tensor_traffic.h"
 #include "apps/report/tensor_report.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -130,14 +131,13 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
       parsed(flags.substr(flags.find("--precision")) + "--tp 4 --recompute none");
   const RunSetup setup = resolve_shape(options, false, 0, "test");
   const DeviceProfile profile = machine(false);
-  const TensorReport report =
-      report_tensor(options, setup, profile, plan_run(options, setup, profile).chosen.choice);
-  REQUIRE(report.distinct.size() == 2);
-  for (const auto& shard : report.distinct)
-    for (const int rank : shard.ranks)
-      CHECK(plan_memory(options, setup, plan_run(options, setup, profile).chosen.choice,
-                        profile.workspace, {planned_mesh(options), rank})
-                .high_water == shard.memory.high_water);
+  const MemoryChoice choice = plan_run(options, setup, profile).chosen.choice;
+  const Json shards = to_json(tensor_report(options, setup, profile, choice).figures).at("shards");
+  REQUIRE(shards.size() == 2);
+  for (const Json& shard : shards)
+    for (const int rank : shard.at("ranks"))
+      CHECK(plan_memory(options, setup, choice, profile.workspace, {planned_mesh(options), rank})
+                .high_water == shard.at("device_bytes"));
 }
 
 TEST_CASE("shards of any size are stored as the whole is", "[tensor-plan]") {

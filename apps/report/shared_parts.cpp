@@ -1,0 +1,62 @@
+#include "apps/report/shared_parts.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/progress.h"
+
+namespace sluice {
+
+Report model_report(const DeviceProfile& profile, const GPT2Config& config,
+                    const Precision& precision) {
+  const std::int64_t parameters = config.parameter_count();
+  Report report;
+  report.figures += {{"device", profile.name}};
+  report.row(
+      "model",
+      fmt::format("{} parameters, {} layers, {}", format_count(static_cast<double>(parameters)),
+                  config.n_layer, name_of(precision)),
+      {{"parameters", parameters}, {"precision", name_of(precision)}});
+  return report;
+}
+
+std::string spell(const Link& link) {
+  return fmt::format("{:.4g} GB/s and {:.3g} us", link.bandwidth / 1e9, link.latency * 1e6);
+}
+
+nlohmann::ordered_json link_json(const Link& link) {
+  return {{"bytes_per_second", link.bandwidth}, {"latency_seconds", link.latency}};
+}
+
+nlohmann::ordered_json use_json(const MemoryByUse& bytes) {
+  nlohmann::ordered_json uses;
+  for (std::size_t use = 0; use < memory_uses; ++use)
+    uses[std::string(name_of(static_cast<MemoryUse>(use)))] = bytes[use];
+  return uses;
+}
+
+std::string training_command(const TrainOptions& o, std::int64_t ranks, const std::string& flags) {
+  std::string program = "train_gpt2";
+  if (ranks > 1)
+    program = ranks <= o.ranks_per_node
+                  ? fmt::format("scripts/launch -n {} train_gpt2", ranks)
+                  : fmt::format("mpirun -n {} --bind-to none train_gpt2", ranks);
+  return program + o.asked + " " + flags;
+}
+
+Report whole_run_report(const WholeRun& run) {
+  const double all = static_cast<double>(run.steps) * run.step_seconds;
+  const std::string time =
+      std::isfinite(all) ? fmt::format("{} steps x {:.3g} s = {}, {}", run.steps, run.step_seconds,
+                                       format_duration(all), run.rates)
+                         : fmt::format("{} steps; how long one takes is not known", run.steps);
+  Report report;
+  // JSON has no infinity; it gets null instead.
+  report.row("whole run", time, {{"steps", run.steps}, {"run_seconds", all}});
+  report.row("command", run.command, {{"command", run.command}});
+  return report;
+}
+
+}  // namespace sluice

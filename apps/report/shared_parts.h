@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/plan/cost/interconnect.h"
+#include "apps/plan/planner.h"
+#include "apps/report/report.h"
+
+namespace sluice {
+
+// What several reports say in the same words.
+
+/// Begins a report with the machine and the model.
+Report model_report(const DeviceProfile& profile, const GPT2Config& config,
+                    const Precision& precision);
+
+/// Returns "12.5 GB/s and 4 us".
+std::string spell(const Link& link);
+nlohmann::ordered_json link_json(const Link& link);
+/// Returns the bytes by the names of their uses.
+nlohmann::ordered_json use_json(const MemoryByUse& bytes);
+
+/// Command and predicted duration of a plan, for a user who wants to train by it.
+struct WholeRun {
+  std::string command{};  ///< as typed into a shell
+  std::int64_t steps = 0;
+  double step_seconds = 0;  ///< predicted; not finite if unknown
+  std::string rates{};      ///< origin of the rates behind the prediction
+};
+
+/// Returns the command that trains by the plan's `flags`. scripts/launch starts ranks of one node.
+std::string training_command(const TrainOptions& options, std::int64_t ranks,
+                             const std::string& flags);
+
+/// Reports on the run in two rows: how long it takes, and its command.
+Report whole_run_report(const WholeRun& run);
+
+}  // namespace sluice
