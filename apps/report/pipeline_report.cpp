@@ -9,7 +9,6 @@
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
 #include "engine/io/durable.h"
-#include "parallel/pipeline/schedule_picture.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"
 
