@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/io/token_file.h"
+#include "tests/support/data_folders.h"
 #include "tests/support/error_message.h"
-#include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
@@ -161,16 +161,20 @@ TEST_CASE("a token writer without finish leaves nothing", "[io][tokens]") {
 }
 
 TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
-  const auto shared = shared_dir();
-  if (!shared) {
-    WARN("skipped: no shared data");
-    return;
+  struct Row {
+    std::size_t size;
+    std::int32_t first, vocabulary;
+  };
+  const Row rows[] = {{921, 116, 211}, {1200, 242, 1003}};
+  const auto folders = test::fixture_folders();
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    CAPTURE(folders[i]);
+    const TokenFile file(std::filesystem::path(folders[i]) / "odd" / "tokens.bin");
+    REQUIRE(file.size() == rows[i].size);
+    REQUIRE(file[0] == rows[i].first);
+    REQUIRE_NOTHROW(file.check_ids(rows[i].vocabulary));
+    REQUIRE_THROWS_AS(file.check_ids(rows[i].first), Error);
   }
-  const TokenFile file(*shared / "fixtures" / "odd" / "tokens.bin");
-  REQUIRE(file.size() == 1200);
-  REQUIRE(file[0] == 242);
-  REQUIRE_NOTHROW(file.check_ids(1003));
-  REQUIRE_THROWS_AS(file.check_ids(242), Error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
+#include "tests/support/skip.h"
 
 // The system refuses what a run asks of it: calls fail, a disk is full. What was saved before
 // stays, the run says what failed and why, and goes on afterwards to the bytes of a run that had

@@ -33,8 +33,4 @@ void Tally::round(const std::string& what, const std::string& problem) {
   CHECK(problem == "");
 }
 
-void skip(const std::string& why) {
-  WARN("skipped: " << why);
-}
-
 }  // namespace sluice::test

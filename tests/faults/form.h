@@ -46,9 +46,6 @@ class Tally {
   int rounds_ = 0, lost_ = 0;
 };
 
-/// Reports why a case is skipped, in the words that scripts/test and scripts/torture count.
-void skip(const std::string& why);
-
 /// Collects the problems of a round.
 class Problems {
  public:

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/faults/form.h"
+#include "tests/support/session.h"
 
 int main(int argc, char** argv) {
   Catch::Session session;
@@ -10,6 +11,5 @@ int main(int argc, char** argv) {
   session.cli(session.cli() | Opt(form.full)["--long"]("every call and many rounds, with a table") |
               Opt(form.seed, "number")["--seed"]("of what is drawn") |
               Opt(form.round, "number")["--round"]("this sequence of the random walk alone"));
-  const int wrong = session.applyCommandLine(argc, argv);
-  return wrong != 0 ? wrong : session.run();
+  return sluice::test::run(session, argc, argv);
 }

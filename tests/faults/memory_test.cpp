@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/faults/runs.h"
+#include "tests/support/skip.h"
 
 // A bit of one rank's weights flips in memory, as a faulty part would flip it. The ranks compare
 // their weights from time to time, so it is found, told of, and goes into no checkpoint.

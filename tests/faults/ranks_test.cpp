@@ -4,6 +4,7 @@
 
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
+#include "tests/support/skip.h"
 
 // Failures between ranks that tests/apps/ranks/ranks_faults_test.cpp does not cover (it has a rank
 // that exits, is killed, aborts, throws, has no memory, stops, is slow, skips an operation, or

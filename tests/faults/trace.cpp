@@ -5,6 +5,8 @@
 #include <map>
 #include <sstream>
 
+#include "tests/support/skip.h"
+
 namespace sluice::test {
 
 namespace {

@@ -74,18 +74,18 @@ void check_gradients(const Fixture& fixture, const FirstBatch& batch, double bou
 TEST_CASE("GPT-2 in fp32 gives the reference's logits, losses and gradients") {
   const ThreadCount one(1);
   const std::string name = GENERATE("tiny", "tiny-bf16", "tiny-prefixed", "odd");
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << " on " << name_of(kind));
-  const FirstBatch batch(*fixture, kind, DType::f32);
-  CHECK(worst_difference(batch.logits(), fixture->values("logits")) <= 2e-5);
-  CHECK(std::abs(batch.loss - fixture->json().at("loss").get<double>()) <= 1e-5);
-  CHECK(worst_difference(batch.losses, fixture->json().at("loss_per_token").get<Values>()) <= 2e-5);
-  const double norm = fixture->json().at("grad_norm").get<double>();
+  INFO(folder << "/" << name << " on " << name_of(kind));
+  const FirstBatch batch(fixture, kind, DType::f32);
+  CHECK(worst_difference(batch.logits(), fixture.values("logits")) <= 2e-5);
+  CHECK(std::abs(batch.loss - fixture.json().at("loss").get<double>()) <= 1e-5);
+  CHECK(worst_difference(batch.losses, fixture.json().at("loss_per_token").get<Values>()) <= 2e-5);
+  const double norm = fixture.json().at("grad_norm").get<double>();
   batch.loaded.space->clip_gradients(0);
   CHECK(std::abs(batch.loaded.space->gradient_norm() / norm - 1) <= 1e-5);
-  check_gradients(*fixture, batch, 1e-5);
+  check_gradients(fixture, batch, 1e-5);
 }
 
 TEST_CASE("GPT-2 in 16 bits stays as near to the reference as 16 bits can be") {
@@ -98,28 +98,28 @@ TEST_CASE("GPT-2 in 16 bits stays as near to the reference as 16 bits can be") {
   const Row row =
       GENERATE(Row{DType::bf16, 8e-2, 3.6e-3, 1.8e-2}, Row{DType::f16, 1e-2, 4.5e-4, 2.3e-3});
   const std::string name = GENERATE("tiny", "tiny-bf16", "odd");
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << " in " << name_of(row.dtype) << " on " << name_of(kind));
-  const FirstBatch batch(*fixture, kind, row.dtype);
-  CHECK(worst_difference(batch.logits(), fixture->values("logits")) <= row.logits);
-  CHECK(std::abs(batch.loss - fixture->json().at("loss").get<double>()) <= row.loss);
-  check_gradients(*fixture, batch, row.gradients);
+  INFO(folder << "/" << name << " in " << name_of(row.dtype) << " on " << name_of(kind));
+  const FirstBatch batch(fixture, kind, row.dtype);
+  CHECK(worst_difference(batch.logits(), fixture.values("logits")) <= row.logits);
+  CHECK(std::abs(batch.loss - fixture.json().at("loss").get<double>()) <= row.loss);
+  check_gradients(fixture, batch, row.gradients);
 }
 
 TEST_CASE("greedy generation continues as the reference does, with and without a cache") {
   const ThreadCount one(1);
   const std::string name = GENERATE("tiny", "tiny-bf16", "tiny-prefixed", "odd");
   const bool use_cache = GENERATE(true, false);
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << ", cache " << use_cache << " on " << name_of(kind));
+  INFO(folder << "/" << name << ", cache " << use_cache << " on " << name_of(kind));
   const auto device = open_device(kind);
   const auto loaded =
-      open_model(fixture->model(), device, DType::f32, ParameterSpace::Use::inference);
-  const auto& greedy = fixture->json().at("greedy");
+      open_model(fixture.model(), device, DType::f32, ParameterSpace::Use::inference);
+  const auto& greedy = fixture.json().at("greedy");
   const auto prompt = greedy.at("prompt").get<std::vector<std::int32_t>>();
   const auto expected = greedy.at("ids").get<std::vector<std::int32_t>>();
   const auto made = generate(*loaded.model, device, prompt,

@@ -80,21 +80,22 @@ TEST_CASE("ranks that divide the matrices give the reference's logits, losses an
   const auto [name, ranks, divides_tokens] =
       GENERATE(Row{"tiny", 2, false}, Row{"tiny", 2, true}, Row{"odd", 2, false},
                Row{"odd", 2, true}, Row{"odd", 4, false}, Row{"odd", 5, false});
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << ", " << ranks << " ranks on " << name_of(kind) << ", tokens " << divides_tokens);
+  INFO(folder << "/" << name << ", " << ranks << " ranks on " << name_of(kind) << ", tokens "
+              << divides_tokens);
   Found found;
   on_tensor_ranks(ranks, kind, [&](CommunicatorGroup& group, const DevicePtr& device) {
     const TestModel loaded =
-        open_model(fixture->model(), device, DType::f32, ParameterSpace::Use::training,
+        open_model(fixture.model(), device, DType::f32, ParameterSpace::Use::training,
                    share_of(group, divides_tokens));
-    const Shape shape{fixture->hyper("batch"), fixture->hyper("seq")};
-    run_rank(loaded, Tensor::from_tokens(device, shape, fixture->ids("input_ids")),
-             Tensor::from_tokens(device, shape, fixture->ids("targets")), found);
+    const Shape shape{fixture.hyper("batch"), fixture.hyper("seq")};
+    run_rank(loaded, Tensor::from_tokens(device, shape, fixture.ids("input_ids")),
+             Tensor::from_tokens(device, shape, fixture.ids("targets")), found);
   });
-  CHECK(worst_difference(found.logits, fixture->values("logits")) <= 2e-5);
-  const auto expected = fixture->json().at("loss_per_token").get<Values>();
+  CHECK(worst_difference(found.logits, fixture.values("logits")) <= 2e-5);
+  const auto expected = fixture.json().at("loss_per_token").get<Values>();
   for (const Values& losses : found.losses) {
     CHECK(losses == found.losses.front());
     CHECK(worst_difference(losses, expected) <= 2e-5);
@@ -102,7 +103,7 @@ TEST_CASE("ranks that divide the matrices give the reference's logits, losses an
   CHECK(found.gradients.differences().empty());
   for (const auto& [parameter, gradient] : found.gradients.values()) {
     INFO(parameter);
-    CHECK(relative_l2(gradient, fixture->values("grad." + parameter)) <= 1e-5);
+    CHECK(relative_l2(gradient, fixture.values("grad." + parameter)) <= 1e-5);
   }
 }
 
@@ -146,17 +147,17 @@ TEST_CASE("in double, ranks and one process agree to rounding, dropout included"
 TEST_CASE("greedy generation by several ranks continues as the reference does",
           "[tensor][threads]") {
   const std::string name = GENERATE("tiny", "odd");
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const bool use_cache = GENERATE(true, false);
-  const auto& greedy = fixture->json().at("greedy");
+  const auto& greedy = fixture.json().at("greedy");
   const auto prompt = greedy.at("prompt").get<std::vector<std::int32_t>>();
   const auto expected = greedy.at("ids").get<std::vector<std::int32_t>>();
   const int ranks = name == "tiny" ? 2 : 4;
   std::mutex mutex;
   int right = 0;
   on_tensor_ranks(ranks, DeviceKind::cpu, [&](CommunicatorGroup& group, const DevicePtr& device) {
-    const auto loaded = open_model(fixture->model(), device, DType::f32,
+    const auto loaded = open_model(fixture.model(), device, DType::f32,
                                    ParameterSpace::Use::inference, share_of(group));
     const auto made = generate(*loaded.model, device, prompt,
                                {.max_tokens = static_cast<std::int64_t>(expected.size()),

@@ -38,7 +38,7 @@ struct Folder : TempDir {
 
 }  // namespace
 
-TEST_CASE("weights saved and loaded are the same bits; saving them again gives the same file") {
+TEST_CASE("weights saved and loaded are the same bits, and saving them again gives the same file") {
   const Folder folder;
   save_weights(folder.path() / "model.safetensors", *folder.original.space, StoredType::F32);
   const auto loaded = open_model(folder.path(), folder.device);

@@ -2,14 +2,12 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "kernels/base/error.h"
 #include "models/text/bpe_tables.h"
 #include "models/text/byte_alphabet.h"
-#include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
@@ -49,16 +47,6 @@ std::string usage_error(Action&& action) {
   }
   FAIL("no error");
   return {};
-}
-
-/// Returns the folder of the real GPT-2 files and texts; warns if it is absent.
-inline std::optional<std::filesystem::path> shared_data() {
-  const auto shared = shared_dir();
-  if (!shared) {
-    WARN("skipped: no shared data");
-    return std::nullopt;
-  }
-  return *shared / "data";
 }
 
 }  // namespace sluice::test

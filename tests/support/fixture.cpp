@@ -1,13 +1,11 @@
 #include "tests/support/fixture.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/weights.h"
 #include "tests/support/gradcheck.h"
-#include "tests/support/shared.h"
 #include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
 
@@ -25,24 +23,15 @@ std::vector<T> read_as(const SafetensorsReader& reader, const std::string& name)
 
 }  // namespace
 
-std::optional<Fixture> Fixture::open(const std::string& name) {
-  const auto shared = shared_dir();
-  if (!shared) {
-    WARN("skipped: no shared data");
-    return std::nullopt;
-  }
-  const auto folder = *shared / "fixtures";
-  // Two of the folders share files with `tiny`.
+Fixture::Fixture(const std::filesystem::path& folder, const std::string& name) {
+  // Two of the models share files with `tiny`.
   const std::string reference = name == "tiny-prefixed" ? "tiny" : name;
   const std::string tokens = name == "odd" ? "odd" : "tiny";
-  Fixture fixture;
-  fixture.model_ = folder / name;
-  fixture.token_file_ = folder / tokens / "tokens.bin";
-  fixture.json_ = std::make_shared<nlohmann::json>(
+  model_ = folder / name;
+  token_file_ = folder / tokens / "tokens.bin";
+  json_ = std::make_shared<nlohmann::json>(
       nlohmann::json::parse(read_file(folder / reference / "ref" / "ref.json")));
-  fixture.tensors_ =
-      std::make_shared<SafetensorsReader>(folder / reference / "ref" / "ref.safetensors");
-  return fixture;
+  tensors_ = std::make_shared<SafetensorsReader>(folder / reference / "ref" / "ref.safetensors");
 }
 
 std::int64_t Fixture::hyper(const char* name) const {

@@ -5,13 +5,13 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/io/safetensors.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/space/parameter_space.h"
+#include "tests/support/data_folders.h"
 
 // Models with expected values from another program, and small models made here.
 
@@ -19,11 +19,11 @@ namespace sluice::test {
 
 using Json = nlohmann::json;
 
-/// A shared fixture; the fixtures' README describes the files.
+/// A model with what is expected of it; tests/reference/models.py describes the files.
 class Fixture {
  public:
-  /// Returns nothing, with a warning, if the shared folder is absent.
-  static std::optional<Fixture> open(const std::string& name);
+  /// `folder` is one of fixture_folders(), and `name` that of a model there.
+  Fixture(const std::filesystem::path& folder, const std::string& name);
 
   const std::filesystem::path& model() const { return model_; }
   const std::filesystem::path& token_file() const { return token_file_; }
@@ -35,8 +35,6 @@ class Fixture {
   std::vector<std::int32_t> ids(const std::string& name) const;
 
  private:
-  Fixture() = default;
-
   std::filesystem::path model_, token_file_;
   std::shared_ptr<const Json> json_;
   std::shared_ptr<SafetensorsReader> tensors_;

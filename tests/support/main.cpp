@@ -1,3 +1,10 @@
-// Catch2's own main takes seconds to compile: it stands alone here.
-#define CATCH_CONFIG_MAIN
+// Catch2's own part takes seconds to compile: it stands alone here.
+#define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+
+#include "tests/support/session.h"
+
+int main(int argc, char** argv) {
+  Catch::Session session;
+  return sluice::test::run(session, argc, argv);
+}

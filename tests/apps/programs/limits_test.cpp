@@ -14,6 +14,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 
 // Resources that a shell or a system denies a program: streams, file sizes, memory, instructions,
@@ -237,7 +238,7 @@ TEST_CASE("a CDPATH leads no script astray", "[row19]") {
 TEST_CASE("a machine without /proc trains, tells what comes next and generates", "[row19]") {
   const Folder in;
   if (in.shell("unshare -m mount -t tmpfs none /proc").exit_code != 0) {
-    WARN("skipped: no right to mount");
+    skip("no right to mount");
     return;
   }
   const auto without = [&](const std::string& command) {

@@ -10,8 +10,8 @@
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/program.h"
-#include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tokenizer_data.h"
 
 // Tests what the programs print, write and read back from each other.
 
@@ -254,30 +254,25 @@ TEST_CASE("prepare_data, train_gpt2 and generate work on each other's files") {
 }
 
 TEST_CASE("GPT-2 tokens of a long text: those of the reference, also when encoded in pieces") {
-  const auto shared = shared_dir();
-  if (!shared) {
-    WARN("skipped: no shared data");
-    return;
+  for (const TokenizerData& data : tokenizer_data()) {
+    INFO(data.folder.string());
+    const Work work;
+    const std::string text = work.at("text.txt"), folder = data.folder.string();
+    write_file(text, data.text);
+    CHECK_THAT(run_well("prepare_data", {"--input", text, "--tokenizer", "gpt2", "--tokenizer-dir",
+                                         folder, "--encode-only", work.at("all.bin")}),
+               Contains(std::to_string(data.tokens) + " tokens"));
+    const TokenFile file(work.path() / "all.bin");
+    std::vector<std::int32_t> ids(file.size());
+    file.read(0, ids);
+    CHECK(ids == load_tokenizer(folder)->encode(data.text));
+    const std::string sum = "/usr/bin/sha256sum";
+    if (fs::exists(sum)) CHECK_THAT(run_well(sum, {work.at("all.bin")}), Contains(data.sha256));
+    run_well("prepare_data", {"--input", text, "--tokenizer", "gpt2", "--tokenizer-dir", folder,
+                              "--output", work.at("data")});
+    CHECK(TokenFile(work.path() / "data" / "train.bin").size() == data.train_tokens);
+    CHECK(TokenFile(work.path() / "data" / "val.bin").size() == data.val_tokens);
   }
-  const Work work;
-  const auto text = *shared / "data" / "tinyshakespeare.txt";
-  const std::string folder = (*shared / "data").string();
-  CHECK_THAT(
-      run_well("prepare_data", {"--input", text.string(), "--tokenizer", "gpt2", "--tokenizer-dir",
-                                folder, "--encode-only", work.at("all.bin")}),
-      Contains("338025 tokens"));
-  const TokenFile file(work.path() / "all.bin");
-  std::vector<std::int32_t> ids(file.size());
-  file.read(0, ids);
-  CHECK(ids == load_tokenizer(folder)->encode(read_file(text)));
-  const std::string sum = "/usr/bin/sha256sum";
-  if (fs::exists(sum))
-    CHECK_THAT(run_well(sum, {work.at("all.bin")}),
-               Contains("25c01b32b32f41897a6359dd222ec114992dc30c357bcafbfe6c56672f76cd31"));
-  run_well("prepare_data", {"--input", text.string(), "--tokenizer", "gpt2", "--tokenizer-dir",
-                            folder, "--output", work.at("data")});
-  CHECK(TokenFile(work.path() / "data" / "train.bin").size() == 301966);
-  CHECK(TokenFile(work.path() / "data" / "val.bin").size() == 36059);
 }
 
 TEST_CASE("converting to BF16 and back rounds once") {
@@ -305,29 +300,28 @@ TEST_CASE("converting to BF16 and back rounds once") {
 TEST_CASE("probe writes the reference's logits, loss and gradients") {
   const Work work;
   const std::string name = GENERATE("tiny", "odd");
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
-  run_well("probe",
-           {"--model", fixture->model().string(), "--tokens", fixture->token_file().string(),
-            "--batch", std::to_string(fixture->hyper("batch")), "--seq",
-            std::to_string(fixture->hyper("seq")), "--dump", work.at("dump")});
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
+  run_well("probe", {"--model", fixture.model().string(), "--tokens", fixture.token_file().string(),
+                     "--batch", std::to_string(fixture.hyper("batch")), "--seq",
+                     std::to_string(fixture.hyper("seq")), "--dump", work.at("dump")});
   const SafetensorsReader reader(work.path() / "dump");
   const Values logits = floats(work.path() / "dump", "logits");
-  const Values expected = fixture->values("logits");
+  const Values expected = fixture.values("logits");
   REQUIRE(logits.size() == expected.size());
   for (std::size_t i = 0; i < logits.size(); ++i)
     REQUIRE(std::abs(logits[i] - expected[i]) <= 2e-5);
   CHECK(floats(work.path() / "dump", "loss").at(0) ==
-        Approx(fixture->json().at("loss").get<double>()).margin(1e-5));
+        Approx(fixture.json().at("loss").get<double>()).margin(1e-5));
   std::size_t gradients = 0;
   for (const auto& tensor : reader.tensors()) {
     if (tensor.name.rfind("grad.", 0) != 0) continue;
     ++gradients;
     INFO(tensor.name);
-    CHECK(relative_l2(floats(work.path() / "dump", tensor.name), fixture->values(tensor.name)) <=
+    CHECK(relative_l2(floats(work.path() / "dump", tensor.name), fixture.values(tensor.name)) <=
           1e-5);
   }
-  CHECK(gradients == fixture->json().at("final_params").size());
+  CHECK(gradients == fixture.json().at("final_params").size());
 }
 
 TEST_CASE("generate continues token ids as the reference does") {
@@ -341,17 +335,17 @@ TEST_CASE("generate continues token ids as the reference does") {
   again.push_back("--no-cache");
   CHECK(run_well("generate", again) == made);
 
-  const auto fixture = Fixture::open("tiny");
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, "tiny");
   const auto join = [](const Json& ids) {
     std::string text;
     for (const auto& id : ids)
       text += (text.empty() ? "" : " ") + id.dump();
     return text;
   };
-  const Json& reference = fixture->json().at("greedy");
+  const Json& reference = fixture.json().at("greedy");
   CHECK(run_well("generate",
-                 {"--model", fixture->model().string(), "--tokens", join(reference.at("prompt")),
+                 {"--model", fixture.model().string(), "--tokens", join(reference.at("prompt")),
                   "--max-tokens", "16", "--temperature", "0"}) == join(reference.at("ids")) + "\n");
 }
 

@@ -14,7 +14,6 @@
 #include "apps/report/step_printer.h"
 #include "tests/support/fixture.h"
 #include "tests/support/pseudo_terminal.h"
-#include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
 // Tests the display of a run: on a terminal of any width, into a pipe, with --quiet and --verbose.
@@ -225,7 +224,7 @@ TEST_CASE("colours are for terminals whose user wants them") {
              Contains("train_gpt2: error: unknown flag") && !Contains("\x1b"));
 }
 
-TEST_CASE("elsewhere a run prints about 50 steps, or what is asked for; the log has all") {
+TEST_CASE("elsewhere a run prints about 50 steps, or what is asked for, and the log has all") {
   const Work work;
   const auto steps_of = [&](const std::string& name, int steps, const Arguments& more) {
     const std::string out = run_well("train_gpt2", work.train(name, steps, more));

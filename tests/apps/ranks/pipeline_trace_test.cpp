@@ -107,7 +107,7 @@ TEST_CASE("the ranks of a pipeline write one trace, on one clock, and a line abo
   }
 }
 
-TEST_CASE("replicas write one trace; too few steps say nothing of a bubble") {
+TEST_CASE("replicas write one trace, and too few steps say nothing of a bubble") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   runs.run_well(2, "dp", {{"--steps", "2"}, {"--no-save", "1"}, {"--trace", runs.at("dp.json")}});

@@ -42,9 +42,9 @@ Losses since(const Losses& losses, std::int64_t step) {
 
 TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {
   if (!have_mpirun()) return;
-  const auto fixture = Fixture::open("tiny");
-  if (!fixture) return;
-  const Flags base = reference_flags(*fixture);
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, "tiny");
+  const Flags base = reference_flags(fixture);
   const RankRuns runs;
   Losses single;
   for (const int ranks : {1, 2, 4}) {
@@ -60,7 +60,7 @@ TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state to
       const Losses losses = logged_losses(output);
       if (single.empty()) {
         single = losses;
-        const Json& trajectory = fixture->json().at("trajectory");
+        const Json& trajectory = fixture.json().at("trajectory");
         REQUIRE(losses.size() == trajectory.size());
         for (std::size_t k = 0; k < trajectory.size(); ++k)
           CHECK(losses.at(static_cast<std::int64_t>(k) + 1) ==
@@ -78,9 +78,8 @@ TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state to
 
 TEST_CASE("8 ranks follow one process from the reference's model") {
   if (!have_mpirun()) return;
-  const auto fixture = Fixture::open("tiny");
-  if (!fixture) return;
-  Flags flags = reference_flags(*fixture);
+  const Fixture fixture(fixture_folders().front(), "tiny");
+  Flags flags = reference_flags(fixture);
   flags["--data-order"] = "shuffled";
   flags["--batch-size"] = "8";
   flags["--steps"] = "30";

@@ -50,15 +50,15 @@ TEST_CASE("ranks that divide the matrices follow the reference's trajectory", "[
       {"odd", 4, {{"--tp", "4"}}},
       {"odd", 5, {{"--tp", "5"}}},
       {"tiny", 8, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}, {"--zero", "1"}}}};
+  const std::string folder = GENERATE(from_range(fixture_folders()));
   const RankRuns runs;
   for (const auto& [name, ranks, flags] : rows) {
-    const auto fixture = Fixture::open(name);
-    if (!fixture) return;
-    INFO(name << ": " << shown(ranks, flags));
+    const Fixture fixture(folder, name);
+    INFO(folder << "/" << name << ": " << shown(ranks, flags));
     const std::string output = name + shown(ranks, flags);
-    runs.run_well(ranks, output, reference_flags(*fixture) + flags);
+    runs.run_well(ranks, output, reference_flags(fixture) + flags);
     const Losses losses = logged_losses(runs.path() / output);
-    const Json& trajectory = fixture->json().at("trajectory");
+    const Json& trajectory = fixture.json().at("trajectory");
     REQUIRE(losses.size() == trajectory.size());
     for (std::size_t k = 0; k < trajectory.size(); ++k)
       CHECK(losses.at(static_cast<std::int64_t>(k) + 1) ==

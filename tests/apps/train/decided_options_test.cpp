@@ -8,7 +8,6 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
-#include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
 // A run records its decisions in config.toml, which reproduces the run, and in the first log event.

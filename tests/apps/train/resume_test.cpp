@@ -334,7 +334,7 @@ TEST_CASE("without an older checkpoint, damage ends the program in one line") {
   }
 }
 
-TEST_CASE("left-over temporaries are ignored and removed; old checkpoints go") {
+TEST_CASE("left-over temporaries are ignored and removed, and old checkpoints go") {
   const Runs runs;
   runs.run("out", 9, {"--threads", "1", "--save-every", "2", "--keep", "3"});
   const auto folder = runs.out("out") / "checkpoints";

@@ -128,13 +128,13 @@ TEST_CASE("fp32 training follows the reference: losses, norms, rates, weights an
   const auto [name, micro_batch] =
       GENERATE(Row{"tiny", 4}, Row{"tiny", 1}, Row{"tiny", 2}, Row{"tiny-prefixed", 4},
                Row{"tiny-bf16", 1}, Row{"odd", 2}, Row{"odd", 1});
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
   if (kind != DeviceKind::cpu && micro_batch == 1) return;  // the emulated GPU is slow
-  INFO(name << ", micro-batch " << micro_batch << " on " << name_of(kind));
-  const Run run(*fixture, kind, DType::f32, micro_batch);
-  const Json& json = fixture->json();
+  INFO(folder << "/" << name << ", micro-batch " << micro_batch << " on " << name_of(kind));
+  const Run run(fixture, kind, DType::f32, micro_batch);
+  const Json& json = fixture.json();
   compare_steps(run, json.at("trajectory"), 1e-5, 1e-5, 1e-5);
   const auto& space = *run.loaded.space;
   // Rounding alone is 2e-6; the mistakes that these bounds are for begin at 6e-5.
@@ -149,12 +149,12 @@ TEST_CASE("16-bit training stays as near to the reference as 16 bits can be") {
   const ThreadCount one(1);
   const DType dtype = GENERATE(DType::bf16, DType::f16);
   const std::string name = GENERATE("tiny", "tiny-bf16", "odd");
-  const auto fixture = Fixture::open(name);
-  if (!fixture) return;
+  const std::string folder = GENERATE(from_range(fixture_folders()));
+  const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  INFO(name << " in " << name_of(dtype) << " on " << name_of(kind));
-  const Run run(*fixture, kind, dtype, fixture->hyper("batch"));
-  const Json& json = fixture->json();
+  INFO(folder << "/" << name << " in " << name_of(dtype) << " on " << name_of(kind));
+  const Run run(fixture, kind, dtype, fixture.hyper("batch"));
+  const Json& json = fixture.json();
   // Twice what rounding the inputs of matrix products to bf16 costs. One step of a batch of 46
   // tokens may be off by twice as much, depending on how a processor sums (6.0e-3 with AMX).
   const double finer = dtype == DType::f16 ? 8 : 1;
@@ -169,12 +169,11 @@ TEST_CASE("16-bit training stays as near to the reference as 16 bits can be") {
 TEST_CASE("one stream and several give the same bits") {
   const ThreadCount one(1);
   // Four micro-batches an update: the two places of BatchUpload are used again.
-  const auto fixture = Fixture::open("tiny");
-  if (!fixture) return;
+  const Fixture fixture(fixture_folders().front(), "tiny");
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const auto master = [&](bool copy_stream) {
-    return flat_weights(*Run(*fixture, kind, dtype, 1, copy_stream, 3).loaded.space).to_host();
+    return flat_weights(*Run(fixture, kind, dtype, 1, copy_stream, 3).loaded.space).to_host();
   };
   const Values several = master(true);
   const bool one_stream = several == master(false), again = several == master(true);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/base/dtype.h"
+#include "tests/support/skip.h"
 #ifdef SLUICE_TEST_SIMT
 #include "kernels/cuda/simt/device.h"
 #endif
@@ -104,7 +105,7 @@ CudaDevices::CudaDevices([[maybe_unused]] int capability) {
 #else
   std::string why;
   if (cuda_devices(&why) == 0) {
-    WARN("skipped: no CUDA device (" + why + ")");
+    skip("no CUDA device (" + why + ")");
     return;
   }
   devices_.emplace_back();

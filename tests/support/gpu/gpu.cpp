@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+
+#include "tests/support/skip.h"
 #ifdef SLUICE_TEST_SIMT
 #include "kernels/cuda/simt/device.h"
 #endif
@@ -11,7 +13,7 @@ namespace sluice::test {
 bool have_gpu() {
   std::string why;
   if (cuda_devices(&why) > 0) return true;
-  WARN("skipped: no CUDA device (" + why + ")");
+  skip("no CUDA device (" + why + ")");
   return false;
 }
 

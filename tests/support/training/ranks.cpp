@@ -11,6 +11,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/fixture.h"
+#include "tests/support/skip.h"
 
 namespace sluice::test {
 
@@ -52,7 +53,7 @@ RanksResult result_of(ProgramResult ended, const std::string& mark) {
 
 bool have_mpirun() {
   if (!std::string(SLUICE_MPIRUN).empty()) return true;
-  WARN("skipped: there is no mpirun");
+  skip("there is no mpirun");
   return false;
 }
 

@@ -1,0 +1,65 @@
+"""AdamW, the clipping of gradients and the schedules of the learning rate, and a training with them."""
+import numpy as np
+
+from arithmetic import PI, cos, power, total, total_of_all
+from gpt2 import loss_and_gradients
+
+
+def learning_rate(update, h):
+    """Of an update, counted from 0: a rise over `warmup` updates, then the schedule."""
+    if update < h["warmup"]:
+        return h["lr"] * (update + 1) / h["warmup"]
+    r = (update - h["warmup"]) / max(1, h["steps"] - h["warmup"])
+    if h["schedule"] == "constant":
+        return h["lr"]
+    if h["schedule"] == "linear":
+        return h["lr"] + (h["min_lr"] - h["lr"]) * r
+    return h["min_lr"] + (h["lr"] - h["min_lr"]) * (1 + cos(PI * r)) / 2
+
+
+def norm_of(tensors):
+    squares = np.array([total_of_all(x * x) for x in tensors.values()])
+    return float(np.sqrt(total(squares)))  # Python's own sum() adds in a way that depends on its release
+
+
+def clip_factor(norm, clip):
+    return min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
+
+
+class AdamW:
+    def __init__(self, p, h):
+        self.h, self.updates = h, 0
+        self.first = {name: np.zeros_like(x) for name, x in p.items()}
+        self.second = {name: np.zeros_like(x) for name, x in p.items()}
+
+    def update(self, p, grad, rate):
+        self.updates += 1
+        beta1, beta2 = self.h["beta1"], self.h["beta2"]
+        correction1, correction2 = (1 - power(beta, self.updates) for beta in (beta1, beta2))
+        for name, g in grad.items():
+            m = self.first[name] = beta1 * self.first[name] + (1 - beta1) * g
+            v = self.second[name] = beta2 * self.second[name] + (1 - beta2) * (g * g)
+            # Decay is for matrices: biases and the gains of LayerNorm keep their size.
+            decay = self.h["weight_decay"] if p[name].ndim >= 2 else 0.0
+            step = (m / correction1) / (np.sqrt(v / correction2) + self.h["eps"])
+            p[name] = p[name] * (1 - rate * decay) - rate * step
+
+
+def batch_at(tokens, update, h):
+    """Update k reads the k-th piece of rows * tokens ids; targets are the ids one further on."""
+    count = h["batch"] * h["seq"]
+    piece = tokens[update * count : (update + 1) * count + 1]
+    return piece[:-1].reshape(h["batch"], h["seq"]), piece[1:].reshape(h["batch"], h["seq"])
+
+
+def train(p, c, tokens, h):
+    """Changes `p`. Returns the optimizer and a row for each update: what was before it."""
+    optimizer, trajectory = AdamW(p, h), []
+    for update in range(h["steps"]):
+        ids, targets = batch_at(tokens, update, h)
+        loss, _, _, grad = loss_and_gradients(p, c, ids, targets)
+        norm, rate = norm_of(grad), learning_rate(update, h)
+        factor = clip_factor(norm, h["clip"])
+        optimizer.update(p, {name: g * factor for name, g in grad.items()}, rate)
+        trajectory.append({"step": update, "loss": loss, "grad_norm": norm, "lr": rate})
+    return optimizer, trajectory

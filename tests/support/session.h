@@ -1,0 +1,22 @@
+#pragma once
+
+namespace sluice::test {
+
+/// Returns what a test program returns after Catch2's `result`: 0 if all is well; 1 if something
+/// failed, no case ran, or a case that was not skipped made no assertion; 77, which CMakeLists.txt
+/// tells ctest of, if every case was skipped.
+int exit_code(int result);
+
+/// Does what the command line says. (Only a program's main has Catch2's Session.)
+template <class Session>
+int run(Session& session, int argc, char** argv) {
+  const int wrong = session.applyCommandLine(argc, argv);
+  if (wrong != 0) return wrong;
+  const auto& asked = session.configData();
+  const bool runs_none = asked.showHelp || asked.libIdentify || asked.listTests ||
+                         asked.listTestNamesOnly || asked.listTags || asked.listReporters;
+  const int result = session.run();
+  return runs_none ? result : exit_code(result);
+}
+
+}  // namespace sluice::test

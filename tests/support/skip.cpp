@@ -1,0 +1,49 @@
+#include "tests/support/skip.h"
+
+#include <cstdio>
+
+#include "tests/support/session.h"
+
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
+#include <catch2/catch.hpp>
+
+namespace sluice::test {
+namespace {
+
+struct Outcomes {
+  int cases = 0, skipped = 0, empty = 0;
+  bool skips = false;  ///< this case
+};
+Outcomes outcomes;
+
+struct Listener : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+
+  void testCaseStarting(const Catch::TestCaseInfo& /*info*/) override { outcomes.skips = false; }
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    ++outcomes.cases;
+    if (outcomes.skips) {
+      ++outcomes.skipped;
+    } else if (stats.totals.assertions.total() == 0) {
+      ++outcomes.empty;
+      std::fprintf(stderr, "error: the case \"%s\" made no assertion\n",
+                   stats.testInfo.name.c_str());
+    }
+  }
+};
+CATCH_REGISTER_LISTENER(Listener)
+
+}  // namespace
+
+void skip(const std::string& why) {
+  outcomes.skips = true;
+  WARN("skipped: " << why);
+}
+
+int exit_code(int result) {
+  if (outcomes.cases == 0) std::fprintf(stderr, "error: no case ran\n");
+  if (result != 0 || outcomes.cases == 0 || outcomes.empty > 0) return 1;
+  return outcomes.skipped == outcomes.cases ? 77 : 0;
+}
+
+}  // namespace sluice::test
