@@ -92,7 +92,7 @@ fs::path name_of_the_dead(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("a folder is replaced with its old files; all others stay", "[io][files]") {
+TEST_CASE("a folder is replaced with its old files, and all others stay", "[io][files]") {
   const TempDir dir;
   const fs::path folder = dir.path() / "model";
   CHECK(replace(folder, "one").empty());

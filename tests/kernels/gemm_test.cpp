@@ -256,6 +256,7 @@ void check_rounded_once(const Problem& p, Multiply multiply) {
   const Values expected = reference(p, in);
   multiply(in.gemm(p));
   const Values found = untangle(in.out.values(), p.m, p.n, false, p.padding);
+  REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     const double half = std::ldexp(1.0, std::ilogb(expected[i]) - 8);
     if (!(std::abs(found[i] - expected[i]) <= half + 1e-5))
@@ -331,6 +332,7 @@ TEST_CASE("every f16 number is itself in a product of one row", "[gemm]") {
     in.b.data<std::uint16_t>()[bits] = static_cast<std::uint16_t>(bits);
   launch_cpu(in.gemm(p));
   const Values expected = in.b.values(), found = in.out.values();
+  REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i)
     if (found[i] != expected[i] && !(std::isnan(found[i]) && std::isnan(expected[i])))
       FAIL("bits " << i << " became " << found[i] << ", not " << expected[i]);

@@ -221,7 +221,7 @@ TEST_CASE("random keys tell seeds and names apart", "[half]") {
   CHECK_FALSE(DropoutSource{}.mask(0).active());
 }
 
-TEST_CASE("uniform numbers fill [0, 1) evenly", "[half]") {
+TEST_CASE("uniform numbers fill the range from 0 to 1 evenly", "[half]") {
   const auto key = random_key(5, "uniform");
   constexpr std::uint64_t count = 200'000;
   std::array<int, 16> bins{};

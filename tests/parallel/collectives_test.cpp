@@ -5,7 +5,7 @@
 
 #include "parallel/comm/backend/host_backend.h"
 #include "tests/parallel/battery.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 
 using namespace sluice;
 using namespace sluice::test;
@@ -18,7 +18,7 @@ using Check = void (*)(Communicator&, std::size_t);
 /// parts, and on both sides of where whole exchanges end (16 KiB).
 void everywhere(const std::vector<Check>& checks) {
   for (const int ranks : {1, 2, 3, 4, 8})
-    on_ranks(ranks, [&](Communicator& c) {
+    check_ranks(ranks, [&](Communicator& c) {
       for (const std::size_t count : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 16383U})
         for (const Check check : checks)
           check(c, count);
@@ -59,7 +59,7 @@ TEST_CASE("ring shifts and exchanges of all with all", "[threads]") {
 
 TEST_CASE("collectives of a hundred thousand numbers", "[threads]") {
   for (const int ranks : {2, 3, 8})
-    on_ranks(ranks, [](Communicator& c) {
+    check_ranks(ranks, [](Communicator& c) {
       Battery<float>::all_reduce(c, 100003);
       Battery<BFloat16>::all_reduce(c, 100003);
       Battery<double>::reduce_scatter(c, 100003);
@@ -71,7 +71,7 @@ TEST_CASE("collectives of a hundred thousand numbers", "[threads]") {
 
 TEST_CASE("numbers of a type that is not summed are refused, and are moved all the same",
           "[threads]") {
-  on_ranks(2, [](Communicator& c) {
+  check_ranks(2, [](Communicator& c) {
     std::vector<std::uint8_t> bytes(100, static_cast<std::uint8_t>(c.rank()));
     c.broadcast(view_of(bytes), 1, {.label = "bytes"})->wait();
     expect(bytes == std::vector<std::uint8_t>(100, 1), "a broadcast of bytes");
@@ -88,28 +88,28 @@ TEST_CASE("numbers of a type that is not summed are refused, and are moved all t
 TEST_CASE("nobody leaves a barrier before all have come", "[threads]") {
   for (const int ranks : {2, 3, 8}) {
     std::atomic<int> looked = 0, through = 0;
-    on_ranks(ranks,
-             [&](Communicator& c) {
-               // The last rank comes only when all others have looked often and in vain.
-               if (c.rank() == ranks - 1) {
-                 while (looked < ranks - 1)
-                   std::this_thread::yield();
-                 expect(through == 0, "somebody left a barrier to which not all had come");
-                 c.barrier("late")->wait();
-                 return;
-               }
-               const Handle barrier = c.barrier("early");
-               for (int i = 0; i < 1000; ++i)
-                 through += barrier->done() ? 1 : 0;
-               ++looked;
-               barrier->wait();
-             },
-             {.name = "unchecked", .timeout = 120, .checked = false});
+    check_ranks(ranks,
+                [&](Communicator& c) {
+                  // The last rank comes only when all others have looked often and in vain.
+                  if (c.rank() == ranks - 1) {
+                    while (looked < ranks - 1)
+                      std::this_thread::yield();
+                    expect(through == 0, "somebody left a barrier to which not all had come");
+                    c.barrier("late")->wait();
+                    return;
+                  }
+                  const Handle barrier = c.barrier("early");
+                  for (int i = 0; i < 1000; ++i)
+                    through += barrier->done() ? 1 : 0;
+                  ++looked;
+                  barrier->wait();
+                },
+                {.name = "unchecked", .timeout = 120, .checked = false});
   }
 }
 
 TEST_CASE("an operation is done without anybody waiting for it", "[threads]") {
-  on_ranks(3, [](Communicator& c) {
+  check_ranks(3, [](Communicator& c) {
     auto data = numbers<float>(c.rank(), 30000, 2);
     const Handle first = c.all_reduce(view_of(data), {.label = "not waited for"});
     while (!first->done())

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/comm/communicator.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 #include "tests/support/gpu/gpu.h"
 
 using namespace sluice;
@@ -73,7 +73,7 @@ TEST_CASE("a rank alone needs no NCCL, and can have it") {
 
 TEST_CASE("ranks on one GPU find out by asking each other", "[threads]") {
   if (!have_gpu()) return;
-  run_on_threads(3, [](std::unique_ptr<Transport> by) {
+  check_threads(3, [](std::unique_ptr<Transport> by) {
     const std::shared_ptr<Transport> transport = std::move(by);
     const DevicePtr device = open_gpu(1);
     const std::string uuid = device->runtime().info().uuid;

@@ -2,18 +2,18 @@
 #include <catch2/catch.hpp>
 
 #include "tests/parallel/battery.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 
 using namespace sluice;
 using namespace sluice::test;
 
 TEST_CASE("messages between two ranks match in order", "[threads]") {
   for (const int ranks : {2, 4, 8})
-    on_ranks(ranks, check_message_order);
+    check_ranks(ranks, check_message_order);
 }
 
 TEST_CASE("empty messages and empty lists of them are none", "[threads]") {
-  on_ranks(2, [](Communicator& c) {
+  check_ranks(2, [](Communicator& c) {
     std::vector<float> none, mine{static_cast<float>(c.rank())}, got(1, -1.F);
     const int peer = 1 - c.rank();
     // The empty one between must not take the place of the next.
@@ -30,7 +30,7 @@ TEST_CASE("empty messages and empty lists of them are none", "[threads]") {
 }
 
 TEST_CASE("p2p of some ranks needs no others and does not count as a collective", "[threads]") {
-  on_ranks(3, [](Communicator& c) {
+  check_ranks(3, [](Communicator& c) {
     auto mine = numbers<float>(c.rank(), 1000, 8);
     std::vector<float> got(1000);
     if (c.rank() == 0) c.p2p({{true, 2, view_of(mine)}}, {.label = "to 2"})->wait();
@@ -46,16 +46,16 @@ TEST_CASE("p2p of some ranks needs no others and does not count as a collective"
 
 TEST_CASE("split makes groups by colour and key", "[threads]") {
   for (const int ranks : {1, 2, 3, 4, 8})
-    on_ranks(ranks, check_split);
+    check_ranks(ranks, check_split);
 }
 
 TEST_CASE("ranks tell each other values and texts", "[threads]") {
   for (const int ranks : {1, 2, 3, 8})
-    on_ranks(ranks, check_values);
+    check_ranks(ranks, check_values);
 }
 
 TEST_CASE("a group outlives the communicator that it was split from", "[threads]") {
-  run_on_threads(4, [](std::unique_ptr<Transport> transport) {
+  check_threads(4, [](std::unique_ptr<Transport> transport) {
     const int rank = transport->rank();
     auto world = std::make_unique<Communicator>(std::move(transport), nullptr, patient());
     auto group = world->split(rank / 2, 0, {.name = "half"});

@@ -5,7 +5,7 @@
 #include "parallel/comm/backend/host_backend.h"
 #include "parallel/comm/backend/ordered_reduce.h"
 #include "tests/parallel/battery.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 
 using namespace sluice;
 using namespace sluice::test;
@@ -58,7 +58,7 @@ TEMPLATE_TEST_CASE("rounding after every addition gives other bits", "", BFloat1
 TEST_CASE("a reduction in pieces, beside others and waited for in any order is the same",
           "[threads]") {
   for (const int ranks : {1, 2, 3, 8})
-    on_ranks(ranks, [](Communicator& c) {
+    check_ranks(ranks, [](Communicator& c) {
       for (const std::size_t count : {5U, 4095U, 4096U, 4097U, 30000U})
         check_cuts(c, count);
     });

@@ -10,7 +10,7 @@
 #include "engine/tensor.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
 
@@ -42,7 +42,7 @@ struct GpuRank {
 };
 
 void on_gpus(int ranks, std::uint64_t seed, const std::function<void(GpuRank&)>& body) {
-  run_on_threads(ranks, [&](std::unique_ptr<Transport> transport) {
+  check_threads(ranks, [&](std::unique_ptr<Transport> transport) {
     const auto own = seed * 100 + static_cast<std::uint64_t>(transport->rank());
     GpuRank rank(std::move(transport), open_gpu(own));
     body(rank);
@@ -309,7 +309,7 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
   if (!have_gpu()) return;
   constexpr std::size_t count = 3000;
   for (std::uint64_t seed = 1; seed <= 8; ++seed)
-    run_on_threads(2, [&](std::unique_ptr<Transport> by) {
+    check_threads(2, [&](std::unique_ptr<Transport> by) {
       const std::shared_ptr<Transport> transport = std::move(by);
       const int me = transport->rank();
       const DevicePtr device = open_gpu(seed * 100 + static_cast<std::uint64_t>(me));
@@ -365,7 +365,7 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
 
 TEST_CASE("staged: memory that cannot be pinned makes it slower, not wrong", "[threads]") {
   if (!have_gpu()) return;
-  run_on_threads(3, [](std::unique_ptr<Transport> transport) {
+  check_threads(3, [](std::unique_ptr<Transport> transport) {
     const auto seed = static_cast<std::uint64_t>(transport->rank());
     GpuRank rank(std::move(transport), std::make_shared<DeviceContext>(
                                            std::make_unique<UnpinnedRuntime>(seed, 1), 64 << 20));
