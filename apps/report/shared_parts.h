@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// What several reports say in the same words.
+// These functions make the lines and figures that several reports share.
 
 /// Begins a report with the machine and the model.
 Report model_report(const DeviceProfile& profile, const GPT2Config& config,

@@ -37,7 +37,8 @@ constexpr bool splits_master(StateLayout layout, DType working) {
   return layout != StateLayout::fp32 && working == DType::bf16;
 }
 
-/// Where the optimizer state of a large matrix rests between updates, and where it is updated.
+/// Residency of a large matrix's optimizer state: the memory it rests in, and the device that
+/// updates it.
 enum class Residency : std::uint8_t {
   device,    ///< in device memory
   streamed,  ///< in pinned host memory; copied to the device for its update

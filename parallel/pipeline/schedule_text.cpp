@@ -167,7 +167,7 @@ std::string grid_line(const std::vector<Simulation::Span>& spans, bool several, 
   return line;
 }
 
-// Of the picture, in pixels.
+// These sizes of the picture are in pixels.
 constexpr double left = 64, top = 40, chart = 1120, row = 30, bar = 24;
 constexpr double letter = 6.5;  // the width of a digit
 

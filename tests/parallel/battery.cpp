@@ -205,7 +205,7 @@ template struct Battery<BFloat16>;
 template struct Battery<Half>;
 template struct Battery<std::int32_t>;
 
-// What is not about one operation at a time.
+// These checks need several operations under way at a time.
 
 void check_cuts(Communicator& c, std::size_t count) {
   const auto wanted = reduced<float>(c.size(), count, 3);
