@@ -39,24 +39,20 @@ constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, 
 /// A repeated signal within this time counts as the same request: programs that start others
 /// forward a terminal's signal although the terminal has sent it to all processes.
 constexpr auto one_request = 500ms;
-/// The longest wait for the last announcement before the process ends; stdout may be blocked.
+/// The longest wait for the last answer before the process ends; stdout may be blocked.
 constexpr auto last_words = 300ms;
 
-struct Event {
-  const Named* signal = nullptr;
-  bool again = false;
-};
-
 /// State of the one StopSignal there may be, shared by the receiving thread, the training and the
-/// thread that announces signals.
+/// thread that prints answers.
 struct Request {
   std::mutex mutex;
   std::condition_variable changed;
   bool taken = false;  ///< a StopSignal exists; otherwise a signal ends the process
+  StopSignal::Answer answer;
   std::string doing;
   std::atomic<const Named*> first{nullptr};
   Clock::time_point first_at;
-  std::deque<Event> events;  ///< unannounced ones; the front one stays until it is told
+  std::deque<std::string> answers;  ///< the front one stays until it is printed
 };
 
 Request& request() {
@@ -81,14 +77,14 @@ void receive(const Named& signal) {
   const Named* const first = r.first;
   const bool again = first == &signal && Clock::now() - r.first_at > one_request;
   if (first != nullptr && !again) return;
+  r.answers.push_back(r.answer(signal.name, again, r.doing));
   if (first == nullptr) {
-    r.first = &signal;
     r.first_at = Clock::now();
+    r.first = &signal;  // from here on the training may stop
   }
-  r.events.push_back({&signal, again});
   r.changed.notify_all();
   if (!again) return;
-  r.changed.wait_for(lock, last_words, [&] { return r.events.empty(); });
+  r.changed.wait_for(lock, last_words, [&] { return r.answers.empty(); });
   end_by(signal.signal);
 }
 
@@ -149,25 +145,25 @@ void receive_signals_on_one_thread() {
   }).detach();
 }
 
-StopSignal::StopSignal(Tell tell) {
+StopSignal::StopSignal(Answer answer, Print print) {
   Request& r = request();
   const std::lock_guard lock(r.mutex);
   check(!r.taken, "there is a StopSignal already");
   r.taken = true;
+  r.answer = std::move(answer);
   r.doing.clear();
   r.first = nullptr;
-  r.events.clear();
-  teller_ = std::thread([tell = std::move(tell), &r] {
+  r.answers.clear();
+  printer_ = std::thread([print = std::move(print), &r] {
     std::unique_lock held(r.mutex);
     while (true) {
-      r.changed.wait(held, [&] { return !r.taken || !r.events.empty(); });
-      if (r.events.empty()) return;  // received signals are announced even if the StopSignal ends
-      const Event event = r.events.front();
-      const std::string doing = r.doing;
-      held.unlock();  // announcing may take long; the next signal must not wait for it
-      tell(event.signal->name, event.again, doing);
+      r.changed.wait(held, [&] { return !r.taken || !r.answers.empty(); });
+      if (r.answers.empty()) return;  // answers are printed even if the StopSignal ends
+      const std::string text = r.answers.front();
+      held.unlock();  // printing may take long; the next signal must not wait for it
+      print(text);
       held.lock();
-      r.events.pop_front();
+      r.answers.pop_front();
       r.changed.notify_all();
     }
   });
@@ -180,7 +176,7 @@ StopSignal::~StopSignal() {
     r.taken = false;
     r.changed.notify_all();
   }
-  teller_.join();
+  printer_.join();
 }
 
 void StopSignal::note(std::string doing) {

@@ -22,11 +22,15 @@ void receive_signals_on_one_thread();
 /// The same signal again, more than half a second later, ends it. Only one may exist at a time.
 class StopSignal {
  public:
-  /// Called at once on a thread of its own when a signal comes, with its name, whether it is the
-  /// second one, after which the process ends, and the text noted last.
-  using Tell = std::function<void(const char* signal, bool again, const std::string& doing)>;
+  /// Returns the text that answers a signal: its name, whether it is the second one, after which
+  /// the process ends, and the text noted last. Called before received() reports the signal, so
+  /// that the answer describes the training as the signal found it. It must not wait for anything.
+  using Answer =
+      std::function<std::string(const char* signal, bool again, const std::string& doing)>;
+  /// Prints an answer, on a thread of its own: the terminal may block.
+  using Print = std::function<void(const std::string& answer)>;
 
-  explicit StopSignal(Tell tell);
+  StopSignal(Answer answer, Print print);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
@@ -37,7 +41,7 @@ class StopSignal {
   const char* received() const;
 
  private:
-  std::thread teller_;
+  std::thread printer_;
 };
 
 }  // namespace sluice

@@ -9,9 +9,10 @@
 namespace sluice {
 
 StopRequest::StopRequest(bool saves)
-    : saves_(saves), signal_([this](const char* signal, bool again, const std::string& doing) {
-        answer(signal, again, doing);
-      }) {}
+    : saves_(saves),
+      signal_([this](const char* signal, bool again,
+                     const std::string& doing) { return answer(signal, again, doing); },
+              [](const std::string& answer) { say_always(answer); }) {}
 
 StopRequest::Decision StopRequest::agree(Communicator& ranks, bool time_to_save) const {
   struct Wish {
@@ -25,16 +26,14 @@ StopRequest::Decision StopRequest::agree(Communicator& ranks, bool time_to_save)
   return decision;
 }
 
-void StopRequest::answer(const char* signal, bool again, const std::string& doing) {
+std::string StopRequest::answer(const char* signal, bool again, const std::string& doing) const {
   const std::int64_t step = saved_;
   const std::string kept =
       step < 0 ? std::string("no step is saved") : fmt::format("the newest saved step is {}", step);
   if (again)
-    say_always(
-        fmt::format("stopping     {} again: ends now, during {}; {}\n", signal, doing, kept));
-  else
-    say_always(fmt::format("stopping     {}: finishing {}{}; a second {} ends at once ({})\n",
-                           signal, doing, saves_ ? ", then saving" : "", signal, kept));
+    return fmt::format("stopping     {} again: ends now, during {}; {}\n", signal, doing, kept);
+  return fmt::format("stopping     {}: finishing {}{}; a second {} ends at once ({})\n", signal,
+                     doing, saves_ ? ", then saving" : "", signal, kept);
 }
 
 }  // namespace sluice

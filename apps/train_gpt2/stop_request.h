@@ -30,7 +30,7 @@ class StopRequest {
   Decision agree(Communicator& ranks, bool time_to_save) const;
 
  private:
-  void answer(const char* signal, bool again, const std::string& doing);
+  std::string answer(const char* signal, bool again, const std::string& doing) const;
 
   bool saves_;
   std::atomic<std::int64_t> saved_ = -1;  ///< written by the training, read on a signal
