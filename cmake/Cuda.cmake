@@ -2,14 +2,45 @@
 #   on    by nvcc; products by cuBLASLt. The programs start on a machine without a GPU driver.
 #   simt  by the host compiler, for the emulated GPU of kernels/cuda/simt
 #   off   not at all
-#   auto  on where nvcc and cuBLASLt are, otherwise off
+#   auto  on where nvcc and cuBLASLt are and a GPU to compile for, otherwise off
+# The GPUs to compile for are those of SLUICE_CUDA_ARCHITECTURES; those of this machine where it is
+# empty; every supported one where there is no GPU and SLUICE_CUDA is on.
 
 if(NOT SLUICE_CUDA MATCHES "^(auto|on|off|simt)$")
   message(FATAL_ERROR "SLUICE_CUDA is '${SLUICE_CUDA}': give auto, on, off or simt")
 endif()
 
+# The compute capabilities of this machine's GPUs as "80-real;90-real"; empty without a GPU.
+function(sluice_find_gpus result)
+  set(found "")
+  find_program(SLUICE_NVIDIA_SMI nvidia-smi)
+  if(SLUICE_NVIDIA_SMI)
+    execute_process(COMMAND ${SLUICE_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE lines RESULT_VARIABLE code ERROR_QUIET)
+    if(code EQUAL 0)
+      string(REGEX MATCHALL "[0-9]+\\.[0-9]" found "${lines}")
+      list(REMOVE_DUPLICATES found)
+      list(TRANSFORM found REPLACE "\\." "")
+      list(TRANSFORM found APPEND "-real")
+    endif()
+  endif()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
 find_package(CUDAToolkit QUIET)
 set(cuda_note "CPU only")
+set(architectures "${SLUICE_CUDA_ARCHITECTURES}")
+if(NOT architectures AND SLUICE_CUDA MATCHES "^(auto|on)$")
+  sluice_find_gpus(architectures)
+endif()
+if(NOT architectures AND SLUICE_CUDA STREQUAL "auto")
+  if(CUDAToolkit_FOUND)
+    set(cuda_note "CPU only: this machine has no GPU; -DSLUICE_CUDA=on compiles for other machines'")
+  endif()
+  set(SLUICE_CUDA off)
+elseif(NOT architectures)
+  set(architectures "75-real;80-real;86-real;89-real;90-real")
+endif()
 if(SLUICE_CUDA MATCHES "^(auto|on)$")
   # Where NVIDIA's packages put nvcc it is not on the PATH.
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
@@ -19,7 +50,7 @@ if(SLUICE_CUDA MATCHES "^(auto|on)$")
       set(ENV{CUDACXX} ${SLUICE_NVCC})  # so that check_language tries it
     endif()
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES ${SLUICE_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures})
   if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER)
     set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
   endif()
@@ -54,7 +85,7 @@ if(SLUICE_CUDA STREQUAL "on")
   set(CMAKE_CUDA_EXTENSIONS OFF)
 
   # "75 80 86 89 90" of "75-real;80-real;...".
-  string(REGEX REPLACE "-(real|virtual)" "" SLUICE_CUDA_CAPABILITIES "${SLUICE_CUDA_ARCHITECTURES}")
+  string(REGEX REPLACE "-(real|virtual)" "" SLUICE_CUDA_CAPABILITIES "${architectures}")
   string(REPLACE ";" " " SLUICE_CUDA_CAPABILITIES "${SLUICE_CUDA_CAPABILITIES}")
 
   # What a target with .cu files links to.

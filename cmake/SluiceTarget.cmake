@@ -67,6 +67,7 @@ function(sluice_library name)
                  FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${paired}
                  FILE_SET lone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${lone})
   set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON
-                        INTERFACE_HEADER_SETS_TO_VERIFY lone)
+                        INTERFACE_HEADER_SETS_TO_VERIFY lone
+                        UNITY_BUILD ${SLUICE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   target_link_libraries(${name} PUBLIC sluice_options ${ARG_LINKS} PRIVATE ${ARG_PRIVATE_LINKS})
 endfunction()

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* lock_file = "run.lock";
 
-std::string time_now() {
+std::string folder_name_now() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
@@ -99,7 +99,7 @@ RunFolder::~RunFolder() {
 }
 
 void RunFolder::reserve() {
-  const fs::path first = fs::path("runs") / time_now();
+  const fs::path first = fs::path("runs") / folder_name_now();
   create_directories_durably("runs");
   path_ = first;
   for (int number = 2; ::mkdir(path_.c_str(), 0777) != 0; ++number) {

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Action::Kind;
 
-constexpr int kinds = 6;
+constexpr int action_kinds = 6;
 constexpr int around = 4;  // cells shown before an action and after it
 
 std::string row_of(const Schedule& schedule, const Position& place) {
@@ -138,7 +138,7 @@ void refuse(const Schedule& schedule, const std::string& sentence,
 ActionPlaces::ActionPlaces(const Schedule& schedule)
     : messages_(rank_of_stage(schedule)),
       micro_batches_(static_cast<std::size_t>(schedule.micro_batches)),
-      indices_(static_cast<std::size_t>(schedule.stages) * micro_batches_ * kinds, -1) {
+      indices_(static_cast<std::size_t>(schedule.stages) * micro_batches_ * action_kinds, -1) {
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
     for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
       const Action& action = schedule.ranks[rank][i];
@@ -154,7 +154,7 @@ ActionPlaces::ActionPlaces(const Schedule& schedule)
 std::size_t ActionPlaces::slot(const Action& action) const {
   const auto stage = static_cast<std::size_t>(action.stage);
   const auto batch = static_cast<std::size_t>(action.micro_batch);
-  return (stage * micro_batches_ + batch) * kinds + static_cast<std::size_t>(action.kind);
+  return (stage * micro_batches_ + batch) * action_kinds + static_cast<std::size_t>(action.kind);
 }
 
 void check_rendezvous(const Schedule& schedule, const ActionPlaces& places) {

@@ -18,13 +18,13 @@ void check_number(std::string_view what, int number, int most) {
 }
 
 /// The parameters of a schedule.
-struct Shape {
+struct ScheduleShape {
   int ranks;
   int virtual_stages;
   int micro_batches;
 };
 
-Shape checked(const Shape& shape) {
+ScheduleShape checked(const ScheduleShape& shape) {
   check_number("ranks", shape.ranks, most_ranks);
   check_number("virtual stages a rank", shape.virtual_stages, most_stages / shape.ranks);
   check_number("micro-batches", shape.micro_batches, most_micro_batches);
@@ -39,7 +39,7 @@ Shape checked(const Shape& shape) {
 /// One rank's forwards or backwards: a group of micro-batches at each of its stages, then the next
 /// group. Backwards begin with the last stage, but with the first micro-batch. All groups are full:
 /// the last may run past the end.
-Actions in_groups(Kind kind, int rank, const Shape& shape) {
+Actions in_groups(Kind kind, int rank, const ScheduleShape& shape) {
   Actions actions;
   for (int begin = 0; begin < shape.micro_batches; begin += shape.ranks)
     for (int i = 0; i < shape.virtual_stages; ++i) {
@@ -57,7 +57,7 @@ Actions in_groups(Kind kind, int rank, const Shape& shape) {
 /// would make a rank wait, with too few actions in between, for data that it sent round all ranks,
 /// which is a deadlock. A schedule that runs still runs when actions are left out.
 template <typename WarmUp>
-Schedule in_turn(const Shape& shape, WarmUp warm_up) {
+Schedule in_turn(const ScheduleShape& shape, WarmUp warm_up) {
   Schedule schedule{.stages = shape.ranks * shape.virtual_stages,
                     .micro_batches = shape.micro_batches};
   for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -91,7 +91,7 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
 }
 
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
-  const Shape shape = checked({ranks, virtual_stages, micro_batches});
+  const ScheduleShape shape = checked({ranks, virtual_stages, micro_batches});
   if (virtual_stages == 1) return one_forward_one_backward(ranks, micro_batches);
   // The first backward needs the first group's forwards at all stages but the last of this rank,
   // and a rank is two actions ahead of the next, whose forward and backward both take a turn.

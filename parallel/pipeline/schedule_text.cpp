@@ -168,7 +168,7 @@ std::string grid_line(const std::vector<Simulation::Span>& spans, bool several, 
 }
 
 // These sizes of the picture are in pixels.
-constexpr double left = 64, top = 40, chart = 1120, row = 30, bar = 24;
+constexpr double left = 64, top = 40, chart = 1120, row_height = 30, bar = 24;
 constexpr double letter = 6.5;  // the width of a digit
 
 std::string escaped(std::string_view text) {
@@ -208,7 +208,7 @@ std::string bar_of(const Simulation::Span& span, std::size_t rank, double scale,
   const auto place =
       std::lower_bound(stages.begin(), stages.end(), span.action.stage) - stages.begin();
   const double x = left + span.start * scale, width = (span.end - span.start) * scale;
-  const double y = top + static_cast<double>(rank) * row;
+  const double y = top + static_cast<double>(rank) * row_height;
   std::string text = fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\"/>\n", x, y,
       width, bar, colour(span.action.kind, static_cast<std::size_t>(place), stages.size()));
@@ -270,7 +270,7 @@ std::string to_svg(const Schedule& schedule, const Simulation& simulation, std::
     fail(fmt::format("a schedule of {} ranks and a simulation of {}", schedule.ranks.size(),
                      simulation.ranks.size()),
          ErrorKind::usage);
-  const double bottom = top + static_cast<double>(schedule.ranks.size()) * row;
+  const double bottom = top + static_cast<double>(schedule.ranks.size()) * row_height;
   const double scale = simulation.makespan > 0 ? chart / simulation.makespan : 0;
   std::string text = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
@@ -286,7 +286,7 @@ std::string to_svg(const Schedule& schedule, const Simulation& simulation, std::
     std::sort(stages.begin(), stages.end());
     stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     text += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">rank {}</text>\n",
-                        left - 8, top + static_cast<double>(rank) * row + bar - 8, rank);
+                        left - 8, top + static_cast<double>(rank) * row_height + bar - 8, rank);
     for (const auto& span : simulation.ranks[rank])
       text += bar_of(span, rank, scale, stages);
   }

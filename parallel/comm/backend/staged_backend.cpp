@@ -15,7 +15,7 @@ namespace {
 
 constexpr int buffers = 4;
 
-std::size_t bytes_of(const View& view) {
+std::size_t byte_count(const View& view) {
   return static_cast<std::size_t>(view.size()) * size_of(view.dtype);
 }
 
@@ -33,13 +33,14 @@ std::size_t staged_bytes(const CollectiveCall& call, int ranks) {
       return 0;
     case Collective::p2p:
       for (const Transfer& transfer : call.transfers)
-        bytes += padded(bytes_of(transfer.data));
+        bytes += padded(byte_count(transfer.data));
       return bytes;
     case Collective::gather:
     case Collective::scatter:
-      return padded(bytes_of(call.data)) + bytes_of(call.data) * static_cast<std::size_t>(ranks);
+      return padded(byte_count(call.data)) +
+             byte_count(call.data) * static_cast<std::size_t>(ranks);
     default:
-      return bytes_of(call.data);
+      return byte_count(call.data);
   }
 }
 
@@ -73,11 +74,11 @@ class Route {
     }
     call.data.address = buffer;
     std::byte* const all = call.all.address;
-    if (all != nullptr) call.all.address = buffer + padded(bytes_of(device_));
+    if (all != nullptr) call.all.address = buffer + padded(byte_count(device_));
     route_data();
     if (all == nullptr) return;
     auto& whole = call.kind == Collective::gather ? up : down;
-    whole.push_back({all, call.all.address, bytes_of(call.all)});
+    whole.push_back({all, call.all.address, byte_count(call.all)});
   }
 
   std::vector<Piece> down, up;
@@ -122,7 +123,7 @@ class Route {
   void route_transfers() {
     std::byte* place = buffer_;
     for (Transfer& transfer : call_.transfers) {
-      const Piece piece{transfer.data.address, place, bytes_of(transfer.data)};
+      const Piece piece{transfer.data.address, place, byte_count(transfer.data)};
       if (piece.bytes > 0) (transfer.send ? down : up).push_back(piece);
       transfer.data.address = place;
       place += padded(piece.bytes);
