@@ -12,10 +12,10 @@
 
 namespace sluice {
 
-/// Offloads tensors of a device to host memory between a forward pass and its backward pass. Last
-/// in, first out. Copies run on two streams beside the compute stream. The two tensors put last
-/// stay on the device; of those on the host, the next one is copied back while the one above it is
-/// in use. One step of computation is thus meant to hide each copy.
+/// Offloads tensors to host memory between a forward pass and its backward pass, as a stack (last
+/// in, first out). Copies run on two streams beside the compute stream. The two tensors pushed last
+/// stay on the device. While one tensor is in use, the next one below it is copied back, so that
+/// computation can hide each copy.
 class HostStack {
  public:
   /// Represents a tensor on the stack. Dropping the ticket without take() discards the tensor.

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-/// Sees the results of the ops of this thread, to find out where a number went wrong. An observer
-/// may read tensors and must not write to them.
+/// Sees the results of all ops of a thread, for example to find the first NaN. An observer may read
+/// tensors but must not write to them.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -24,8 +24,9 @@ struct Parameter {
   Shape shape;
   Initial initial;
   Tensor* tensor;
-  /// True for a table whose rows are looked up. Its gradient is sparse and its update has no slack
-  /// within a step, so its optimizer state stays at full precision on the device.
+  /// True for an embedding table. Its gradient is sparse, so its optimizer state is never rounded.
+  /// A forward pass reads it first, so no computation could hide copies of its state, which stays
+  /// on the device.
   bool embedding = false;
   /// Number of the part of the model that the parameter belongs to, ascending. Norms are summed
   /// part by part, so that ranks that have some parts get the same bits as one rank that has all.

@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-/// The elements of a tensor that one of several ranks has: those whose index in one dimension lies
-/// in certain ranges, in the tensor's order. By default all of them. Pure arithmetic.
+/// Describes which elements of a tensor a rank holds: those whose index in one dimension lies in
+/// certain ranges, in the tensor's order. By default all elements.
 class Shard {
  public:
   struct Range {
@@ -49,8 +49,8 @@ class Shard {
     }
   }
 
-  /// Extracts the shard's part of `elements`, which are elements of `width` bytes of the whole
-  /// tensor from index `first` on. Moves that part to the front of `elements` and returns it.
+  /// Extracts the shard's part of `elements`: the whole tensor's elements (`width` bytes each) from
+  /// index `first` on. Moves that part to the front of `elements` and returns it.
   std::span<std::byte> pick(std::int64_t first, std::span<std::byte> elements,
                             std::size_t width) const;
   /// The reverse: copies `mine`, the shard's elements from place(first) on, to their places among
@@ -69,7 +69,8 @@ class Shard {
   std::int64_t kept_period_ = 0;
 };
 
-/// The share of rank r in `count` rows or columns; the first ranks get one more if it is uneven.
+/// Returns the range of `count` rows or columns that `rank` gets; the first ranks get one more if
+/// it is uneven.
 Shard::Range part_of(std::int64_t count, int rank, int ranks);
 
 }  // namespace sluice

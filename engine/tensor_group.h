@@ -9,9 +9,9 @@
 
 namespace sluice {
 
-/// Tensor parallelism: the ranks that divide the matrices of a model and compute on the same tokens
-/// (Shoeybi et al., "Megatron-LM", 2019, section 3). An op that is given the group says where their
-/// parts are combined. All ranks of the group call the same functions in the same order.
+/// A tensor-parallel group: the ranks that divide a model's matrices and compute on the same tokens
+/// (Shoeybi et al., "Megatron-LM", 2019, section 3). An op that takes a group documents what it
+/// sums or gathers over the ranks. All ranks call the same functions in the same order.
 ///
 /// The residual stream between products, [B, T, width], is the same on all ranks, or they divide
 /// its tokens (sequence parallelism; Korthikanti et al., "Reducing activation recomputation in
@@ -24,9 +24,9 @@ class TensorGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts to sum `partial` over the ranks; nobody else may use that tensor. The returned
-  /// function, called once, waits for the sum and returns it, with the same bits on all ranks: in
-  /// the memory of `partial`, or this rank's rows of a divided stream. `what`: name for reports.
+  /// Starts an all-reduce of `partial` (a reduce-scatter if the stream is divided), which nobody
+  /// else may use. The returned function, called once, waits and returns the sum: in the memory of
+  /// `partial`, or this rank's rows. All ranks get the same bits. `what`: name for reports.
   virtual std::function<Tensor()> add_up(const Tensor& partial, const Shape& tokens,
                                          std::string_view what) = 0;
   /// Returns the whole stream (all-gather); `stream` itself if it is not divided.

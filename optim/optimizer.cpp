@@ -42,7 +42,7 @@ void Optimizer::make_ring(int buffers) {
     }
   for (const std::size_t i : on_host_) {
     if (residency(i) != Residency::streamed) continue;
-    // Updates that are done again come at the end of a round, and a round goes up in the space.
+    // Updates that are redone come at the end of a round, and a round ascends in the space.
     check(speculative_.empty() || i < speculative_.back(),
           "the speculative chunks come after those that merely stream");
     items.push_back(homes(i));
@@ -178,7 +178,7 @@ void Optimizer::cancel() {
   ++taken_back_;
 }
 
-/// Waits until the host knows the factor by which gradients are multiplied.
+/// Keeps or undoes the speculative updates. Waits until the host knows the gradient scale.
 void Optimizer::resolve_speculation(const Tensor& gradient_scale) {
   step_.gradient_scale = speculative_scale_.view();
   speculate_down_to(0);
@@ -190,13 +190,13 @@ void Optimizer::resolve_speculation(const Tensor& gradient_scale) {
   if (std::isfinite(factor)) {
     ring_->take_back();
     again_ = true;
-  } else {  // not finite: the rest of the step changes nothing, either
+  } else {  // not finite: the step must change nothing
     ring_->roll_back();
     pending_ = false;
   }
 }
 
-/// Makes the state that the ring has updated speculatively the current one.
+/// Makes the speculatively updated state the current state.
 void Optimizer::commit() {
   if (speculative_.empty()) return;
   ring_->commit();
@@ -242,7 +242,8 @@ void Optimizer::settle() {
 
 namespace {
 
-/// `working` is what the model computes with; `master` is none where `working` is the master.
+/// `working`: the weights that the model computes with. `master`: none if these are the master
+/// weights.
 void set_weights(ChunkViews& views, const View& working, const View& master) {
   if (!master) {
     views.master = working;
@@ -254,7 +255,7 @@ void set_weights(ChunkViews& views, const View& working, const View& master) {
 
 }  // namespace
 
-/// Updates a chunk in host memory, from staged copies of its gradient and weights.
+/// Updates a chunk's state in host memory, from staged copies of its gradient and weights.
 void Optimizer::update_on_cpu(std::size_t index) {
   const CpuUpdater::Staged at = cpu_updater_->take();
   {

@@ -14,36 +14,40 @@
 
 namespace sluice {
 
-/// Updates the weights of a ParameterSpace from its gradients by a rule, chunk by chunk. State on
-/// the device is updated in step(), all other state during the next forward pass: code that reads a
-/// weight first calls update_through() or finish(). State in host memory passes through a ring of
-/// buffers on the device and is updated by the same kernels; or the CPU updates it in place with
-/// kernels that give the same bits. So offload changes no bit of training. Speculative chunks may
-/// be updated before the step, during the backward pass that completes other gradients, as if
-/// nothing were clipped. If that was wrong, the step undoes and redoes them.
+/// Updates the weights of a ParameterSpace chunk by chunk, by an UpdateRule. step() updates chunks
+/// whose state is on the device. The other chunks are updated during the next forward pass, so code
+/// that reads a weight must first call update_through() or finish(). State in host memory is either
+/// copied through a ring of device buffers and updated by the same kernels, or updated in place by
+/// the CPU, with the same bits. So offload changes no bit of training. Speculative chunks may be
+/// updated before step(), while the backward pass runs, as if nothing were clipped. If clipping
+/// does apply, step() undoes these updates and does them again.
 class Optimizer {
  public:
-  /// `buffers`: chunks that may be in transit at one time, on the device and to the CPU.
+  /// `buffers`: how many chunks may be in transit at once, to the device and (counted apart) to the
+  /// CPU.
   Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, int buffers = 4);
 
   std::string_view name() const { return rule_->name(); }
 
-  /// Does one update. Gradients are multiplied by `gradient_scale` (clipping, loss scaling), one
-  /// element on their device; if it is not finite, only the count of updates changes. Gradients and
-  /// scale must stay unchanged until finish().
+  /// Does one update with learning rate `rate`. Multiplies the gradients by `gradient_scale`
+  /// (clipping, loss scaling): one element on their device, or none for 1. If it is not finite,
+  /// only updates() changes. Gradients and scale must stay unchanged until finish().
   void step(double rate, const Tensor& gradient_scale = {});
-  /// Rolls back the last step, whose scale was not finite.
+  /// Undoes the last step, whose scale was not finite: updates() goes back by one.
   void roll_back();
-  /// Starts to copy the state of the first chunks of the coming step to the device.
+  /// Starts copying the first chunks' state to the device for the next step.
   void prefetch();
-  /// Begins speculation on a step with this rate and scale; the scale has to match in all bits.
+  /// Begins speculative updates for a step() with this rate and scale. They are kept if that step's
+  /// scale has the same bits.
   void speculate(double rate, double gradient_scale);
-  /// Updates speculative chunks from element `begin` on; their gradients must be final.
+  /// Updates the speculative chunks at or above element `begin`. Their gradients must be final.
   void speculate_down_to(std::int64_t begin);
-  /// Undoes what was speculated: no step follows.
+  /// Undoes the speculative updates. Called if no step follows.
   void cancel();
-  /// Launches the updates of all elements below `end`; called before their weights are read.
+  /// Launches the pending updates of all elements below `end`. Call it before their weights are
+  /// read.
   void update_through(std::int64_t end);
+  /// Launches all pending updates.
   void finish();
 
   /// Records updates ("update") and the copies of state.
@@ -54,21 +58,21 @@ class Optimizer {
   bool shares_cpu() const { return cpu_updater_.has_value(); }
   /// Number of times that speculative updates were undone.
   std::int64_t taken_back() const { return taken_back_; }
-  /// Bytes moved by the round of updates that ended last.
+  /// Bytes copied for the last complete round of updates.
   StreamedBytes moved() const;
 
   /// Updates done so far; set when resuming.
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t updates) { updates_ = updates; }
 
-  /// The optimizer state of one parameter as it is stored: each field has the elements of all
-  /// chunks of the slot, one chunk after another.
+  /// The fields of a parameter's optimizer state as a checkpoint stores them: each field has the
+  /// elements of all chunks of the slot, in order.
   std::vector<StateField> fields(const ParameterSpace::Slot& slot) const;
   void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                   std::span<std::byte> out);
   void write_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                    std::span<const std::byte> in);
-  /// Finishes updates and copies; called before the host reads or writes weights or state.
+  /// Finishes all updates and copies. Call it before the host reads or writes weights or state.
   void settle();
 
  private:

@@ -7,13 +7,13 @@
 
 namespace sluice {
 
-/// Starts the updates of an Optimizer's speculative chunks while the backward pass still runs: each
-/// as soon as its gradient and those of all speculative chunks after it are complete. SuperOffload
-/// (arXiv 2509.21271) does that on the CPU. Here the old bits of an update are kept until the norm
-/// of all gradients is known, so a step that clips has the same bits as one that waited.
+/// Updates an Optimizer's speculative chunks while the backward pass still runs: each as soon as
+/// its gradient and those of all speculative chunks above it in the space are complete.
+/// SuperOffload (arXiv 2509.21271) does this on the CPU. Here the old values are kept until the
+/// gradient norm is known, so a step that clips gives the same bits as one without speculation.
 class SpeculativeUpdates {
  public:
-  /// Listens to gradients as long as it exists. Both arguments must outlive it.
+  /// Installs gradient-ready hooks, which the destructor removes. Both arguments must outlive it.
   SpeculativeUpdates(ParameterSpace& space, Optimizer& optimizer);
   ~SpeculativeUpdates();
   SpeculativeUpdates(const SpeculativeUpdates&) = delete;

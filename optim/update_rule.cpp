@@ -11,7 +11,8 @@
 namespace sluice {
 namespace {
 
-/// Blocks of a chunk's elements that share a scale if moments are quantised; none crosses a row.
+/// Returns the number of blocks with a common scale if moments are quantised. No block crosses a
+/// row.
 std::int64_t scale_blocks(const Chunk& chunk) {
   return chunk.size / chunk.row_length * ((chunk.row_length + AdamW::block - 1) / AdamW::block);
 }

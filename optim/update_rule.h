@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-/// The arrays that an update of one chunk reads and writes. All are on the device that updates.
+/// The arrays that the update of one chunk reads and writes, all in the memory of the device (or
+/// CPU) that updates.
 struct ChunkViews {
   const Chunk& chunk;
   View master{};     ///< none if the master weight is split into working weight and remainder
@@ -34,9 +35,9 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
 
   virtual std::string_view name() const = 0;
-  /// `sums` is the dtype of full precision: f32, or f64 in gradient checks.
+  /// `sums`: dtype of fields that are not rounded: f32, or f64 in gradient checks.
   virtual std::vector<StateField> fields(const Chunk& chunk, DType sums) const = 0;
-  /// Elements of scratch memory that an update of the chunk needs; all chunks share the memory.
+  /// Number of f64 scratch elements that the chunk's update needs. All chunks share this memory.
   virtual std::int64_t scratch(const Chunk&) const { return 0; }
   virtual void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const = 0;
 };

@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-/// Memory budgets in bytes: what the user allows or the machine has, and the reserves that driver
-/// and process take besides the planned bytes. If the device is the CPU, all memory is the device's
-/// and the host fields stay 0.
+/// Memory budgets in bytes: what the user allows (else what the machine has), and the reserves for
+/// the driver and the process, which come on top of the planned bytes. On the CPU all memory counts
+/// as the device's, and the host fields stay 0.
 struct Budgets {
   std::size_t device_allowed = 0, host_allowed = 0;
   std::size_t device_reserve = 0, host_reserve = 0;

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Fills the options that flags leave open with the values of the record.
+/// Fills the options that the flags leave open from the record.
 TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
   if (micro_batch && !o.micro_batch) o.micro_batch = record.micro_batch;
   if (!o.state_layout) o.state_layout = record.layout;

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// Reads the recorded choice of the checkpoint that a run with these options would resume from,
-/// from its manifest alone. Returns none if there is no checkpoint or no readable record.
+/// Reads the memory choice recorded in the checkpoint that a run with these options would resume
+/// from. Reads only its manifest. Returns none if there is no checkpoint or no readable record.
 std::optional<RecordedChoice> expected_record(const TrainOptions& options);
 
 struct ContinuedPlan {

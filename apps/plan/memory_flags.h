@@ -13,11 +13,12 @@ namespace sluice {
 
 /// Returns true if optimizer state may rest in host memory.
 bool can_stream(const TrainOptions& options, const DeviceProfile& profile);
-/// Returns true if the CPU may also update some of it without a flag. False in a pipeline: the CPU
-/// takes the uppermost blocks, all of the last stage, which has the least time to hide them.
+/// Returns true if the planner may let the CPU update some of that state although no flag says so.
+/// False in a pipeline: the CPU takes the highest blocks, which are all in the last stage, and that
+/// stage has the least time to hide these updates.
 bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
                    const DeviceProfile& profile);
-/// Returns true if block inputs may rest in host memory between the passes.
+/// Returns true if block inputs may be offloaded to host memory between forward and backward.
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);
 
 /// Returns true if a flag fixes a memory choice. without_memory_flags() resets all such flags.

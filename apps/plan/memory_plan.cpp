@@ -37,8 +37,8 @@ struct MetaRun {
   Training training;
 };
 
-/// Validates with one batch per replica. In a pipeline several batches are in flight at a time, but
-/// no more than its stages and the messages between them can hold.
+/// Runs a validation with one batch per replica. A pipeline has several batches in flight, at most
+/// as many as its stages and the messages between them hold.
 void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   if (!setup.data.val) return;
   const EvaluationBatches all = validation_batches(o, setup);

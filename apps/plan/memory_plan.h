@@ -9,23 +9,24 @@
 
 namespace sluice {
 
-/// Memory that training takes, counted by running the training code on the device `meta`.
+/// The memory that a training takes, counted by running the training code on the device `meta`.
 struct MemoryPlan {
   std::size_t peak = 0;        ///< bytes in use on the device at one time
   std::size_t high_water = 0;  ///< end of the highest allocation: what the device must provide
   MemoryByUse by_use{};        ///< bytes of each use at the peak
   std::size_t host = 0;        ///< bytes in host memory: state, block inputs
   std::size_t pinned = 0;      ///< part of `host` that the device copies from and to
-  /// Parts of `host`: optimizer state that visits the device, and state that the CPU updates.
+  /// Parts of `host`: optimizer state that is streamed to the device, and state that the CPU
+  /// updates.
   std::size_t visiting_state = 0, cpu_state = 0;
 };
 
 /// "weights 2.90 GiB, gradients 5.80 GiB": formats the bytes of each use that has any.
 std::string to_text(const MemoryByUse& bytes);
 
-/// Counts two updates with validation and the start of a sample, on the rank `at`, which decides
-/// how the work is divided: --dp, --pp and --tp are not read. `workspace_bytes` is the workspace
-/// that the device's kernels request.
+/// Counts the memory of two updates, a validation and the start of a sample on the rank `at`. The
+/// mesh of `at` divides the work; --dp, --pp and --tp are ignored. `workspace_bytes` is the
+/// workspace that the device's kernels request.
 MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
                        const MemoryChoice& choice, std::size_t workspace_bytes,
                        const MeshRank& at = {});

@@ -74,7 +74,7 @@ std::vector<StatePrecision> precision_candidates(const TrainOptions& o, DType wo
 std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
   if (o.micro_batch || setup.pipeline) return {setup.trainer.micro_batch};
   const std::int64_t share = share_of(o);
-  // On the CPU larger micro-batches than this are not tried: a CPU is busy with few sequences.
+  // On the CPU it tries no larger micro-batches than the default: few sequences keep a CPU busy.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
   constexpr std::int64_t most_tokens = 1 << 16;
   std::vector<std::int64_t> sizes;

@@ -18,19 +18,21 @@ struct StatePrecision {
   bool narrow_gradients;
 };
 
-/// Lists the precisions of optimizer state; planners go down the list only as far as they must.
-/// Throws Error (usage) for a layout that the update rule does not support.
+/// Lists the precisions of optimizer state to try, the most exact first; planners go down the list
+/// only as far as they must. Throws Error (usage) for a layout that the update rule does not
+/// support.
 std::vector<StatePrecision> precision_candidates(const TrainOptions& options, DType working);
 
 /// Returns micro-batch sizes in sequences, largest first.
 std::vector<std::int64_t> micro_batches(const TrainOptions& options, const RunSetup& setup,
                                         bool gpu);
 
-/// Returns lists with one mode for all layers, or with the next stronger mode for the first layers.
+/// Returns lists of modes by layer: one mode for all layers, or the next stronger mode for the
+/// first ones. `inputs_on_host`: block_on_host is allowed.
 std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& options,
                                                     std::int64_t layers, bool inputs_on_host);
 
-/// Returns the default staging first; no others if no state streams.
+/// Returns the stagings to try, the default first. Returns only the default unless `streams`.
 std::vector<Staging> stagings(const TrainOptions& options, bool streams);
 
 }  // namespace sluice

@@ -71,7 +71,8 @@ class Planner {
     return choice;
   }
 
-  /// Memory of the state: the maximum over the ranks, of device and host separately.
+  /// Returns the memory held between updates: the maximum over the ranks, separately for device and
+  /// host.
   MemoryBytes state_at(const StagedPrecision& precision, std::int64_t resident,
                        std::int64_t cpu = 0, std::int64_t speculative = 0) const {
     const MemoryChoice choice = choice_of(precision, resident, cpu, speculative);
@@ -121,7 +122,8 @@ class Planner {
   std::int64_t most_resident(const Staging& staging) const {
     if (o_.resident_blocks) return least_resident();
     if (o_.offload == Offload::all) return 0;
-    // All stagings are alike if nothing streams, so others than the first must leave a block out.
+    // If nothing streams, all stagings are alike. So only the first may keep all blocks on the
+    // device.
     const std::int64_t most = layers_ - o_.cpu_blocks.value_or(0);
     return staging == stagings(o_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
@@ -141,8 +143,8 @@ class Planner {
     return most;
   }
 
-  /// Returns the same from a cache. A list that flags fix is counted as it is; the memory of a list
-  /// of two modes is interpolated between the memory of each mode alone.
+  /// Returns passing(), cached. For a list of two modes it interpolates between the counts of each
+  /// mode alone, unless flags fix the list.
   MemoryBytes transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
     const auto known = [&](const std::vector<Recompute>& modes) {
       const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
@@ -162,7 +164,7 @@ class Planner {
     return {static_cast<std::size_t>(device), static_cast<std::size_t>(host)};
   }
 
-  /// Choices by predicted seconds of a step.
+  /// Maps the predicted seconds of a step to the choice.
   using Estimates = std::multimap<double, MemoryChoice>;
 
   /// Returns every choice that would fit if the device had `slack` bytes more, fastest first.
@@ -193,7 +195,7 @@ class Planner {
       note(tried, need);
       return excess(need) <= slack && host_holds(need.host);
     };
-    // Returns none if the choice with so many blocks of the CPU does not fit.
+    // Returns `choice` with so many CPU blocks; none if it does not fit.
     const auto with_cpu_blocks = [&](std::int64_t blocks) -> std::optional<MemoryChoice> {
       MemoryChoice least = choice;
       least.cpu_blocks = blocks;
@@ -263,8 +265,9 @@ class Planner {
   template <class Beats>
   std::optional<Plan> best_of(const StagedPrecision& precision, Beats&& beats) {
     const StateMemory state = state_memory(precision);
-    // A choice that is slightly too large by estimate may still fit. There may be more of these
-    // than can be counted in reasonable time; the second round tries only what fits by estimate.
+    // The first round also counts choices whose estimate is slightly too large, since they may fit.
+    // If these are too many to count in reasonable time, the second round counts only those whose
+    // estimate fits.
     struct Round {
       std::size_t slack;
       int tries;

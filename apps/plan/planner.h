@@ -27,9 +27,9 @@ struct Planned {
 };
 
 /// Returns the fastest choice, by the cost model, that fits the budgets and keeps the values that
-/// flags fix. Rounded state (bf16m and below, gradients summed in bf16) is used only if nothing
-/// exact fits. Throws Error (usage) if nothing fits; the message names what is too large, by how
-/// many bytes, and the choice that comes nearest to fitting.
+/// flags fix. Rounded state (bf16m, bf16mv, int8, gradients summed in bf16) is used only if no
+/// exact state fits. Throws Error (usage) if nothing fits; the message names what is too large, by
+/// how many bytes, and the choice that comes nearest to fitting.
 Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile);
 
 /// Result of try_plan: the plan, or the choice that came nearest to fitting.

@@ -14,10 +14,11 @@ struct MemoryBytes {
   }
 };
 
-/// Memory held between updates if the state of the lowest blocks stays on the device. It is linear
-/// in their number from none to all but one, so three plans determine it. Two more plans give the
-/// host bytes of the CPU's staging, the device bytes of the ring (used while any state visits the
-/// device) and of speculation, and the host bytes of each speculative block (`backup`).
+/// Bytes held between updates, as a function of how many of the lowest blocks keep their state on
+/// the device. The function is linear from none to all but one of the blocks, so three plans (none,
+/// one, all) determine it. Two more plans give `staging` (host bytes, if the CPU updates blocks),
+/// `ring` (device bytes, while any state is streamed), `speculation` (device bytes) and `backup`
+/// (host bytes per speculative block).
 struct StateMemory {
   MemoryBytes none, one, all;
   std::size_t staging = 0, ring = 0, speculation = 0, backup = 0;

@@ -36,14 +36,15 @@ UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& se
 
 StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory& state) const {
   const MemoryBytes need = state.with(choice.resident_blocks, 0, 0, layers_);
-  // Host memory that remains with all state on the device is a copy of a checkpoint.
+  // The host memory of a run with all state on the device is the copy of a checkpoint
+  // (--async-save).
   const auto away = static_cast<double>(need.host - state.all.host);
   const std::int64_t blocks_away = std::max<std::int64_t>(1, layers_ - choice.resident_blocks);
   const double by_cpu =
       away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
-  // The device permanently holds weights, gradients, state and the places of the ring.
+  // need.device has the weights, gradients, state and the ring's buffers.
   const double gradients = parameters * choice.gradient_bytes();
   const double resident =
       std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);

@@ -12,8 +12,9 @@
 
 namespace sluice {
 
-/// Decides whether GPU or CPU updates the blocks whose state rests on the host, and when. What
-/// flags leave open minimizes the predicted step time. `passing` is an update's temporary memory.
+/// Decides when, and whether by the GPU or by the CPU, the blocks with state in host memory are
+/// updated. Flags come first; the rest is chosen for the shortest predicted step. `passing`: memory
+/// that an update needs beyond what is held between updates.
 class UpdatePlacement {
  public:
   UpdatePlacement(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
@@ -36,11 +37,13 @@ class UpdatePlacement {
   bool may_stop_speculating(const MemoryChoice& choice) const {
     return !speculative_ && choice.speculative_blocks > 0;
   }
-  /// Returns the speculative blocks of a changed choice: by the flag, at most the visiting blocks.
+  /// Returns how many blocks of a changed choice are speculative: as the flag or else the choice
+  /// says, at most the visiting blocks.
   std::int64_t still_speculative(const MemoryChoice& choice) const {
     return std::min(speculative_.value_or(choice.speculative_blocks), choice.visiting_blocks());
   }
-  /// Returns the flag's value; for auto the fewest that save most, since each takes host memory.
+  /// Returns how many blocks to update speculatively: the flag's value, or for auto the fewest that
+  /// give the shortest step, since each takes host memory.
   std::int64_t speculative_blocks(MemoryChoice choice, const MemoryBytes& passing,
                                   const StateMemory& state) const;
 
@@ -53,7 +56,7 @@ class UpdatePlacement {
   const DeviceProfile& profile_;
   std::int64_t layers_;
   std::size_t host_room_;                    ///< bytes
-  std::optional<std::int64_t> speculative_;  ///< none: auto, as many as save time
+  std::optional<std::int64_t> speculative_;  ///< none: auto
 };
 
 }  // namespace sluice

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// The values between which flags of train_gpt2 choose, with the words of the command line.
+// The values of train_gpt2's flags that take one of several words, with these words.
 
 enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, sgd };
 inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::adamw},
@@ -22,7 +22,7 @@ inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::
                                                        {"adafactor", OptimizerKind::adafactor},
                                                        {"sgd", OptimizerKind::sgd}}};
 
-/// Optimizer state in host memory: none, or that of all blocks.
+/// Which optimizer state is in host memory: none, or that of all blocks.
 enum class Offload : std::uint8_t { off, all };
 inline constexpr Choices<Offload, 2> offloads{{{"off", Offload::off}, {"all", Offload::all}}};
 
@@ -60,7 +60,7 @@ struct PipelineOption {
   }
 };
 
-/// A run continues the newest checkpoint of --output, nothing, or what `path` names.
+/// What a run resumes from: the newest checkpoint of --output, nothing, or `path`.
 struct ResumeOption {
   enum class From : std::uint8_t { newest, nothing, path };
   From from = From::newest;

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-/// The layer number of the head and of all else that follows the blocks.
+/// The layer number of the head and of everything else after the blocks.
 constexpr std::int32_t above_all = 1 << 30;
 
 /// Returns true if a word has all exponent bits set, which only infinity and NaN have.
@@ -105,8 +105,8 @@ void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
   last_ = position;
   // Later ops without parameters belong to the same block: "h.3.ln_1" becomes "h.3".
   if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
-  // A checkpointed block's output is skipped here: its ops are looked at one by one when it is
-  // recomputed. Until then nobody can tell which of them a bad number in the sum comes from.
+  // Skips the output of a checkpointed block: only its recompute, which runs its ops one by one,
+  // shows which of them a bad number comes from.
   const bool sums_checkpoint =
       node.name() == "add" && std::ranges::any_of(node.inputs(), [](const Edge& input) {
         return input.producer != nullptr && input.producer->name() == "checkpoint";

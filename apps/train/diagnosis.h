@@ -26,9 +26,9 @@ struct Sighting {
   auto place() const { return std::tuple(phase, layer, number); }
 };
 
-/// Finds the first non-finite number among a rank's weights, and then among all that its forward
-/// and backward pass compute while this observes them. It copies each tensor to the host in pieces
-/// and changes nothing.
+/// Finds a rank's first non-finite number: among its weights, then among all results of the forward
+/// and backward pass that it observes. It copies each tensor to the host in pieces and changes
+/// nothing.
 class Diagnosis final : public Observer {
  public:
   explicit Diagnosis(const ParameterSpace& space);
@@ -41,7 +41,8 @@ class Diagnosis final : public Observer {
   Sighting first(Communicator& ranks) const;
 
  private:
-  /// An op's position in the model: that of its parameters, else the block of the previous op.
+  /// An op's position in the model: the module of its parameters, else the block of the op before
+  /// it.
   struct Position {
     std::string name;
     std::int32_t layer = 0;

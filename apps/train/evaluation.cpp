@@ -34,7 +34,7 @@ std::vector<double> gather_losses(Communicator& ranks, std::span<const double> m
   std::vector<double> losses(static_cast<std::size_t>(all));
   for (std::size_t i = 0; i < mine.size() && reports_loss; ++i)
     losses[static_cast<std::size_t>(replica) + i * static_cast<std::size_t>(replicas)] = mine[i];
-  // Every element of the sum is one loss plus zeros, so it is exact.
+  // In every element of the sum one rank has a loss and the others zero, so the sum is exact.
   ranks
       .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
                   {.label = "validation"})

@@ -8,8 +8,8 @@
 #include "models/gpt2/gpt2.h"
 #include "parallel/comm/communicator.h"
 
-// The loss on fixed tokens. The tokens alone decide how they are cut into batches; the training's
-// micro-batch and the number of ranks do not, so neither changes a bit of the loss.
+// These functions compute the loss on fixed tokens. How tokens are cut into batches does not depend
+// on the training's micro-batch or the number of ranks, so neither changes a bit of the loss.
 
 namespace sluice {
 
@@ -17,8 +17,8 @@ namespace sluice {
 /// Sequence i reads tokens [i*T, i*T + T], of which the last T are targets (T: `seq_len`).
 class EvaluationBatches {
  public:
-  /// Takes at most `sequences`, and no more than `tokens` tokens hold, in batches of `rows` (0:
-  /// rows_for()). An incomplete last batch is dropped, unless it would be the only one.
+  /// Takes at most `sequences` sequences, as far as `tokens` tokens go, in batches of `rows` (0:
+  /// rows_for()). Drops an incomplete last batch, unless it is the only one.
   EvaluationBatches(std::int64_t tokens, std::int64_t sequences, std::int64_t seq_len,
                     std::int64_t rows = 0);
 
@@ -40,9 +40,9 @@ class EvaluationBatches {
 double loss_of(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> ids,
                std::int64_t rows);
 
-/// Collects the losses that replicas compute in turns. Replica r of R has in `mine` the losses of
-/// batches r, r + R, ... of `all`; if several ranks form a replica, one of them has `reports_loss`.
-/// All ranks call it and get all losses, in the order of the batches.
+/// Collects the losses of `all` batches, which the replicas share: `mine` has replica r's losses of
+/// batches r, r + R, ... of R replicas. If several ranks form a replica, one of them has
+/// `reports_loss`. All ranks call it and get all losses, in the order of the batches.
 std::vector<double> gather_losses(Communicator& ranks, std::span<const double> mine,
                                   std::int64_t all, int replica, int replicas, bool reports_loss);
 

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// The losses of an update's micro-batches, in pinned host memory. They take no device memory,
-/// however many there are, and the host waits once for all of them.
+/// Keeps the losses of an update's micro-batches in pinned host memory, so that they take no device
+/// memory and the host waits only once for all of them.
 class LossRecord {
  public:
   LossRecord(const DevicePtr& device, std::int64_t micro_batches, DType dtype);

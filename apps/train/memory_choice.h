@@ -18,7 +18,7 @@ struct Staging {
   bool operator==(const Staging&) const = default;
 };
 
-/// Everything beside model and batch that decides how much memory a training run takes.
+/// Everything besides the model and the batch that decides how much memory a training takes.
 struct MemoryChoice {
   std::int64_t micro_batch = 1;        ///< sequences computed at a time
   std::vector<Recompute> recompute{};  ///< by layer
@@ -26,7 +26,7 @@ struct MemoryChoice {
   bool narrow_gradients = false;     ///< accumulates the blocks' matrix gradients in bf16
   std::int64_t resident_blocks = 0;  ///< lowest blocks, whose state stays on the device
   std::int64_t cpu_blocks = 0;       ///< highest blocks, whose state the CPU updates in host memory
-  /// Highest of the blocks whose state streams; updated speculatively during the backward pass.
+  /// How many of the highest streamed blocks are updated speculatively, during the backward pass.
   std::int64_t speculative_blocks = 0;
   Staging staging{};
 
@@ -37,12 +37,12 @@ struct MemoryChoice {
   std::int64_t visiting_blocks() const {
     return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks;
   }
-  /// Bytes of one element of an accumulated gradient of the blocks' matrices.
+  /// Bytes per element of the blocks' matrix gradients.
   double gradient_bytes() const { return narrow_gradients ? 2 : 4; }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
 
-/// Returns by layer where the state of the block's matrices rests.
+/// Returns, for each layer, where the state of its matrices is kept.
 std::vector<Residency> residency_of(const MemoryChoice& choice);
 
 /// Returns the choice as flags of train_gpt2.

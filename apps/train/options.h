@@ -112,15 +112,16 @@ inline std::int64_t share_of(const TrainOptions& options) {
   return options.batch_size / options.dp.value_or(1);
 }
 
-/// Returns --bucket-size in bytes. On the host it also sets the memory that reductions take: four
-/// times (N-1)/N of a bucket for N ranks. Between GPUs a bucket should be worth its latency.
+/// Returns --bucket-size in bytes; by default 25 MiB with GPUs, so that a bucket takes longer than
+/// its latency, else 4 MiB. On the host, reductions take scratch memory of 4 (N-1)/N buckets for N
+/// ranks.
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
 
 void declare_options(CommandLine& line, TrainOptions& options);
 
-/// Returns the given flags that a command must repeat to train as a plan says. Left out are flags
-/// of planning and those that the plan itself spells out; with `cluster` the latter include those
-/// that divide the work between ranks.
+/// Returns the given flags that a command must repeat to train as a plan says. Leaves out flags of
+/// planning and those that the plan spells out; with `cluster` these include the flags that divide
+/// the work between ranks.
 std::string flags_to_repeat(const CommandLine& line, bool cluster = false);
 
 }  // namespace sluice

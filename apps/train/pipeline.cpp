@@ -33,9 +33,9 @@ Schedule scheduled(const TrainOptions& o, int micro_batches) {
   return schedule;
 }
 
-/// Returns a deadlock-free schedule of forward passes. It goes micro-batch by micro-batch; each
-/// receive is posted before the previous stage computes. If stages go round the ranks, it takes as
-/// many micro-batches at a time as there are ranks, so that no rank waits for one to come round.
+/// Returns a deadlock-free schedule of forward passes, micro-batch by micro-batch. Each receive is
+/// posted before the previous stage computes. With virtual stages it takes groups of as many
+/// micro-batches as there are ranks, so that no rank waits for a micro-batch to come back round.
 Schedule forward_only(const std::vector<int>& of_rank, int ranks, int micro_batches) {
   Schedule schedule{.stages = static_cast<int>(of_rank.size()), .micro_batches = micro_batches};
   schedule.ranks.resize(static_cast<std::size_t>(ranks));
@@ -135,7 +135,7 @@ std::vector<Stage*> Pipeline::here() const {
   return all;
 }
 
-/// Returns the range of the part's parameters in the space, but for the tied table.
+/// Returns the range of the part's parameters in the space, without the tied table.
 SpaceRange Pipeline::range_of(const GPT2Part& part) const {
   const auto begin_of = [&](int section) {
     const auto slot = std::ranges::find_if(space_.slots(), [&](const auto& candidate) {
@@ -144,7 +144,7 @@ SpaceRange Pipeline::range_of(const GPT2Part& part) const {
     return slot != space_.slots().end() ? slot->offset : space_.size();
   };
   const bool first = part.first == 0, last = part.last == model_.config().n_layer;
-  // The range ends where the next section on this rank, which belongs to another stage, begins.
+  // The range ends at the next section on this rank, which belongs to another stage.
   return {begin_of(first ? 0 : GPT2::section_of(part.first)),
           last ? space_.size() : begin_of(GPT2::section_of(part.last))};
 }

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-/// The division of a run's model between the ranks of a pipeline, and their schedule of a step.
+/// How a pipeline divides the model between its ranks, and the schedule of a step.
 struct PipelinePlan {
   Schedule schedule;  ///< lowered: with its sends and receives
   std::vector<int> rank_of_stage;
@@ -34,30 +34,34 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
                                                   const GPT2Config& config,
                                                   std::int64_t micro_batch);
 
-/// A rank's part of a pipeline beside its parameters: its stages and the links to other ranks.
+/// Runs a rank's part of a pipeline: owns its stages and its links to other ranks, but not its
+/// parameters.
 class Pipeline {
  public:
   struct Hooks {
     /// Called on the rank of the last stage, which computes the loss.
     std::function<void(int micro_batch, const Tensor& loss)> loss;
     std::function<void()> before_first_backward;
-    /// The gradients of `range` are complete after the backward pass that follows this call.
+    /// Called before the backward pass that completes the gradients of `range`.
     std::function<void(const SpaceRange& range)> before_last_backward;
   };
 
-  /// `piece`: elements of the tied table's gradient exchanged at a time. `host` holds the stashed
-  /// inputs that may not stay on the device. All arguments must outlive the pipeline.
+  /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for the
+  /// stashed inputs that may not stay on the device (--max-stash). All arguments must outlive the
+  /// pipeline.
   Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
            std::int64_t piece, const DevicePtr& host);
 
   void set_timeline(Timeline* timeline) { executor_.set_timeline(timeline); }
 
-  /// Runs forward and backward of a step's micro-batches and sums the tied table's two gradients.
+  /// Runs forward and backward of all micro-batches of a step, then sums the tied table's two
+  /// gradients.
   void step(const MicroBatches& data, const Hooks& hooks);
   /// Runs the forward pass of `count` micro-batches.
   void evaluate(const MicroBatches& data, int count,
                 const std::function<void(int, const Tensor&)>& loss);
-  /// Same as generate() in models/gpt2/generate.h. All ranks call it together and return the same.
+  /// Does what generate() in models/gpt2/generate.h does. All ranks call it together and get the
+  /// same tokens.
   std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt,
                                      const Generation& options);
 
@@ -73,7 +77,7 @@ class Pipeline {
   const PipelinePlan& plan_;
   Communicator& all_;
   int rank_;       ///< rank within the pipeline
-  int predictor_;  ///< the one of all ranks whose sampled tokens are used
+  int predictor_;  ///< job rank whose sampled tokens are used
   MicroBatches data_;
   std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by stage number; null if on another rank
   StageLinks links_;

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-/// Ids of pipeline links and of state collectors, above those of GroupId.
+/// The first ids of pipeline links and of state collectors; GroupId has the ids below.
 constexpr std::uint64_t first_link = 16, first_collector = 20000;
 
 std::uint64_t id_of(GroupId id) {
@@ -37,7 +37,7 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
   const int rank = control->rank();
   const int replica = mesh.replica(rank), stage = mesh.stage(rank), shard = mesh.shard(rank);
   Ranks ranks{.control = control, .mesh = mesh};
-  // Makes a group on host memory and, if the device has memory of its own, another one on that.
+  // Makes a group on host memory and, with GPUs, another one on device memory.
   const auto pair = [&](const std::vector<int>& members, GroupId host, GroupId device,
                         const std::string& name, std::size_t largest) {
     const bool all = static_cast<int>(members.size()) == mesh.size();

@@ -13,14 +13,15 @@
 
 namespace sluice {
 
-/// The communicators of a rank and its position in the mesh.
+/// The communicators of a rank, and its position in the mesh.
 struct Ranks {
   std::shared_ptr<Communicator> control;  ///< all ranks, on host memory
   Mesh mesh{};
-  /// Ranks with the same part of the model: `data` on the memory of the computing device, `peers`
-  /// on the host's.
+  /// Ranks with the same part of the model (data parallel): `data` on the compute device's memory,
+  /// `peers` on host memory.
   std::shared_ptr<Communicator> data{}, peers{};
-  /// Ranks that divide the matrices of that part: `tensor` on the device, `shards` on the host.
+  /// Ranks that divide the matrices of that part (tensor parallel): `tensor` on the device,
+  /// `shards` on host memory.
   std::shared_ptr<Communicator> tensor{}, shards{};
   MakeGroup group{};           ///< makes groups of this pipeline's ranks, given by pipeline rank
   GatherLinks gather_links{};  ///< collect the state of a model that no rank has whole
@@ -52,8 +53,8 @@ struct Exchanges {
 /// The ids of the groups that make_ranks asks for.
 enum class GroupId : std::uint64_t { data = 1, peers, tensor, shards };
 
-/// Makes this rank's communicators for `mesh`. `gpu`: the computing device has memory of its own.
-/// All ranks call it together.
+/// Makes this rank's communicators for `mesh`. `gpu`: the compute device is not the host. All ranks
+/// call it together.
 Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool gpu,
                  const Exchanges& exchanges, const MakeGroupOf& make);
 

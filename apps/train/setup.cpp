@@ -139,10 +139,11 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
            ErrorKind::usage);
     trainer.micro_batch = rows;
   } else {
-    // Meant to suffice for full-speed matrix products while activations stay small.
+    // These tokens are meant to suffice for full-speed matrix products while activations stay
+    // small.
     constexpr std::int64_t enough_tokens = 8192;
     std::int64_t rows = share;
-    // Enough micro-batches to keep a pipeline filled for four fifths of the time.
+    // With 4 x pp micro-batches a pipeline is busy for four fifths of the time.
     const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
     const auto divides = [&] {
       return share % rows == 0 && divides_tokens(o, rows, trainer.seq_len);

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-/// The resolved options of a run: files have been looked at, defaults filled in, and contradictory
-/// options refused.
+/// The options of a run after resolve(): files have been looked at, defaults filled in, and
+/// contradictions refused.
 struct RunSetup {
   GPT2Config config;
   DeviceKind device = DeviceKind::cpu;
@@ -41,7 +41,7 @@ void resolve_memory(const TrainOptions& options, RunSetup& setup);
 SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
 
 /// Returns the validation batches: the first sequences of the validation data, as many as fill
-/// --val-steps batches of --batch-size. They are the same in every layout of ranks.
+/// --val-steps batches of --batch-size. They do not depend on how ranks divide the work.
 EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup);
 
 /// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
@@ -54,8 +54,8 @@ std::string unusual_rate(const TrainOptions& options, double rate);
 /// Returns the bytes that a pipeline stage sends to the next stage for `micro_batch` sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
 
-/// Does what resolve() does without looking at any data; for planning. `gpu` and `capability` (ten
-/// times major plus minor) describe the device planned for.
+/// Does what resolve() does, but looks at no data; for planning. `gpu` and `capability` (ten times
+/// major plus minor) describe the device that is planned for.
 RunSetup resolve_shape(const TrainOptions& options, bool gpu, int capability,
                        const std::string& device_name);
 /// Returns true if the options alone decide the model's shape.

@@ -11,19 +11,19 @@
 
 namespace sluice {
 
-/// Durations within one step, in milliseconds. If state streams, the updates counted are those of
-/// the previous step.
+/// Durations within one step, in milliseconds. If state is streamed, the updates and their copies
+/// are those of the previous step, which run during this one.
 struct StepReport {
   double forward = 0;   ///< forward pass, less the updates and stalls during it
   double backward = 0;  ///< backward pass, likewise
   double update = 0;
   double cpu_update = 0;     ///< the CPU's updates, which run beside the device
-  double stall = 0;          ///< compute stream waiting for copies or for the CPU
+  double stall = 0;          ///< the compute stream waits for copies or for the CPU
   double transfer = 0;       ///< copies in the busier direction
   double communication = 0;  ///< gradient reductions, from the first start to the last end
-  double wait = 0;           ///< waiting for reductions or gathered weights, not hidden
+  double wait = 0;           ///< exposed waits for reductions or gathered weights
   StreamedBytes moved{};
-  /// Speculative updates were rolled back in this step; none: the run does not speculate.
+  /// Whether speculative updates were undone in this step; none: the run does not speculate.
   std::optional<bool> taken_back{};
 
   /// Returns the fraction of the transfers that was hidden behind computing.

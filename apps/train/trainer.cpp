@@ -65,7 +65,7 @@ Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
                         const LinearCrossEntropyOptions& options, const DropoutSource& dropout) {
   const Recorded span(&timeline_, "forward", Timeline::Lane::compute, tokens.stream());
   Tensor loss = model_.loss(tokens, targets, options, dropout).loss;
-  // The backward pass overwrites the gradients that an update still under way would read.
+  // The backward pass overwrites gradients that pending updates still read.
   ranks_.optimizer.finish();
   return loss;
 }
@@ -137,9 +137,9 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   const std::int64_t taken_back = speculation_ != nullptr ? speculation_->taken_back() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
-  // The update is launched before the host waits for the norm: if the norm is not finite, the
-  // kernels change nothing. A spike guard has to know loss and norm before the update, and step()
-  // itself waits for the scale if updates were speculative.
+  // Launches the update before the host waits for the norm: if the norm is not finite, the kernels
+  // change nothing. But a spike guard has to see loss and norm before the update. With speculative
+  // updates step() itself waits for the scale.
   if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
   result.gradient_norm = space_.gradient_norm();
   // Gathers the losses of all micro-batches of all ranks, in the order of the batch. A rank that
@@ -172,7 +172,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   return result;
 }
 
-/// Returns the bytes moved for the previous step's updates of state and for this step's inputs.
+/// Returns the bytes copied for the previous step's updates and for this step's block inputs.
 StreamedBytes Trainer::moved() {
   StreamedBytes bytes = ranks_.optimizer.moved();
   if (block_inputs_ != nullptr) {
@@ -183,8 +183,8 @@ StreamedBytes Trainer::moved() {
   return bytes;
 }
 
-/// Computes the step again under observation, unless the weights or the loss scale explain the
-/// fault. Nothing else remains of it: the next step overwrites its gradients and losses.
+/// Computes the step again under a Diagnosis, unless the weights or the loss scale explain the
+/// fault. The next step overwrites its gradients and losses.
 void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
   ranks_.optimizer.finish();  // weights from other ranks may still be in flight
   Diagnosis diagnosis(space_);

@@ -25,21 +25,21 @@ struct TrainStep {
   double rate = 0;
   double loss_scale = 1;
   bool applied = true;  ///< false: the update was skipped and nothing changed
-  /// Why the update was skipped: what spiked, or where the first non-finite number is.
+  /// Why the update was skipped: which number spiked, or where the first non-finite number is.
   std::string reason{};
   bool weights_finite = true;  ///< false: a diagnosis has found a non-finite weight
   StepReport report{};
 };
 
-/// Links to the other ranks of a replica, if each rank has only a part of the model.
+/// The parts of a replica that is divided between ranks, by pipeline or tensor parallelism.
 struct DividedModel {
   Pipeline* pipeline = nullptr;         ///< this rank's stages; null: no pipeline
-  CommunicatorGroup* tensor = nullptr;  ///< ranks that divide the matrices with it; null: whole
+  CommunicatorGroup* tensor = nullptr;  ///< its tensor-parallel ranks; null: none
 };
 
-/// Runs updates: forward and backward of this rank's micro-batches in order, reduction of gradients
-/// over the ranks, clipping, the optimizer's step. All ranks call the same functions in the same
-/// order. It neither prints nor saves.
+/// Runs training steps: forward and backward of this rank's micro-batches in order, reduction of
+/// the gradients over ranks, clipping, and the optimizer's step. All ranks must call the same
+/// functions in the same order. It neither prints nor saves.
 class Trainer {
  public:
   struct Options {
@@ -69,9 +69,10 @@ class Trainer {
   double evaluate(const TokenSource& tokens, std::int64_t sequences) const;
   double evaluate(const TokenSource& tokens, const EvaluationBatches& batches) const;
 
-  /// Stack of block inputs kept in host memory; its copies count in the step reports.
+  /// Sets the stack of block inputs in host memory, so that step reports include its copies.
   void set_block_inputs(HostStack* inputs);
-  /// Updates that begin during the backward pass. Only for one replica without a pipeline.
+  /// Turns on updates that begin during the backward pass. Works only with one replica without a
+  /// pipeline.
   void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
 
   std::int64_t micro_batch() const { return options_.micro_batch; }

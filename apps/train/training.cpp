@@ -25,8 +25,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
                                           int places) {
   if (o.optimizer == OptimizerKind::sgd)
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
-  // Unlike the paper, no scaling by the weights: GPT-2's start out small, so a --lr that suits
-  // AdamW would amount to a fiftieth of it (200 steps at 1e-3: loss 4.5 instead of 2.6).
+  // Unlike the paper, the rate is not scaled by the weights: GPT-2's start out small, so that an
+  // AdamW --lr would become fifty times smaller (200 steps at 1e-3: loss 4.5 instead of 2.6).
   if (o.optimizer == OptimizerKind::adafactor)
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
   return make_adamw(
@@ -39,7 +39,7 @@ std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int 
   return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
 }
 
-/// Returns the layout of one shard of the whole model (all stages): names and places, no tensors.
+/// Returns the layout of one shard of the whole model (all stages): names and offsets, no tensors.
 SpaceLayout layout_of(const RunSetup& setup, const MemoryChoice& choice, const TensorShare& share) {
   GPT2 model(setup.config, share);
   std::vector<Parameter> parameters = model.parameters();
@@ -85,7 +85,8 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   const std::size_t wide = size_of(accumulator_of(setup.precision.dtype));
   const std::size_t narrow = size_of(setup.precision.dtype);
   Exchanges bytes{.stages = boundary_bytes(setup, choice)};
-  // The largest of: hidden states of a micro-batch or prompt, softmax statistics, a token's logits.
+  // Takes the largest of these: hidden states of a micro-batch or prompt, softmax statistics, a
+  // token's logits.
   const std::size_t softmax =
       static_cast<std::size_t>(3 * mesh.tp * LinearCrossEntropyOptions().chunk) * wide;
   // The gradients of a LayerNorm's two parameters.
@@ -140,7 +141,7 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   return bytes_of(training.checkpoint());
 }
 
-/// Returns none if each rank has the whole model. The first stage's copy of the tied table counts.
+/// Returns none if each rank has the whole model. Of the tied table, the first stage's copy counts.
 std::optional<ModelNorm> make_norm(ParameterSpace& space, const Ranks& ranks,
                                    const PipelinePlan* plan,
                                    const std::vector<SpaceLayout>& shards) {

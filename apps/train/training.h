@@ -17,12 +17,12 @@ namespace sluice {
 Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
                             const MemoryChoice& choice, const Mesh& mesh);
 
-/// Returns the most bytes that a pipeline stage sends to the next at once: for a micro-batch, for a
-/// batch of validation, or for a prompt as long as the context.
+/// Returns the most bytes that a pipeline stage sends to the next one at a time: for a micro-batch,
+/// a validation batch, or a prompt as long as the context.
 std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
 
-/// Everything that computes and holds memory in a training run, in the order in which memory is
-/// taken. The same code runs on the run's device and, for its plan, on `meta`.
+/// Owns everything in a training that computes or holds memory, in the order in which memory is
+/// allocated. The same code runs on the real device and, for the plan, on `meta`.
 struct Training {
   /// `host` holds what the choice does not keep on the device.
   Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,

@@ -23,7 +23,7 @@ std::string BadSteps::record(std::int64_t step, const TrainStep& result) {
   }
   ++skipped_;
   const bool finite = std::isfinite(result.gradient_norm);
-  // The loss scale is the cause if above 1. It has been halved by now and reaches 1 in 16 steps.
+  // A loss scale above 1 is the likely cause. It has been halved by now and reaches 1 in 16 steps.
   if (!finite && result.weights_finite && result.loss_scale > 1)
     return fmt::format(
         "step {}: the gradient overflowed with a loss scale of {}; the update was skipped and the "

@@ -54,7 +54,7 @@ std::string CoreUse::shortage(Communicator& ranks, int threads, int local_ranks)
   const auto own = ranks.gather_values(now.own - start_.own, "own use of cores");
   const double all = now.all - start_.all;
   const int cores = cpu::available_cores();
-  // `own` would also count ranks of other computers: then nothing can be said.
+  // With ranks on other computers `own` would count them too, so nothing can be said.
   if (all <= 0 || static_cast<int>(own.size()) != local_ranks) return {};
   const double others = std::max(
       0.0, (now.busy - start_.busy - std::accumulate(own.begin(), own.end(), 0.0)) / all * cores);

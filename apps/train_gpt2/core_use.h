@@ -6,15 +6,15 @@
 
 namespace sluice {
 
-/// Measures how busy other programs keep the cores that this process may use: the busy time in
-/// /proc/stat, which includes time that a hypervisor gives to other machines, less the time of this
-/// job's own ranks. Counts from its construction.
+/// Measures, from its construction on, how busy other programs keep the cores that this process may
+/// use: the busy time in /proc/stat (with time that a hypervisor gives to other machines), less
+/// that of this job's own ranks.
 class CoreUse {
  public:
   CoreUse();
 
-  /// Returns a sentence if the ranks of this computer want more cores, `threads` for each of
-  /// `local_ranks`, than other programs leave; else "". All ranks of the job call it.
+  /// Returns a sentence if the ranks of this computer (`local_ranks` with `threads` threads each)
+  /// want more cores than other programs leave free; else "". All ranks of the job call it.
   std::string shortage(Communicator& ranks, int threads, int local_ranks) const;
 
  private:

@@ -25,7 +25,7 @@ void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
     o.cpu_blocks = choice.cpu_blocks;
     o.staging_chunks = choice.staging.places;
   }
-  // The chunk size takes bytes even if nothing streams, since sizes are rounded up to it.
+  // The chunk size matters even if nothing streams, since sizes are rounded up to it.
   if (streams || choice.staging.chunk != Staging().chunk) o.stream_chunk = choice.staging.chunk;
 }
 

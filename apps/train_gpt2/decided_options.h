@@ -10,12 +10,12 @@
 
 namespace sluice {
 
-/// Returns the options that repeat the run to the same bits: every value that was left to the
-/// program is the decided one. "" marks an option that does not apply: the tokenizer of token data
-/// without one, --offload where --resident-blocks implies it, --communication if GPUs exchange
-/// nothing (else it is `exchange`). Options for a single start of a run are reset: --rank-files,
-/// --inject, --plan, --quiet and --verbose; and --resume together with --skip-batches, unless
-/// --resume names a checkpoint of another run.
+/// Returns options that repeat the run to the same bits: they state every value that the program
+/// chose. "" marks an option that does not apply: the tokenizer if token data has none, --offload
+/// if --resident-blocks implies it, --communication if GPUs exchange nothing (else it is
+/// `exchange`). It resets the options of a single start of a run: --rank-files, --inject, --plan,
+/// --quiet and --verbose; also --resume and --skip-batches, unless --resume names a checkpoint of
+/// another run.
 TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
                              const MemoryChoice& choice, const std::filesystem::path& output,
                              std::string_view exchange);

@@ -52,7 +52,8 @@ Mesh mesh_of(const TrainOptions& o, int size) {
        ErrorKind::usage);
 }
 
-/// Cores that this rank may use, divided by the ranks on its computer that may use the same.
+/// Returns the cores that this rank may use, divided by the number of this computer's ranks that
+/// may use the same cores.
 int share_of_cores(Communicator& control) {
   struct HostCores {
     std::array<char, 64> host{};
@@ -98,7 +99,7 @@ void Job::start(TrainOptions& o) {
                     .checked = o.checked,
                     .together = std::make_shared<Progress>()};
   gpu_exchange_ = o.communication;
-  // `checked` is not set yet: it is itself an option in which ranks could differ.
+  // Signature checks stay on for now: --checked is itself an option in which ranks could differ.
   control_ = world_.communicator(
       nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
   int threads = static_cast<int>(o.threads);
@@ -197,7 +198,7 @@ void Job::finish() {
 bool Job::may_report(std::string& message, bool usage) {
   if (size() == 1) return true;
   world_.leave();
-  // If all ranks fail alike, the first to speak ends the job and so the other ranks.
+  // If all ranks fail alike, the first to report ends the job, and with it the other ranks.
   using namespace std::chrono_literals;
   if (!monitor_) {
     if (rank() != 0) std::this_thread::sleep_for(3s);

@@ -25,11 +25,11 @@ class Job {
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
   int local_size() const { return world_.local_size(); }
-  /// Returns the most ranks of this computer, this one included, that compute on this rank's GPU.
+  /// Returns an upper bound for the ranks, this one included, that compute on this rank's GPU.
   int sharers_of_gpu() const { return sharers_of_gpu_; }
 
-  /// Checks the known options --dp, --pp and --tp against the ranks, divides the cores among them
-  /// and begins to record what they do. `options` receives the values that were left to choose.
+  /// Checks --dp, --pp and --tp against the number of ranks, divides the cores among the ranks and
+  /// begins to record what they do. Fills in the values that `options` leaves open.
   void start(TrainOptions& options);
   Communicator& control() { return *control_; }
   /// Returns the replicas, stages and shards; call it after start().
@@ -42,7 +42,7 @@ class Job {
   /// Returns "nccl" or "staged" once there are communicators; "" if GPUs exchange nothing.
   const std::string& exchange() const { return exchange_; }
 
-  /// Throws Error (usage) if a rank has another value than rank 0.
+  /// Throws Error (usage) if a rank's `mine` differs from rank 0's. All ranks call it.
   void require_equal(std::string_view what, const std::string& mine);
   /// The same for a resolved configuration, except for options that ranks may set for themselves:
   /// paths, threads and injected faults.
@@ -52,8 +52,10 @@ class Job {
   /// Ends the job once all ranks have done their work.
   void finish();
 
-  /// Returns true if this rank, about to end with this message, is to print it. Waits to be ended
-  /// if another rank has spoken. Leaves MPI without telling the other ranks, which ends them.
+  /// Called when this rank is about to end with the error `message`. Returns true if this rank is
+  /// to print it; it may then also name the rank and its last operation. If another rank reports,
+  /// waits a little for the launcher to end this rank, then returns false. Skips MPI_Finalize, so
+  /// that the launcher ends the other ranks.
   bool may_report(std::string& message, bool usage);
 
  private:

@@ -59,7 +59,7 @@ std::string no_checkpoint(const fs::path& given) {
       given.string(), values);
 }
 
-/// Checkpoints that rank 0 has found, in the order in which to try them.
+/// The checkpoints that rank 0 has found, in the order in which to try them.
 struct Search {
   std::vector<ResumePoint> candidates{};
   std::vector<std::string> warnings{};
@@ -192,7 +192,8 @@ void take_up(Resumption& found, const fs::path& output) {
   const fs::path folder = output / "checkpoints";
   if (!found.checkpoint.empty() && is_folder_of(output, folder_of(found.checkpoint)))
     found.checkpoint = named(found.checkpoint);
-  // Records this first: a run killed in between must not resume from what is to be set aside.
+  // Records the resume point first: a run killed in between must not resume from a checkpoint that
+  // is to be set aside.
   if (found.point) {
     found.point->checkpoint = found.checkpoint;
     record(*found.point, folder);

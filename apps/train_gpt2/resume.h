@@ -16,18 +16,18 @@
 
 namespace sluice {
 
-/// A complete checkpoint, its manifest, and what resuming from it means for the folder that the run
+/// The checkpoint that a run resumes from, if any, and what that means for the folder that the run
 /// writes.
 struct Resumption {
   std::filesystem::path checkpoint{};  ///< empty: none to resume from
   CheckpointManifest manifest{};
-  std::int64_t skip_batches = 0;        ///< to skip, in addition to those in the checkpoint
+  std::int64_t skip_batches = 0;        ///< batches to skip besides those the checkpoint records
   std::vector<std::string> warnings{};  ///< printed already, but not logged: there is no log yet
 
   // These are set on rank 0 only.
-  SaveNumbers saves{};                            ///< numbers that the next save follows
+  SaveNumbers saves{};                            ///< save numbers that the next save continues
   std::int64_t keep = 0;                          ///< number of checkpoints to keep
-  std::vector<std::filesystem::path> given_up{};  ///< in the folder, but not its ancestors
+  std::vector<std::filesystem::path> given_up{};  ///< checkpoints that the run does not continue
   std::optional<ResumePoint> point{};             ///< resume point to be recorded
 
   void warn(const std::string& warning);
@@ -37,16 +37,17 @@ struct Resumption {
 /// else a new one. Returns null on other ranks.
 std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, const Job& job);
 
-/// Finds what --resume asks for: the checkpoint it names; else, in `output` or the run it names,
-/// what an earlier --resume had named before anything was saved, or the newest complete one. All
-/// ranks read all of it and agree. Throws Error: usage if --resume names nothing to resume from,
-/// runtime if what exists is damaged. Rank 0 holds the lock of `output`.
+/// Finds the checkpoint to resume from. If --resume names a checkpoint, it is that one. Otherwise
+/// it is looked for in the run that --resume names, or in `output`: the newest complete checkpoint,
+/// or the one that an earlier --resume has named if nothing was saved since. All ranks read the
+/// whole checkpoint and agree on it. Throws Error: usage if --resume names nothing to resume from,
+/// runtime if the checkpoints are damaged. Rank 0 holds the lock of `output`.
 Resumption find_checkpoint(const TrainOptions& options, const std::filesystem::path& output,
                            Job& job);
 
-/// Call it on rank 0 once nothing can refuse the run any more. It records what the run resumes
-/// from, sets aside the checkpoints that the run gives up, and removes leftovers of a crash. Its
-/// messages are also in `found.warnings`.
+/// Records what the run resumes from, sets aside the checkpoints that the run does not continue,
+/// and removes leftovers of a crash. Adds its messages to `found.warnings`. Call it on rank 0 when
+/// nothing can refuse the run any more.
 void take_up(Resumption& found, const std::filesystem::path& output);
 
 }  // namespace sluice

@@ -13,7 +13,8 @@
 namespace sluice {
 namespace {
 
-/// Takes rank 0's rates and the smallest memory. Ranks of one computer share its memory.
+/// Makes all ranks use rank 0's rates and the smallest memory. Ranks of one computer share its
+/// memory.
 void agree(DeviceProfile& profile, Job& job) {
   if (job.size() == 1) return;
   const auto ranks = static_cast<std::size_t>(job.local_size());
@@ -37,7 +38,7 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.host_rate = all[0].host;
 }
 
-/// Throws if schedules differ: a rank that its neighbours do not expect would make all wait.
+/// Throws if the ranks' schedules differ, which would make them wait for each other for ever.
 void require_schedule(const RunSetup& setup, Job& job) {
   if (!setup.pipeline) return;
   const Schedule& schedule = setup.pipeline->schedule;
@@ -47,7 +48,7 @@ void require_schedule(const RunSetup& setup, Job& job) {
                                 schedule.micro_batches, crc32_of(std::as_bytes(std::span(text)))));
 }
 
-/// Describes the failed pinning, with the memlock limit if that is a cause of it.
+/// Describes the failed pinning, with the memlock limit if that may be the cause.
 std::string refusal(std::size_t bytes) {
   rlimit limit{};
   const bool limited =
@@ -79,7 +80,7 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   require_schedule(setup, job);
   job.require_equal("memory plan", to_flags(plan.choice));
   if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
-  // Ranks hold different parts of the state or of the model; the plan so far was rank 0's.
+  // Ranks hold different parts of the state or of the model, so counts this rank's memory.
   plan.memory =
       plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});
   const Budgets budgets = budgets_of(options, profile);
@@ -128,7 +129,8 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   std::int64_t visiting = options.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
   while (refused && (visiting > 0 || plan.choice.speculative_blocks > 0)) {
     Plan other = plan;
-    // Drops the second copy of state that visits the GPU first, then halves that state.
+    // Gives up speculation first, which keeps a second copy of state; then halves the streamed
+    // blocks.
     if (plan.choice.speculative_blocks == 0) {
       visiting /= 2;
       other.choice.cpu_blocks = away - visiting;
@@ -136,7 +138,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     other.choice.speculative_blocks = 0;
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
                                {planned_mesh(options), ranks.rank()});
-    // The CPU's share needs places in host memory where gradients arrive and weights leave.
+    // Blocks that the CPU updates need staging buffers for gradients and weights in host memory.
     if (any(ranks, other.memory.host > allowed)) break;
     host = {};
     host = reserve(device, other.memory);

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Steps that are not measured, since they touch memory for the first time.
+/// The number of first steps that are not measured, since they touch memory for the first time.
 constexpr std::int64_t first_steps = 2;
 
 }  // namespace
@@ -60,7 +60,7 @@ Json RunTimes::finish() {
   const auto costs = times_->costs();
   const BubbleSplit split = times_->predicted();
   if (trace_) {
-    // All replicas are alike, so one is simulated.
+    // All replicas are alike, so it simulates one.
     const Simulation simulation = simulate(pipeline_->schedule, costs);
     name_ranks({.dp = 1, .pp = mesh_.pp}, "predicted ", mesh_.size());
     std::vector<RankSpan> spans;

@@ -13,16 +13,16 @@
 
 namespace sluice {
 
-/// Records the activities of all ranks: writes them to the file of --trace, and sums them up if the
-/// model is a pipeline. All ranks construct one and call the same functions in the same order; rank
-/// 0 holds the results and writes.
+/// Collects the timelines of all ranks: writes them to the --trace file, and sums them up if the
+/// model is a pipeline. All ranks construct one and call the same functions in the same order. Rank
+/// 0 has the results and writes the file.
 class RunTimes {
  public:
   /// `pipeline` may be null. `started`: when this rank's timeline was made.
   RunTimes(const TrainOptions& options, Job& job, std::shared_ptr<const PipelinePlan> pipeline,
            Timeline::Clock::time_point started);
 
-  /// Call it after every step, with what this rank recorded in it.
+  /// Call it after every step with the spans that this rank recorded.
   void step(const std::vector<Timeline::Span>& mine);
   /// Call it after the last step. Adds a predicted step to the trace, in which every action takes
   /// its mean time. Returns an object for the log; null if nothing was measured.

@@ -8,8 +8,8 @@
 namespace sluice {
 
 /// Runs a whole training: start-up table, steps, validation, samples, checkpoints, export, final
-/// table. `resolved` is the text of the options as they were given, which must agree between ranks.
-/// Prints to stdout. All ranks of the job call it; rank 0 prints and writes.
+/// table. `resolved` is the text of the options, which must agree between ranks. Prints to stdout.
+/// All ranks of the job call it; rank 0 prints and writes.
 void run_training(TrainOptions options, const std::string& resolved, Job& job);
 
 }  // namespace sluice

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// A user's request by signal to end a training early. It is answered on the terminal at once: what
-/// is finished first, and what is lost if the request is repeated.
+/// Handles a signal (Ctrl-C) that asks a training to end early. Answers on the terminal at once:
+/// what the training finishes first, and what is lost if the signal is repeated.
 class StopRequest {
  public:
   /// `saves`: a run that stops is saved first.
@@ -21,7 +21,7 @@ class StopRequest {
   /// Sets the newest step that is saved.
   void saved(std::int64_t step) { saved_ = step; }
 
-  /// The common decision of all ranks before the next step.
+  /// The decision of all ranks, made together before the next step.
   struct Decision {
     const char* stop = nullptr;  ///< the signal received by this rank or another; null: none
     bool save = false;

@@ -19,7 +19,7 @@ struct DTypeFacts {
   std::string_view name;
   std::size_t bytes;
 };
-/// In the order of DType.
+/// One entry per DType, in its order.
 inline constexpr DTypeFacts dtype_facts[] = {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2},
                                              {"i32", 4}, {"i16", 2}, {"u8", 1}};
 
@@ -30,8 +30,7 @@ constexpr std::string_view name_of(DType dtype) {
   return dtype_facts[static_cast<std::size_t>(dtype)].name;
 }
 
-/// The dtype of sums over `dtype`, of statistics and of parameters' gradients: f64 for f64, else
-/// f32.
+/// The dtype of sums over `dtype`, of statistics and of parameter gradients: f64 for f64, else f32.
 constexpr DType accumulator_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
@@ -48,8 +47,8 @@ constexpr DType dtype_for() {
   if constexpr (std::is_same_v<T, std::uint8_t>) return DType::u8;
 }
 
-/// Calls `body.template operator()<T>()` with the one of `Types` that `dtype` stands for: turns a
-/// run-time dtype into a template argument. Returns false if it is none of them.
+/// Turns a run-time dtype into a template argument: calls `body.template operator()<T>()` with T
+/// the one of `Types` that `dtype` stands for. Returns false if it is none of them.
 template <class... Types, class Body>
 bool dispatch_among(DType dtype, Body&& body) {
   const auto call_for = [&]<class T>() {

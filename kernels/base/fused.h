@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-/// a * b + c with one rounding. Formulas of which the CPU and a GPU must compute the same bits use
-/// it explicitly, because compilers differ in which plain sums they contract. Single sums,
-/// products, quotients and square roots are rounded alike by all (IEEE 754).
+/// Returns a * b + c with one rounding (FMA). Formulas that must give the same bits on the CPU and
+/// on a GPU call it explicitly, because compilers differ in which sums they contract into an FMA.
+/// Plain sums, products, quotients and square roots are rounded alike everywhere (IEEE 754).
 template <class T>
 constexpr T fused(T a, T b, T c) {
 #ifdef __CUDA_ARCH__

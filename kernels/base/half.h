@@ -21,8 +21,8 @@ struct BFloat16 {
     const auto u = std::bit_cast<std::uint32_t>(value);
     return select(u, (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
   }
-  /// Rounds ties away from zero. Every state layout derives the working weight from its fp32 master
-  /// so (rounding ties to even would need a 17th bit in the split layout).
+  /// Rounds ties away from zero. All state layouts round the fp32 master weight to the working
+  /// weight in this way (ties to even would need a 17th bit in the split layout).
   static constexpr std::uint16_t round_half_away(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
     return select(u, (u + 0x8000u) >> 16);
@@ -71,9 +71,9 @@ struct Half {
   }
 };
 
-/// An fp32 master weight stored exactly as its bf16 working weight and a signed 16-bit remainder:
-/// master = (high << 16) + low on the bits. `high` is the master rounded half away from zero, so
-/// that low fits (ties to even would need a 17th bit); training has the same bits.
+/// Stores an fp32 master weight exactly, as its bf16 working weight `high` and a signed 16-bit
+/// remainder `low`: the bits of the master are (high << 16) + low. `high` is rounded half away from
+/// zero, so that `low` fits in 16 bits. Training gives the same bits as with an fp32 master.
 struct SplitMaster {
   BFloat16 high;
   std::int16_t low;

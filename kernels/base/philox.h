@@ -6,8 +6,8 @@
 namespace sluice {
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure
-/// function from (key, counter) to four random words, so that an element's number does not depend
-/// on threads, tiles, devices or the order of calls.
+/// function from (key, counter) to four random words, so that an element's random number does not
+/// depend on threads, tiles, devices or the order of calls.
 constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low,
                                               std::uint64_t counter_high = 0) {
   auto c0 = static_cast<std::uint32_t>(counter_low);

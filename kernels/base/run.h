@@ -7,9 +7,10 @@ namespace sluice {
 /// Throws Error (usage): this program was built without CUDA.
 [[noreturn]] void refuse_cuda();
 
-/// Runs an op; this is the only device dispatch of the program. An op is an argument struct `Op`
-/// with free functions `launch_cpu(const Op&)` and `launch_cuda(const Op&, Stream)`; `meta` runs
-/// nothing. A CPU has done the work when the call returns; a GPU does it in stream order.
+/// Runs a kernel; this is the program's only device dispatch. `Op` is a struct of the kernel's
+/// arguments with free functions `launch_cpu(const Op&)` and `launch_cuda(const Op&, Stream)`. On
+/// the CPU the work is done when the call returns, on a GPU in stream order. On `meta` nothing
+/// runs.
 template <class Op>
 void run(const Op& op, Stream stream) {
   switch (stream.device.kind) {

@@ -21,8 +21,8 @@ struct DeviceInfo {
 };
 
 /// Memory, copies, streams and events of one device. It has no allocation policy: the engine's
-/// Arena divides the region that `reserve` returns. The default implementations are those of a
-/// device on which work is done when a call returns.
+/// Arena divides the region that `reserve` returns. The default implementations suit a synchronous
+/// device, on which work is done when a call returns.
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -31,20 +31,21 @@ class Runtime {
   virtual DeviceInfo info() const = 0;
 
   /// Reserves an address range of `bytes`, aligned to at least 256 bytes on a GPU and 64 bytes on
-  /// the CPU, where the first touch backs it with memory. nullptr if the system refuses.
+  /// the CPU (where the first touch of a page backs it with memory). Returns nullptr if the system
+  /// refuses.
   virtual std::byte* reserve(std::size_t bytes) = 0;
   virtual void release(std::byte* start, std::size_t bytes) = 0;
 
   /// Bytes that `reserve` may expect to back: physical memory, or a container's lower limit.
   virtual std::size_t capacity() const = 0;
 
-  /// Allocates pinned host memory, from and to which a GPU copies directly and without blocking the
-  /// host; nullptr if the system refuses.
+  /// Allocates pinned host memory, which a GPU copies from and to without blocking the host.
+  /// Returns nullptr if the system refuses.
   virtual std::byte* reserve_pinned(std::size_t bytes);
   virtual void release_pinned(std::byte* start, std::size_t bytes);
 
-  /// Bytes of scratch memory that kernels on a stream share, one after another. The engine takes it
-  /// from the arena and passes it to set_workspace().
+  /// Bytes of scratch memory that the kernels on a stream share, one after another. The engine
+  /// allocates it from the arena and passes it to set_workspace().
   virtual std::size_t workspace_bytes() const { return 0; }
 
   /// The compute stream; created with the runtime.

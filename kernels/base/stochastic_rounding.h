@@ -9,10 +9,10 @@
 namespace sluice {
 
 /// Random bits for stochastic rounding: a pure function from (key, element) to 32 bits, so that an
-/// element is rounded alike in whichever piece of its array it is computed. Rounding needs no
-/// strong random numbers, but needs them for every element in every step. It therefore uses two
-/// rounds of a 32-bit integer hash (lowbias32; Wellons, "Prospecting for hash functions", 2018)
-/// instead of Philox: multiplications and shifts that a CPU vectorizes.
+/// element's rounding does not depend on how the array is cut into pieces. Rounding needs no strong
+/// random numbers, but needs them for every element in every step. It therefore uses two rounds of
+/// a 32-bit integer hash (lowbias32; Wellons, "Prospecting for hash functions", 2018) instead of
+/// Philox: multiplications and shifts that a CPU vectorizes.
 class RoundingBits {
  public:
   /// Neighbouring keys, such as step numbers, give unrelated bits.

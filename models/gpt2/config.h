@@ -29,16 +29,16 @@ struct GPT2Config {
   bool operator==(const GPT2Config&) const = default;
 };
 
-/// Throws Error (usage) naming the field: for zero or negative sizes, n_embd not divisible by
+/// Throws Error (usage) naming the field, for zero or negative sizes, n_embd not divisible by
 /// n_head, or products that do not fit in 63 bits.
 void validate(const GPT2Config& config);
 
-/// The shape named gpt2, gpt2-medium, gpt2-large or gpt2-xl; nothing for another name.
+/// Returns the shape named gpt2, gpt2-medium, gpt2-large or gpt2-xl; none for another name.
 std::optional<GPT2Config> preset(std::string_view name);
 std::vector<std::string_view> preset_names();
 
-/// Reads a Hugging Face config.json and checks types, ranges, and that the model is a GPT-2 as this
-/// program computes it (activation gelu_new, tied embeddings, scaled attention).
+/// Reads a Hugging Face config.json. Checks types and ranges, and that the model is a GPT-2 that
+/// this program can compute (activation gelu_new, tied embeddings, scaled attention).
 GPT2Config read_config(const std::filesystem::path& file);
 /// Returns the text of a config.json that Hugging Face opens. An `end_of_text` below 0 is left out.
 std::string config_json(const GPT2Config& config, std::string_view torch_dtype,

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// Keys and values of all positions so far, for generation.
+/// The KV cache: keys and values of all positions so far.
 struct KeyValueCache {
   struct Layer {
     Tensor keys;    ///< [B, capacity, n_embd]
@@ -20,9 +20,10 @@ struct KeyValueCache {
   std::int64_t length = 0;  ///< positions filled
 };
 
-/// Options for drawing the next token. temperature 0 is greedy (the smallest id wins a tie); top_k
-/// 0 and top_p 1 keep all tokens. The draw is a function of (seed, position) alone. Only the first
-/// `vocabulary` tokens are drawn, those that a tokenizer smaller than the model's knows; 0: all.
+/// Options for sampling the next token. temperature 0 is greedy (the smallest id wins a tie). top_k
+/// 0 and top_p 1 keep all tokens. The random number depends only on (seed, position). Only the
+/// first `vocabulary` tokens can be drawn, for a tokenizer with fewer tokens than the model; 0:
+/// all.
 struct Sampling {
   double temperature = 1;
   std::int64_t top_k = 0;
@@ -31,7 +32,7 @@ struct Sampling {
   std::int64_t vocabulary = 0;
 };
 
-/// Draws the next token from `logits` (one per vocabulary entry) at `position` of the stream.
+/// Draws the token at `position` of the sequence from `logits` (one per vocabulary entry).
 std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t position);
 
 struct Generation {
@@ -40,12 +41,12 @@ struct Generation {
   bool use_cache = true;  ///< false: computes the whole sequence again for every token, as a check
 };
 
-/// Returns the token that follows all those that the cache has seen and the `fresh` ones, which it
-/// adds to the cache. `position` is the number of the new token, from 0.
+/// Returns the next token after those in the cache and the `fresh` ones, which it adds to the
+/// cache. `position`: index of the new token in the sequence.
 using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh,
                                              KeyValueCache* cache, std::size_t position)>;
 
-/// Allocates memory for the keys and values of the layers [first, last) of the parts.
+/// Allocates a KV cache for the blocks of `parts`.
 KeyValueCache make_cache(const GPT2& model, const std::vector<GPT2Part>& parts,
                          const DevicePtr& device, DType dtype);
 
@@ -56,7 +57,7 @@ std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
                                    std::span<const std::int32_t> prompt, const Generation& options,
                                    const std::function<bool(std::int32_t)>& on_token = {});
 
-/// The same with any function that finds the next token, and with a cache made beforehand.
+/// The same with any function that finds the next token, and with the caller's cache.
 std::vector<std::int32_t> generate(const GPT2Config& config, const NextToken& next,
                                    KeyValueCache* cache, std::span<const std::int32_t> prompt,
                                    std::int64_t max_tokens,

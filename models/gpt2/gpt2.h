@@ -18,7 +18,7 @@ namespace sluice {
 struct KeyValueCache;  // models/gpt2/generate.h
 
 /// The activations passed between blocks: the residual stream and the last branch, not yet added.
-/// The next LayerNorm adds them in the same pass over memory.
+/// The next LayerNorm adds the two in its pass over memory.
 struct ResidualPair {
   Tensor stream;
   Tensor branch;   ///< none before the first block
@@ -63,8 +63,9 @@ struct GPT2Part {
   std::int64_t last = 0;
 };
 
-/// GPT-2 with Hugging Face's semantics: learned positions, tied vocabulary head. It allocates no
-/// memory itself. If only some parts have received their tensors, only those can compute.
+/// GPT-2 as in Hugging Face: learned positions, tied vocabulary head. It allocates no memory: a
+/// ParameterSpace gives its parameters their tensors. Only parts that have their tensors can
+/// compute.
 class GPT2 final : public Module {
  public:
   /// `share`: this rank's share if several ranks divide the model's matrices.
@@ -81,23 +82,24 @@ class GPT2 final : public Module {
   /// The dtype of the weights, in which the model computes.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
-  /// The parameters of some parts, ascending. The table that embedding and head share comes once.
+  /// The parameters of some parts, ascending. The tied table is listed once.
   std::vector<Parameter> parameters(const std::vector<GPT2Part>& parts);
-  /// Sets a function called before a forward pass reads weights: with 0 before the embeddings and
-  /// the first block, with the layer before each other block, with n_layer before the final norm.
+  /// Sets a function that forward passes call before they read weights: with 0 before the
+  /// embeddings and the first block, with the layer before each other block, with n_layer before
+  /// the final norm.
   void set_before_weights(std::function<void(std::int64_t layer)> hook) {
     before_weights_ = std::move(hook);
   }
-  /// Sets the activations that each layer recomputes in backward; none at first. Results do not
-  /// change. With `host`, which block_on_host needs, forward and backward passes must alternate.
+  /// Sets the activations that each layer recomputes in backward (at first none). Results do not
+  /// change. block_on_host needs `host`; forward and backward passes must then alternate.
   void set_recompute(const std::vector<Recompute>& per_layer, HostStack* host = nullptr);
 
-  /// Gives the head a table of its own, which may share the embedding's elements: the gradients of
-  /// the two are then separate.
+  /// Gives the head its own table tensor, which may share the embedding's elements. Its gradient is
+  /// separate.
   void set_head_table(const Tensor& table) { head_table_ = table; }
 
-  /// Returns `tokens` ([B, T]) if the ranks divide the tokens of the residual stream, which they
-  /// can if each gets equally many; else an empty shape.
+  /// Returns `tokens` ([B, T]) if the ranks divide the residual stream's tokens, that is, if
+  /// sequence parallelism is on and B * T is a multiple of the ranks; else an empty shape.
   Shape divided(const Shape& tokens) const;
 
   // The pieces of a forward pass.
@@ -107,17 +109,18 @@ class GPT2 final : public Module {
   ResidualPair blocks(const GPT2Part& part, ResidualPair in, const DropoutSource& dropout,
                       KeyValueCache* cache) const;
   Tensor normalized(const ResidualPair& in) const;
-  /// Computes the loss from all hidden states or this rank's; for recording see LinearCrossEntropy.
+  /// Computes the loss from the hidden states, of all tokens or (sequence parallelism) of this
+  /// rank's. Read about recording at linear_cross_entropy().
   LinearCrossEntropy predict(const Tensor& hidden_states, const Tensor& targets,
                              const LinearCrossEntropyOptions& options) const;
 
   /// Returns the final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
                 KeyValueCache* cache = nullptr) const;
-  /// Returns the logits [B, T, vocabulary] in f32 (f64). If several ranks divide the model, each
-  /// has those of its part of the vocabulary.
+  /// Returns the logits [B, T, vocabulary] in f32 (f64). With tensor parallelism each rank returns
+  /// those of its part of the vocabulary.
   Tensor logits(const Tensor& hidden_states) const;
-  /// The logits of one token, [1, n_embd], gathered from all ranks: [1, vocab_size].
+  /// Returns the logits [1, vocab_size] of one hidden state [1, n_embd], gathered from all ranks.
   Tensor logits_of_token(const Tensor& hidden_state) const;
   /// Computes the loss of predicting targets [B, T] from tokens [B, T].
   LinearCrossEntropy loss(const Tensor& tokens, const Tensor& targets,

@@ -10,11 +10,13 @@
 
 namespace sluice {
 
-/// Costs, in any unit: of one block, and of the layers added to the first and to the last stage.
+/// Costs in any unit: of one block, and of what the first and the last stage compute besides
+/// blocks.
 struct BlockCosts {
   double block = 1, first = 0, last = 0;
 };
-/// Blocks per stage, at least one, that make the most expensive stage as cheap as possible.
+/// Returns the blocks per stage (at least one) that make the most expensive stage as cheap as
+/// possible.
 std::vector<std::int64_t> balanced_blocks(std::int64_t blocks, int stages, const BlockCosts& costs);
 
 /// How a pipeline divides a model's blocks between its stages.
@@ -35,8 +37,8 @@ struct BlockSplit {
 BlockSplit parse_block_split(const std::string& text);
 std::string to_string(const BlockSplit& split);
 
-/// Divides a model's blocks into `stages` stages. Throws Error (usage) with the arithmetic, and for
-/// By::time.
+/// Divides a model's blocks into `stages` stages. Throws Error (usage) with the arithmetic if it
+/// cannot, and for By::time, which must be measured first.
 std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const BlockSplit& how);
 
 /// The micro-batches of a step.

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// The share that one of `ranks` tensor-parallel ranks has of a GPT-2: some heads of every block,
-/// some of the MLP's width and some of the vocabulary, as part_of() divides them.
+/// The shard of a GPT-2 on one of `ranks` tensor-parallel ranks: some heads of every block, some of
+/// the MLP's width and some of the vocabulary, divided by part_of().
 struct GPT2Shard {
   GPT2Shard(const GPT2Config& config, int rank, int ranks);
 
@@ -23,7 +23,7 @@ struct GPT2Shard {
 std::vector<std::int64_t> vocabulary_counts(const GPT2Config& config, int ranks);
 
 /// Throws Error (usage) with the arithmetic if a model cannot be divided between so many ranks:
-/// each rank needs one head or more, and all need equal parts of the MLP.
+/// each rank needs a head, and all need equal parts of the MLP.
 void require_divisible(const GPT2Config& config, int ranks);
 
 }  // namespace sluice

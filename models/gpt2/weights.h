@@ -13,33 +13,36 @@
 
 namespace sluice {
 
-/// Fills the weights of `space` (a GPT-2's of shape `config`, or of some of its blocks) from a
-/// Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json lists;
-/// F32, BF16 or F16. `folder` may be one file instead.
+/// Fills the weights of `space` (all or some blocks of a GPT-2 of shape `config`) from a Hugging
+/// Face folder: model.safetensors, or the shards that model.safetensors.index.json lists. Tensors
+/// may be F32, BF16, F16 or F64. `folder` may also be one safetensors file.
 ///
-/// Tolerated: names with or without the prefix "transformer.", mask buffers (h.N.attn.bias of
-/// rank 4, h.N.attn.masked_bias), lm_head.weight if it equals wte.weight, and more rows in
-/// wpe.weight than `config` has positions (the context is cropped). Refused, naming the file and
-/// the tensor: anything missing, unknown, found twice, of another shape, or not finite.
+/// Accepts names with or without the prefix "transformer.", mask buffers (h.N.attn.bias and
+/// h.N.attn.masked_bias, unless one-dimensional), lm_head.weight if it equals wte.weight, and more
+/// rows in wpe.weight than `config` has positions (the context is cropped). Throws Error (usage),
+/// naming the file and the tensor, for a tensor that is missing, unknown, found twice, of another
+/// shape or dtype, or not finite.
 void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
                   ParameterSpace& space);
 
-/// Refuses what load_weights() would refuse because of tensor names and shapes, with the same
-/// messages. Reads only the files' headers, so it can run before memory is allocated.
+/// Throws the errors that load_weights() would throw because of tensor names and shapes. Reads only
+/// the files' headers, so it can run before memory is allocated.
 void check_weights(const std::filesystem::path& folder, const GPT2Config& config);
 
 /// Returns true if a file of this name in a model folder holds or lists weights, for example
 /// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.
 bool is_weights_file(std::string_view name);
 
-/// Reads elements [first, ...) of a slot of a layout.
+/// Reads elements of a layout's slot number `slot`, from element `first` on, as many as `out`
+/// holds.
 using ReadSlot =
     std::function<void(std::size_t slot, std::int64_t first, std::span<std::byte> out)>;
 
-/// Writes the weights, as precise as training has them, to one safetensors file under Hugging
-/// Face's names, converted to `type` (F32, BF16 or F16). The file is synced.
+/// Writes the weights to one safetensors file under Hugging Face's names, converted from the master
+/// weights to `type` (F32, BF16 or F16). The file is synced.
 void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type);
-/// The same for weights that are elsewhere: `read` returns those of `layout` in `dtype`.
+/// The same for weights that are not in a ParameterSpace: `read` gives those of `layout`, in
+/// `dtype`.
 void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
                   const ReadSlot& read);
 /// Size of that file in bytes.

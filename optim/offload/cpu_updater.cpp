@@ -58,7 +58,7 @@ CpuUpdater::Staged CpuUpdater::views_of(const Item& item, const Buffer& buffer) 
           .scale = scale_};
 }
 
-/// Copies nothing for a plan (device `meta`), which has no host memory to write to.
+/// Does nothing on `meta` (a plan), which has no host memory to write to.
 void CpuUpdater::copy_to_host(const View& to, const View& from) {
   if (device_->device().kind != DeviceKind::meta)
     device_->runtime().copy_to_host(to.address, from.address, bytes_of(from), to_host_);

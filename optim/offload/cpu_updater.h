@@ -9,10 +9,10 @@
 
 namespace sluice {
 
-/// Moves data for chunks that the CPU updates in host memory. It copies their gradients, and their
-/// weights where the update reads them, from the device to staging buffers in host memory, and the
-/// updated weights back: chunk by chunk in a fixed order, on two streams beside the compute stream.
-/// It moves one half to one third of the bytes that would move if the state visited the device.
+/// Copies data for chunks whose state the CPU updates in host memory: gradients (and weights, if
+/// the update reads them) from the device to staging buffers in host memory, then the updated
+/// weights back. It goes chunk by chunk in a fixed order, on two streams beside the compute stream.
+/// It copies one half to one third of the bytes that streaming the state to the device would take.
 class CpuUpdater {
  public:
   /// The arrays of one chunk on the device.
@@ -28,7 +28,7 @@ class CpuUpdater {
     View scale;  ///< the gradient scale; none if round() was given none
   };
 
-  /// Takes memory for `buffers` times the largest item from `host`.
+  /// Allocates `buffers` staging buffers, each as large as the largest item, from `host`.
   CpuUpdater(const DevicePtr& device, const DevicePtr& host, std::vector<Item> items, int buffers);
   /// Waits for copies under way.
   ~CpuUpdater();
@@ -38,20 +38,21 @@ class CpuUpdater {
   /// Records copies ("gradients", "weights") and how long the compute stream waits ("stall").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// Begins a round after the last one is done or abandoned. Starts to copy the first items. The
-  /// compute stream must have all work that writes the gradients and `scale` (one element).
+  /// Begins a round: starts copying the first items to the host. All work that writes the gradients
+  /// and `scale` (one element, or none) must already be queued in the compute stream. The last
+  /// round must be done or abandoned.
   void round(const View& scale);
   /// Waits until the next item has arrived and returns its staged copies.
   Staged take();
-  /// Marks the item taken last as updated. Starts to copy its weights back, unless the scale is not
-  /// finite and nothing has changed. Work given to the compute stream after this call sees them.
+  /// Marks the item taken last as updated and starts copying its weights back. Work queued in the
+  /// compute stream after this call sees them. Copies nothing if the scale is not finite.
   void done();
-  /// The stream in which the CPU's updates run.
+  /// The CPU stream on which the updates run.
   Stream host_stream() const { return scale_memory_.stream(); }
   /// Waits until all copies are complete.
   void settle();
 
-  /// Bytes moved by the round that was finished last.
+  /// Bytes copied by the last complete round.
   const StreamedBytes& moved() const { return last_moved_; }
 
  private:

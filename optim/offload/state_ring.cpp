@@ -43,7 +43,7 @@ StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int buffe
          .updated = runtime.make_event(),
          .drained = runtime.make_event(),
          .saved = runtime.make_event()});
-    // The buffer may be memory that earlier work in the compute stream still uses.
+    // The allocator may have reused memory that earlier work in the compute stream still uses.
     runtime.record(buffers_.back().drained, device->stream());
   }
 }
@@ -62,7 +62,7 @@ void StateRing::fetch() {
   const std::size_t item = order_[fetched_];
   Buffer& buffer = buffer_of(turn);
   runtime.wait(to_device_, buffer.drained);
-  // The item may still be on its way to the host from another buffer if the round is short.
+  // If the round is short, the item may still be on its way to the host from another buffer.
   if (last_turn_[item] != never) runtime.wait(to_device_, buffer_of(last_turn_[item]).drained);
   if (speculative(fetched_)) save_weights(item);
   const Recorded span(timeline_, "fetch", Timeline::Lane::to_device, to_device_);
@@ -78,7 +78,8 @@ void StateRing::fetch() {
   ++fetched_;
 }
 
-/// Needs no event: the last writer of the weights waited, or its item was drained on `to_host_`.
+/// Needs no event: the last update of the weights was waited for, or its item was drained on
+/// `to_host_`, the stream used here.
 void StateRing::save_weights(std::size_t item) {
   const auto& [next, weights, saved] = speculative_[item];
   const Recorded span(timeline_, "save", Timeline::Lane::to_host, to_host_);
@@ -139,7 +140,7 @@ void StateRing::done() {
   last_turn_[item] = turn_;
   ++taken_;
   ++turn_;
-  // More items may follow when only the speculative ones have been taken.
+  // If only the speculative items have been taken, take_back() may append more.
   if (finished() && taken_ > speculative_.size()) last_moved_ = moved_;
   prefetch();
 }

@@ -9,9 +9,9 @@
 
 namespace sluice {
 
-/// Copies state that rests in host memory to the device and back, item by item in a fixed order, on
-/// two streams beside the compute stream. A ring of buffers on the device holds the items that are
-/// on the device or on their way. Three events for each buffer order the streams:
+/// Streams optimizer state from host memory to the device and back, item by item in a fixed order,
+/// on two streams beside the compute stream. A ring of device buffers holds the items that are on
+/// the device or on their way. Three events for each buffer order the streams:
 ///   arrived   to-device -> compute   the copy to the device is complete
 ///   updated   compute -> to-host     the update of the item is complete
 ///   drained   to-host -> to-device   the bytes are on the host again and the buffer is free
@@ -22,17 +22,18 @@ class StateRing {
   /// An item is one or more host tensors, which lie one after another in a device buffer.
   using Item = std::vector<Tensor>;
 
-  /// Memory to undo the update of an item, bit by bit.
+  /// The memory that makes it possible to undo an item's update exactly.
   struct Speculation {
     Item next{};   ///< the item's memory after the update; the item itself keeps the old bytes
     View weights;  ///< on the device: the weights that the update changes beside the item
     Tensor saved;  ///< on the host: a copy of these weights from before the update
   };
 
-  /// Takes `buffers` times the largest item from the device. `speculative` is for the first items.
+  /// Allocates `buffers` device buffers, each as large as the largest item. `speculative[i]`
+  /// belongs to item i; later items are not speculative.
   StateRing(const DevicePtr& device, std::vector<Item> items, int buffers,
             std::vector<Speculation> speculative = {});
-  /// Waits for copies under way, so that others may use the memory afterwards.
+  /// Waits for copies under way, so that their memory can be reused.
   ~StateRing();
   StateRing(const StateRing&) = delete;
   StateRing& operator=(const StateRing&) = delete;
@@ -46,25 +47,26 @@ class StateRing {
   /// Returns the device addresses of the parts of the next item. Work given to the compute stream
   /// after this call finds them filled.
   std::vector<std::byte*> take();
-  /// Ends the update of the item taken last, whose work the compute stream has; copies it back.
+  /// Call it once the update of the item taken last is queued in the compute stream. Copies the
+  /// item back to the host.
   void done();
   bool finished() const { return taken_ == order_.size(); }
-  /// Begins the next round. Items already prefetched stay so.
+  /// Begins the next round. Prefetched items are kept.
   void rewind();
   /// Accepts the updates of the speculative items.
   void commit();
-  /// Undoes the updates of the speculative items: they come once more at the end of this round, the
-  /// last one first, each with its old bytes, and its weights are restored when it comes.
+  /// Undoes the updates of the speculative items by appending them to this round, last item first.
+  /// Each comes with its old state, and its old weights are restored first.
   void take_back();
-  /// Abandons a round in which only speculative items have been taken, restores these items and
-  /// their weights, and waits until that is done.
+  /// Abandons a round in which only speculative items have been taken. Waits until their old
+  /// weights are restored.
   void roll_back();
-  /// Drops what was prefetched, since the host's copy is about to be written to.
+  /// Drops prefetched items. Call it before the state in host memory is written to.
   void forget();
-  /// Waits until all items rest on the host.
+  /// Waits until all items are back in host memory.
   void settle();
 
-  /// Bytes moved by the round that ended last.
+  /// Bytes copied by the last complete round.
   const StreamedBytes& moved() const { return last_moved_; }
 
  private:

@@ -14,14 +14,14 @@ namespace {
 
 constexpr Stream host_stream{{DeviceKind::cpu, 0}, 0};
 
-/// Host values of one dtype as a View for the conversion kernels.
+/// Returns a View of host values for the conversion kernels.
 View host_view(std::span<const std::byte> bytes, DType dtype) {
   return {const_cast<std::byte*>(bytes.data()),  // NOLINT: kernels do not write to inputs
           dtype,
           {static_cast<std::int64_t>(bytes.size() / size_of(dtype))}};
 }
 
-/// Random streams of different parameters overlap with negligible probability.
+/// Hashes the name. Random streams of different parameters overlap with negligible probability.
 std::int64_t random_offset(const SpaceLayout::Slot& slot) {
   constexpr std::uint64_t aligned_and_positive = 0x3FFF'FFFF'FFFF'FFC0;
   return static_cast<std::int64_t>(random_key(0, slot.name) & aligned_and_positive);
@@ -76,7 +76,7 @@ void ParameterSpace::cut_into_chunks() {
     }
     if (slot.bulk) {
       const std::int64_t row = slot.shape.back();
-      // A multiple of eight whole rows, so that most chunks start aligned.
+      // Takes a multiple of eight rows, so that most chunks start aligned.
       std::int64_t rows = std::max<std::int64_t>(1, options_.chunk / row);
       if (rows > 8) rows -= rows % 8;
       for (std::int64_t first = 0; first < slot.size; first += rows * row)

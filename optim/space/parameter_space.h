@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-/// Options for how the parameters of a training run are stored.
+/// How the parameters of a training run are stored.
 struct SpaceOptions {
   StateLayout layout = StateLayout::fp32;
   /// Sums the gradients of large matrices in bf16; needs bf16 weights. Embeddings and small tensors
@@ -23,24 +23,26 @@ struct SpaceOptions {
   bool narrow_gradients = false;
   /// Largest number of elements in one chunk of a large matrix.
   std::int64_t chunk = std::int64_t{4} << 20;
-  /// By Parameter::section: where the state of its large matrices rests; beyond the end: on the
-  /// device.
+  /// residency[s] says where the state of the large matrices of section s (Parameter::section) is
+  /// kept; sections beyond the end: on the device.
   std::vector<Residency> residency{};
   HostMemory host{};  ///< memory for state that does not rest on the device
-  /// Makes every tensor one chunk, never cut, with its state on the device: for update rules that
-  /// need to see all of a matrix.
+  /// Makes every tensor one chunk with its state on the device, for update rules that need the
+  /// whole matrix (Adafactor).
   bool whole_tensors = false;
-  /// The ranges whose state is kept and updated here, ascending, cut at blocks of the SpaceLayout
-  /// (with whole tensors: between slots); none: all of the space. Weights outside of them change
-  /// only through write_weights, or when other code writes the working weights.
+  /// The ranges whose state this rank keeps and updates; none: all of the space. They are ascending
+  /// and begin and end at blocks of the SpaceLayout (with whole tensors: between slots). Weights
+  /// outside them change only through write_weights(), or when other code, such as an all-gather,
+  /// writes the working weights.
   std::optional<std::vector<SpaceRange>> mine{};
 
   LayoutOptions layout_options() const { return {narrow_gradients, residency}; }
 };
 
-/// All parameters of a model, laid out one after another: the working weights that the model
-/// computes with, the master weights that the optimizer updates (the same buffer if the working
-/// dtype is f32 or f64, else stored chunk by chunk as the state layout says), and the gradients.
+/// Holds all parameters of a model in flat buffers: the working weights that the model computes
+/// with, the master weights that the optimizer updates, and the gradients. With f32 or f64 weights
+/// the working weights are the master weights. Else the master weights are stored chunk by chunk,
+/// as the state layout says.
 class ParameterSpace {
  public:
   using Slot = SpaceLayout::Slot;
@@ -67,25 +69,26 @@ class ParameterSpace {
   const SpaceOptions& options() const { return options_; }
   const Tensor& working() const { return working_; }
   bool has_master() const { return master_ != nullptr; }
-  /// The master weights as state of the chunks; null where the working weights are the master.
+  /// The master weights, stored by chunk; null if the working weights are the master.
   const ChunkedState* master() const { return master_.get(); }
   ChunkedState* master() { return master_.get(); }
   View gradient_view(const Chunk& chunk) const;
-  /// The gradients that are summed in f32 (f64), or the narrow ones, summed in bf16, if any.
+  /// The buffer of gradients summed in f32 (f64), or with `narrow` of those summed in bf16, which
+  /// may be none.
   const Tensor& gradients(bool narrow) const { return narrow ? narrow_gradient_ : wide_gradient_; }
 
-  /// The dtype in which weights are read and written: f32 or f64, as the master; for inference the
-  /// dtype of the working weights.
+  /// The dtype in which weights are read and written: that of the master weights (f32 or f64); for
+  /// inference that of the working weights.
   DType weight_dtype() const;
-  /// Reads elements [first, ...) of the weights, within one slot, at full precision; zeros where
-  /// the master weights are another rank's. No update may be under way.
+  /// Reads weights from element `first` of the space on, within one slot, in weight_dtype(). Gives
+  /// zeros where another rank keeps the master weights. No update may be under way.
   void read_weights(std::int64_t first, std::span<std::byte> out) const;
-  /// Sets elements [first, ...) of the master weights and of the working weights.
+  /// Writes the master weights and the working weights from element `first` on.
   void write_weights(std::int64_t first, std::span<const std::byte> in);
-  /// Does the same for elements [first, ...) of the whole tensor, of which this rank may have a
-  /// shard. Overwrites `in`.
+  /// Same, but `in` has elements of the whole tensor, from its element `first` on. Writes those of
+  /// this rank's shard. Uses `in` as scratch memory.
   void write_shard(const Slot& slot, std::int64_t first, std::span<std::byte> in);
-  /// Sets every parameter as it is declared: a function of (seed, name, element) alone.
+  /// Initializes every parameter as declared. Each value depends only on (seed, name, element).
   void initialize(std::uint64_t seed);
 
   /// Makes the next gradients overwrite those of the last step.
@@ -95,8 +98,9 @@ class ParameterSpace {
   /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the
   /// factor by which the update multiplies them (ClipFactor in kernels/reduce.h): one element.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
-  /// The same in two steps, for gradients that several ranks share. One gives the sums of squares
-  /// of the blocks in `ranges`, zero for all others; the other needs the sums of all blocks.
+  /// clip_gradients() in two steps, for ranks that share the gradients. sum_squares() returns
+  /// [blocks of the layout] in f64: the sum of squares of each block in `ranges`, zero for the
+  /// others. clip_factor() takes the sums of all blocks.
   const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
   const Tensor& clip_factor(const Tensor& partials, double limit, double loss_scale = 1);
   /// The norm that clip_gradients measured, without the loss scale. Waits for the device.

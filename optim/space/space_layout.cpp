@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-/// The number of elements in a block of a matrix: whole rows.
+/// Returns the number of elements in a block of a matrix: a multiple of its rows.
 std::int64_t block_of(const SpaceLayout::Slot& slot) {
   const std::int64_t row = slot.shape.back();
   return (SpaceLayout::block_target + row - 1) / row * row;
@@ -26,7 +26,7 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
   for (const Parameter& parameter : all) {
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
-    // The size of the whole tensor decides, so that ranks with shards of any size store it alike.
+    // The size of the whole tensor decides, so that all ranks treat their shards alike.
     const Shard& shard = parameter.shard;
     const bool large =
         matrix && (shard.divided() ? element_count(shard.whole()) : elements) >= bulk_threshold;

@@ -20,18 +20,20 @@ struct SpaceRange {
 /// Options that decide the positions in the space.
 struct LayoutOptions {
   bool narrow_gradients = false;
-  /// By Parameter::section: where the state of its large matrices rests; beyond the end: on the
-  /// device.
+  /// residency[s] says where the state of the large matrices of section s (Parameter::section) is
+  /// kept; sections beyond the end: on the device.
   std::vector<Residency> residency{};
 };
 
-/// Positions of every parameter and its gradient. Pure arithmetic, done before memory is allocated.
+/// The offsets of every parameter and its gradient in the flat buffers. It is computed before
+/// memory is allocated.
 struct SpaceLayout {
   /// Slots start at multiples of this many elements. The gaps between them always hold zeros.
   static constexpr std::int64_t slot_alignment = 64;
   /// Matrices of fewer elements count as small tensors, which are never quantised or streamed.
   static constexpr std::int64_t bulk_threshold = 4096;
-  /// Approximate elements in a block: one term of the gradient norm, never split between ranks.
+  /// Approximate number of elements in a block. The gradient norm is summed block by block, and no
+  /// block is split between ranks.
   static constexpr std::int64_t block_target = 1 << 14;
 
   struct Slot {
@@ -42,27 +44,29 @@ struct SpaceLayout {
     bool decay;  ///< weight decay applies: the tensor has two or more dimensions
     bool bulk;   ///< a large matrix that is not an embedding
     Residency residency;
-    int section;  ///< Parameter::section
-    std::int64_t gradient_offset;
+    int section;                   ///< Parameter::section
+    std::int64_t gradient_offset;  ///< in elements, in its gradient buffer
     Initial initial;
     Tensor* tensor;
     Shard shard;
 
-    /// Shape of the whole tensor, shards of all ranks together.
+    /// Shape of the whole tensor, all ranks' shards together.
     const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
   };
 
-  /// A large matrix, cut into blocks of whole rows, or consecutive small tensors of one section
-  /// that are either all divided between ranks or all not. The blocks follow from the parameters
-  /// alone. Norms are summed over them and ranks divide the space between them, so neither the
-  /// number of ranks nor the cut into chunks changes a bit.
+  /// A range of the space that is cut into blocks: a large matrix (blocks of whole rows), or
+  /// consecutive small tensors of one section, either all divided between tensor-parallel ranks or
+  /// none. The blocks depend on the parameters alone. Norms are summed by block, and ranks divide
+  /// the space between blocks. So neither the number of ranks nor the size of chunks changes a bit
+  /// of the result.
   struct Stretch {
     std::int64_t offset;
     std::int64_t size;  ///< up to the next stretch, gaps included
     std::int64_t gradient_offset;
-    std::int64_t block;
-    bool narrow;  ///< its gradient is in the narrow buffer
-    /// Other tensor-parallel ranks have other elements; otherwise they all have the same.
+    std::int64_t block;  ///< elements per block; the last one may be shorter
+    bool narrow;         ///< its gradient is in the narrow buffer
+    /// True for shards, which differ between tensor-parallel ranks; false if all ranks have the
+    /// same elements.
     bool divided;
 
     std::int64_t blocks() const { return (size + block - 1) / block; }

@@ -10,10 +10,10 @@
 
 namespace sluice {
 
-/// Ways to store the master weights and moments of a training with 16-bit weights. The numbers are
-/// AdamW's bytes per parameter beside the working weight. The first two give the same bits; the
-/// others round narrow values stochastically. f16 working weights cannot use `split` and have an
-/// f32 master in the other layouts; f32 weights are their own master.
+/// Storage formats of the master weights and moments when the weights are 16-bit. The numbers are
+/// bytes per parameter with AdamW, not counting the working weight. The first two give the same
+/// bits; the others round narrow values stochastically. f16 weights cannot use `split` and have an
+/// f32 master in the other layouts. f32 weights are their own master.
 enum class StateLayout : std::uint8_t {
   fp32,    ///< 12: master weight, m, v in f32
   split,   ///< 10: the bf16 working weight and 16 more bits are the master weight, exactly
@@ -29,7 +29,7 @@ constexpr std::string_view name_of(StateLayout layout) {
 }
 
 std::optional<StateLayout> layout_named(std::string_view name);
-/// Throws Error (usage) if weights of dtype `working` forbid the layout.
+/// Throws Error (usage) if the layout does not support weights of dtype `working`.
 void require_layout(StateLayout layout, DType working);
 
 /// True if the master weight is stored as the working weight and a remainder.
@@ -37,12 +37,12 @@ constexpr bool splits_master(StateLayout layout, DType working) {
   return layout != StateLayout::fp32 && working == DType::bf16;
 }
 
-/// Residency of a large matrix's optimizer state: the memory it rests in, and the device that
-/// updates it.
+/// Where the optimizer state of a large matrix is kept, and which processor updates it.
 enum class Residency : std::uint8_t {
   device,    ///< in device memory
   streamed,  ///< in pinned host memory; copied to the device for its update
-  /// The same, and updated during the backward pass, before it is certain that the update stands.
+  /// Streamed, and updated during the backward pass, before clipping is known; the update can be
+  /// undone.
   speculative,
   cpu  ///< in host memory, where the CPU updates it
 };

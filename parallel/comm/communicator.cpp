@@ -18,13 +18,15 @@ using Clock = std::chrono::steady_clock;
 constexpr int spins = 200;
 constexpr auto nap = std::chrono::microseconds(50);
 
-/// Message tags: eight for each operation under way, and one for all p2p, which match in order.
+/// Message tags: eight for each operation under way, and one for all p2p operations, which match in
+/// order.
 constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 14;
 constexpr int tags_of_operation = 8, signature_channel = 7;
 constexpr int p2p_tag = 1 << 29;
 
-/// Upper bits of the tags of an operation's data. They keep the data of different operations apart,
-/// since MPI may write a message that is too long past the end of its receive buffer.
+/// Returns the upper bits of the tags of an operation's data, a hash of its signature. Different
+/// operations thus do not exchange data: MPI may write a message that is too long past the end of
+/// its buffer.
 int data_tag(const Signature& s) {
   std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
   for (const auto part : {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
@@ -55,8 +57,8 @@ bool Operation::done() {
   return over_;
 }
 
-/// A message that does not fit results from different operations. Waits a little for the
-/// signatures, which say more, and throws if they differ.
+/// Called when the data failed to arrive, perhaps since ranks started different operations. Waits a
+/// little for the signatures, which say more, and throws if they differ.
 void Operation::explain_failure() {
   if (!check_) return;
   const auto end = Clock::now() + std::chrono::seconds(2);

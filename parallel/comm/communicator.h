@@ -17,20 +17,21 @@ namespace sluice {
 
 class Communicator;
 
-/// Communicators of one rank, used by one thread, that advance together. A rank that waits in one
-/// keeps the messages of all others going, which another rank may need before it can answer.
+/// Communicators of one rank, all used by one thread, that progress together. While the rank waits
+/// in one of them, it also progresses the others: a peer may need those messages before it can
+/// answer.
 using Progress = std::vector<Communicator*>;
 
-/// An operation that was started. Dropping the handle does not stop it. The communicator must live
-/// until the operation is over.
+/// A started operation. Dropping the handle does not stop it. The communicator must outlive it.
 class Operation {
  public:
   /// Returns true if the operation is over; advances all operations of the communicator.
   bool done();
   /// The same, without advancing anything.
   bool over() const { return over_; }
-  /// Waits until it is over and the stream of the call may use the result. Throws Error if the
-  /// ranks turn out to have started different operations, if one has failed, and at the deadline.
+  /// Waits until the operation is over and makes the call's stream wait for the result. Throws
+  /// Error if the ranks have started different operations, if a rank has failed, or after
+  /// Options::timeout.
   void wait();
 
   const Signature& signature() const { return signature_; }
@@ -50,16 +51,16 @@ class Operation {
 };
 using Handle = std::shared_ptr<Operation>;
 
-/// The name of an operation in reports, and its stream, scratch memory and reduction.
+/// Options of one operation. `label` is its name in reports.
 struct CallOptions {
   std::string_view label;
-  Stream stream{};  ///< in which data is written before and read afterwards
+  Stream stream{};  ///< writes the data before and reads it afterwards
   View scratch{};   ///< see CollectiveCall
   ReduceOp op = ReduceOp::sum;
 };
 
-/// Collectives among the ranks of a group. All of them start the same operations in the same order;
-/// results are in place. One thread of each rank uses it.
+/// Runs collectives among the ranks of a group. All ranks must start the same operations in the
+/// same order. Results are in place. Only one thread of each rank may use it.
 class Communicator {
  public:
   struct Options {
@@ -67,7 +68,7 @@ class Communicator {
     double timeout = 120;  ///< seconds
     /// Ranks compare operation signatures, in parallel with the data and without delaying it.
     bool checked = true;
-    std::shared_ptr<Progress> together{};  ///< none: it advances alone
+    std::shared_ptr<Progress> together{};  ///< none: it progresses alone
   };
 
   /// A communicator for host memory. `monitor` may be none.
@@ -76,13 +77,13 @@ class Communicator {
   /// A communicator for the memory of `backend`; signatures travel by `transport`.
   Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
                std::shared_ptr<Monitor> monitor, const Options& options);
-  /// One rank of `size` for plans, which sends nothing and receives its own values from all ranks.
+  /// Makes a communicator for plans: it sends nothing and receives its own values from all ranks.
   static std::unique_ptr<Communicator> planned(int size, int rank);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// The monitor that sees all later operations.
+  /// Sets the monitor that sees all later operations.
   void set_monitor(std::shared_ptr<Monitor> monitor) { monitor_ = std::move(monitor); }
   void set_checked(bool checked) { options_.checked = checked; }
 
@@ -96,25 +97,26 @@ class Communicator {
   /// Reduces into the root's data; the data of the others does not change.
   Handle reduce(const View& data, int root, const CallOptions& options);
   Handle broadcast(const View& data, int root, const CallOptions& options);
-  /// Part r of the data comes from rank r.
+  /// Part r of `data` comes from rank r. `parts` has one range of `data` per rank.
   Handle all_gather(const View& data, std::vector<Part> parts, const CallOptions& options);
-  /// `all` is [size, data], used at the root alone.
+  /// `all` is [size(), elements of `data`]; only the root uses it.
   Handle gather(const View& data, const View& all, int root, const CallOptions& options);
   Handle scatter(const View& all, const View& data, int root, const CallOptions& options);
-  /// Part r of rank r's data receives the reduction; the rest does not change.
+  /// On rank r, part r of `data` receives the reduction. The rest of `data` does not change.
   Handle reduce_scatter(const View& data, std::vector<Part> parts, const CallOptions& options);
   Handle barrier(std::string_view label);
-  /// Sends and receives messages that progress together. Two ranks' messages match in order.
+  /// Starts several sends and receives as one operation (like ncclGroupStart/End). Messages between
+  /// two ranks match in the order in which they are started.
   Handle p2p(std::vector<Transfer> transfers, const CallOptions& options);
 
-  /// Makes a group of the ranks with the same colour, by (key, rank). Negative colour: no group.
+  /// Makes a group of the ranks with the same colour, ordered by (key, rank), as MPI_Comm_split
+  /// does. Returns null for a negative colour.
   std::unique_ptr<Communicator> split(int colour, int key, const Options& options);
 
-  /// Advances operations under way, here and in the communicators of Options::together. Called in
-  /// the middle of long computations.
+  /// Advances the operations under way, here and in Options::together. Call it while computing.
   void progress();
 
-  /// Gathers every rank's values, ordered by rank; all give the same number of bytes. Waits.
+  /// Gathers every rank's values, ordered by rank. All ranks give equally many. Waits.
   template <class T>
   std::vector<T> gather_values(std::span<const T> mine, std::string_view label) {
     std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));

@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-/// A TensorGroup (ranks that divide a model's matrices) made of the ranks of a communicator.
+/// A TensorGroup (the tensor-parallel ranks of a model) on top of a communicator.
 class CommunicatorGroup final : public TensorGroup {
  public:
-  /// `ranks` works on the memory of the model and must outlive the group. With `scratch`, sums
-  /// allocate their scratch memory on the device of the data, which is then the host.
+  /// `ranks` works on the memory of the model and must outlive the group. `scratch`: sums allocate
+  /// scratch memory on the data's device, which must be the host.
   CommunicatorGroup(Communicator& ranks, bool scratch) : ranks_(ranks), scratch_(scratch) {}
 
   /// Records sums ("reduce" on the network's lane) and the waits for them ("wait").

@@ -48,7 +48,7 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
   std::vector<RankDevice> devices;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank)
     devices.push_back({.host = hosts[rank], .uuid = uuids[rank]});
-  // NCCL's library has 200 MB and is loaded only if it can be used. All ranks decide alike.
+  // NCCL's library has 200 MB, so it is loaded only if it can be used. All ranks decide alike.
   if (!nccl_wanted || !shared_gpu(devices).empty()) return devices;
   std::string why;
   const auto versions = gather_texts(ranks, nccl_version(why));

@@ -17,24 +17,25 @@ namespace sluice {
 struct RankDevice {
   std::string host;
   std::string uuid;       ///< as in DeviceInfo
-  std::string nccl{};     ///< the version of NCCL that it has loaded; empty if none,
-  std::string without{};  ///< and then the reason
+  std::string nccl{};     ///< version of the NCCL that it has loaded; empty if none
+  std::string without{};  ///< why it has loaded none
 };
 
 struct BackendChoice {
   bool nccl = false;
-  std::string reason;  ///< "staged: ranks 0 and 1 share the GPU GPU-3f2a... of a, which..."
+  std::string reason;  ///< for example "staged: ranks 0 and 1 share the GPU ..."
 };
 
-/// Returns the version of the NCCL that this process has loaded, loading it if need be. Empty if it
-/// can load none; `why` then receives the reason.
+/// Loads NCCL if that has not been done and returns its version. Returns "" if it cannot be loaded;
+/// `why` then receives the reason.
 std::string nccl_version(std::string& why);
 
 /// How GPUs exchange data: directly, or through host memory.
 enum class GpuExchange : std::uint8_t { nccl, staged };
 
-/// None (auto) chooses nccl if every rank has a GPU of its own and all have loaded the same version
-/// of NCCL. Throws Error (usage) if nccl is asked for and impossible.
+/// Chooses a backend. If `asked` is none (auto), chooses nccl if every rank has a GPU of its own
+/// and all have loaded the same version of NCCL. Throws Error (usage) if nccl is asked for and
+/// impossible.
 BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
                              std::optional<GpuExchange> asked);
 
@@ -44,7 +45,8 @@ struct DeviceBackend {
 };
 
 /// Chooses and makes a backend. All ranks call it, with the same `asked`, while nothing else uses
-/// the transport. `largest_bytes`: see make_staged_backend; `timeout`: seconds until all must join.
+/// the transport. `largest_bytes`: see make_staged_backend. `timeout`: seconds until all ranks must
+/// have joined.
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
                                   const DevicePtr& device, std::optional<GpuExchange> asked,
                                   std::size_t largest_bytes, double timeout);

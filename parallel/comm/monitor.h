@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-/// Observes every operation of a process: keeps a record that others can read, injects the faults
-/// that were asked for, and says which rank is at fault when the ranks have lost each other.
+/// Observes every operation of a process. It keeps a record that other processes can read, injects
+/// faults for tests, and names the rank at fault when the ranks no longer agree.
 class Monitor {
  public:
   /// Changes that an injected fault makes to an operation.
@@ -20,7 +20,7 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  /// Called before an operation starts. May throw, stop or end the process if that was asked for.
+  /// Called before an operation starts. To inject a fault it may throw, or stop or end the process.
   virtual Fault before() { return Fault::none; }
   /// Called when an operation has started; returns its number.
   virtual std::uint64_t begin(std::string_view communicator, const Signature& signature) = 0;

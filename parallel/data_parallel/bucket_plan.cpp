@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-/// A stretch of the space that is never divided between ranks or buckets.
+/// A range of the space that is never divided between ranks or buckets.
 struct Unit {
   SpaceRange space;
   bool narrow;
@@ -37,7 +37,8 @@ SpaceRange range_of(Units units, std::int64_t otherwise) {
   return {units.front().space.begin, units.back().space.end};
 }
 
-/// The range of the units' gradients in one gradient buffer; an empty range begins at `otherwise`.
+/// Returns the range of the units' gradients in one gradient buffer; if it is empty, it begins at
+/// `otherwise`.
 SpaceRange gradients_of(Units units, bool narrow, std::int64_t otherwise) {
   SpaceRange range{otherwise, otherwise};
   bool first = true;

@@ -9,20 +9,21 @@
 
 namespace sluice {
 
-/// The division of the parameter space between ranks. The space is cut into buckets, each reduced
-/// in one go as soon as backward has completed it. Each bucket is cut into one part per rank, so
-/// that in ZeRO-1 (Rajbhandari et al., 2020) every reduction is spread over all ranks. All cuts are
-/// at blocks of the layout. Pure arithmetic.
+/// Divides the parameter space into gradient buckets and between ranks. A bucket is reduced as a
+/// whole, as soon as backward has completed its gradients. Each bucket is cut into one part per
+/// rank, so that in ZeRO-1 (Rajbhandari et al., 2020) every reduction is spread over all ranks. All
+/// cuts are at blocks of the layout.
 class BucketPlan {
  public:
   struct Options {
     int ranks = 1;
-    std::size_t bucket_bytes = std::size_t{25} << 20;  ///< gradient bytes; at least one block
+    std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of gradients; a block may be larger
     std::size_t wide_bytes = 4, narrow_bytes = 2;      ///< bytes per gradient in the two buffers
-    bool whole_tensors = false;                        ///< cuts only between stretches
+    bool whole_tensors = false;                        ///< cut only between stretches
   };
 
-  /// The gradients of a bucket in one gradient buffer; `parts` divide [begin, end), one per rank.
+  /// The gradients of a bucket in one gradient buffer. `parts` divide [begin, end), one per rank;
+  /// their offsets count from `begin`.
   struct Gradients {
     bool narrow = false;
     std::int64_t begin = 0, end = 0;
@@ -30,7 +31,7 @@ class BucketPlan {
   };
   struct Bucket {
     SpaceRange space;
-    std::vector<Part> parts{};  ///< of `space`, one for each rank
+    std::vector<Part> parts{};  ///< one per rank; offsets count from space.begin
     std::vector<Gradients> gradients{};
     std::vector<std::size_t> slots{};  ///< the slots with gradients in this bucket
   };

@@ -5,19 +5,20 @@
 
 namespace sluice {
 
-/// Ranks that share every batch: the reduction of their gradients and the division of the update.
+/// Data parallelism among ranks that share every batch: reduces their gradients and, with `zero`,
+/// divides the optimizer's update between them.
 struct DataParallel {
   struct Options {
     bool zero = false;  ///< see ZeroOptimizer
     bool overlap = true;
     bool scratch = true;  ///< see GradientReducer
-    /// This rank reports the loss for all ranks that compute the same one.
+    /// This rank reports the loss; false on other ranks that compute the same loss.
     bool reports_loss = true;
     ModelNorm* norm = nullptr;  ///< see ZeroOptimizer
   };
 
-  /// `data` and `peers` are the same ranks: `data` works on the memory of the space, `peers` and
-  /// `all` on host memory. `all` may have more ranks. All arguments must outlive this object.
+  /// `data` and `peers` have the same ranks. `data` works on the memory of the space, `peers` and
+  /// `all` on host memory. `all` has all ranks of the job. All arguments must outlive this object.
   DataParallel(ParameterSpace& space, Optimizer& inner, const BucketPlan& bucket_plan,
                Communicator& data, Communicator& peers, Communicator& all, const Options& options)
       : control(all),

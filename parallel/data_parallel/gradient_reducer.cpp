@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-/// Reductions that may be under way at one time on the host. More would let ranks drift further
-/// apart, at the price of memory.
+/// How many reductions may be under way at once on the host. More would let ranks drift further
+/// apart but take more scratch memory.
 constexpr std::size_t lanes = 4;
 
 }  // namespace

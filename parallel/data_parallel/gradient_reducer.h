@@ -10,9 +10,9 @@
 
 namespace sluice {
 
-/// Adds up the gradients of all ranks, bucket by bucket, each as soon as backward has completed it,
-/// while the rest of backward runs (Li et al., PyTorch Distributed, 2020). The loss of every rank
-/// is scaled by the number of tokens of all ranks, so that nothing is divided afterwards.
+/// Sums the gradients over ranks bucket by bucket: each bucket as soon as backward has completed
+/// it, while the rest of backward runs (as in PyTorch DDP; Li et al., 2020). Every rank divides its
+/// loss by the token count of all ranks, so the sum is the mean and nothing is divided afterwards.
 class GradientReducer {
  public:
   struct Options {
@@ -20,11 +20,12 @@ class GradientReducer {
     bool scatter = false;
     /// Reductions begin during backward, not after it.
     bool overlap = true;
-    /// Allocates scratch memory for reductions under way on the space's device, which is the host.
+    /// Allocates scratch memory for reductions on the space's device, which must be the host.
     bool scratch = true;
   };
 
-  /// Listens to the gradients of `space` as long as it lives. All arguments must outlive it.
+  /// Installs gradient-ready hooks in `space`, which the destructor removes. All arguments must
+  /// outlive this object.
   GradientReducer(ParameterSpace& space, const BucketPlan& bucket_plan, Communicator& ranks,
                   const Options& options);
   ~GradientReducer();
@@ -34,11 +35,12 @@ class GradientReducer {
   /// Records reductions ("reduce" on the network's lane) and the wait for them ("wait").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// Announces the last backward passes of the step, which complete the gradients of the slots in
-  /// `range`. The gradients of other slots are complete only at finish().
+  /// Call it before the step's last backward passes for the slots in `range`: from then on a
+  /// gradient that is ready is complete. Other slots' gradients are complete only at finish().
   void expect(const SpaceRange& range);
   void expect() { expect({0, space_.size()}); }
-  /// Called after backward: reduces the rest and waits for all. Gradients never reached are zero.
+  /// Call it after backward. Reduces the remaining buckets and waits for all. Gradients that
+  /// backward did not reach are zero.
   void finish();
 
  private:

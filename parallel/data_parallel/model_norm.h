@@ -11,23 +11,25 @@
 
 namespace sluice {
 
-/// The gradient norm of a model of which every rank has some sections, or some elements of the
-/// matrices. The sums of squares of all blocks are collected and added in one order, so that all
-/// ranks find the same norm. If matrices are whole, order and bits are those of a process that has
-/// all of the model.
+/// Computes the gradient norm of a model that is divided between ranks (pipeline or tensor
+/// parallelism). It collects the sums of squares of all blocks and adds them in a fixed order, so
+/// that all ranks get the same norm. Without tensor parallelism the bits are those of a single
+/// process with the whole model.
 class ModelNorm {
  public:
   struct Position {
-    int shard = 0;       ///< index of the shard of the matrices that this rank has
-    std::string copy{};  ///< a slot that another rank accounts for; empty: none
+    int shard = 0;       ///< this rank's tensor-parallel shard
+    std::string copy{};  ///< name of a slot that another rank contributes; empty: none
   };
-  /// `shards`: the layouts of all sections, by shard of the matrices; what is not divided counts in
-  /// the first. `ranks` are all ranks, on host memory. All arguments must outlive this object.
+  /// `shards[i]` is the layout of the whole model (all stages) on tensor-parallel shard i.
+  /// Parameters that are not divided count once, in shard 0. `ranks` are all ranks, on host memory.
+  /// All arguments must outlive this object.
   ModelNorm(ParameterSpace& space, std::span<const SpaceLayout> shards, const Position& place,
             Communicator& ranks);
 
-  /// As ParameterSpace::clip_gradients, from the blocks in `ranges` of this rank; every block of
-  /// the model is given by one rank. Waits for the device and for all ranks.
+  /// Does what ParameterSpace::clip_gradients does. `ranges`: the blocks that this rank
+  /// contributes; each block of the model must come from exactly one rank. Waits for the device and
+  /// all ranks.
   const Tensor& clip_gradients(const std::vector<SpaceRange>& ranges, double limit,
                                double loss_scale);
 
@@ -40,7 +42,7 @@ class ModelNorm {
   ParameterSpace& space_;
   Communicator& ranks_;
   std::vector<Stretch> stretches_;
-  std::vector<double> sums_;  ///< of the blocks of all shards
+  std::vector<double> sums_;  ///< sums of squares, for the blocks of all shards
   Tensor partials_;           ///< the same on the device
 };
 

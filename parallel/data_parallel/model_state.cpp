@@ -25,7 +25,7 @@ std::string write_entries(const std::vector<ModelState::Entry>& entries) {
   return text;
 }
 
-/// Reads the text of another rank and adds what no rank before it has.
+/// Reads the text of another rank and adds the shards that no earlier rank holds.
 void read_entries(const std::string& text, int part, std::vector<ModelState::Entry>& entries) {
   std::istringstream lines(text);
   std::string name;
@@ -125,7 +125,8 @@ void ModelState::collect(const Entry& entry, bool divided, std::int64_t first, s
     }
     if (rank == 0 && piece.data() != out.data()) shard.put(first, piece, width, out);
   }
-  // All ranks keep in step with the one that writes, so that none waits for the whole file.
+  // All ranks keep in step with rank 0, which writes the file, so that no single operation waits
+  // for all of it.
   gather_links_.all->barrier("checkpoint")->wait();
 }
 

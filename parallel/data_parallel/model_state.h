@@ -12,16 +12,18 @@
 
 namespace sluice {
 
-/// The communicators by which the ranks of a replica bring their state to the first of all ranks.
+/// Communicators that bring the state of the first replica's ranks to rank 0.
 struct GatherLinks {
   Mesh mesh{};
   Communicator* all = nullptr;  ///< on host memory; none: every rank has all of the model
-  /// One for each rank of the first replica: of rank 0 and that rank, present on these two alone.
+  /// to_first[r] joins rank 0 and rank r of the first replica. Null for r = 0 and on all other
+  /// ranks.
   std::vector<std::shared_ptr<Communicator>> to_first{};
 };
 
-/// The weights and the optimizer state of a model as one, in the model's order, wherever the ranks
-/// keep them. All ranks call the functions together, for the same elements; rank 0 receives them.
+/// Reads the weights and optimizer state of the whole model, in the model's order, from whichever
+/// ranks keep them. All ranks call the functions together with the same arguments. Only rank 0
+/// receives the result.
 class ModelState {
  public:
   struct Field {
@@ -29,7 +31,7 @@ class ModelState {
     DType dtype = DType::f32;
     std::int64_t count = 0;  ///< elements
   };
-  /// A rank that has a parameter, or a shard of it.
+  /// A rank that holds a parameter, or a shard of it.
   struct Holder {
     int part = 0;  ///< rank within a replica
     Shard shard{};
@@ -39,7 +41,7 @@ class ModelState {
     Shape shape;
     std::int64_t size = 0;
     std::vector<Field> fields{};    ///< the optimizer state of the parameter
-    std::vector<Holder> holders{};  ///< ranks that together have all of it
+    std::vector<Holder> holders{};  ///< ranks that together hold all of it
   };
 
   /// `whole`: the layout of the whole model. All arguments must outlive this object.
@@ -47,7 +49,8 @@ class ModelState {
              const SpaceLayout& whole, const GatherLinks& gather_links);
 
   const std::vector<Entry>& entries() const { return entries_; }
-  /// Reads elements [first, ...) of one parameter, in the weights' dtype.
+  /// Reads elements of one parameter from `first` on, as many as `out` holds, in the space's
+  /// weight_dtype().
   void read_weights(const Entry& entry, std::int64_t first, std::span<std::byte> out);
   void read_state(const Entry& entry, std::size_t field, std::int64_t first,
                   std::span<std::byte> out);

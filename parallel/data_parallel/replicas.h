@@ -9,10 +9,10 @@
 
 namespace sluice {
 
-/// Compares the working weights of all ranks, tensor by tensor, by checksums; no update may be
-/// under way. Throws Error with the ranks that differ from the others and the first tensor in which
-/// they do. `numbers`: the job's rank numbers of the communicator's ranks; `when`: "at the start",
-/// "after step 100".
+/// Compares the working weights of all ranks by a checksum per tensor. No update may be under way.
+/// Throws Error naming the ranks that differ and the first tensor in which they do. For its
+/// message: `numbers[r]` is the job's number of the communicator's rank r; `when` is "at the start"
+/// or "after step 100".
 void require_equal_weights(const ParameterSpace& space, Communicator& control,
                            const std::vector<int>& numbers, std::string_view when);
 

@@ -7,18 +7,20 @@
 
 namespace sluice {
 
-/// A parameter that a model uses in two places, such as GPT-2's table, which embeds and predicts.
-/// In a pipeline the first and the last rank have a copy each. The gradients of the two uses are
-/// collected separately and added once per step, before replicas reduce them, and both copies are
-/// updated alike. A rank that has both places does the same, so that it finds the same bits.
+/// A parameter that a model uses in two places, such as GPT-2's token table, which is both the
+/// embedding and the vocabulary head. In a pipeline the first and the last rank each have a copy.
+/// The gradients of the two uses are accumulated separately and added once per step, before the
+/// reduction over replicas, so both copies get the same update. A rank with both places also keeps
+/// two gradients, which gives the same bits.
 class TiedParameter {
  public:
-  /// `ends`: the two ranks, on the memory of the space, which exchange `piece` elements at a time;
-  /// or this rank alone. All arguments must outlive this object.
+  /// `ends`: a communicator of the two ranks on the memory of the space, or of this rank alone.
+  /// `piece`: elements exchanged at a time. All arguments must outlive this object.
   TiedParameter(ParameterSpace& space, const std::string& name, Communicator& ends,
                 std::int64_t piece);
 
-  /// The tensor for the second place if one rank has both: same elements, separate gradient.
+  /// The tensor for the second place if this rank has both: the same elements with a separate
+  /// gradient. Else none.
   const Tensor& second() const { return second_; }
 
   /// Makes the next gradients overwrite those of the last step.

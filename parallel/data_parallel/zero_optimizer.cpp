@@ -92,7 +92,8 @@ void ZeroOptimizer::settle() {
   optimizer_.settle();
 }
 
-/// Adds up, as integers, what the ranks read, of which only one is not zero.
+/// Brings to rank 0 what the ranks have read. For each value one rank has bits and the others zero,
+/// so their integer sum is exact.
 void ZeroOptimizer::collect(std::span<std::byte> out) {
   const std::size_t words = (out.size() + 3) / 4;
   std::vector<std::int32_t> sums(words);
@@ -106,7 +107,8 @@ void ZeroOptimizer::collect(std::span<std::byte> out) {
 void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
   space_.read_weights(first, out);
   if (zero_ && space_.has_master()) return collect(out);
-  // The other ranks keep in step with the one that writes, so that none waits for the whole file.
+  // The other ranks keep in step with rank 0, which writes the file, so that no single operation
+  // waits for all of it.
   if (control_.size() > 1) control_.barrier("checkpoint")->wait();
 }
 

@@ -10,14 +10,15 @@
 
 namespace sluice {
 
-/// An optimizer shared by ranks. Without `zero`, each rank updates everything, from equal
-/// gradients. With it (ZeRO-1; Rajbhandari et al., 2020), each rank keeps the state of its own
-/// parts of the space and updates only them, from gradients of these parts alone; the working
-/// weights are gathered bucket by bucket before the forward pass reads them. The bits are the same.
+/// The optimizer of data-parallel ranks. Without `zero`, each rank updates all weights from equal
+/// gradients. With `zero` (ZeRO-1; Rajbhandari et al., 2020), each rank keeps optimizer state only
+/// for its own parts of the space and updates only these, so it needs only their gradients. The
+/// working weights are all-gathered bucket by bucket before the forward pass reads them. Both ways
+/// give the same bits.
 class ZeroOptimizer {
  public:
   /// `ranks` works on the device's memory, `control` on host memory. With `zero`, `space` must have
-  /// been made with the ranges of this rank. `norm` is needed if the space is a part of a model.
+  /// been made with SpaceOptions::mine. `norm` is needed if the space is only a part of the model.
   /// All arguments must outlive this object.
   ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
                 Communicator& ranks, Communicator& control, bool zero, ModelNorm* norm = nullptr);
@@ -25,7 +26,7 @@ class ZeroOptimizer {
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
 
-  // The same as Optimizer's functions; all ranks call them together.
+  // These are as in Optimizer. All ranks call them together.
   void step(double rate, const Tensor& gradient_scale = {});
   void roll_back() { optimizer_.roll_back(); }
   void prefetch() { optimizer_.prefetch(); }
@@ -35,8 +36,8 @@ class ZeroOptimizer {
   void set_timeline(Timeline* timeline);
   StreamedBytes moved() const { return optimizer_.moved(); }
 
-  /// As ParameterSpace::read_weights and Optimizer::read_state, complete at rank 0. All ranks call
-  /// them together, for the same elements.
+  /// Read what ParameterSpace::read_weights and Optimizer::read_state read, but from all ranks. All
+  /// ranks call them together with the same arguments. Only rank 0 receives all values.
   void read_weights(std::int64_t first, std::span<std::byte> out);
   void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                   std::span<std::byte> out);
@@ -55,7 +56,7 @@ class ZeroOptimizer {
   bool zero_;
   ModelNorm* norm_;
   std::vector<SpaceRange> mine_;
-  std::vector<Handle> gathers_;  ///< of the last step, by bucket in ascending order
+  std::vector<Handle> gathers_;  ///< the last step's all-gathers, by ascending bucket
   std::size_t waited_ = 0;       ///< number of gathers_ waited for
   bool pending_ = false;         ///< a step's weights have not all been gathered
   Timeline* timeline_ = nullptr;

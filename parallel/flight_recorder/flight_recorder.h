@@ -14,11 +14,11 @@
 
 namespace sluice {
 
-/// A record of a rank's latest actions in the file FOLDER/rank-R.ring: its last 256 operations, a
-/// note of what it does between them, and how it ended. Each write reaches the file at once and
-/// survives if the process is killed at any moment; a power failure may lose it. Safe from several
-/// threads at once. The file is written and not mapped: if it is truncated, the next record makes
-/// it whole again, and no SIGBUS ends the rank. A record that cannot be written is skipped.
+/// Keeps a record of a rank's latest actions in the file FOLDER/rank-R.ring: its last 256
+/// operations, a note of what it does between them, and how it ended. Each write reaches the file
+/// at once and survives a kill of the process at any moment, but perhaps not a power failure.
+/// Thread-safe. The file is written, not mapped, so truncating it cannot end the rank by SIGBUS;
+/// the next record makes it whole again. A record that cannot be written is skipped.
 class FlightRecorder {
  public:
   static constexpr std::size_t operations_kept = 256;
@@ -34,11 +34,12 @@ class FlightRecorder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Records that an operation starts; returns its number in this process, from 0. Reports match
-  /// ranks by communicator name and the signature's sequence. So groups that do not share a rank
-  /// need different names ("dp 0", "dp 1"), and that of all ranks is called "world".
+  /// Records that an operation starts and returns its number in this process, from 0. Reports match
+  /// operations of different ranks by communicator name and Signature::sequence. So groups without
+  /// a common rank need different names ("dp 0", "dp 1"). The group of all ranks is called "world".
   std::uint64_t begin(std::string_view communicator, const Signature& signature);
-  /// Records that the operation is complete here. One no longer among the last 256 is ignored.
+  /// Records that this rank's part of the operation is complete. Ignored if 256 operations have
+  /// begun since.
   void end(std::uint64_t number);
   /// Records what the rank does outside operations: "step 12", "saving".
   void note(std::string_view text);
@@ -97,8 +98,8 @@ struct RankRecord {
   bool lost() const { return process == ProcessState::gone && outcome == Outcome::none; }
 };
 
-/// Reads a ring file; nothing if it does not exist or is not a whole file of FlightRecorder's. It
-/// may be written to meanwhile: an operation whose record changes at this moment is left out.
+/// Reads a ring file. Returns none if it does not exist or is not a complete ring file. Its rank
+/// may be writing to it: operations whose record changes meanwhile are left out.
 std::optional<RankRecord> read_record(const std::filesystem::path& path);
 
 /// Reads all ring files of a folder, ordered by rank.

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// A fault made on demand, to test that a job ends as it should: one rank does this instead of one
-/// of its operations.
+/// A fault injected on purpose, to test that a job ends as it should: one rank does this instead of
+/// (or in) one of its operations.
 struct Injection {
   enum class Kind : std::uint8_t {
     none,

@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 using Ranks = std::vector<int>;
-/// Identifies the same operation on every rank: by communicator and sequence.
+/// Communicator and sequence number, which identify an operation on every rank.
 using Place = std::pair<std::string, std::uint64_t>;
 
 Place place_of(const RecordedOperation& o) {
@@ -86,7 +86,7 @@ class Job {
   }
 
  private:
-  /// The open operation begun last, or null.
+  /// Returns the operation that was begun last and is not over, or null.
   static const RecordedOperation* open_of(const RankRecord& record) {
     const auto& all = record.operations;
     const auto open = std::find_if(all.rbegin(), all.rend(), [](auto& o) { return o.open(); });
@@ -153,7 +153,8 @@ class Job {
   std::optional<std::string> lost() const {
     const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
     const Ranks left = select([](const RankRecord& r) { return !r.lost() && !ended_well(r); });
-    // If no rank is left, most were killed because of one; what they did must show which.
+    // If no rank is left, one failed and the launcher killed the others; what they did must show
+    // which.
     if (lost.empty() || (left.empty() && lost.size() > 1)) return std::nullopt;
     return fmt::format("{} {} killed or exited without a word {}{}", name(lost),
                        lost.size() == 1 ? "was" : "were", whereabouts(lost), waiters(lost));
@@ -248,7 +249,8 @@ class Job {
   }
 
   std::optional<std::string> behind() const {
-    // Operations that others wait in, by the rank that has not begun them; the longest wait counts.
+    // Maps a rank to the operation that it has not begun and that others wait in, the one with the
+    // longest wait.
     std::map<int, const RecordedOperation*> owed;
     Ranks waiting;
     for (const auto& [waiter, record] : ranks_) {
@@ -263,7 +265,8 @@ class Job {
       }
     }
     if (owed.empty()) return std::nullopt;
-    // A rank that itself waits for another is not the cause. If all do, they wait in a circle.
+    // A rank that itself waits for another is not the cause, unless all do: then they wait in a
+    // circle.
     const bool circle = std::ranges::all_of(owed, [&](auto& o) { return holds(waiting, o.first); });
     const auto suspect = [&](int rank) { return circle || !holds(waiting, rank); };
     const RecordedOperation* operation = nullptr;
@@ -305,7 +308,7 @@ class Job {
     return text;
   }
 
-  /// The sentence for a job in which no rank is behind.
+  /// Returns the sentence for a job in which no rank is behind.
   std::string level() const {
     if (select(ended_well).size() == ranks_.size()) return "all ranks ended well";
     const RankRecord& some = *ranks_.at(select([](auto& r) { return !ended_well(r); }).front());
@@ -345,7 +348,7 @@ std::string duration(const RecordedOperation& operation) {
   return fmt::format("{:.3f} ms", static_cast<double>(operation.end - operation.begin) * 1e-6);
 }
 
-/// Seconds from one time to another, which may lie further apart than nanoseconds can count.
+/// Returns the seconds from one time to another. Their difference in nanoseconds might overflow.
 double seconds_between(std::int64_t from, std::int64_t to) {
   return (static_cast<double>(to) - static_cast<double>(from)) * 1e-9;
 }

@@ -7,11 +7,11 @@
 
 namespace sluice {
 
-/// Returns one sentence on why a job of `size` ranks does not go on: which rank is at fault or
-/// behind, at which operation, and what the others wait for. Causes are tried in this order: a rank
-/// that reported an error itself (the first one), ranks that called different operations at the
-/// same place of a communicator, ranks that are lost or stopped, ranks without a record, a rank
-/// that has not started what others wait in. For a job killed as a whole it says what is known.
+/// Returns one sentence on why a job of `size` ranks has stopped: which rank is at fault or behind,
+/// at which operation, and what the others wait for. It looks for causes in this order: the first
+/// rank that reported an error itself, ranks whose operations with one sequence number differ,
+/// ranks that are gone or stopped, ranks without a record, a rank that has not started what others
+/// wait in. For a job killed as a whole it says what is known.
 std::string post_mortem(const std::vector<RankRecord>& records, int size);
 
 /// Returns "in all_reduce 'x' (operation 3 of world)", or "after" the last operation and the note.

@@ -10,11 +10,11 @@
 
 namespace sluice {
 
-/// The monitor of a rank among others: its ring file, the watchdog over its waits, and the fault to
-/// inject.
+/// The Monitor of a rank in a job of several: writes its ring file, runs the watchdog over its
+/// waits, and injects the fault asked for.
 class RankMonitor final : public Monitor {
  public:
-  /// `folder` is one that all ranks of this computer see, fresh for this job. `on_failure` is
+  /// `folder`: a new folder for this job, which all ranks of this computer see. `on_failure` is
   /// called on the watchdog's thread with the sentence for the user, and ends the job.
   RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
               Watchdog::OnFailure on_failure);

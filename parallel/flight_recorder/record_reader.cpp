@@ -28,9 +28,9 @@ bool settled(std::uint64_t version) {
   return version % 2 == 0;
 }
 
-/// A copy of a file that others write to, without torn parts. A part that reads the same twice,
-/// with the same even version, held those bytes at a moment between the two reads, in whatever
-/// order a read collects its bytes. Slots for which that is not so become empty.
+/// Copies a file that another process writes to, without torn parts. If two reads of a part give
+/// the same bytes with the same even version, the part had these bytes at a moment between the
+/// reads, in whatever order a read collects its bytes. Other slots become empty.
 class Snapshot {
  public:
   explicit Snapshot(const File& file) : file_(file), last_(read()) {

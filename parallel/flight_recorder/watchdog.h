@@ -16,9 +16,9 @@
 
 namespace sluice {
 
-/// A thread that looks after a rank that may be stuck inside a library. It notices when an
-/// operation that the rank waits in passes its deadline, and when another rank of this host is gone
-/// without having reported it. The ranks' ring files say what happened (flight_recorder.h).
+/// Watches a rank, which may be stuck inside a library, from a thread of its own. It notices when
+/// an operation that the rank waits in passes its deadline, and when another rank of this host has
+/// died without a report. The ranks' ring files say what happened (flight_recorder.h).
 class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,9 +27,10 @@ class Watchdog {
 
   struct Options {
     std::chrono::milliseconds period{100};
-    /// Time past a deadline before it counts, since the waiting thread normally reports it itself.
+    /// Time after a deadline in which the waiting thread may still report the timeout itself.
     std::chrono::milliseconds grace{3000};
-    /// Time that a rank must be gone. Its own message to other ranks may still be on its way.
+    /// How long a rank must be gone before it counts as lost. Its own report may still be on its
+    /// way.
     std::chrono::milliseconds lost_for{200};
   };
 
@@ -76,9 +77,9 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// Chooses one rank to report when several fail at the same moment. Returns true for the first
-/// caller of all processes, using the file FOLDER/spoken, and for every caller if the folder cannot
-/// be written to; false if it is gone, since the rank that reported may remove it.
+/// Chooses the one rank that reports when several fail at once. Returns true to the first caller
+/// among all processes, by creating the file FOLDER/spoken, and to every caller if the folder is
+/// not writable. Returns false if the folder is gone, since the rank that reported may remove it.
 bool speak_first(const std::filesystem::path& folder);
 
 }  // namespace sluice

@@ -9,11 +9,11 @@
 namespace sluice {
 namespace {
 
-/// Messages of one kind to one rank that may be under way: one is received while the next is
+/// How many messages may be under way on one link: one is being received while the next is
 /// computed.
 constexpr std::size_t messages_under_way = 2;
 
-/// The two ranks in a communicator of neighbouring stages, used as the sender.
+/// The ranks of a link's two stages in its communicator.
 constexpr int below = 0, above = 1;
 
 /// Starts the message of an action. Its sender and its receiver make the same call.
@@ -33,7 +33,7 @@ Timeline::Label label_of(const std::pair<int, int>& place) {
 
 StageLinks::StageLinks(const std::vector<int>& rank_of_stage, int rank, const MakeGroup& make)
     : outputs_(rank_of_stage.size()), gradients_(rank_of_stage.size()) {
-  // Every rank makes them in the order of the stages, so that no ranks wait in a circle.
+  // Every rank makes its links in the order of the stages, so that no ranks wait in a circle.
   for (std::size_t stage = 0; stage + 1 < rank_of_stage.size(); ++stage) {
     const std::array members{rank_of_stage[stage], rank_of_stage[stage + 1]};
     if (members[0] == members[1] || (members[0] != rank && members[1] != rank)) continue;
@@ -137,7 +137,7 @@ void PipelineExecutor::put_away(Flight& flight) {
     return;
   }
   flight.resting = Tensor::empty(host_, data.shape(), data.dtype());
-  // A copy from `meta` gives zeros, but here there is no host memory to write them to.
+  // Copies nothing on `meta` (a plan), which has no host memory to write to.
   if (device_->device().kind != DeviceKind::meta)
     device_->runtime().copy_to_host(flight.resting.view().address, data.view().address,
                                     data.bytes(), data.stream());

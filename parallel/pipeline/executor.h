@@ -18,19 +18,20 @@
 
 namespace sluice {
 
-/// Makes a communicator of some ranks, given by their numbers in the pipeline, on the memory of the
-/// device that computes. All of its members call it, with the same `id`.
+/// Makes a communicator on the compute device's memory for some ranks of the pipeline. `members`
+/// are numbers in the pipeline. All members call it with the same arguments.
 using MakeGroup = std::function<std::shared_ptr<Communicator>(
     std::span<const int> members, std::uint64_t id, const std::string& name)>;
 
-/// The links between neighbouring stages. Each border between stages of different ranks has one
-/// communicator of two for outputs and one for gradients, since each direction has its own order.
+/// The communicators between neighbouring stages. Two neighbouring stages on different ranks have
+/// one for outputs and one for gradients, since messages of each direction have their own order.
 class StageLinks {
  public:
-  /// Makes the communicators that `rank` takes part in.
+  /// Makes the communicators that `rank` belongs to.
   StageLinks(const std::vector<int>& rank_of_stage, int rank, const MakeGroup& make);
 
-  /// Links from `stage` to the next, and back. Null if one rank has both, or this rank has neither.
+  /// The links between `stage` and the next one: for outputs, and for gradients back. Null if both
+  /// are on one rank or neither is on this rank.
   Communicator* outputs(int stage) const { return at(outputs_, stage); }
   Communicator* gradients(int stage) const { return at(gradients_, stage); }
 
@@ -42,15 +43,15 @@ class StageLinks {
   Links outputs_, gradients_;
 };
 
-/// The activations that a rank keeps of a micro-batch between its forward and its backward.
+/// What a rank keeps of a micro-batch between its forward and its backward.
 enum class Stash {
   graph,  ///< the tensors that the ops have saved
   input,  ///< only the stage's received input: backward recomputes the rest, with the same bits
 };
 
 /// Runs one rank's part of any schedule that validate() accepts. Messages are received one action
-/// ahead and sent while the next actions compute. Memory is released at fixed places of the
-/// schedule, not when a message happens to be complete, so that its peak can be planned.
+/// ahead, and sent while the next actions compute. Memory is released at fixed points of the
+/// schedule, not when a message happens to complete, so that the peak can be planned.
 class PipelineExecutor {
  public:
   struct Hooks {
@@ -60,23 +61,23 @@ class PipelineExecutor {
     std::function<void(int stage, int micro_batch)> before_backward;
   };
 
-  /// `lowered` has been lowered; `stages` are indexed by number, null if on other ranks. All
+  /// `lowered` is a result of lower(). stages[s] is stage s; null if it is on another rank. All
   /// arguments must outlive the executor.
   PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
                    const StageLinks& links, Stash stash, DevicePtr device);
 
-  /// Offloads inputs beyond `most_bytes` to the memory of `host`, a host device, and copies them
-  /// back before their backward. Needs Stash::input.
+  /// Keeps at most `most_bytes` of stashed inputs on the device. Offloads the others to `host`
+  /// (host memory) and copies them back before their backward. Needs Stash::input.
   void spill(std::size_t most_bytes, DevicePtr host);
 
   /// Records "forward", "backward" and "wait" with stage and micro-batch.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// Runs one step; returns when all is computed and this rank's messages are complete.
+  /// Runs one step. Returns when this rank's actions are computed and its messages complete.
   void run(const Hooks& hooks);
 
  private:
-  /// A tensor from another rank; under way as long as `handle` is set.
+  /// A tensor from another rank. It is under way as long as `handle` is set.
   struct Received {
     Tensor data;
     Handle handle;
@@ -85,7 +86,7 @@ class PipelineExecutor {
   struct Flight {
     Received input;     ///< none at the first stage
     Tensor resting;     ///< the input, while it is offloaded to host memory
-    Edge output;        ///< edge at which its backward starts; the elements are freed once sent
+    Edge output;        ///< where its backward starts; the output itself is freed once sent
     Tensor result;      ///< to send or hand on; at the last stage the loss, with its graph
     Received gradient;  ///< of the output
     Tensor to_return;   ///< gradient of the input, to send back
@@ -117,7 +118,7 @@ class PipelineExecutor {
   const StageLinks& links_;
   Stash stash_;
   DevicePtr device_, host_;
-  std::size_t most_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, if spilling
+  std::size_t most_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, after spill()
   Timeline* timeline_ = nullptr;
   bool learns_ = false;  ///< the schedule has backward actions
   std::map<Position, Flight> flights_;

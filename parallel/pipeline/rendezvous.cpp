@@ -64,8 +64,8 @@ class Rendezvous {
     awake_.push_back(rank);
   }
 
-  /// Advances a rank as far as possible. It wakes the other side of a message only once, at its
-  /// beginning; otherwise two ranks that wait for each other would wake each other for ever.
+  /// Advances a rank as far as possible. Each action wakes the other side of its message only once,
+  /// when it begins; otherwise two ranks that wait for each other would wake each other for ever.
   void advance(int rank) {
     int& begun = begun_[static_cast<std::size_t>(rank)];
     for (; !at_end(rank); ++next(rank)) {
@@ -95,7 +95,7 @@ class Rendezvous {
   }
 
   [[noreturn]] void refuse_cycle(int rank) const {
-    // Each rank waits for another, which waits, too, so this many steps lead into a circle.
+    // Each stuck rank waits for another stuck rank, so this many steps lead into the circle.
     for (std::size_t i = 0; i < next_.size(); ++i)
       rank = waits_for(rank);
     std::vector<int> cycle{rank};

@@ -17,14 +17,15 @@ struct Position {
   }
 };
 
-/// Throws an Error: the sentence, then for each place the row around it with an arrow.
+/// Throws Error. The message is `sentence`, and for each place the actions around it in its row,
+/// with an arrow.
 [[noreturn]] void refuse(const Schedule& schedule, const std::string& sentence,
                          const std::vector<Position>& places = {});
 
-/// The places of all actions of a schedule that has all forwards and backwards.
+/// Finds the place of every action in a schedule that has all forwards and backwards.
 class ActionPlaces {
  public:
-  /// Refuses actions that occur twice.
+  /// Throws Error if an action occurs twice.
   explicit ActionPlaces(const Schedule& schedule);
 
   const Messages& messages() const { return messages_; }
@@ -39,9 +40,10 @@ class ActionPlaces {
   std::vector<int> indices_;
 };
 
-/// Simulates all ranks without buffering: a receive is posted without waiting, a send waits for its
-/// receive, and an action that computes waits for the send of its input. An Error names the ranks
-/// that wait for one another if not all finish. Each rank's row must be valid by itself.
+/// Checks a schedule for deadlock by simulating all ranks without buffering: posting a receive does
+/// not wait, a send waits for its receive, and an action that computes waits for the send of its
+/// input. Throws Error naming the ranks that wait for one another if not all finish. Each rank's
+/// row must be valid by itself.
 void check_rendezvous(const Schedule& schedule, const ActionPlaces& places);
 
 }  // namespace sluice

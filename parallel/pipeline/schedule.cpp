@@ -36,9 +36,9 @@ ScheduleShape checked(const ScheduleShape& shape) {
   return shape;
 }
 
-/// One rank's forwards or backwards: a group of micro-batches at each of its stages, then the next
-/// group. Backwards begin with the last stage, but with the first micro-batch. All groups are full:
-/// the last may run past the end.
+/// Returns one rank's forwards or backwards: a group of micro-batches through each of its stages,
+/// then the next group. Backwards begin with the rank's last stage, but also with the first
+/// micro-batch. All groups are full: the last may run past the end.
 Actions in_groups(Kind kind, int rank, const ScheduleShape& shape) {
   Actions actions;
   for (int begin = 0; begin < shape.micro_batches; begin += shape.ranks)
@@ -50,12 +50,12 @@ Actions in_groups(Kind kind, int rank, const ScheduleShape& shape) {
   return actions;
 }
 
-/// `warm_up(rank)` forwards, then one forward and one backward in turn, then the remaining
-/// backwards.
+/// Makes the schedule in which a rank does `warm_up(rank)` forwards, then one forward and one
+/// backward in turn, then the remaining backwards.
 ///
-/// Groups are made full, and the surplus micro-batches are left out at the end. A smaller group
-/// would make a rank wait, with too few actions in between, for data that it sent round all ranks,
-/// which is a deadlock. A schedule that runs still runs when actions are left out.
+/// Groups are made full, and then the surplus micro-batches are left out. In a smaller group a rank
+/// would wait, with too few actions in between, for data that it sent round all ranks: a deadlock.
+/// Leaving out actions cannot make a schedule deadlock.
 template <typename WarmUp>
 Schedule in_turn(const ScheduleShape& shape, WarmUp warm_up) {
   Schedule schedule{.stages = shape.ranks * shape.virtual_stages,
@@ -93,8 +93,9 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
   const ScheduleShape shape = checked({ranks, virtual_stages, micro_batches});
   if (virtual_stages == 1) return one_forward_one_backward(ranks, micro_batches);
-  // The first backward needs the first group's forwards at all stages but the last of this rank,
-  // and a rank is two actions ahead of the next, whose forward and backward both take a turn.
+  // Before its first backward a rank needs the first group's forwards at all its stages but the
+  // last. A rank is also two actions ahead of the next, since the next rank's forward and backward
+  // both take a turn.
   return in_turn(shape,
                  [=](int rank) { return (virtual_stages - 1) * ranks + 2 * (ranks - 1 - rank); });
 }

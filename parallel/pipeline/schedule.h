@@ -13,9 +13,9 @@ struct Action {
     forward,
     backward,
     send_output,       ///< to the next stage, after its forward
-    receive_input,     ///< posts the receive of the previous stage's output: memory is ready for it
-    send_gradient,     ///< gradient of its input, to the previous stage, after its backward
-    receive_gradient,  ///< posts the receive of its output's gradient from the next stage
+    receive_input,     ///< posts the receive of the previous stage's output; does not wait
+    send_gradient,     ///< of its input, to the previous stage, after its backward
+    receive_gradient,  ///< posts the receive of its output's gradient; does not wait
   };
 
   Kind kind = Kind::forward;
@@ -26,8 +26,8 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// The actions of all ranks of a pipeline in one step: each rank's actions in its order.
-/// Consecutive stages may be on different ranks or on the same.
+/// The actions of one step, for each rank of a pipeline in the order in which it performs them.
+/// Consecutive stages may be on the same rank.
 struct Schedule {
   int stages = 1;
   int micro_batches = 1;
@@ -36,12 +36,13 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-/// Limits above any real job, so that a mistyped number does not ask for all memory.
+/// Limits above any real job, so that a mistyped number cannot exhaust memory.
 inline constexpr int most_ranks = 4096, most_stages = 65536, most_micro_batches = 65536;
 inline constexpr int most_forwards = 1 << 24;  ///< stages times micro-batches
 
-// These schedules only compute: lower() adds sends and receives. Micro-batches go backward in
-// ascending order in all of them, so that gradients are added in the same order in every schedule.
+// These schedules only have forwards and backwards; lower() adds sends and receives. In each of
+// them the backwards of a stage run in ascending order of micro-batches, so that all schedules add
+// gradients in the same order.
 
 /// Naive model parallelism, the baseline for pipelines: one micro-batch at a time goes forward
 /// through all stages and back.
@@ -51,10 +52,10 @@ Schedule gpipe(int ranks, int micro_batches);
 /// One forward, one backward (Narayanan et al., "PipeDream-Flush" in "Memory-efficient
 /// pipeline-parallel DNN training", 2021): rank r holds at most ranks - r micro-batches.
 Schedule one_forward_one_backward(int ranks, int micro_batches);
-/// The same with `virtual_stages` stages on each rank, stage s on rank s % ranks (Narayanan et al.,
-/// "Efficient large-scale language model training on GPU clusters", 2021, section 2.2): the bubble
-/// shrinks by `virtual_stages`. Micro-batches go in groups of `ranks`. A smaller last group makes
-/// ranks wait as if it were full. One virtual stage: one_forward_one_backward.
+/// 1F1B with `virtual_stages` stages on each rank, stage s on rank s % ranks (Narayanan et al.,
+/// "Efficient large-scale language model training on GPU clusters", 2021, section 2.2): divides the
+/// bubble by `virtual_stages`. Micro-batches go in groups of `ranks`; ranks wait as if the last
+/// group were full. With one virtual stage it is one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
 enum class ScheduleName : std::uint8_t {
@@ -63,30 +64,30 @@ enum class ScheduleName : std::uint8_t {
   interleaved,
   layer_split
 };
-/// Makes the schedule of that name. Only `interleaved` has virtual stages.
+/// Makes the schedule of that name. Only `interleaved` uses `virtual_stages`.
 Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches);
 
 /// The rank of every stage: the first rank that has an action of it, or -1 if none has.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
-/// Returns true if there are sends or receives, that is, if the schedule is lowered.
+/// Returns true if the schedule has sends or receives, that is, if it is lowered.
 bool has_messages(const Schedule& schedule);
 
-/// Adds messages between stages of different ranks. Results are sent as soon as they are computed.
-/// The receive for an action is posted one computing action earlier, before the send that precedes
-/// that one, since two ranks that both send first would wait for each other. An Error if the
-/// schedule has messages already.
+/// Adds the messages between stages of different ranks. A result is sent right after the action
+/// that computes it. Receives are posted one computing action ahead: after its computing action i,
+/// a rank posts the receive for action i + 2 and only then sends the result of action i, since two
+/// ranks that both send first would wait for each other. Throws Error if the schedule has messages.
 Schedule lower(const Schedule& computing);
 
-/// The dependences between the actions of a schedule, which follow from the ranks of its stages.
+/// The dependencies between the actions of a schedule, given the rank of each stage.
 class Messages {
  public:
   /// `ranks` has the rank of every stage.
   explicit Messages(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
 
   int rank_of(int stage) const { return ranks_[static_cast<std::size_t>(stage)]; }
-  /// The action whose result is the input of a forward or the gradient with which a backward
-  /// starts. None at the ends of the pipeline.
+  /// The action whose result `computing` takes: the previous stage's forward, or the next stage's
+  /// backward. None at the ends of the pipeline.
   std::optional<Action> producer(const Action& computing) const;
   /// The receive that a forward or backward needs; none if its producer is not on another rank.
   std::optional<Action> received_by(const Action& computing) const;

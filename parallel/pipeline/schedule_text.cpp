@@ -112,7 +112,8 @@ class CsvReader {
     return action;
   }
 
-  /// Reads a number without sign or leading zeros. One that is too large stays too large.
+  /// Reads a number without sign or leading zeros. A number that overflows is returned as one above
+  /// all limits.
   static std::optional<int> number(std::string_view& rest) {
     constexpr int far_too_large = 100'000'000;
     std::size_t digits = 0;

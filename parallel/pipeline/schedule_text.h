@@ -8,18 +8,19 @@
 
 namespace sluice {
 
-/// Writes an action as PyTorch does: stage, action, micro-batch. 0F3 and 0B3 compute; 0SEND_F3
-/// sends the output of stage 0, 1RECV_F3 receives the input of stage 1, 1SEND_B3 sends the gradient
-/// of its input and 0RECV_B3 receives that of stage 0's output.
+/// Writes an action in PyTorch's notation: stage, action, micro-batch. 0F3 and 0B3 compute.
+/// 0SEND_F3 sends stage 0's output; 1RECV_F3 receives stage 1's input. 1SEND_B3 sends the gradient
+/// of stage 1's input; 0RECV_B3 receives the gradient of stage 0's output.
 std::string to_text(const Action& action);
 
-/// A row per rank and a cell per action. A rank without actions is a row of two empty cells.
+/// Writes a row per rank with a cell per action. A rank without actions is a row of two empty
+/// cells.
 std::string to_csv(const Schedule& schedule);
 
-/// Reads the format of to_csv, made by hand or by a program. Allowed are spaces around cells, empty
-/// cells, lines that begin with #, blank lines at the end, and CRLF. The schedule may be lowered or
-/// not; its numbers of stages and of micro-batches are one more than the highest that occur. It is
-/// not validated here, see validate(). An Error names the line, the column and the cell.
+/// Reads the format of to_csv(). Accepts spaces around cells, empty cells, lines that begin with #,
+/// blank lines at the end, and CRLF. The schedule may be lowered or not. The highest stage and
+/// micro-batch that occur give its size. It is not validated here; see validate(). Throws Error
+/// naming the line, the column and the cell.
 Schedule schedule_from_csv(std::string_view text);
 
 struct GridOptions {

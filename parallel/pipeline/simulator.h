@@ -28,18 +28,19 @@ struct Simulation {
   double bubble() const;
 };
 
-/// Computes when everything happens if every action begins as soon as its rank's order allows. A
-/// message takes its time from the end of the computing action, keeps neither rank from computing,
-/// and does not wait for memory; it makes no difference whether the schedule is lowered. An Error
-/// if some action never begins. Stages of one rank pass their results in no time.
+/// Computes when every action starts and ends if each starts as soon as its rank and its input are
+/// ready. A message arrives StageCosts::send after the action that computed it, and delays neither
+/// rank. Between stages of one rank it takes no time. It makes no difference whether the schedule
+/// is lowered. Throws Error if some action can never start.
 ///
-/// If stages are equal and messages free, the bubble of layer_split is (P-1)/P, of gpipe and
-/// one_forward_one_backward (P-1)/(M+P-1), of interleaved B/(M+B) with B = (P-1)/v if P divides M;
-/// otherwise it is never smaller (P 2..16, v 2..4, M 1..128), and up to 3.1 times as large (P 3, v
-/// 4, M 127: 1.2 % for 0.4 %). P ranks, v virtual stages, M micro-batches.
+/// With P ranks, v virtual stages, M micro-batches, equal stages and free messages, the bubble of
+/// layer_split is (P-1)/P, that of gpipe and one_forward_one_backward (P-1)/(M+P-1), and that of
+/// interleaved B/(M+B) with B = (P-1)/v if P divides M. If P does not divide M, interleaved has at
+/// least that bubble, and up to 3.1 times as much (P 3, v 4, M 127: 1.2 % instead of 0.4 %; tried
+/// for P 2..16, v 2..4, M 1..128).
 Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& costs);
 
-/// Reasons why ranks wait: three fractions of the time, whose sum is the bubble.
+/// Splits the bubble by cause: three fractions of the time, whose sum is the bubble.
 struct BubbleSplit {
   double schedule = 0;       ///< if all stages cost the same and messages nothing
   double imbalance = 0;      ///< the additional part since stages cost differently

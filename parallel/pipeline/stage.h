@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-/// A stage of a pipeline: a part of a model that computes from the output of the part before it.
-/// The stage itself knows its parameters and the data of each micro-batch.
+/// One stage of a pipeline: a part of a model that takes the previous part's output. A stage has
+/// its own parameters and the data of each micro-batch.
 class Stage {
  public:
   Stage() = default;
@@ -13,7 +13,7 @@ class Stage {
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  /// Shape and dtype of what a stage receives or, if another stage follows, hands on.
+  /// Shape and dtype of a stage's input, or of its output if another stage follows.
   struct Boundary {
     Shape shape;
     DType dtype;
@@ -21,8 +21,8 @@ class Stage {
   virtual Boundary input(int micro_batch) const = 0;
   virtual Boundary output(int micro_batch) const = 0;
 
-  /// Returns the result for one micro-batch; that of the last stage is the loss, one element.
-  /// `input` is none at the first stage. A second call must compute the same again.
+  /// Returns the output for one micro-batch; the last stage returns the loss, one element. `input`
+  /// is none at the first stage. A second call must give the same bits (Stash::input).
   virtual Tensor forward(int micro_batch, const Tensor& input) = 0;
 };
 

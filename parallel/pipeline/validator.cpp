@@ -71,7 +71,8 @@ void Validator::check_ranges() const {
 }
 
 void Validator::check_stages() const {
-  // If stages outnumber actions, one of the first actions + 1 stages has none, so these are enough.
+  // If there are more stages than actions, one of the first (actions + 1) stages has none, so
+  // checking these is enough.
   std::size_t actions = 0;
   for (const auto& row : schedule_.ranks)
     actions += row.size();
@@ -188,7 +189,8 @@ void Validator::check_computing(const ActionPlaces& places, int rank, int index)
   }
 }
 
-/// Checks that an action needs the message. The checks of that action cover its place and presence.
+/// Checks that an action needs the message. Where the message is, and that it is there, is checked
+/// with that action.
 void Validator::check_message(const ActionPlaces& places, int rank, int index) const {
   const Position place{rank, index};
   const Action& action = place.in(schedule_);

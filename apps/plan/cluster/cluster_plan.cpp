@@ -13,14 +13,14 @@
 namespace sluice {
 namespace {
 
-/// The largest micro-batch that is tried, in tokens; the planner uses the same.
+/// The largest micro-batch to try, in tokens, as in the planner.
 constexpr std::int64_t most_tokens = 1 << 16, most_tokens_of_cpu = 1 << 13;
 
 bool divides(const GPT2Config& config, std::int64_t ranks) {
   return ranks <= config.n_head && config.inner() % ranks == 0 && ranks <= config.vocab_size;
 }
 
-/// The name of a schedule and the number of stages that it gives each rank.
+/// A schedule's name (none: no pipeline) and the number of virtual stages per rank.
 using Form = std::pair<std::optional<ScheduleName>, std::int64_t>;
 
 std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int ranks) {
@@ -174,7 +174,7 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
     for (const std::int64_t rows : micro_batches_of(task, share)) {
       const std::int64_t count = share / rows;
       if (o.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
-      // The interleaved schedule works in groups of as many micro-batches as there are ranks.
+      // The interleaved schedule takes micro-batches in groups of the number of ranks.
       const bool wanted = o.virtual_stages > 1;
       if (each > 1 && count % mesh.pp != 0 && !wanted) continue;
       if (mesh.pp > 1 && (count > most_micro_batches || each * mesh.pp * count > most_forwards))

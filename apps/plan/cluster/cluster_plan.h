@@ -10,12 +10,12 @@
 
 namespace sluice {
 
-/// Request for a cluster plan: the best way to train on `gpus` GPUs with the values that flags fix.
+/// A request for the best ways to train on `gpus` GPUs, with the values that flags fix.
 struct ClusterTask {
   TrainOptions options;  ///< --dp, --micro-batch, --recompute and others fix their values
-  std::optional<std::int64_t> pp{}, tp{}, zero{};  ///< as given; those in `options` are ignored
+  std::optional<std::int64_t> pp{}, tp{}, zero{};  ///< none: any; those in `options` are ignored
   DeviceProfile profile;
-  Precision precision{};  ///< of the setup of these options on one GPU
+  Precision precision{};  ///< resolved for these options on one GPU
   GPT2Config config{};
   std::int64_t seq_len = 0;
   std::int64_t gpus = 1;
@@ -58,29 +58,29 @@ struct ClusterPlan {
   std::int64_t meshes = 0;                   ///< number of meshes considered
   std::int64_t refused = 0;  ///< meshes that do not divide the batch or contradict a flag
   std::int64_t unfit = 0;    ///< meshes in which nothing fits the budgets
-  std::int64_t slower = 0;   ///< meshes not counted: slower than `candidates` even if all fits
+  std::int64_t slower = 0;   ///< meshes skipped: slower than `candidates` at best
   std::optional<ParallelConfig> nearest{};  ///< set only if nothing fits
   std::size_t excess = 0;                   ///< bytes by which `nearest` exceeds the budgets
 };
 
-/// Returns all meshes with dp x pp x tp = `gpus` that the model and the flags allow, for any batch.
-/// `tp` stays within a node unless it is given. A stage has at least one block.
+/// Returns all meshes with dp x pp x tp = `gpus` that the model and the flags allow, whatever the
+/// batch. `tp` stays within a node unless --tp is given. A stage has at least one block.
 std::vector<Mesh> meshes_of(const ClusterTask& task);
 
-/// Returns the candidates of one mesh: schedules, ZeRO-1 and micro-batches, without recompute and
-/// with all state on the device in fp32. Returns none if the batch cannot be divided so.
+/// Returns the candidates of one mesh: they differ in schedule, ZeRO-1 and micro-batches, recompute
+/// nothing and keep all state on the device in fp32. Empty if the mesh cannot divide the batch.
 std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh);
 
 /// Predicts a step of a candidate (Narayanan et al., "Efficient large-scale language model training
 /// on GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
-/// undivided by ZeRO-1. Without a pipeline this is predict_ranks. With one, the simulator times the
-/// stages; the sum of the tied table's gradient, the part of the reduction among replicas that the
-/// last backward pass does not hide, and the update are added to that.
+/// undivided by ZeRO-1. Without a pipeline it calls predict_ranks. With a pipeline it adds to the
+/// simulated time of the stages the sum of the tied table's gradient, the part of the reduction
+/// among replicas that the last backward pass does not hide, and the update.
 ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
                               double resident, double streamed);
 
-/// A candidate with the planner's choice for it: recompute and the placement of state. They are
-/// chosen so that the ends of a pipeline fit, which need the most memory.
+/// A candidate completed by the planner with recompute and the placement of state, such that the
+/// ends of a pipeline, which need the most memory, fit.
 struct ClusterFit {
   ParallelConfig candidate;  ///< if it does not fit: the nearest choice, without a time
   bool fits = false;

@@ -9,10 +9,10 @@
 namespace sluice {
 namespace {
 
-/// Largest stages x micro-batches for which a pipeline is counted with all of its micro-batches.
+/// Up to this number of stages x micro-batches, a plan counts all micro-batches of a pipeline.
 constexpr std::int64_t most_counted = 1 << 16;
 
-/// Returns fewer micro-batches that need nearly the same memory as all of them: under these
+/// Returns a smaller number of micro-batches that needs nearly the same memory as all: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
 std::int64_t few_micro_batches(const ParallelConfig& candidate) {
   const bool bounded = candidate.pipeline == ScheduleName::one_forward_one_backward ||
@@ -44,8 +44,9 @@ RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
   return setup;
 }
 
-/// Returns the ranks to count. If blocks are divided evenly, the ends of a pipeline need most: the
-/// first stage has most micro-batches, the last the head. Shard 0 needs most of all shards.
+/// Returns the ranks whose memory has to be counted. If blocks are divided evenly, the ends of a
+/// pipeline need the most: the first stage holds the most micro-batches, the last has the head. Of
+/// all shards, shard 0 needs the most.
 std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
   std::vector<int> ranks{0};
   for (int place = 1; place < mesh.pp; ++place)
@@ -84,7 +85,7 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
   for (const Parameter& parameter :
        setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
     parameters += static_cast<double>(element_count(parameter.shape));
-  // As in the planner, what is held permanently, less weights and gradients, is state.
+  // As in the planner, state is what is held permanently, less weights and gradients.
   const double passing =
       candidate.choice.gradient_bytes() + static_cast<double>(size_of(task.precision.dtype));
   candidate.time = predict_candidate(

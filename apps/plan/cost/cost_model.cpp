@@ -7,8 +7,8 @@
 namespace sluice {
 namespace {
 
-/// Fraction of the device's rate that matrix products with this many rows reach: a device
-/// with s multiprocessors is half busy at 4 s rows. Fitted to the wave counts of 128 x 128 tiles.
+/// Returns the fraction of the device's peak rate that matrix products with this many rows reach.
+/// With s multiprocessors it is one half at 4 s rows, fitted to the wave counts of 128 x 128 tiles.
 double fill(double rows, const DeviceProfile& profile) {
   return rows / (rows + 4.0 * profile.multiprocessors);
 }
@@ -23,7 +23,7 @@ double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profi
   return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
 }
 
-/// Sizes of a model's part on the first of the ranks that divide the matrices.
+/// Sizes of a model's part on tensor-parallel shard 0.
 struct ShardSize {
   ShardSize(const GPT2Config& config, std::int64_t ranks)
       : shard(config, 0, static_cast<int>(ranks)),
@@ -31,7 +31,7 @@ struct ShardSize {
         width(shard.width.end),
         inner(shard.inner.end),
         vocabulary(shard.vocabulary.end),
-        // Matrices; their biases, which are whole if rows are divided; LayerNorms.
+        // The terms are: matrices; biases (whole where rows are divided); LayerNorms.
         block(embedding * (4 * width + 2 * inner) + (3 * width + inner + 2 * embedding) +
               4 * embedding) {}
 
@@ -59,8 +59,8 @@ struct ForwardWork {
   double attention_in = 0, mlp_in = 0;  ///< products whose input gradients are summed over ranks
 };
 
-/// Returns the seconds of recompute in a block. Ranks divide the width of the MLP, but not that of
-/// the residual stream, which the LayerNorms read.
+/// Returns the seconds of recompute in a block. Tensor parallelism divides the width of the MLP,
+/// but not of the residual stream, which the LayerNorms read.
 double recompute_of(Recompute mode, double layer, double pass, const Shards& shards) {
   if (recomputes_block(mode)) return layer;
   return (mode == Recompute::gelu || mode == Recompute::gelu_ln
@@ -78,7 +78,8 @@ struct CpuShare {
     const double parameters = work.share * blocks * static_cast<double>(size.block);
     const auto width = static_cast<double>(size_of(work.dtype));
     const double gradient = choice.gradient_bytes();
-    // A weight that is half of the master weight is read; one that is a copy is only written.
+    // The update reads a weight that holds half of the master weight's bits, and only writes one
+    // that is a rounded copy.
     const bool reads = size_of(work.dtype) > 2 || splits_master(choice.layout, work.dtype);
     down = parameters * (gradient + (reads ? width : 0));
     up = parameters * width;
@@ -87,7 +88,7 @@ struct CpuShare {
     seconds = (2 * work.cpu_state + down + up) / (profile.host_rate > 0 ? profile.host_rate : slow);
   }
 
-  /// Returns the seconds that a forward pass of `layers` layers, `layer` seconds each, waits for
+  /// Returns the seconds that a forward pass of `layers` layers, each of `layer` seconds, waits for
   /// these updates: for the first one if the CPU is faster than the GPU, else for the last one.
   double late(double layers, double layer) const {
     if (blocks == 0) return 0;
@@ -109,8 +110,8 @@ struct Speculation {
             static_cast<double>(size_of(work.dtype));
   }
 
-  /// Returns the seconds by which their copies and others of `beside` seconds outlast a backward
-  /// pass of `backward` seconds. The first copies follow the first gradients, the last the last.
+  /// Returns the seconds by which the copies of these blocks, and other copies of `beside` seconds,
+  /// outlast a backward pass of `backward` seconds. A block's copies start after its gradients.
   double late(double backward, double layers, double beside, const DeviceProfile& profile) const {
     if (blocks == 0) return 0;
     const double copies =
@@ -121,7 +122,7 @@ struct Speculation {
   }
 
   double blocks;
-  double top_blocks;            ///< these and those of the CPU: the highest of the model
+  double top_blocks;            ///< speculative and CPU blocks, the highest of the model
   double state = 0, saved = 0;  ///< bytes
 };
 
@@ -129,7 +130,7 @@ struct TensorWait {
   double forward = 0, backward = 0;
 };
 
-/// Exposed waits of one micro-batch for other ranks; `rate` is in operations per second.
+/// Returns the exposed waits of one micro-batch for other ranks. `rate` is in FLOP/s.
 TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
                    const StepWork& work, const ForwardWork& forward, double rate) {
   if (work.shards.ranks == 1) return {};
@@ -176,7 +177,8 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   time.backward +=
       (micro_batches - 1) * parameters * 2 * choice.gradient_bytes() / profile.memory_rate;
 
-  // A pass that reads and writes one number per channel; GELU works on four times the width.
+  // The seconds of a pass that reads and writes the residual stream once; GELU's is four times as
+  // wide.
   const double pass = tokens * 2 * embedding * width / profile.memory_rate;
   for (const Recompute mode : choice.recompute)
     time.recompute += recompute_of(mode, tokens * forward.layer / rate, pass, work.shards);
@@ -188,7 +190,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
   const ShardSize size(config, work.shards.ranks);
   const CpuShare cpu(size, choice, work, profile);
-  // Copies of block inputs to and from the host, each hidden by the passes of one block.
+  // Block inputs are copied to and from the host; the passes of one block hide each copy.
   const auto resting =
       static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
   const double input = rows * embedding * width, block = rows * forward.layer / rate;
@@ -207,7 +209,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
                              resting * input / profile.to_host_rate;
     const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
     const double late = streaming - time.forward / micro_batches - wait.forward;
-    // Speculative updates wait for their copies during the backward pass; nothing later hides that.
+    // Waits for the copies of speculative updates at the end of the backward pass are exposed.
     time.stall += early.late(backward, static_cast<double>(config.n_layer),
                              resting * input / profile.to_device_rate, profile);
     time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});

@@ -23,7 +23,7 @@ struct StepTime {
 };
 
 struct StepWork {
-  std::int64_t batch = 1;
+  std::int64_t batch = 1;  ///< sequences per update of one replica
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;
   double resident_state = 0;  ///< bytes of state on the device
@@ -34,16 +34,16 @@ struct StepWork {
 };
 
 /// Predicts a step. Matrix products run at the profile's rate, slower if a batch does not fill the
-/// device; passes over memory run at the memory rate. Streamed state hides under the forward pass
-/// of one micro-batch: clipping by the global gradient norm lets no update start earlier.
-/// Speculative updates hide under the last backward pass (no roll back is assumed). The CPU's
-/// updates hide under the part of the forward pass that comes before their blocks.
+/// device; passes over memory run at the memory rate. Copies of streamed state are hidden by the
+/// forward pass of one micro-batch: clipping by the global gradient norm lets no update start
+/// earlier. Speculative updates are hidden by the last backward pass; none is assumed to be undone.
+/// The CPU's updates are hidden by the part of the forward pass before their blocks.
 ///
-/// Tensor parallelism (Shoeybi et al., 2019): it predicts shard 0, which has most heads.
-/// Products are divided; a product with N times fewer columns fills the device like one with N
-/// times fewer rows. Sums over the ranks in the forward pass and in the head are exposed. Those in
-/// the backward pass hide under half of the weight gradient's product beside them. This is an
-/// assumption: the other half of the device is left to the reduction.
+/// With tensor parallelism (Shoeybi et al., 2019) it predicts shard 0, which has the most heads. A
+/// product with N times fewer columns fills the device like one with N times fewer rows.
+/// All-reduces in the forward pass and in the head are exposed. An all-reduce in the backward pass
+/// is assumed to be hidden by half of the weight gradient's product that runs beside it; the other
+/// half of the device does the reduction.
 StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
                       const DeviceProfile& profile);
 
@@ -58,7 +58,8 @@ struct PartTime {
 PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
                       const StepWork& work, const DeviceProfile& profile);
 
-/// Parameters on shard 0 if `ranks` ranks divide the matrices; no other shard has more.
+/// Returns the number of parameters on shard 0 of `ranks` tensor-parallel ranks. No other shard has
+/// more.
 std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks);
 
 }  // namespace sluice

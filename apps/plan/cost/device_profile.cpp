@@ -27,8 +27,8 @@ constexpr double giga = 1e9;
 constexpr std::size_t mebi = std::size_t{1} << 20;
 constexpr std::size_t gibi = std::size_t{1} << 30;
 
-/// Assumed memory of a CUDA context with this program's kernels on the card (0.45 GiB, and 0.1 GiB
-/// for what is loaded late), and of the process; both from before any of it was measured.
+/// Assumed GPU memory of a CUDA context with this program's kernels (0.45 GiB, and 0.1 GiB for
+/// modules that load late), and host memory of the process. Neither has been measured.
 constexpr std::size_t usual_context = 564 * mebi;
 constexpr std::size_t usual_gpu_process = 1536 * mebi;
 /// The workspace size that NVIDIA advises for cuBLASLt; the CUDA runtime here uses the same size.
@@ -62,7 +62,8 @@ constexpr Known known[] = {
     {"h200", "H200", 90, 132, 141, 139 * gibi, 450, 4800, 55, 450, 3.4, 200},
 };
 
-/// Words around a card's name, as in "NVIDIA GeForce RTX 3090", "A100-SXM4-80GB", "H100 PCIe".
+/// Words to ignore around a card's name, as in "NVIDIA GeForce RTX 3090", "A100-SXM4-80GB", "H100
+/// PCIe".
 constexpr std::string_view around[] = {"nvidia", "geforce", "rtx",  "tesla", "tensor", "core",
                                        "gpu",    "pcie",    "sxm",  "sxm2",  "sxm4",   "sxm5",
                                        "nvl",    "hbm2e",   "hbm3", "hbm3e"};
@@ -96,7 +97,7 @@ CardName read_card(const std::string& text) {
   return card;
 }
 
-/// Host memory assumed for a named card: the host is unknown, --host-memory gives its limit.
+/// Host memory assumed for a named card, whose host is unknown; --host-memory limits it.
 constexpr std::size_t unlimited = std::size_t{1} << 46;
 
 /// Fraction of its rate that a copy reaches while another runs in the opposite direction.
@@ -107,11 +108,11 @@ constexpr double memory_share = 0.8;
 /// Fraction of a link's nominal rate that collectives reach: NCCL counts 235 of an A100's 300 GB/s.
 constexpr double peer_share = 0.75;
 
-/// CPU ranks exchange data through shared memory. Measured with Open MPI 4.1.4 on two cores: 4 MiB
-/// one way by cross-memory attach.
+/// CPU ranks exchange data through shared memory. The rate was measured with Open MPI 4.1.4 on two
+/// cores: 4 MiB one way by cross-memory attach.
 constexpr double shared_memory_rate = 11.8e9, shared_memory_latency = 1e-6;
-/// GPU peer access was never measured, so only staging through host memory is assumed: one piece is
-/// copied down while another is copied up, and a message waits for two copies.
+/// Peer access between GPUs was never measured, so staging through host memory is assumed: one
+/// piece is copied to the host while another is copied from it, and a message takes two copies.
 constexpr double staged_latency = 2e-5;
 
 void assume_link(DeviceProfile& profile) {

@@ -14,7 +14,7 @@ struct DeviceProfile {
   std::string name{};
   bool gpu = false;
   int capability = 0;           ///< CUDA compute capability times ten; 0 for a CPU
-  int multiprocessors = 0;      ///< small batches leave some of them idle
+  int multiprocessors = 0;      ///< SMs; small batches leave some of them idle
   std::size_t memory = 0;       ///< bytes of the device that computes
   std::size_t host_memory = 0;  ///< bytes of its host
   std::size_t workspace = 0;    ///< bytes that its kernels request
@@ -30,9 +30,10 @@ struct DeviceProfile {
   double link_latency = 0;    ///< seconds of latency of such a message
 };
 
-/// Returns assumed figures of a GPU by name: 2080ti, 3090, 4090, a100, h100, h200, also as people
-/// write them ("NVIDIA A100-SXM4-80GB", "RTX 3090"). Throws Error (usage) for an unknown name, with
-/// the list and the nearest name, and for a name with another size of memory than the card has.
+/// Returns the assumed profile of a GPU by name: 2080ti, 3090, 4090, a100, h100, h200, also in
+/// longer forms ("NVIDIA A100-SXM4-80GB", "RTX 3090"). Throws Error (usage) for an unknown name,
+/// with the list and the nearest name, and for a name with a memory size that the card does not
+/// have.
 DeviceProfile known_profile(const std::string& name);
 std::vector<std::string> known_profiles();
 
@@ -40,8 +41,9 @@ std::vector<std::string> known_profiles();
 /// memory, copies in both directions at once.
 DeviceProfile measure_profile(DeviceKind kind, const Precision& precision);
 
-/// Returns the profile that a run on this machine plans with. The memory size is exact; rates are
-/// measured on a GPU and rounded to one figure, nominal elsewhere, for equal choices in equal runs.
+/// Returns the profile that a run on this machine plans with. The memory size is exact. So that
+/// equal runs make equal choices, rates are nominal on the CPU, and measured and rounded to one
+/// significant digit on a GPU.
 DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision);
 
 /// Saves a profile as a JSON file, so that a plan can be made on another machine.

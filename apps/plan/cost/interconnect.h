@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// Speed at which one rank sends while all ranks send and receive at once.
+/// The speed of a link at which one rank sends while all ranks send and receive at once.
 struct Link {
   double bandwidth = 0;  ///< bytes per second in one direction
   double latency = 0;    ///< seconds per message
@@ -21,20 +21,20 @@ struct Interconnect {
   Link network;  ///< between nodes; the bandwidth is per node and shared by its ranks
   std::int64_t ranks_per_node = 8;
 
-  /// Returns the link that every message of a collective uses: beyond one node the slower of both,
-  /// since an algorithm that reduces within nodes first is not assumed.
+  /// Returns the link that limits a collective among `ranks` ranks: across nodes the slower of
+  /// `link` and a rank's share of `network`, since no hierarchical algorithm is assumed.
   Link among(std::int64_t ranks) const;
-  /// Returns the same for groups of `ranks` consecutive ranks among `all`: the link within a node
-  /// if the groups divide a node evenly.
+  /// Returns the same for groups of `ranks` consecutive ranks of `all`: the link within a node if
+  /// whole groups fill a node.
   Link among_neighbours(std::int64_t ranks, std::int64_t all) const;
-  /// Returns the link of a message between two ranks.
+  /// Returns the link between two ranks.
   Link between(std::int64_t from, std::int64_t to) const;
 };
 
 /// Takes the links from the options, else from the profile.
 Interconnect interconnect_of(const TrainOptions& options, const DeviceProfile& profile);
 
-/// Ranks that divide the matrices (tensor parallelism), and the link between them.
+/// The tensor-parallel ranks and the link between them.
 struct Shards {
   std::int64_t ranks = 1;
   Link link{};

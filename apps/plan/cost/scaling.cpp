@@ -15,13 +15,14 @@ double buckets_of(double bytes, double bucket) {
   return std::ceil(bytes / bucket);
 }
 
-/// One reduce-scatter or all-gather of `bytes` in `buckets` pieces.
+/// Returns the seconds of one reduce-scatter or all-gather of `bytes` in `buckets` pieces.
 double half_seconds(double bytes, double buckets, std::int64_t ranks, const Link& link) {
   const auto n = static_cast<double>(ranks);
   return buckets * (n - 1) * link.latency + (n - 1) / n * bytes / link.bandwidth;
 }
 
-/// Returns the exposed part of `seconds` in equal `buckets`, all but one of which `cover` may hide.
+/// Returns the exposed part of `seconds`, spent in `buckets` equal pieces. `cover` seconds of
+/// computation can hide all pieces but one.
 double exposed(double seconds, double buckets, double cover) {
   if (buckets == 0) return 0;
   return std::max(seconds - cover, seconds / buckets);

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-/// Bytes that a data-parallel step has to move, independent of the number of ranks.
+/// What a data-parallel step has to communicate, in bytes, independent of the number of ranks.
 struct Traffic {
   double wide_gradients = 0;    ///< summed in f32
   double narrow_gradients = 0;  ///< summed in bf16
@@ -22,7 +22,7 @@ Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice&
                    DType working);
 Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working);
 
-/// Seconds of computation that communication can hide under.
+/// Seconds of computation that can hide communication.
 struct Cover {
   double backward = 0;  ///< of the last micro-batch; no gradient is complete earlier
   double forward = 0;   ///< of the first micro-batch; each block waits for its weights
@@ -44,14 +44,14 @@ struct Communication {
 ///   all-reduce                  one after the other: 2 (N-1) a + 2 (N-1)/N n/B
 /// These are the costs of the ring all-gather and of the pairwise exchange reduce-scatter in
 /// Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH, 2005.
-/// A ring costs that, and so does a direct exchange, in which every rank sends every other rank its
-/// part. Both send the fewest bytes; trees would pay a latency log2(N) times instead of N-1. The
-/// arithmetic of the sums is left out. Every bucket pays its own latencies. The last bucket of
-/// gradients and the first bucket of weights have no computation to hide under.
+/// A direct exchange, in which every rank sends every other rank its part, costs the same as a
+/// ring. Both send the fewest bytes; a tree would have log2(N) latencies instead of N-1. The model
+/// leaves out the arithmetic of the sums. Every bucket pays its own latencies. No computation hides
+/// the last bucket of gradients and the first bucket of weights.
 Communication predict_communication(const Traffic& traffic, std::int64_t ranks, const Link& link,
                                     const Cover& cover);
 
-/// The inputs that determine the time of a step of many ranks.
+/// Inputs of a prediction for many data-parallel ranks.
 struct ScalingTask {
   GPT2Config config;
   MemoryChoice choice;

@@ -22,7 +22,7 @@ std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& 
       else
         time.tensor += part.forward_tensor;
     }
-    // One figure for both directions: the slower of the two.
+    // `send` stands for both directions: the slower of the two.
     const int rank = places.rank_of_stage[i];
     for (const std::size_t neighbour : {i - 1, i + 1})
       if (neighbour < places.parts.size() && places.rank_of_stage[neighbour] != rank)
@@ -41,7 +41,7 @@ double makespan(ScheduleName name, int ranks, int virtual_stages, std::int64_t m
     return simulate(make_schedule(name, ranks, virtual_stages, static_cast<int>(count)), costs)
         .makespan;
   };
-  // All ranks are in steady state by then, and the last group may be smaller.
+  // After `some` micro-batches all ranks are in steady state. The last group may be smaller.
   const std::int64_t some = 8 * ranks + micro_batches % ranks;
   const std::int64_t more = some + ranks;
   if (micro_batches <= more) return of(micro_batches);

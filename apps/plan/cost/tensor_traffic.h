@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-/// Traffic in a step between the ranks that divide the matrices of some blocks, for each rank
-/// (Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model
-/// parallelism", 2019, section 3). Forward: one sum after the attention and one after the MLP of
-/// every block. Backward: one sum of the input's gradient for each. If the ranks also divide
-/// tokens, a sum is a reduce-scatter, and inputs of products are all-gathered (Korthikanti et al.,
-/// "Reducing activation recomputation in large transformer models", 2022, section 4.2). Payload
-/// bytes are the size that an operation is called with, equal on every rank.
+/// The traffic of one step between tensor-parallel ranks, for each rank and some blocks (Shoeybi et
+/// al., "Megatron-LM: training multi-billion parameter language models using model parallelism",
+/// 2019, section 3). Forward: one sum after the attention and one after the MLP of every block.
+/// Backward: one sum of the input's gradient for each. If the ranks also divide tokens, a sum is a
+/// reduce-scatter, and inputs of products are all-gathered (Korthikanti et al., "Reducing
+/// activation recomputation in large transformer models", 2022, section 4.2). Payload bytes are the
+/// size that an operation is called with, equal on every rank.
 struct TensorTraffic {
   struct Kind {
     std::int64_t operations = 0;
@@ -54,7 +54,7 @@ struct TensorTraffic {
   TensorTraffic& operator+=(const TensorTraffic& other);
 };
 
-/// A step of ranks that divide the matrices.
+/// One step of tensor-parallel ranks.
 struct TensorTask {
   Shards shards{};
   Stash stash = Stash::graph;

@@ -14,7 +14,7 @@ namespace sluice {
 
 enum class ReduceOp : std::uint8_t { sum, maximum };
 
-/// A stretch of an array, in elements: the part that one rank holds or receives.
+/// A range of an array, in elements: the part that one rank holds or receives.
 struct Part {
   std::int64_t offset = 0;
   std::int64_t count = 0;
@@ -42,13 +42,14 @@ struct CollectiveCall {
   std::vector<Transfer> transfers{};
   int root = -1;
   ReduceOp op = ReduceOp::sum;
-  /// Scratch memory for reductions, u8: size - 1 times the bytes of the largest part (at the root
-  /// of a reduce: of the data). If missing or too small, the operation allocates system memory.
+  /// u8 scratch memory for reductions: (size - 1) times the bytes of the largest part, or for the
+  /// root of a reduce (size - 1) times those of `data`. If it is missing or too small, the
+  /// operation allocates system memory.
   View scratch{};
-  Stream stream{};  ///< in which `data` is written before and read afterwards
+  Stream stream{};  ///< writes `data` before and reads it afterwards
 };
 
-/// Bytes of scratch memory for a reduction of which every rank receives one of the parts.
+/// Bytes of scratch memory for a reduction in which every rank receives one of the parts.
 std::int64_t scratch_bytes(const std::vector<Part>& parts, DType dtype);
 
 /// An operation under way.
@@ -65,7 +66,7 @@ class Work {
   virtual void join() {}
 };
 
-/// Collectives on one kind of memory.
+/// Implements collectives for one kind of memory.
 class Backend {
  public:
   Backend() = default;

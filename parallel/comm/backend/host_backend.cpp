@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-/// Data of fewer bytes is exchanged whole: the latency of one message instead of two.
+/// An all_reduce of fewer bytes exchanges whole arrays: one latency instead of two.
 constexpr std::size_t small = 16384;
 
 std::span<std::byte> bytes_of(const View& data, const Part& part) {
@@ -22,7 +22,8 @@ std::span<std::byte> bytes_of(const View& data) {
   return bytes_of(data, {0, data.size()});
 }
 
-/// Phases of messages posted together, each with work to do when its messages are done.
+/// An operation as a sequence of phases: each posts its messages together and does some work when
+/// they are done.
 class Phases final : public Work {
  public:
   struct Phase {
@@ -49,7 +50,7 @@ class Phases final : public Work {
   }
   template <class Body>
   void for_each_peer(Body&& body) const {
-    // Every rank begins with another peer, so that no rank is the first peer of all others.
+    // Each rank begins with a different peer, so that no rank is the first peer of all others.
     for (int i = 1; i < size(); ++i)
       body((rank() + i) % size());
   }
@@ -58,7 +59,7 @@ class Phases final : public Work {
     memory_.resize(bytes);
     return memory_;
   }
-  /// Memory for the contributions of all ranks to `count` elements; this rank's own is at `own`.
+  /// Returns an address for each rank's contribution to `count` elements; this rank's own is `own`.
   std::vector<std::byte*> places_for(std::int64_t count, std::byte* own) {
     const std::size_t each = static_cast<std::size_t>(count) * size_of(call.data.dtype);
     const std::size_t needed = each * static_cast<std::size_t>(size() - 1);
@@ -133,7 +134,8 @@ void add_all_reduce(Phases& work) {
   const std::int64_t count = work.call.data.size();
   if (bytes_of(work.call.data).size() < small) {
     const std::vector<Part> whole(static_cast<std::size_t>(work.size()), {0, count});
-    // The channel keeps a part apart from the whole of a call with another count.
+    // Another channel, so that if counts differ between ranks, parts and whole arrays are not mixed
+    // up.
     return add_reduce_scatter(work, whole, 2);
   }
   const auto parts = even_parts(count, work.size());
@@ -161,7 +163,8 @@ void add_reduce(Phases& work) {
                 }});
 }
 
-/// A binomial tree: in round k, ranks below 2^k (counted from the root) send to those 2^k further.
+/// Uses a binomial tree: in round k, ranks below 2^k (counted from the root) send to those 2^k
+/// further.
 void add_broadcast(Phases& work) {
   const int n = work.size();
   const int place = (work.rank() - work.call.root + n) % n;
@@ -219,7 +222,7 @@ void add_scatter(Phases& work) {
                 }});
 }
 
-/// Every rank sends a token to every other, so that none is done before all have begun.
+/// Every rank sends a token to every other rank, so that none is done before all have begun.
 void add_barrier(Phases& work) {
   work.add({.post = [](Phases& w) {
     const auto token = w.memory(static_cast<std::size_t>(w.size()));

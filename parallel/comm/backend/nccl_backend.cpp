@@ -21,8 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto nap = std::chrono::milliseconds(1);
-/// Most sends and receives that NCCL is given in one group. They could be split into several groups
-/// only if all ranks split their lists alike, which a rank cannot know.
+/// The most sends and receives in one NCCL group. A longer list could be split only if all ranks
+/// split theirs alike, which a rank cannot know.
 constexpr std::size_t largest_group = 255;
 
 ncclDataType_t type_of(DType dtype) {
@@ -44,7 +44,7 @@ ncclDataType_t type_of(DType dtype) {
   fail(fmt::format("numbers of type {} cannot be reduced", name_of(dtype)));
 }
 
-/// Returns true if the parts follow each other in the order of the ranks, all of one size.
+/// Returns true if the parts follow each other in rank order and have the same size.
 bool are_even(const std::vector<Part>& parts) {
   for (std::size_t i = 1; i < parts.size(); ++i)
     if (parts[i].count != parts[0].count ||
@@ -90,7 +90,7 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// Accepts NCCL's answer to a call; throws Error for a fault.
+  /// Throws Error if NCCL's answer to a call is a fault.
   void accept(ncclResult_t result) const {
     if (result == ncclSuccess || result == ncclInProgress) return;
     fail(fmt::format("NCCL {} failed with '{}' ({}); NCCL_DEBUG=INFO makes it say more",
@@ -118,7 +118,7 @@ class Group {
 
   void drive();
 
-  /// Ends the communicator: in order, or by an abort if an operation will never be over.
+  /// Ends the communicator: finalizes it, or aborts it if an operation will never be over.
   void close() {
     if (comm == nullptr) return;
     if (unfinished > 0 || std::uncaught_exceptions() > exceptions_) return abort();
@@ -170,7 +170,8 @@ class NcclWork final : public Work {
     group_->waiting.push_back(this);
     ++group_->unfinished;
   }
-  /// One that is given up stays unfinished: other ranks wait for it, so the group must be aborted.
+  /// An operation that is dropped early stays unfinished: other ranks wait for it, so the group
+  /// must be aborted.
   ~NcclWork() override {
     std::erase(group_->waiting, this);
     if (!over_) return;
@@ -199,7 +200,8 @@ class NcclWork final : public Work {
   void join() override { group_->runtime.wait(call_.stream, done_); }
 
  private:
-  /// Makes the body's calls as one group. NCCL counts open groups per thread, so always closes it.
+  /// Makes the body's calls as one NCCL group. NCCL counts open groups per thread, so this one is
+  /// always closed.
   template <class Body>
   void together(Body&& body) {
     const NcclLibrary& nccl = group_->nccl;
@@ -335,7 +337,7 @@ class NcclWork final : public Work {
   bool asked_ = false, issued_ = false, over_ = false;
 };
 
-/// NCCL takes one operation at a time, and all ranks give them in the same order.
+/// Gives operations to NCCL one at a time, in the same order on all ranks.
 void Group::drive() {
   while (!waiting.empty() && waiting.front()->issue())
     waiting.pop_front();

@@ -10,20 +10,20 @@
 
 namespace sluice {
 
-// Defined in a build with NCCL alone.
+// These functions are defined only in a build with NCCL.
 
 /// Returns the version, such as "2.28.9", of the NCCL that this process has loaded, loading it if
 /// need be. Throws Error if it can load none.
 std::string loaded_nccl();
 
-/// Collectives between the memories of GPUs. Every rank of the transport has a GPU of its own. All
-/// ranks call this function together while no other operation runs there; it waits until they have,
-/// `timeout` seconds at most. Sums are NCCL's: their bits depend on the number of ranks and on how
-/// they are connected. A GPU does one operation after another, so messages that wait for each other
-/// belong in one p2p.
+/// Makes a backend for GPU memory. Every rank of the transport must have a GPU of its own. All
+/// ranks call this function together, while no other operation uses the transport; it waits for all
+/// of them, at most `timeout` seconds. The bits of NCCL's sums depend on the number of ranks and on
+/// how they are connected. A GPU does one operation after another, so messages that wait for each
+/// other belong in one p2p.
 ///
-/// Calls whose stream is not a GPU's are on host memory and use the transport's messages.
-/// `from_first` gives all ranks the text of the first one, by which NCCL connects them.
+/// A call whose stream is not a GPU's is on host memory and uses the transport's messages.
+/// `from_first` broadcasts rank 0's text to all ranks: NCCL's unique id.
 std::unique_ptr<Backend> make_nccl_backend(
     std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
     const std::function<std::string(const std::string&)>& from_first);

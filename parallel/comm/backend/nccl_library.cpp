@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-/// The first version with non-blocking communicators, by which a missing rank can be noticed.
+/// The first version with non-blocking communicators, which are needed to notice a missing rank.
 constexpr int oldest = NCCL_VERSION(2, 14, 0);
 
 void* open() {

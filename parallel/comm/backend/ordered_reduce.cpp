@@ -15,7 +15,8 @@ namespace {
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>, float, T>;
 
-/// Elements of a tile, meant to stay in L1 while contributions are added to it; not measured.
+/// The number of elements in a tile, which is meant to stay in L1 while contributions are added;
+/// not measured.
 constexpr std::int64_t tile = 2048;
 
 template <class T, class Combine>
@@ -48,7 +49,7 @@ void reduce(const View& out, std::span<const std::byte* const> contributions, Re
       if (op == ReduceOp::sum)
         reduce_tile(to, contributions, first, count,
                     [](S a, S b) { return static_cast<S>(a + b); });
-      else  // a NaN on any rank is the maximum, so that it is never hidden
+      else  // a NaN counts as the maximum, so that it is never hidden
         reduce_tile(to, contributions, first, count,
                     [](S a, S b) { return a > b || a != a ? a : b; });
     }

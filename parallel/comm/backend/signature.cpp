@@ -53,7 +53,7 @@ bool SignatureCheck::advance() {
 
 std::string first_disagreement(const std::vector<Signature>& by_rank) {
   const auto same = [&](const Signature& one) { return std::ranges::count(by_rank, one); };
-  // The signature that most ranks have; in a tie, that of the first rank.
+  // Finds the signature that most ranks have; in a tie, that of the lowest rank.
   const auto usual = std::ranges::max_element(
       by_rank, [&](const Signature& a, const Signature& b) { return same(a) < same(b); });
   const auto ranks_of = [&](const Signature& one) {

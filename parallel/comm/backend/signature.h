@@ -31,9 +31,9 @@ constexpr std::string_view name_of(Collective kind) {
   return collective_names[static_cast<std::size_t>(kind)];
 }
 
-/// The identity of an operation, as one rank sees it. All ranks of a communicator must start the
-/// same operations in the same order, with equal signatures. Trivially copyable and without
-/// padding, so that it can be sent, compared and kept in a file as bytes.
+/// Describes an operation as one rank started it. All ranks of a communicator must start the same
+/// operations in the same order, with equal signatures. Trivially copyable and without padding, so
+/// that it can be sent, compared and kept in a file as bytes.
 struct Signature {
   static constexpr std::size_t label_bytes = 40;
 
@@ -54,14 +54,14 @@ static_assert(sizeof(Signature) == 64);
 /// "all_reduce of 1048576 f32, 'gradients 3' (operation 42)"
 std::string to_string(const Signature& signature);
 
-/// Every rank tells every other which operation it has started. The messages travel in parallel
-/// with the data, so checking is meant to cost no time of its own; not measured.
+/// Checks that all ranks have started the same operation, by exchanging signatures. These messages
+/// travel beside the data and are meant to cost no extra time; not measured.
 class SignatureCheck {
  public:
   SignatureCheck(Transport& transport, std::string communicator, const Signature& mine, int tag);
 
-  /// Returns true if all ranks have answered. Throws Error if a rank has started something else,
-  /// naming the rank, and throws again whenever it is asked.
+  /// Returns true if all signatures have arrived and agree. Throws Error naming a rank that has
+  /// started another operation, on this call and every later one.
   bool advance();
 
  private:

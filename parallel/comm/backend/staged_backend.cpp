@@ -24,7 +24,8 @@ std::size_t padded(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/// Bytes of a call in a buffer. Equal on all ranks except for p2p, so all refuse one too large.
+/// Returns the bytes that a call takes in a buffer. Except for p2p they are equal on all ranks, so
+/// that all ranks refuse a call that is too large.
 std::size_t staged_bytes(const CollectiveCall& call, int ranks) {
   std::size_t bytes = 0;
   switch (call.kind) {
@@ -44,7 +45,7 @@ std::size_t staged_bytes(const CollectiveCall& call, int ranks) {
   }
 }
 
-/// Scratch memory, in bytes, that the host backend needs beside the data of a reduction.
+/// Returns the bytes of scratch memory that the host backend needs for a reduction.
 std::int64_t scratch_of(const CollectiveCall& call, int ranks) {
   const auto with = [&](const std::vector<Part>& parts) {
     return scratch_bytes(parts, call.data.dtype);
@@ -55,14 +56,14 @@ std::int64_t scratch_of(const CollectiveCall& call, int ranks) {
   return 0;
 }
 
-/// A stretch of the caller's memory and its place in a buffer.
+/// A range of the caller's memory and its place in a buffer.
 struct Piece {
   std::byte* device;
   std::byte* host;
   std::size_t bytes;
 };
 
-/// The stretches that are copied to the host before an operation, and those copied back after it.
+/// The ranges that are copied to the host before an operation, and those copied back after it.
 class Route {
  public:
   Route(CollectiveCall& call, std::byte* buffer, int rank, int ranks)
@@ -135,7 +136,7 @@ class Route {
     const std::size_t offset = static_cast<std::size_t>(part.offset) * width;
     const std::size_t bytes = static_cast<std::size_t>(part.count) * width;
     if (bytes == 0) return;
-    // Parts that follow each other, as even parts do, take one copy.
+    // Adjacent parts take one copy.
     if (!pieces.empty() && pieces.back().host + pieces.back().bytes == buffer_ + offset)
       pieces.back().bytes += bytes;
     else
@@ -198,7 +199,7 @@ class Staging {
       }
     return nullptr;
   }
-  /// Frees a buffer for the next operation, once `last` has done all its work up to now.
+  /// Frees a buffer once `last` has done all work queued so far.
   void give_back(Buffer& buffer, Stream last) {
     runtime.record(buffer.drained, last);
     buffer.taken = false;
@@ -240,7 +241,7 @@ class StagedWork final : public Work {
   ~StagedWork() override {
     try {
       std::erase(staging_->waiting, this);
-      // Even if no code waited for it, what was copied back must precede later work in the stream.
+      // Even if no code called wait(), later work in the stream must see what was copied back.
       StagedWork::join();
       work_.reset();  // its messages refer to the buffer
       if (buffer_ != nullptr) staging_->give_back(*buffer_, staging_->to_host);
@@ -316,8 +317,8 @@ class StagedWork final : public Work {
   bool delivering_ = false, joined_ = false, over_ = false;
 };
 
-/// Advances, in order, the operations that wait for a buffer or for a copy: p2p messages of two
-/// ranks match in the order in which the host backend receives them.
+/// Advances the operations that wait for a buffer or a copy, in order: p2p messages between two
+/// ranks match in the order in which they reach the host backend.
 void Staging::drive() {
   for (StagedWork* work : waiting)
     if (!work->fetch()) break;

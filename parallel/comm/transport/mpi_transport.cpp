@@ -17,7 +17,7 @@
 namespace sluice {
 
 int launched_rank() {
-  // Set by Open MPI, PMI (MPICH, Slurm) and PMIx. Nothing else tells the rank before MPI starts.
+  // Open MPI, PMI (MPICH, Slurm) and PMIx set these. Nothing else tells the rank before MPI starts.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
     if (const char* rank = std::getenv(name)) return std::atoi(rank);
   return -1;
@@ -61,7 +61,7 @@ constexpr std::size_t longest_piece = std::size_t{1} << 30;
 
 class MpiMessage final : public Message {
  public:
-  /// post(offset, bytes, request) starts a piece.
+  /// `post`(offset, bytes, request) starts the message of one piece.
   template <class Post>
   MpiMessage(std::size_t bytes, bool received, Post&& post) : received_(received) {
     std::size_t at = 0;

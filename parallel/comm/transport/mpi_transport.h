@@ -9,8 +9,8 @@ namespace sluice {
 /// Returns this process's rank if mpirun, srun or a similar launcher started it, else -1.
 int launched_rank();
 
-/// MPI in this process, from MPI_Init to MPI_Finalize. All messages are posted and tested. No call
-/// waits inside MPI, since a waiting rank would take the core from one that computes.
+/// Owns MPI in this process, from MPI_Init to MPI_Finalize. Messages use non-blocking calls and
+/// MPI_Test: a rank that waits inside MPI would take the core from one that computes.
 class MpiProcess {
  public:
   /// Throws Error (usage) if the program was built without MPI.
@@ -24,7 +24,7 @@ class MpiProcess {
 
   /// Returns the transport of all ranks.
   std::unique_ptr<Transport> world();
-  /// This rank's position among the ranks of this computer, and their number.
+  /// This rank's index among the ranks of this computer, and their number.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   /// Ends all ranks at once.

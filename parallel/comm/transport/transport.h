@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// A message that was posted. Dropping it before it is done gives it up; only a rank that has
-/// failed does that.
+/// A message that was posted. Dropping it before it is done cancels it, which only a failing rank
+/// does.
 class Message {
  public:
   Message() = default;
@@ -28,10 +28,10 @@ using MessagePtr = std::unique_ptr<Message>;
 /// messages not known to be done stay, so that settle() may be called again.
 bool settle(std::vector<MessagePtr>& messages);
 
-/// Moves bytes between the host memories of the ranks of a group. This is all that a new way of
-/// connecting ranks has to implement, since every collective is made of messages
-/// (parallel/comm/backend/host_backend.h). Only subgroup() waits. One thread of each rank uses
-/// it.
+/// Moves bytes between the host memories of the ranks of a group. A new way of connecting ranks
+/// only has to implement this class, since every collective is made of messages
+/// (parallel/comm/backend/host_backend.h). Only subgroup() blocks. Only one thread of each rank may
+/// use it.
 class Transport {
  public:
   Transport() = default;
