@@ -95,9 +95,7 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
     const MemoryPlan memory = plan_memory(o, setup, choice, profile.workspace, {mesh, number});
     const std::size_t excess = budgets.device_excess(memory.high_water);
     if (excess > 0) holds += fmt::format("; {} bytes more than allowed", excess);
-    Traffic traffic = traffic_of(parameters, choice, setup.precision.dtype);
-    traffic.zero = o.zero > 0;
-    traffic.bucket = static_cast<double>(bucket_bytes(o, profile.gpu));
+    const Traffic traffic = traffic_of(parameters, choice, setup.precision.dtype, o, profile.gpu);
     const auto reduced = static_cast<std::uint64_t>(
         predict_communication(traffic, o.dp.value_or(1), interconnect.link, {}).bytes());
     const std::size_t message = message_bytes(setup, choice.micro_batch);

@@ -81,11 +81,10 @@ StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, doubl
 
 Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
                    const std::vector<GPT2Part>& parts) {
-  Traffic traffic = traffic_of(GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts),
-                               candidate.choice, task.precision.dtype);
-  traffic.bucket = static_cast<double>(bucket_bytes(task.options, task.profile.gpu));
+  Traffic traffic =
+      traffic_of(GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts), candidate.choice,
+                 task.precision.dtype, task.options, task.profile.gpu);
   traffic.zero = candidate.zero > 0;
-  traffic.overlap = task.options.overlap;
   return traffic;
 }
 

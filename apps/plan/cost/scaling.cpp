@@ -59,6 +59,15 @@ Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice&
   return traffic;
 }
 
+Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
+                   DType working, const TrainOptions& options, bool gpu) {
+  Traffic traffic = traffic_of(parameters, choice, working);
+  traffic.bucket = static_cast<double>(bucket_bytes(options, gpu));
+  traffic.zero = options.zero > 0;
+  traffic.overlap = options.overlap;
+  return traffic;
+}
+
 Communication predict_communication(const Traffic& traffic, std::int64_t ranks, const Link& link,
                                     const Cover& cover) {
   Communication result;

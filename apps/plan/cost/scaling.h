@@ -21,6 +21,9 @@ struct Traffic {
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
                    DType working);
 Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working);
+/// The same, sent as the flags say (--zero, --overlap, --bucket-size). `gpu`: of a run on a GPU.
+Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
+                   DType working, const TrainOptions& options, bool gpu);
 
 /// Seconds of computation that can hide communication.
 struct Cover {
