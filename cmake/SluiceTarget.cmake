@@ -69,5 +69,10 @@ function(sluice_library name)
   set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON
                         INTERFACE_HEADER_SETS_TO_VERIFY lone
                         UNITY_BUILD ${SLUICE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-  target_link_libraries(${name} PUBLIC sluice_options ${ARG_LINKS} PRIVATE ${ARG_PRIVATE_LINKS})
+  # Warnings and instruction sets are the project's own business, not that of programs that use it.
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:sluice_options> ${ARG_LINKS}
+                        PRIVATE ${ARG_PRIVATE_LINKS})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  string(REPLACE sluice_ "" short ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
 endfunction()

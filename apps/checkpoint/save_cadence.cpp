@@ -16,12 +16,12 @@ constexpr std::chrono::duration<double> usual{300};  // see decided_options()
 /// An automatic interval is at least this many times as long as a save.
 constexpr double saves_per_interval = 20;
 
-struct Unit {
+struct TimeUnit {
   std::string_view name;
   const char* word;
   double seconds;
 };
-constexpr Unit units[] = {{"s", "second", 1}, {"min", "minute", 60}, {"h", "hour", 3600}};
+constexpr TimeUnit time_units[] = {{"s", "second", 1}, {"min", "minute", 60}, {"h", "hour", 3600}};
 
 std::string count_of(std::int64_t count, std::string_view word) {
   return count == 1 ? fmt::format("every {}", word) : fmt::format("every {} {}s", count, word);
@@ -45,7 +45,7 @@ SaveCadence::SaveCadence(const std::optional<std::string>& asked) {
       steps_ = number;
       return;
     }
-    for (const Unit& known : units) {
+    for (const TimeUnit& known : time_units) {
       if (unit != known.name || number == 0) continue;
       interval_ = std::chrono::duration<double>(static_cast<double>(number) * known.seconds);
       return;
@@ -71,9 +71,9 @@ void SaveCadence::saved(double waited_ms) {
 std::string SaveCadence::text() const {
   if (steps_ > 0) return count_of(steps_, "step");
   if (interval_.count() == 0) return "at the end";
-  const Unit* best = &units[0];
+  const TimeUnit* best = &time_units[0];
   const auto seconds = static_cast<std::int64_t>(interval_.count());
-  for (const Unit& unit : units)
+  for (const TimeUnit& unit : time_units)
     if (seconds % static_cast<std::int64_t>(unit.seconds) == 0) best = &unit;
   return count_of(seconds / static_cast<std::int64_t>(best->seconds), best->word);
 }

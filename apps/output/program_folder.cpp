@@ -18,4 +18,24 @@ std::filesystem::path program_folder() {
   return program.parent_path();
 }
 
+namespace {
+
+/// cmake/Install.cmake has libexec/sluice.
+bool installed() {
+  const std::filesystem::path folder = program_folder();
+  return folder.filename() == "sluice" && folder.parent_path().filename() == "libexec";
+}
+
+}  // namespace
+
+std::filesystem::path shipped_files() {
+  const std::filesystem::path beside = program_folder().parent_path();
+  return (installed() ? beside.parent_path() : beside) / "share/sluice";
+}
+
+std::string command_of(const std::string& program) {
+  if (installed()) return "sluice " + program;
+  return std::filesystem::proximate(program_folder() / program).string();
+}
+
 }  // namespace sluice

@@ -68,15 +68,14 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
 }
 
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
-  namespace fs = std::filesystem;
   if (stopped)
     say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
   if (!saved) return;
   say_always(fmt::format("model        {}\n", (output / "model").string()));
-  const fs::path generate = program_folder() / "generate";
   say_always(fmt::format("next         {} --model {} --prompt \"...\"\n",
-                         fs::proximate(generate).string(), (output / "model").string()));
-  say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
+                         command_of("generate"), (output / "model").string()));
+  if (std::filesystem::exists("scripts/plot_run.py"))  // in the project's own folder
+    say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
 }
 
 }  // namespace sluice

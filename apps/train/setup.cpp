@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 /// Returns the path of the text that ships with the program: its own documentation and sources.
 std::string shipped_text() {
-  const fs::path text = program_folder().parent_path() / "share/sluice/corpus.txt";
+  const fs::path text = shipped_files() / "corpus.txt";
   if (!fs::exists(text))
     fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
                      text.string()),

@@ -68,8 +68,8 @@ struct BpeTables {
 
 /// Fails (usage), naming file and value, in these cases: the ids are not 0, 1, 2, ... each once; a
 /// name is not in the byte alphabet; one of the 256 bytes has no symbol; a merge has an unknown
-/// symbol or result, or comes twice; no merge makes a symbol that is not a <special> or [special]
-/// one, as happens if the list of merges was cut short.
+/// symbol or result, or comes twice; no merge makes a symbol that is not a `<special>` or
+/// `[special]` one, as happens if the list of merges was cut short.
 BpeTables check_bpe(const BpeDescription& description);
 
 inline constexpr std::string_view end_of_text_name = "<|endoftext|>";

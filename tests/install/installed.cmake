@@ -1,0 +1,50 @@
+# The installed programs and package, used from another folder: examples/ is built against them and
+# run, a model is trained and continued by the command `sluice`. Variables: BUILD_DIR, SOURCE_DIR,
+# WORK_DIR, MPIRUN (may be empty), MANUALS (true: pages were made).
+cmake_minimum_required(VERSION 3.25)
+
+set(prefix ${WORK_DIR}/prefix)
+file(REMOVE_RECURSE ${WORK_DIR})
+file(MAKE_DIRECTORY ${WORK_DIR}/elsewhere)
+
+# expect(TEXT COMMAND...): runs it elsewhere; it must succeed and print TEXT (a regular expression).
+function(expect text)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${WORK_DIR}/elsewhere RESULT_VARIABLE code
+                  OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 0 OR NOT output MATCHES "${text}")
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\nended with ${code}; '${text}' was expected in\n${output}")
+  endif()
+endfunction()
+
+expect("sluiceConfig.cmake" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+foreach(path bin/sluice share/sluice/corpus.txt share/bash-completion/completions/sluice
+        include/sluice/engine/tensor.h include/sluice/kernels/cuda/map.h)
+  if(NOT EXISTS ${prefix}/${path})
+    message(FATAL_ERROR "${path} was not installed")
+  endif()
+endforeach()
+if(MANUALS AND NOT EXISTS ${prefix}/share/man/man1/sluice-train_gpt2.1)
+  message(FATAL_ERROR "the manual pages were not installed")
+endif()
+
+expect("generate +Continues text" ${prefix}/bin/sluice --help)
+expect("next +sluice generate" ${prefix}/bin/sluice train_gpt2 --steps 2 --n-layer 1 --n-embd 16
+       --n-head 2 --context 16 --val-every 0 --sample-tokens 0 --output run)
+expect("." ${prefix}/bin/sluice generate --model run/model --prompt a --max-tokens 3)
+expect("--offload --offload-" bash -c "source '${prefix}/share/bash-completion/completions/sluice'
+PATH='${prefix}/bin':$PATH COMP_WORDS=(sluice plan --offl) COMP_CWORD=2
+_sluice; echo \"\${COMPREPLY[@]}\" --offload-")
+
+# Warnings of the headers would be errors here.
+expect("Build files" ${CMAKE_COMMAND} -S ${SOURCE_DIR}/examples -B ${WORK_DIR}/build
+       -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_FLAGS=-Wall\ -Wextra\ -Werror)
+expect("new_op" ${CMAKE_COMMAND} --build ${WORK_DIR}/build -j 2)
+file(WRITE ${WORK_DIR}/elsewhere/points.txt "0 0 0\n1 1 0\n0 1 1\n1 0 1\n")
+expect("4 of 4 right" ${WORK_DIR}/build/mlp points.txt)
+expect("gradient: agrees" ${WORK_DIR}/build/new_op)
+set(loss "step 100: loss 0.2377")
+expect("${loss}" ${WORK_DIR}/build/data_parallel)
+if(MPIRUN)
+  expect("${loss}" ${MPIRUN} --allow-run-as-root --oversubscribe -n 2 ${WORK_DIR}/build/data_parallel)
+endif()
