@@ -75,7 +75,7 @@ void interrupted(Call&& call, Release&& release) {
 
 }  // namespace
 
-TEST_CASE("a signal in the middle of a file's operations is no error", "[io]") {
+TEST_CASE("a signal in the middle of a file's operations is no error", "[io][threads]") {
   const TempDir dir;
   const Interrupting interrupting;
   const fs::path pipe = dir.path() / "pipe";
