@@ -90,6 +90,20 @@ TEST_CASE("gradients that share memory are never added to in place", "[autograd]
   CHECK(one.item() == 1);
 }
 
+TEST_CASE("a gradient that is shared is not a buffer to be added to either", "[autograd]") {
+  const auto cpu = make_cpu_device(1 << 20);
+  std::vector<int> seen;
+  const Tensor x = make(cpu, {1}), y = make(cpu, {1}), one = make(cpu, {1}, false);
+  const Tensor a = add(x, x), b = add(y, y);
+  // The sums give b, a and the fork the caller's own tensor; the fork then adds to a's gradient,
+  // and b reads its own after that.
+  backward(add(b, add(a, fork(a, &seen).first)), one);
+  CHECK(seen == std::vector{1});
+  CHECK(one.item() == 1);
+  CHECK(x.grad().item() == 4);  // 2 * (directly + through the fork)
+  CHECK(y.grad().item() == 2);
+}
+
 TEST_CASE("a node with two results runs once, with what reached each of them", "[autograd]") {
   const auto cpu = make_cpu_device(1 << 20);
   std::vector<int> seen;

@@ -11,6 +11,7 @@
 #include "engine/ops/linear_cross_entropy.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
+#include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {
@@ -236,6 +237,19 @@ TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
               },
               {random_tensor(cpu, {7, 13}, 1), random_tensor(cpu, {9, 13}, 2)}) == "");
   }
+}
+
+TEST_CASE("a sequence may end with the last position of the table and not after it") {
+  const auto cpu = device();
+  const Tensor words = random_tensor(cpu, {7, 3}, 1), positions = random_tensor(cpu, {9, 3}, 2);
+  const Tensor tokens = Tensor::from_tokens(cpu, {1, 5}, std::vector<std::int32_t>(5, 2));
+  const auto from = [&](std::int64_t first) {
+    return error_message([&] { embedding(tokens, words, positions, {.first_position = first}); });
+  };
+  CHECK(from(0) == "(no error)");
+  CHECK(from(4) == "(no error)");
+  for (const std::int64_t first : {5, 9})
+    CHECK_THAT(from(first), Catch::Contains("longer than the model's context of 9"));
 }
 
 TEST_CASE("linear_cross_entropy has the gradient of its formula", "[gradient]") {

@@ -297,6 +297,23 @@ TEST_CASE("AdamW: coded moments that are all 0 or hardly more", "[adamw]") {
   }
 }
 
+TEST_CASE("AdamW: a moment of 0 in a block of subnormal ones stays 0", "[adamw]") {
+  for (const DeviceKind kind : device_kinds()) {
+    INFO(name_of(kind));
+    AdamWState state(open_device(kind), {DType::u8, DType::u8, Weights::master, DType::f32}, 1,
+                     256);
+    state.clear_moments();
+    Values grad(256, 1e-39);  // m is a tenth of it, and 1 / 1e-40 is no fp32 number
+    grad[3] = grad[200] = 0;
+    state.set_grad(grad);
+    state.update(state.op());
+    const Values first = state.first_values();
+    for (std::size_t i = 0; i < first.size(); ++i)
+      if (!(first[i] >= 0 && first[i] <= 0.101 * grad[i])) FAIL("m " << i << " is " << first[i]);
+    CHECK(state.first_scale.to_host()[0] == Approx(1e-40).epsilon(1e-3));
+  }
+}
+
 TEST_CASE("AdamW: a gradient that is not finite shows in its block and in no other", "[adamw]") {
   for (const DeviceKind kind : device_kinds()) {
     INFO(name_of(kind));

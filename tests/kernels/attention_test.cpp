@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/base/philox.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test {
@@ -226,6 +227,25 @@ Values observed_mask(const Sizes& s, const DropoutMask& mask) {
         keep[(bh * length + i) * length + j] = q[at] / p[at];
       }
   return keep;
+}
+
+TEST_CASE("attention drops the scores that Philox says, of keys far apart too", "[attention]") {
+  // More keys than a tile has, and more than two.
+  const Sizes s{2, 150, 2, 152};
+  const DropoutMask mask{.key = 0x123456789ABCDEF0, .probability = 0.4f, .first_sample = 9};
+  const Values keep = observed_mask(s, mask);
+  const std::uint32_t least = 1717986944;  // 0.4 as an fp32 number, times 2^32
+  std::size_t wrong = 0, at = 0;
+  for (std::uint64_t b = 0; b < 2; ++b)
+    for (std::uint64_t h = 0; h < 2; ++h)
+      for (std::uint64_t query = 0; query < 150; ++query)
+        for (std::uint64_t key = 0; key < 150; ++key, ++at) {
+          if (key > query) continue;
+          const std::uint64_t counter = (key / 4) | (h * 150 + query) << 24;
+          const bool kept = philox(mask.key, counter, 9 + b)[key % 4] >= least;
+          wrong += kept != (keep[at] != 0) ? 1 : 0;
+        }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("attention dropout keeps what the probability says and scales it up", "[attention]") {

@@ -92,6 +92,46 @@ TEST_CASE("cross entropy agrees with its definition", "[loss]") {
   }
 }
 
+TEST_CASE("the columns between the rows of a gradient are zero, as many as were asked for",
+          "[loss]") {
+  const std::int64_t rows = 3, words = 5, padding = 2, stride = 9;
+  for (const DType dtype : dtypes) {
+    CAPTURE(name_of(dtype));
+    const DType wide = accumulator_of(dtype);
+    Array logits(wide, random_values(rows * words, 1)), losses(wide, rows),
+        partials(wide, 3 * rows);
+    std::vector<std::int32_t> targets{0, 4, 2};
+    launch_cpu(CrossEntropyPartials{.partials = partials.view({rows, 3}),
+                                    .logits = logits.view({rows, words}),
+                                    .targets = view_of(targets, {rows})});
+    for (const bool of_partials : {false, true}) {
+      CAPTURE(of_partials);
+      Array gradient(dtype, rows * stride);  // NaN
+      View view = gradient.view({rows, words});
+      view.strides[0] = stride;
+      if (of_partials)
+        launch_cpu(CrossEntropyOfPartials{.losses = losses.flat(),
+                                          .logits = logits.view({rows, words}),
+                                          .gradient = view,
+                                          .targets = view_of(targets, {rows}),
+                                          .partials = partials.view({1, rows, 3}),
+                                          .padding = padding});
+      else
+        launch_cpu(CrossEntropy{.losses = losses.flat(),
+                                .logits = logits.view({rows, words}),
+                                .gradient = view,
+                                .targets = view_of(targets, {rows}),
+                                .padding = padding});
+      const Values values = gradient.values();
+      std::string kinds;
+      for (const double value : values)
+        kinds += std::isnan(value) ? '?' : value == 0 ? '0' : 'x';
+      // Beyond the padding begins what is nobody's.
+      CHECK(kinds == "xxxxx00??xxxxx00??xxxxx00??");
+    }
+  }
+}
+
 TEST_CASE("the loss does not depend on the number of threads", "[loss]") {
   for (const DType dtype : dtypes) {
     CHECK(same_with_any_threads([&] {

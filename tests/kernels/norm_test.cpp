@@ -53,7 +53,8 @@ struct Norm {
                                 .bias = bias.flat(),
                                 .epsilon = 1e-5});
   }
-  void backward(bool residual, bool accumulate) {
+  void backward(bool residual, bool accumulate) { backward(residual, accumulate, accumulate); }
+  void backward(bool residual, bool accumulate_weight, bool accumulate_bias) {
     const auto as = [&](Array& array) { return array.view({rows, width}); };
     launch_cpu(LayerNormBackward{.grad_in = as(grad_in),
                                  .grad_weight = grad_weight.flat(),
@@ -64,8 +65,8 @@ struct Norm {
                                  .mean = mean.flat(),
                                  .rstd = rstd.flat(),
                                  .weight = weight.flat(),
-                                 .accumulate_weight = accumulate,
-                                 .accumulate_bias = accumulate});
+                                 .accumulate_weight = accumulate_weight,
+                                 .accumulate_bias = accumulate_bias});
   }
 };
 
@@ -134,6 +135,31 @@ TEST_CASE("layernorm agrees with its definition", "[norm]") {
       }
     }
   }
+}
+
+TEST_CASE("layernorm adds to the gradient of the weight, of the bias, of both or of none",
+          "[norm]") {
+  const Values before_weight = random_values(33, 7), before_bias = random_values(33, 8);
+  Norm sums(5, 33, DType::f64);
+  sums.forward(false);
+  sums.backward(false, false);
+  const Values weight = sums.grad_weight.values(), bias = sums.grad_bias.values();
+  for (const bool to_weight : {false, true})
+    for (const bool to_bias : {false, true}) {
+      CAPTURE(to_weight, to_bias);
+      Norm norm(5, 33, DType::f64);
+      norm.grad_weight.set(before_weight);
+      norm.grad_bias.set(before_bias);
+      norm.forward(false);
+      norm.backward(false, to_weight, to_bias);
+      Values expected[] = {weight, bias};
+      for (std::size_t j = 0; j < 33; ++j) {
+        expected[0][j] += to_weight ? before_weight[j] : 0;
+        expected[1][j] += to_bias ? before_bias[j] : 0;
+      }
+      CHECK(relative_l2(norm.grad_weight.values(), expected[0]) <= tolerance_of(DType::f64));
+      CHECK(relative_l2(norm.grad_bias.values(), expected[1]) <= tolerance_of(DType::f64));
+    }
 }
 
 TEST_CASE("layernorm survives a large mean and a constant row", "[norm]") {

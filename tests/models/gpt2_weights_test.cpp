@@ -197,6 +197,23 @@ TEST_CASE("weights that do not make the model are refused by name") {
   CHECK_THAT(folder.error(), Contains(word) && Contains(reason));
 }
 
+TEST_CASE("an untied head is refused also where it differs far behind") {
+  GPT2Config config = small_config();
+  config.vocab_size = (1 << 14) + 1;  // 1 MiB of 16 numbers each, and one token more
+  const TempDir dir;
+  const auto device = make_cpu_device();
+  write_file(dir.path() / "config.json", config_json(config, "float32", -1));
+  Weights weights = weights_of(*random_model(config, device, DType::f32).space);
+  weights["lm_head.weight"] = weights["wte.weight"];
+  const auto error = [&] {
+    write_weights(dir.path() / "model.safetensors", weights);
+    return error_message([&] { open_model(dir.path(), device); });
+  };
+  CHECK(error() == "(no error)");
+  weights["lm_head.weight"].second.back() += 1;
+  CHECK_THAT(error(), Contains("lm_head.weight differs from wte.weight"));
+}
+
 TEST_CASE("integers are not weights") {
   const Folder folder;
   std::vector<StoredTensor> list;
@@ -269,6 +286,17 @@ TEST_CASE("the presets are the published sizes") {
   for (const auto& [name, count] : published)
     CHECK(preset(name).value().parameter_count() == count);
   CHECK_FALSE(preset("gpt3"));
+}
+
+TEST_CASE("a token's operations are those counted by hand") {
+  // Six for each of 2 * 8 + 2 * 6 + 10 = 38 weights. Attention has 2 * 4 * 2 operations with keys
+  // and as many with values if all 4 positions count, of which half do: 16 forwards and 32
+  // backwards.
+  const GPT2Config tiny{
+      .n_layer = 1, .n_head = 1, .n_embd = 2, .n_inner = 3, .vocab_size = 5, .n_positions = 4};
+  CHECK(tiny.flops_per_token(4) == 6 * 38 + 48);
+  // 12 layers of 12 * 768^2 weights, and a head of 50257 * 768.
+  CHECK(preset("gpt2").value().flops_per_token(1024) == 797'815'296);
 }
 
 TEST_CASE("on the meta device a model far larger than memory is only counted") {

@@ -87,6 +87,24 @@ TEST_CASE("a rank that was given something else than the others is named") {
   odd("--dropout", "0.1", "0", others + "dropout=0.1 and dropout=0");
 }
 
+TEST_CASE("ranks whose disks hold other checkpoints of the same step do not go on from them") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  for (const char* rank : {"0", "1"}) {
+    // Both are whole, and nothing that a resumed run compares by its flags differs.
+    const Flags flags{{"--steps", "2"}, {"--lr", std::string("1e-") + (*rank == '0' ? "3" : "2")}};
+    runs.run_well(1, std::string("disk") + rank, flags);
+  }
+  // Each rank has a disk of its own under the same name.
+  const fs::path script = runs.path() / "wrapper";
+  write_file(script, "#!/bin/sh\ncd '" + runs.at("disk") +
+                         "'\"$OMPI_COMM_WORLD_RANK\" && exec '" SLUICE_BIN_DIR
+                         "/train_gpt2' \"$@\"\n");
+  fs::permissions(script, fs::perms::owner_all);
+  refused(runs, 2, {{"--resume", "checkpoints/step-00000002"}, {"--steps", "4"}},
+          {"rank 1 has another checkpoint than rank 0"}, script.string());
+}
+
 TEST_CASE("weights that differ between ranks are found, with the rank and the tensor",
           "[threads]") {
   struct Change {

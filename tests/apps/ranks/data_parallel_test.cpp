@@ -181,6 +181,17 @@ TEST_CASE("every state layout is sharded without changing a bit", "[ranks][threa
       }
 }
 
+TEST_CASE("state of an odd number of 16-bit elements is gathered whole", "[ranks][threads]") {
+  const ThreadCount one(1);
+  TrainingTask task = task_for(DType::bf16);
+  task.config.n_head = 1;
+  task.config.n_embd = 65;  // 65 * 65 moments are no whole number of 32-bit words
+  const MemoryChoice choice = task.resident(StateLayout::bf16mv);
+  const RunBits whole = train_on_ranks(2, task, choice, 2);
+  task.zero = 1;
+  CHECK(first_difference(whole, train_on_ranks(2, task, choice, 2)) == "");
+}
+
 TEST_CASE("other optimizers are sharded too", "[ranks][threads]") {
   const ThreadCount one(1);
   for (const char* optimizer : {"sgd", "adafactor"}) {

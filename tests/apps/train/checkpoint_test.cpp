@@ -2,12 +2,14 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/sync_watch.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training/single_rank.h"
 
@@ -108,6 +110,56 @@ TEST_CASE("a checkpoint takes the place of one of the same step, which is set as
   const auto before = dir.path() / "set-aside" / first.filename();
   CHECK(read_manifest(before).fields->at("run").at("seed") == 1);
   CHECK(load_whole(before, Json{{"seed", 1}}, model.state) == 5);
+}
+
+TEST_CASE("a checkpoint in another version's form is refused by its number") {
+  const TempDir dir;
+  const Model model;
+  const auto saved = save_checkpoint(dir.path(), 3, Json::object(), model.state, 1);
+  const auto rewritten = [&](int version) {
+    Json json = Json::parse(read_file(saved / "state.json"));
+    json["version"] = version;
+    json.erase("crc32");
+    const std::string text = json.dump();
+    json["crc32"] = crc32_of(std::as_bytes(std::span(text)));
+    write_file(saved / "state.json", json.dump());
+    return error_message([&] { read_manifest(saved); });
+  };
+  CHECK(rewritten(2) == "(no error)");  // all else is right
+  for (const int version : {1, 3})
+    CHECK_THAT(rewritten(version), Contains(fmt::format("state.json has version {}", version)) &&
+                                       Contains("this program reads 2"));
+}
+
+TEST_CASE("steps of more digits follow those of fewer") {
+  const TempDir dir;
+  const auto first = checkpoint_path(dir.path(), 99'999'999);
+  const auto second = checkpoint_path(dir.path(), 100'000'000);
+  REQUIRE(second.filename() == "step-100000000");
+  for (const auto& path : {first, second})
+    fs::create_directory(path);
+  // Neither says which save it was, as damaged ones do not: the step decides.
+  CHECK(list_checkpoints(dir.path()) == std::vector{first, second});
+  CHECK(CheckpointHistory(dir.path()).newest() == second);
+}
+
+TEST_CASE("a checkpoint and one that it takes the place of have their names for good") {
+  const TempDir dir;
+  const Model model;
+  const auto save = [&](int seed) {
+    return save_checkpoint(dir.path(), 5, Json{{"seed", seed}}, model.state, 3);
+  };
+  const auto path = save(1), before = dir.path() / "set-aside" / path.filename();
+  std::set<fs::path> after_moving, after_both;
+  {
+    const SyncWatch watch([&](const fs::path& synced) {
+      if (fs::exists(before)) after_moving.insert(synced);
+      if (fs::exists(before) && fs::exists(path)) after_both.insert(synced);
+    });
+    save(2);
+  }
+  CHECK(after_moving == std::set{dir.path(), before.parent_path()});
+  CHECK(after_both == std::set{dir.path()});
 }
 
 }  // namespace sluice::test

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/best_model.h"
+#include "apps/train/evaluation.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -50,6 +51,17 @@ struct Runs : TempDir {
 };
 
 }  // namespace
+
+TEST_CASE("tokens of exactly three sequences hold two, for the last one's target is beyond") {
+  // Sequence i reads tokens 16 i to 16 i + 16.
+  for (const auto& [tokens, sequences] : {std::pair{33, 2}, {48, 2}, {49, 3}, {64, 3}})
+    for (const std::int64_t rows : {1, 0}) {
+      CAPTURE(tokens, rows);
+      const EvaluationBatches batches(tokens, 100, 16, rows);
+      CHECK(batches.sequences() == sequences);
+      CHECK(batches.tokens() == sequences * 16);
+    }
+}
 
 TEST_CASE("validation has the same bits for every micro-batch and every form of memory") {
   const Runs runs;

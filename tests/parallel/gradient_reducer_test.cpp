@@ -1,0 +1,53 @@
+#include "parallel/data_parallel/gradient_reducer.h"
+
+#include <catch2/catch.hpp>
+
+#include "engine/autograd.h"
+#include "engine/ops/linear.h"
+#include "tests/parallel/ranks.h"
+#include "tests/support/gradcheck.h"
+
+namespace sluice::test {
+namespace {
+
+/// Counts what has been started.
+class Counter final : public Monitor {
+ public:
+  std::uint64_t begin(std::string_view, const Signature&) override { return ++begun; }
+  void wait(std::uint64_t, double) override {}
+  void end(std::uint64_t) override {}
+
+  std::uint64_t begun = 0;
+};
+
+}  // namespace
+
+TEST_CASE("reductions begin during the backward pass if they may overlap it, else after it",
+          "[threads]") {
+  const ThreadCount one(1);
+  for (const bool overlap : {true, false}) {
+    CAPTURE(overlap);
+    on_ranks(2, [&](Communicator& ranks) {
+      const auto counter = std::make_shared<Counter>();
+      ranks.set_monitor(counter);
+      const auto device = make_cpu_device(16 << 20);
+      Tensor first, second;
+      ParameterSpace space({{"first", {128, 128}, Initial::normal(1), &first},
+                            {"second", {128, 128}, Initial::normal(1), &second}},
+                           device, DType::f32, ParameterSpace::Use::training);
+      space.initialize(1);
+      const BucketPlan buckets(space.layout(), {.ranks = 2, .bucket_bytes = 1});
+      expect(buckets.buckets().size() == 2, "each matrix is a bucket");
+      GradientReducer reducer(space, buckets, ranks, {.overlap = overlap});
+      const Tensor ones = Tensor::from_host(device, {1, 128}, DType::f32, Values(128, 1));
+      reducer.expect();
+      backward(linear(linear(ones, first), second), ones);
+      expect(counter->begun == (overlap ? 2 : 0), "started in backward");
+      reducer.finish();
+      expect(counter->begun == 2, "started in all");
+    });
+    SUCCEED();
+  }
+}
+
+}  // namespace sluice::test
