@@ -29,7 +29,7 @@ TEST_CASE("stopped after any step, a run goes on to the same bytes") {
     FaultRuns runs(kind);
     Tally tally(std::string("h: stopped after each step, ") + kind.name);
     for (int k = 1; k < 8; ++k) {
-      if (!form().full && kind.ranks > 1 && k != 6) continue;
+      if (!long_form() && kind.ranks > 1 && k != 6) continue;
       const Ended ended = runs.run("parts", {.flags = steps(k)});
       Problems problems;
       problems.require(ended.exit_code == 0, ended.err);
@@ -44,7 +44,7 @@ TEST_CASE("the same run gives the same bytes each time, whatever its threads") {
   std::vector<int> rank_counts{1};
   if (have_mpirun()) {
     rank_counts.push_back(2);
-    if (form().full) rank_counts.push_back(4);
+    if (long_form()) rank_counts.push_back(4);
   }
   for (const int ranks : rank_counts) {
     FaultRuns runs({"", ranks, {}, true});

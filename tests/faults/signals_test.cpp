@@ -125,7 +125,7 @@ TEST_CASE("signals to a process at awkward moments lose no step") {
   for (const Row& row : rows_of({Whom::program})) {
     ++round;
     // The short form has each signal, each moment, once and twice, but not each with each.
-    if (form().full || round % 3 == 0 || round == 2)
+    if (long_form() || round % 3 == 0 || round == 2)
       tally.round(row.text(), disturbed(runs, row, round));
   }
 }
@@ -137,7 +137,7 @@ TEST_CASE("signals to mpirun and to ranks at awkward moments lose no step") {
   std::vector<Row> rows{{SIGUSR1, 1, Moment::save, Whom::mpirun},
                         {SIGTERM, 1, Moment::save, Whom::one},
                         {SIGTERM, 1, Moment::save, Whom::mpirun}};
-  if (form().full) rows = rows_of({Whom::mpirun, Whom::one, Whom::all});
+  if (long_form()) rows = rows_of({Whom::mpirun, Whom::one, Whom::all});
   std::uint64_t round = 100;
   for (const Row& row : rows)
     tally.round(row.text(), disturbed(runs, row, ++round));

@@ -11,13 +11,6 @@
 namespace sluice::test {
 namespace {
 
-std::string shown(int ranks, const Flags& flags) {
-  std::string text = std::to_string(ranks) + " ranks";
-  for (const auto& [flag, value] : flags)
-    text += " " + flag + " " + value;
-  return text;
-}
-
 using Losses = std::map<std::int64_t, double>;
 
 void require_near(const Losses& losses, const Losses& expected) {
@@ -181,18 +174,22 @@ TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   const Flags odd{{"--n-layer", "2"}, {"--n-head", "3"}, {"--n-embd", "18"}};
-  refused(runs, 4, odd + Flags{{"--tp", "4"}}, {"--tp 4", "3 heads", "--tp 3"});
-  refused(runs, 3, {{"--n-head", "4"}, {"--tp", "3"}}, {"--tp 3", "wide", "* 3 ="});
-  refused(runs, 3, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks, or a multiple", "3 were started"});
-  refused(runs, 4, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}},
-          {"--dp 2 x --pp 2 x --tp 2 needs 8 ranks", "4 were started"});
-  refused(runs, 2, {{"--tp", "2"}, {"--optimizer", "adafactor"}}, {"adafactor", "--tp 2", "adamw"});
-  refused(runs, 1, {{"--sequence-parallel", "true"}}, {"--sequence-parallel", "--tp"});
-  refused(
-      runs, 2,
-      {{"--tp", "2"}, {"--sequence-parallel", "true"}, {"--seq-len", "9"}, {"--micro-batch", "1"}},
-      {"--sequence-parallel", "1 x 9 = 9 tokens", "--tp 2"});
-  refused(runs, 2, {{"--tp", "2"}, {"--state-layout", "int8"}}, {"int8", "--tp 2", "bf16mv"});
+  refused(runs,
+          {{4, odd + Flags{{"--tp", "4"}}, {"--tp 4", "3 heads", "--tp 3"}},
+           {3, {{"--n-head", "4"}, {"--tp", "3"}}, {"--tp 3", "wide", "* 3 ="}},
+           {3, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks, or a multiple", "3 were started"}},
+           {4,
+            {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}},
+            {"--dp 2 x --pp 2 x --tp 2 needs 8 ranks", "4 were started"}},
+           {2, {{"--tp", "2"}, {"--optimizer", "adafactor"}}, {"adafactor", "--tp 2", "adamw"}},
+           {1, {{"--sequence-parallel", "true"}}, {"--sequence-parallel", "--tp"}},
+           {2,
+            {{"--tp", "2"},
+             {"--sequence-parallel", "true"},
+             {"--seq-len", "9"},
+             {"--micro-batch", "1"}},
+            {"--sequence-parallel", "1 x 9 = 9 tokens", "--tp 2"}},
+           {2, {{"--tp", "2"}, {"--state-layout", "int8"}}, {"int8", "--tp 2", "bf16mv"}}});
 }
 
 }  // namespace sluice::test
