@@ -4,6 +4,7 @@
 
 #include "kernels/base/runtime.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
@@ -124,7 +125,9 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
       {"text.txt", "--steps 2 --micro-batch 1 --seq-len 4 --sample-tokens 7 --prompt abcde"},
       {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --recompute block"},
       {"t.bin", "--steps 3 --offload all --precision bf16 --save-every 2", true},
-      {"text.txt", "--steps 3 --resident-blocks 1 --stream-chunk 3000 --staging-chunks 2", true},
+      {"text.txt",
+       "--steps 3 --resident-blocks 1 --stream-chunk 3000 --staging-chunks 2 --sample-tokens 5",
+       true},
       {"t.bin", "--steps 3 --micro-batch 1 --recompute block+host", true},
       {"t.bin", "--steps 3 --recompute block+host*1,none --offload off", true},
   };
@@ -132,6 +135,10 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
   for (const std::string& device : devices())
     for (const auto& [file, flags, gpu_only] : rows) {
       if (gpu_only && device == "cpu") continue;
+      // In the short form the emulated GPU, which is slow, leaves the CPU what that can do too, but
+      // for one row.
+      const bool both = std::string_view(flags).find("--prompt") != std::string_view::npos;
+      if (!gpu_only && device == "cuda" && !both && !long_form()) continue;
       INFO(device << ": " << file << " " << flags);
       const auto out = data.path() / std::to_string(number++);
       run_well("train_gpt2",
