@@ -122,11 +122,11 @@ TEST_CASE("a call that fails costs no checkpoint and is told of") {
     const auto last = std::ranges::find_if(writes.rbegin(), writes.rend(), writes_log);
     REQUIRE(last != writes.rend());
     const int last_line = last->number;
-    fail_each(runs, thinned(others, 11), last_line, errors, long_form() && kind.ranks == 1, tally);
+    fail_each(runs, thinned(others, 17), last_line, errors, long_form() && kind.ranks == 1, tally);
     // Ranks wake each other by writes, more or fewer each time, so that a number does not tell
     // which of them is to a file: the full disks below are for that.
     if (kind.ranks > 1) continue;
-    fail_each(runs, thinned(writes, 75), last_line, errors, false, tally);
+    fail_each(runs, thinned(writes, 150), last_line, errors, false, tally);
     // ENOSPC at each.
     if (long_form()) fail_each(runs, writes, last_line, {errors.front()}, false, tally);
   }

@@ -29,7 +29,8 @@ TEST_CASE("stopped after any step, a run goes on to the same bytes") {
     FaultRuns runs(kind);
     Tally tally(std::string("h: stopped after each step, ") + kind.name);
     for (int k = 1; k < 8; ++k) {
-      if (!long_form() && kind.ranks > 1 && k != 6) continue;
+      // Before the first save, in the middle of an epoch's last step, and just before the end.
+      if (!long_form() && k != 6 && (kind.ranks > 1 || (k != 1 && k != 7))) continue;
       const Ended ended = runs.run("parts", {.flags = steps(k)});
       Problems problems;
       problems.require(ended.exit_code == 0, ended.err);
@@ -51,7 +52,7 @@ TEST_CASE("the same run gives the same bytes each time, whatever its threads") {
     Tally tally("i: repeats, " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks"));
     const Outcome& expected = runs.undisturbed(numbers(1, ranks));
     for (const int threads : {1, 2}) {
-      const int repeats = by_form(2, 5);
+      const int repeats = by_form(1, 5);
       for (int repeat = 0; repeat < repeats; ++repeat) {
         const Ended ended = runs.run("again", {.flags = numbers(threads, ranks)});
         Problems problems;

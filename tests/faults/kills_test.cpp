@@ -49,8 +49,8 @@ TEST_CASE("a kill at any call that changes files loses nothing") {
     std::erase_if(writes, [](const Call& call) { return !call.writes(); });
     std::erase_if(others, [](const Call& call) { return call.writes(); });
     REQUIRE(others.size() > 30);
-    kill_at(runs, thinned(others, 5), tally);
-    kill_at(runs, thinned(writes, 80), tally);
+    kill_at(runs, thinned(others, 14), tally);
+    kill_at(runs, thinned(writes, 200), tally);
   }
 }
 

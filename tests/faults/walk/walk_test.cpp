@@ -214,7 +214,7 @@ TEST_CASE("random walk through runs, stops, kills and goings back") {
   References references(flags), half_references(half_flags);
 
   Tally tally("g: random walk");
-  const int sequences = by_form(6, 300);
+  const int sequences = by_form(2, 300);
   for (int number = 0; number < sequences; ++number) {
     if (chosen_draws().round >= 0 && number != chosen_draws().round) continue;
     Draw shape{draws(static_cast<std::uint64_t>(number) * 1000)};
