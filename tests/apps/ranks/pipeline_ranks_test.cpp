@@ -3,6 +3,7 @@
 
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/training/ranks.h"
 
@@ -29,31 +30,39 @@ std::vector<std::pair<double, double>> numbers(const fs::path& output) {
   return all;
 }
 
-struct Pipelines : RankRuns {
-  std::vector<std::pair<double, double>> run(int ranks, const Flags& flags) {
-    const std::string output = "run " + std::to_string(runs_++);
-    run_well(ranks, output, flags + Flags{{"--no-save", "true"}});
-    return numbers(path() / output);
-  }
+struct Row {
+  int ranks;
+  Flags flags;
+};
 
- private:
-  int runs_ = 0;
+struct Pipelines : RankRuns {
+  /// Returns the numbers of each of the runs.
+  std::vector<std::vector<std::pair<double, double>>> run(const std::vector<Row>& rows) const {
+    std::vector<RankJob> jobs;
+    for (const auto& [ranks, flags] : rows)
+      jobs.push_back({ranks, "run " + std::to_string(jobs.size() + 100),
+                      flags + Flags{{"--no-save", "true"}}});
+    run_well(jobs);
+    std::vector<std::vector<std::pair<double, double>>> all;
+    for (const RankJob& job : jobs) {
+      all.push_back(numbers(path() / job.output));
+      fs::remove_all(path() / job.output);
+    }
+    return all;
+  }
+  std::vector<std::pair<double, double>> run(int ranks, const Flags& flags) const {
+    return run({{ranks, flags}}).front();
+  }
 };
 
 }  // namespace
 
 TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pipeline]") {
   if (!have_mpirun()) return;
-  Pipelines runs;
-  const Flags thirty = eight_blocks + Flags{{"--steps", "30"}};
-  const auto expected = runs.run(1, thirty + Flags{{"--pipeline", "gpipe"}});
-  REQUIRE(expected.size() == 30);
-  CHECK(expected.back().first < expected.front().first);
-  struct Row {
-    int ranks;
-    Flags flags;
-  };
-  const Row rows[] = {
+  const Pipelines runs;
+  const std::size_t steps = by_form(8, 30);
+  std::vector<Row> rows{
+      {1, {{"--pipeline", "gpipe"}}},
       {2, {{"--pp", "2"}, {"--pipeline", "gpipe"}}},
       {2, {{"--pp", "2"}, {"--pipeline", "interleaved"}, {"--virtual-stages", "3"}}},
       {4, {{"--pp", "4"}}},
@@ -65,17 +74,21 @@ TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pi
       {4, {{"--pp", "4"}, {"--pipeline-split", "time"}}},
       {8, {{"--pp", "8"}, {"--pipeline", "1f1b"}}},
   };
-  for (const auto& [ranks, flags] : rows) {
-    INFO(shown(ranks, flags));
-    const auto found = runs.run(ranks, thirty + flags);
-    const bool same = found == expected;
+  for (Row& row : rows)
+    row.flags = eight_blocks + row.flags + Flags{{"--steps", std::to_string(steps)}};
+  const auto found = runs.run(rows);
+  REQUIRE(found[0].size() == steps);
+  CHECK(found[0].back().first < found[0].front().first);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    INFO(shown(rows[i].ranks, rows[i].flags));
+    const bool same = found[i] == found[0];
     CHECK(same);
   }
 }
 
 TEST_CASE("replicas that are pipelines, with divided state", "[pipeline]") {
   if (!have_mpirun()) return;
-  Pipelines runs;
+  const Pipelines runs;
   const Flags ten = eight_blocks + Flags{{"--steps", "10"}, {"--pipeline", "1f1b"}};
   const auto expected = runs.run(2, ten);
   REQUIRE(expected.size() == 10);
@@ -89,7 +102,7 @@ TEST_CASE("replicas that are pipelines, with divided state", "[pipeline]") {
 TEST_CASE("a pipeline whose ranks share a GPU exchanges more than the stages' results",
           "[pipeline][device]") {
   if (!have_mpirun() || device_kinds().size() < 2) return;
-  Pipelines runs;
+  const Pipelines runs;
   // The table, which both ends add up, is larger than what one stage hands to the next.
   const Flags flags{{"--steps", "2"},         {"--device", "cuda"},   {"--communication", "staged"},
                     {"--vocab-size", "400"},  {"--micro-batch", "1"}, {"--pipeline", "1f1b"},

@@ -259,14 +259,17 @@ TEST_CASE("a second signal ends the program at once, also where its output is he
   // Nobody reads what it prints, so it comes to a halt.
   const auto log = runs.out("out") / "log.jsonl";
   std::uintmax_t size = 0;
+  int still = 0;
   const auto halted = [&] {
     const std::uintmax_t before = std::exchange(size, fs::exists(log) ? fs::file_size(log) : 0);
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    return size > 0 && size == before;
+    still = size > 0 && size == before ? still + 1 : 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return still == 10;
   };
   REQUIRE(eventually(halted));
   program.send(SIGTERM);
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // two within half a second are one request
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(700));  // two within half a second are one request
   program.send(SIGTERM);
   CHECK(program.finish().signal == SIGTERM);
 }
