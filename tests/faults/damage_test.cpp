@@ -81,7 +81,7 @@ TEST_CASE("every flipped bit of a checkpoint is found") {
   Saved saved(kinds().front());
   Tally tally("d: flipped bits");
   const auto files = saved.files();
-  const int rounds = by_form(24, 300);
+  const int rounds = by_form(18, 300);
   for (int round = 0; round < rounds; ++round) {
     auto random = draws(static_cast<std::uint64_t>(round));
     // The files take turns, since one of them has most of the bits.

@@ -70,6 +70,7 @@ TEST_CASE("a gradient that is not finite changes nothing, and training goes on",
     };
     const RunBits expected = train(task.resident(layout), 1);
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+      if (!in_form(2, {dtype == DType::f32, static_cast<std::int64_t>(seed)})) continue;
       CAPTURE(name_of(dtype), seed);
       CHECK(first_difference(train(streaming(task, layout, seed), seed), expected) == "");
     }
@@ -120,6 +121,7 @@ TEST_CASE("validation and samples see every update, also those still under way",
     };
     const RunBits expected = train(task.resident(), 1);
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+      if (!in_form(2, {dtype == DType::f32, static_cast<std::int64_t>(seed)})) continue;
       CAPTURE(name_of(dtype), seed);
       CHECK(first_difference(train(streaming(task, StateLayout::fp32, seed), seed), expected) ==
             "");

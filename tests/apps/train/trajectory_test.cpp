@@ -134,10 +134,10 @@ TEST_CASE("fp32 training follows the reference: losses, norms, rates, weights an
   const std::string folder = GENERATE(from_range(fixture_folders()));
   const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  // The emulated GPU is slow. Names and one rounding of weights are the CPU's to compare.
+  // The emulated GPU is slow: it has the odd model alone in the short form.
   if (kind != DeviceKind::cpu && micro_batch == 1) return;
   if (kind != DeviceKind::cpu && !long_form() &&
-      (micro_batch != 2 || folder != fixture_folders().front()))
+      (name != std::string("odd") || folder != fixture_folders().front()))
     return;
   INFO(folder << "/" << name << ", micro-batch " << micro_batch << " on " << name_of(kind));
   const Run run(fixture, kind, DType::f32, micro_batch);
@@ -186,7 +186,8 @@ TEST_CASE("one stream and several give the same bits") {
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const auto master = [&](bool copy_stream) {
-    return flat_weights(*Run(fixture, kind, dtype, 1, copy_stream, 3).loaded.space).to_host();
+    return flat_weights(*Run(fixture, kind, dtype, 1, copy_stream, by_form(2, 3)).loaded.space)
+        .to_host();
   };
   const Values several = master(true);
   const bool one_stream = several == master(false), again = several == master(true);
