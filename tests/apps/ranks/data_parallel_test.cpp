@@ -181,10 +181,12 @@ TEST_CASE("every state layout is sharded without changing a bit", "[ranks][threa
         task.zero = 1;
         CHECK(first_difference(whole, train_on_ranks(ranks, task, choice, steps)) == "");
         // State that streams, of some of the blocks and of all, or is updated by the CPU.
-        for (const auto& [resident, cpu] : {std::pair(0, 0), {1, 0}, {0, 1}, {1, 1}})
+        for (const auto& [resident, cpu] : {std::pair(0, 0), {1, 0}, {0, 1}, {1, 1}}) {
+          if (!in_form(2, {static_cast<int>(layout), resident, cpu})) continue;
           CHECK(first_difference(
                     whole, train_on_ranks(ranks, task, offloaded(choice, resident, 5000, 3, cpu),
                                           steps)) == "");
+        }
       }
 }
 

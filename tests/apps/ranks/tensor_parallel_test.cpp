@@ -178,8 +178,12 @@ TEST_CASE("the memory of every shard is planned to the byte", "[ranks][tensor][p
       // Ranks share 5 heads unevenly.
       if (!in_form(2, {heads, place++ / 2})) continue;
       TrainingTask task = task_of(row, heads);
-      CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::fp32)) ==
-            std::vector<std::string>());
+      // And one of the types with each row, the other with the next.
+      const bool wide = in_form(2, {place / 4});
+      if (wide)
+        CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::fp32)) ==
+              std::vector<std::string>());
+      if (wide && !long_form()) continue;
       task.dtype = DType::bf16;
       task.zero = row.dp > 1 ? 1 : 0;
       CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::bf16m)) ==

@@ -164,6 +164,7 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
       const auto saved = save();
       for (std::size_t j = 0; j < choices.size(); ++j) {
         if (few && j != (i + 1) % choices.size()) continue;
+        if (!few && !in_form(2, {static_cast<std::int64_t>(i + j)})) continue;
         const MemoryChoice& second = choices[j];
         CAPTURE(static_cast<int>(kind), seed, name_of(first.layout), first.streams(),
                 name_of(second.layout), second.streams(), first.cpu_blocks, second.cpu_blocks);
