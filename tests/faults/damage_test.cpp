@@ -81,7 +81,7 @@ TEST_CASE("every flipped bit of a checkpoint is found") {
   Saved saved(kinds().front());
   Tally tally("d: flipped bits");
   const auto files = saved.files();
-  const int rounds = by_form(60, 300);
+  const int rounds = by_form(18, 300);
   for (int round = 0; round < rounds; ++round) {
     auto random = draws(static_cast<std::uint64_t>(round));
     // The files take turns, since one of them has most of the bits.
@@ -94,7 +94,7 @@ TEST_CASE("every flipped bit of a checkpoint is found") {
     const auto place = std::uniform_int_distribution<std::size_t>(0, end - 1)(random);
     const int bit = std::uniform_int_distribution(0, 7)(random);
     tally.round(fmt::format("{}, byte {}, bit {}", file, place, bit),
-                saved.after(file, form().full || round % 12 == 0, [&](const fs::path& path) {
+                saved.after(file, long_form() || round % 12 == 0, [&](const fs::path& path) {
                   change(path, [&](std::string& bytes) {
                     bytes[place] = static_cast<char>(bytes[place] ^ (1 << bit));
                   });
@@ -110,11 +110,11 @@ TEST_CASE("cut, zeroed, missing and lengthened files are found") {
     const auto size = fs::file_size(saved.path() / "base/checkpoints/step-00000004" / file);
     const auto check = [&](const std::string& what,
                            const std::function<void(const fs::path&)>& damage) {
-      tally.round(file + " " + what, saved.after(file, form().full || turn++ % 5 == 0, damage));
+      tally.round(file + " " + what, saved.after(file, long_form() || turn++ % 5 == 0, damage));
     };
     for (const std::uintmax_t left :
          {std::uintmax_t{0}, std::uintmax_t{1}, std::uintmax_t{8}, size / 3, size / 2, size - 1})
-      if (form().full || left == 0 || left == size / 2 || left == size - 1)
+      if (long_form() || left == 0 || left == size / 2 || left == size - 1)
         check(fmt::format("cut to {}", left), [&](const fs::path& p) { fs::resize_file(p, left); });
     check("with zeros", [](const fs::path& path) {
       change(path, [](std::string& bytes) {
@@ -124,7 +124,7 @@ TEST_CASE("cut, zeroed, missing and lengthened files are found") {
     });
     check("removed", [](const fs::path& path) { fs::remove(path); });
     for (const std::size_t more : {std::size_t{1}, std::size_t{1000}})
-      if (form().full || more == 1)
+      if (long_form() || more == 1)
         check(fmt::format("with {} bytes more", more), [more](const fs::path& path) {
           change(path, [more](std::string& bytes) { bytes.append(more, '\0'); });
         });

@@ -237,7 +237,7 @@ TEST_CASE("the best model and its loss change together, wherever a run is killed
     return call.name == "fsync" || call.line.find("best") == std::string::npos;
   });
   REQUIRE(calls.size() > 10);
-  for (const Call& call : thinned(calls, 3)) {
+  for (const Call& call : thinned(calls, 9)) {
     const Ended ended =
         runs.run("killed", {.flags = flags(3), .tracer = injecting(call, "signal=KILL")});
     Problems problems;

@@ -5,25 +5,20 @@
 #include <random>
 #include <string>
 
-// The two forms of the fault suite. ctest runs the short form; scripts/torture runs the long one,
-// which also prints a row for each case.
+#include "tests/support/form.h"
+
+// What the fault suite has in addition to the two forms of all tests (tests/support/form.h):
+// chance, and in the long form, which scripts/torture runs, a row for each case.
 
 namespace sluice::test {
 
-struct Form {
-  bool full = false;       ///< the long form
+struct Draws {
   std::uint64_t seed = 1;  ///< seeds all random draws
   int round = -1;          ///< runs only this sequence of the random walk; -1: all
 };
 
-/// The form of this process. main sets it once.
-Form& form();
-
-/// Returns the first value in the short form and the second in the long form.
-template <class T>
-T by_form(T in_short, T in_long) {
-  return form().full ? in_long : in_short;
-}
+/// What this process draws. main sets it once.
+Draws& chosen_draws();
 
 /// Returns the random generator of a round, the same in every run with the same seed.
 std::mt19937_64 draws(std::uint64_t round);

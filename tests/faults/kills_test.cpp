@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
 #include <thread>
 
 #include "tests/faults/trace.h"
@@ -38,6 +40,20 @@ void kill_at(FaultRuns& runs, const std::vector<Call>& calls, Tally& tally) {
   }
 }
 
+/// The short form has a few calls of each name, every other one of them, beginning with the first
+/// or with the second.
+std::vector<Call> some_of_each(const std::vector<Call>& calls, bool second) {
+  if (long_form()) return calls;
+  std::map<std::string, std::vector<Call>> by_name;
+  for (const Call& call : calls)
+    by_name[call.name].push_back(call);
+  std::vector<Call> some;
+  for (const auto& [name, alike] : by_name)
+    for (const Call& call : thinned(alike, std::min<std::size_t>(alike.size(), 19)))
+      if (second = !second; second) some.push_back(call);
+  return some;
+}
+
 }  // namespace
 
 TEST_CASE("a kill at any call that changes files loses nothing") {
@@ -49,8 +65,8 @@ TEST_CASE("a kill at any call that changes files loses nothing") {
     std::erase_if(writes, [](const Call& call) { return !call.writes(); });
     std::erase_if(others, [](const Call& call) { return call.writes(); });
     REQUIRE(others.size() > 30);
-    kill_at(runs, thinned(others, 5), tally);
-    kill_at(runs, thinned(writes, 80), tally);
+    kill_at(runs, some_of_each(others, kind.threads), tally);
+    kill_at(runs, thinned(writes, 300), tally);
   }
 }
 
@@ -69,7 +85,7 @@ TEST_CASE("a kill while a step is done again that is already saved loses nothing
   };
   std::vector<Call> calls = traced(runs, "traced", changing, again("traced"));
   std::erase_if(calls, [](const Call& call) { return call.writes(); });
-  for (const Call& call : thinned(calls, 9)) {
+  for (const Call& call : thinned(calls, 15)) {
     const Flags back = again("killed");
     runs.run("killed", {.flags = back, .tracer = injecting(call, "signal=KILL")});
     tally.round(text_of(call), runs.goes_on("killed", keep));

@@ -7,9 +7,10 @@
 int main(int argc, char** argv) {
   Catch::Session session;
   using namespace Catch::clara;
-  sluice::test::Form& form = sluice::test::form();
-  session.cli(session.cli() | Opt(form.full)["--long"]("every call and many rounds, with a table") |
-              Opt(form.seed, "number")["--seed"]("of what is drawn") |
-              Opt(form.round, "number")["--round"]("this sequence of the random walk alone"));
+  sluice::test::Draws& draws = sluice::test::chosen_draws();
+  session.cli(session.cli() |
+              Opt(sluice::test::long_form())["--long"]("every call and many rounds, with a table") |
+              Opt(draws.seed, "number")["--seed"]("of what is drawn") |
+              Opt(draws.round, "number")["--round"]("this sequence of the random walk alone"));
   return sluice::test::run(session, argc, argv);
 }

@@ -27,7 +27,7 @@ TEST_CASE("a rank that freezes during a save ends the job at the deadline") {
     const std::string files = runs.at("frozen.ranks");
     Job job(runs, "frozen",
             {.flags = {{"--collective-timeout", "3"}, {"--rank-files", files}},
-             .tracer = injecting("fsync", "delay_enter=100000")});
+             .tracer = injecting("fsync", "delay_enter=30000")});
     const pid_t rank = process_of_rank(0, files);
     const fs::path folder = runs.path() / "frozen" / "checkpoints";
     REQUIRE(eventually([&] { return !temporaries(folder).empty(); }));

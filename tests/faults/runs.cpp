@@ -54,7 +54,7 @@ std::vector<Json> events(const fs::path& output, std::string& problem) {
 std::vector<Kind> kinds() {
   std::vector<Kind> here;
   for (const auto& kind : all_kinds)
-    if ((form().full || kind.short_form) && (kind.ranks == 1 || have_mpirun()))
+    if ((long_form() || kind.short_form) && (kind.ranks == 1 || have_mpirun()))
       here.push_back(kind);
   return here;
 }

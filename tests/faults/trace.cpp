@@ -118,7 +118,7 @@ Arguments injecting(const Call& call, const std::string& what) {
 }
 
 std::vector<Call> thinned(const std::vector<Call>& calls, std::size_t stride) {
-  if (form().full) return calls;
+  if (long_form()) return calls;
   std::vector<Call> some;
   // Beginning in the middle of the first group: the very first calls are those before training.
   for (std::size_t i = stride / 2; i < calls.size(); i += stride)

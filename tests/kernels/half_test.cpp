@@ -9,6 +9,7 @@
 #include "kernels/base/philox.h"
 #include "kernels/cpu/math.h"
 #include "kernels/elementwise.h"
+#include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice {
@@ -145,17 +146,20 @@ TEST_CASE("add, fill and cast are exact up to one rounding", "[half]") {
 }
 
 TEST_CASE("fast_exp stays within 1.5 ulp of exp", "[half]") {
+  // An assertion for each of so many numbers would take far longer than the number.
   double worst = 0;
+  int too_large = 0, too_small = 0;
+  const std::uint32_t stride = test::by_form(2111U, 211U);
   for (const std::uint32_t sign : {0u, 0x80000000u}) {
-    for (std::uint32_t bits = 0; bits < 0x7F800000u; bits += 211) {
+    for (std::uint32_t bits = 0; bits < 0x7F800000u; bits += stride) {
       const auto x = std::bit_cast<float>(bits | sign);
       const double exact = std::exp(static_cast<double>(x));
       const float fast = cpu::fast_exp(x);
       if (exact < std::numeric_limits<float>::min() * (1 + 1e-6)) {
-        REQUIRE(fast >= 0);
-        REQUIRE(fast <= std::numeric_limits<float>::min() * 1.00001f);
+        too_small += !(fast >= 0);
+        too_large += !(fast <= std::numeric_limits<float>::min() * 1.00001f);
       } else if (exact > std::numeric_limits<float>::max() * (1.0 - 1e-5)) {
-        REQUIRE(fast > std::numeric_limits<float>::max() * 0.9999f);
+        too_small += !(fast > std::numeric_limits<float>::max() * 0.9999f);
       } else {
         const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
         worst = std::max(worst, std::abs(fast - exact) / ulp);
@@ -164,6 +168,8 @@ TEST_CASE("fast_exp stays within 1.5 ulp of exp", "[half]") {
   }
   CAPTURE(worst);
   CHECK(worst <= 1.5);
+  CHECK(too_large == 0);
+  CHECK(too_small == 0);
   CHECK(cpu::fast_exp(0.0f) == 1.0f);
   CHECK(cpu::fast_exp(-infinity) == 0.0f);
   CHECK(cpu::fast_exp(-200.0f) == 0.0f);
@@ -175,13 +181,15 @@ TEST_CASE("fast_exp stays within 1.5 ulp of exp", "[half]") {
 
 TEST_CASE("fast_tanh stays within 2e-7 of tanh", "[half]") {
   double worst = 0;
+  int beyond = 0;
   for (int i = -1'200'000; i <= 1'200'000; ++i) {
     const float x = static_cast<float>(i) * 1e-5f;
     worst = std::max(worst, std::abs(cpu::fast_tanh(x) - std::tanh(static_cast<double>(x))));
-    REQUIRE(std::abs(cpu::fast_tanh(x)) <= 1.0f);
+    beyond += !(std::abs(cpu::fast_tanh(x)) <= 1.0f);
   }
   CAPTURE(worst);
   CHECK(worst < 2e-7);
+  CHECK(beyond == 0);
   CHECK(cpu::fast_tanh(infinity) == 1.0f);
   CHECK(cpu::fast_tanh(-infinity) == -1.0f);
   CHECK(cpu::fast_tanh(1e30f) == 1.0f);

@@ -5,6 +5,7 @@
 #include "engine/autograd.h"
 #include "models/gpt2/generate.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
@@ -101,6 +102,7 @@ TEST_CASE("GPT-2 in 16 bits stays as near to the reference as 16 bits can be") {
   const std::string folder = GENERATE(from_range(fixture_folders()));
   const Fixture fixture(folder, name);
   const DeviceKind kind = GENERATE(from_range(device_kinds()));
+  if (kind != DeviceKind::cpu && !long_form() && folder != fixture_folders().front()) return;
   INFO(folder << "/" << name << " in " << name_of(row.dtype) << " on " << name_of(kind));
   const FirstBatch batch(fixture, kind, row.dtype);
   CHECK(worst_difference(batch.logits(), fixture.values("logits")) <= row.logits);

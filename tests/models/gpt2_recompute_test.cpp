@@ -8,6 +8,7 @@
 #include "models/gpt2/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
@@ -33,7 +34,8 @@ std::vector<DType> dtypes_of(DeviceKind kind) {
   return {DType::f32, DType::bf16, DType::f64};
 }
 
-/// Calls `action(kind, dtype, config, dropout)` for everything that this build can run.
+/// Calls `action(kind, dtype, config, dropout)` for everything that this build can run, in the
+/// short form on the emulated GPU for every type with one of the sizes, with or without dropout.
 template <class Action>
 void for_all(Action&& action) {
   for (const DeviceKind kind : device_kinds())
@@ -41,6 +43,10 @@ void for_all(Action&& action) {
       for (const GPT2Config& config : configs)
         for (const float dropout : {0.0F, 0.3F}) {
           CAPTURE(static_cast<int>(kind), name_of(dtype), config.n_embd, dropout);
+          const bool odd = config.n_embd % 2 != 0;
+          if (kind == DeviceKind::cuda && !long_form() &&
+              (odd != (dtype == DType::bf16) || (dropout > 0) != (dtype != DType::f16)))
+            continue;
           action(kind, dtype, config, dropout);
         }
 }
@@ -147,6 +153,9 @@ TEST_CASE("recompute changes no bit of losses and gradients") {
     REQUIRE(std::ranges::all_of(expected.gradients, [](double g) { return std::isfinite(g); }));
     for (const Modes& modes :
          {uniform[1], uniform[2], uniform[3], uniform[4], mixed[0], mixed[1]}) {
+      // The mixtures have all of them.
+      const bool mixture = modes == mixed[0] || modes == mixed[1];
+      if (kind == DeviceKind::cuda && !long_form() && !mixture) continue;
       CAPTURE(to_string(modes));
       const Results actual = train({kind, dtype, config, dropout, modes});
       CHECK(actual.losses == expected.losses);

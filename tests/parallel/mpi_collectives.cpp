@@ -7,6 +7,7 @@
 #include "parallel/comm/transport/mpi_transport.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/form.h"
 
 namespace {
 
@@ -48,7 +49,7 @@ void run(bool launched_as_many) {
   check_message_order(*unchecked);
 
   // Large messages, which MPI does not buffer.
-  constexpr std::size_t large = std::size_t{3} << 20;
+  const std::size_t large = std::size_t{by_form(1U, 12U)} << 18;
   Battery<float>::all_reduce(c, large);
   Battery<float>::all_gather(c, large);
   Battery<float>::ring_shift(c, large);

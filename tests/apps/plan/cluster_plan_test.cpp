@@ -12,6 +12,7 @@
 #include "apps/plan/plan_candidates.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/program.h"
 #include "tests/support/training/planning.h"
 
@@ -146,6 +147,7 @@ TEST_CASE("the chosen way is the fastest of all, and its memory what is counted"
     for (const ParallelConfig& candidate : plan_cluster(task_of(plenty, gpus)).candidates)
       most = std::max(most, candidate.memory.high_water + machine(true).context);
     for (const int percent : {100, 85}) {
+      if (!in_form(2, {percent, gpus % 3})) continue;
       std::ostringstream flags;
       flags << plenty << " --gpu-memory " << most * static_cast<std::size_t>(percent) / 100;
       CAPTURE(gpus, percent);

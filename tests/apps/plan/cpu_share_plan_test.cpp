@@ -71,7 +71,7 @@ TEST_CASE("a plan without a share of the CPU's is not missed for one with it", "
   const MemoryBytes most = need_of(*fitting(0, none + budget(1 << 30, 1 << 30, true)), true);
   int compared = 0, shared = 0, only_shared = 0;
   for (const double rate : {1e6, 2e9, 1e12})
-    for (int percent = 100; percent > 40; --percent) {
+    for (int percent = 100; percent > 40; percent -= by_form(4, 1)) {
       const std::size_t device = most.device * static_cast<std::size_t>(percent) / 100;
       CAPTURE(rate, percent);
       const auto roomy = fitting(rate, budget(device, 1 << 30, true));
@@ -88,8 +88,8 @@ TEST_CASE("a plan without a share of the CPU's is not missed for one with it", "
       // No byte of the host is left for staging buffers.
       CHECK(fitting(rate, budget(device, need_of(*alone, true).host, true)));
     }
-  CHECK(compared > 50);
-  CHECK(shared > 20);
+  CHECK(compared > by_form(12, 50));
+  CHECK(shared > by_form(5, 20));
   CHECK(only_shared > 0);
 }
 

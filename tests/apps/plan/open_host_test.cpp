@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
 #include "tests/support/training/training.h"
@@ -12,7 +13,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr std::int64_t steps = 5;
+const std::int64_t steps = by_form(2, 5);
 
 struct Opened {
   std::int64_t cpu_blocks, speculative_blocks;

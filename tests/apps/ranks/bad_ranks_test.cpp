@@ -11,49 +11,37 @@
 // ranks there are, exit code 2, and nothing written.
 
 namespace sluice::test {
-namespace {
-
 using Catch::Matchers::Contains;
-
-struct Row {
-  int ranks;
-  Flags changes;
-  std::vector<std::string> words;
-};
-
-}  // namespace
 
 TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
   if (!have_mpirun()) return;
   const RankRuns runs;
-  const Row rows[] = {
-      {4, {{"--dp", "3"}}, {"--dp 3 needs 3 ranks, but 4 were started"}},
-      {1, {{"--dp", "2"}}, {"--dp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
-      {4, {{"--batch-size", "6"}}, {"--batch-size 6 is not divisible by --dp 4", "1 * 4 = 4"}},
-      {2,
-       {{"--batch-size", "8"}, {"--micro-batch", "3"}},
-       {"--batch-size 8 / --dp 2 = 4 is not divisible by --micro-batch 3", "1 * 3 = 3"}},
-      {4, {{"--batch-size", "2"}}, {"--batch-size 2 is not divisible by --dp 4"}},
-  };
-  for (const auto& [ranks, changes, words] : rows)
-    refused(runs, ranks, changes, words);
+  refused(
+      runs,
+      {
+          {4, {{"--dp", "3"}}, {"--dp 3 needs 3 ranks, but 4 were started"}},
+          {1, {{"--dp", "2"}}, {"--dp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
+          {4, {{"--batch-size", "6"}}, {"--batch-size 6 is not divisible by --dp 4", "1 * 4 = 4"}},
+          {2,
+           {{"--batch-size", "8"}, {"--micro-batch", "3"}},
+           {"--batch-size 8 / --dp 2 = 4 is not divisible by --micro-batch 3", "1 * 3 = 3"}},
+          {4, {{"--batch-size", "2"}}, {"--batch-size 2 is not divisible by --dp 4"}},
+      });
 }
 
 TEST_CASE("flags that all ranks get wrong are refused once") {
   if (!have_mpirun()) return;
   const RankRuns runs;
-  const Row rows[] = {
-      {4, {{"--inject", "nonsense"}}, {"--inject nonsense", "rank=R,op=N,kind=K"}},
-      {2, {{"--inject", "rank=1,op=2,kind=fire"}}, {"there is no kind 'fire'"}},
-      {4,
-       {{"--bucketsize", "1MiB"}},
-       {"unknown flag '--bucketsize' (did you mean --bucket-size?)"}},
-      {2, {{"--zero", "2"}}, {"--zero"}},
-      {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
-      {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
-  };
-  for (const auto& [ranks, changes, words] : rows)
-    refused(runs, ranks, changes, words);
+  refused(runs, {
+                    {4, {{"--inject", "nonsense"}}, {"--inject nonsense", "rank=R,op=N,kind=K"}},
+                    {2, {{"--inject", "rank=1,op=2,kind=fire"}}, {"there is no kind 'fire'"}},
+                    {4,
+                     {{"--bucketsize", "1MiB"}},
+                     {"unknown flag '--bucketsize' (did you mean --bucket-size?)"}},
+                    {2, {{"--zero", "2"}}, {"--zero"}},
+                    {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
+                    {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
+                });
 }
 
 TEST_CASE("records of an earlier run are not taken for this one's") {
@@ -68,23 +56,23 @@ TEST_CASE("a rank that was given something else than the others is named") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   write_tokens(runs.path() / "other.bin", 1200, 64, 2);
-  const auto odd = [&](const char* flag, const std::string& odd_value, const std::string& value,
-                       const std::string& what) {
-    INFO(flag);
-    const fs::path script = runs.path() / "wrapper";
+  const auto odd = [&](const std::string& flag, const std::string& odd_value,
+                       const std::string& value, const std::string& what) -> Refusal {
+    const fs::path script = runs.path() / ("wrapper" + flag);
     write_file(script, "#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK\" = 2 ]; then v='" + odd_value +
                            "'; else v='" + value +
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
                            "=$v\"\n");
     fs::permissions(script, fs::perms::owner_all);
-    refused(runs, 4, {{flag, "-"}}, {"rank 2 " + what}, script.string());
+    return {4, {{flag, "-"}}, {"rank 2 " + what}, script.string()};
   };
-  odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: ");
   const std::string others = "was started with other options than rank 0: ";
-  odd("--seed", "7", "8", others + "seed=7 and seed=8");
-  odd("--data-order", "sequential", "shuffled", others + "data-order=");
-  odd("--precision", "bf16", "fp32", others + "precision=");
-  odd("--dropout", "0.1", "0", others + "dropout=0.1 and dropout=0");
+  refused(runs,
+          {odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: "),
+           odd("--seed", "7", "8", others + "seed=7 and seed=8"),
+           odd("--data-order", "sequential", "shuffled", others + "data-order="),
+           odd("--precision", "bf16", "fp32", others + "precision="),
+           odd("--dropout", "0.1", "0", others + "dropout=0.1 and dropout=0")});
 }
 
 TEST_CASE("ranks whose disks hold other checkpoints of the same step do not go on from them") {

@@ -1,5 +1,6 @@
 #include "apps/train/pipeline.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <mutex>
@@ -7,6 +8,7 @@
 #include "apps/plan/memory_plan.h"
 #include "engine/autograd.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"
@@ -17,6 +19,8 @@
 
 namespace sluice::test {
 namespace {
+
+constexpr std::array pipelines{"1f1b", "gpipe", "interleaved"};
 
 TrainingTask task_for(std::int64_t layers, std::int64_t micro_batches) {
   return {
@@ -103,6 +107,7 @@ TEST_CASE("a pipeline of one rank adds the gradients of the table's two places i
 }
 
 TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipeline][threads]") {
+  constexpr std::array schedules{"layer-split", "gpipe", "1f1b"};
   for (const std::int64_t micro_batches : {1, 3, 4, 8})
     for (const double dropout : {0.0, 0.1}) {
       TrainingTask task = task_for(3, micro_batches);
@@ -111,15 +116,16 @@ TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipe
       const RunBits expected = train_pipelined(task, choice, 5);
       bool turn = dropout > 0;
       for (const std::int64_t ranks : {1, 2, 3})
-        for (const char* schedule : {"layer-split", "gpipe", "1f1b"})
-          for (const char* stash : {"graph", "input"}) {
-            CAPTURE(micro_batches, dropout, ranks, schedule, stash);
+        for (const int schedule : {0, 1, 2})
+          for (const bool inputs : {false, true}) {
+            CAPTURE(micro_batches, dropout, ranks, schedules[schedule], inputs);
             task.pp = ranks;
-            task.pipeline = schedule;
-            task.stash = stash;
+            task.pipeline = schedules[schedule];
+            task.stash = inputs ? "input" : "graph";
             choice = task.resident();
             turn = !turn;
             if (turn) recompute_blocks(choice);
+            if (!in_form(4, {micro_batches, dropout > 0, ranks, schedule, inputs})) continue;
             CHECK(first_difference(expected, train_pipelined(task, choice, 5)) == "");
           }
     }
@@ -129,7 +135,8 @@ TEST_CASE("several stages on a rank, and stages of any number of blocks",
           "[ranks][pipeline][threads]") {
   TrainingTask task = task_for(8, 4);
   const MemoryChoice choice = task.resident();
-  const RunBits expected = train_pipelined(task, choice, 30);
+  const std::int64_t steps = by_form(8, 30);
+  const RunBits expected = train_pipelined(task, choice, steps);
   struct Row {
     std::int64_t ranks, virtual_stages;
     const char *pipeline, *split, *stash;
@@ -144,12 +151,13 @@ TEST_CASE("several stages on a rank, and stages of any number of blocks",
     task.pipeline = pipeline;
     task.pipeline_split = split;
     task.stash = stash;
-    CHECK(first_difference(expected, train_pipelined(task, choice, 30)) == "");
+    CHECK(first_difference(expected, train_pipelined(task, choice, steps)) == "");
   }
 }
 
 TEST_CASE("replicas that are pipelines train as replicas of one rank",
           "[ranks][pipeline][threads]") {
+  const std::int64_t steps = by_form(3, 5);
   for (const char* optimizer : {"adamw", "sgd"})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(optimizer, name_of(dtype));
@@ -159,25 +167,27 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank",
       task.dp = 2;
       const bool split = dtype == DType::bf16 && task.optimizer == "adamw";
       const MemoryChoice choice = task.resident(split ? StateLayout::split : StateLayout::fp32, 2);
-      const RunBits expected = train_pipelined(task, choice, 5);
+      const RunBits expected = train_pipelined(task, choice, steps);
       if (dtype == DType::f32) {
         TrainingTask plain = task;
         plain.pipeline = "";
-        const RunBits near = train_pipelined(plain, choice, 5);
-        for (std::size_t step = 0; step < 5; ++step)
+        const RunBits near = train_pipelined(plain, choice, steps);
+        for (std::size_t step = 0; step < static_cast<std::size_t>(steps); ++step)
           for (const std::size_t number : {0, 1})
             CHECK(near.steps[step][number] == Approx(expected.steps[step][number]).epsilon(1e-6));
       }
       task.pp = 2;
       for (const std::int64_t zero : {0, 1})
-        for (const char* pipeline : {"1f1b", "gpipe", "interleaved"})
+        for (const int way : {0, 1, 2})
           for (const bool overlap : {true, false}) {
+            const std::string pipeline = pipelines[way];
             CAPTURE(zero, pipeline, overlap);
+            if (!in_form(2, {dtype == DType::f32, zero, way, overlap})) continue;
             task.zero = zero;
             task.pipeline = pipeline;
-            task.virtual_stages = std::string(pipeline) == "interleaved" ? 2 : 1;
+            task.virtual_stages = pipeline == "interleaved" ? 2 : 1;
             task.overlap = overlap;
-            CHECK(first_difference(expected, train_pipelined(task, choice, 5)) == "");
+            CHECK(first_difference(expected, train_pipelined(task, choice, steps)) == "");
           }
     }
 }
@@ -198,6 +208,7 @@ TEST_CASE("state that streams, in a pipeline", "[ranks][pipeline][threads]") {
       for (const std::int64_t resident : {0, 2, 5})
         for (const std::int64_t stages : {1, 3}) {
           CAPTURE(name_of(layout), zero, resident, stages);
+          if (!in_form(2, {layout == StateLayout::fp32, zero, resident, stages / 2})) continue;
           task.zero = zero;
           task.virtual_stages = stages;
           const MemoryChoice streaming =
@@ -294,20 +305,24 @@ TEST_CASE("a gradient that is not finite in one stage stops the update in all",
 TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit",
           "[ranks][pipeline]") {
   if (!have_gpu()) return;
+  const std::int64_t steps = by_form(2, 3);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     TrainingTask task = task_for(4, 4);
     task.dtype = dtype;
     const MemoryChoice choice =
         task.resident(dtype == DType::bf16 ? StateLayout::split : StateLayout::fp32);
-    const RunBits expected = train_pipelined(task, choice, 3, DeviceKind::cuda);
+    const RunBits expected = train_pipelined(task, choice, steps, DeviceKind::cuda);
     task.pp = 2;
-    for (const char* stash : {"graph", "input"})
-      for (const char* pipeline : {"1f1b", "gpipe", "interleaved"}) {
-        CAPTURE(name_of(dtype), stash, pipeline);
-        task.stash = stash;
+    for (const bool inputs : {false, true})
+      for (const int way : {0, 1, 2}) {
+        const std::string pipeline = pipelines[way];
+        CAPTURE(name_of(dtype), inputs, pipeline);
+        if (!in_form(2, {dtype == DType::f32, inputs, way})) continue;
+        task.stash = inputs ? "input" : "graph";
         task.pipeline = pipeline;
-        task.virtual_stages = std::string(pipeline) == "interleaved" ? 2 : 1;
-        CHECK(first_difference(expected, train_pipelined(task, choice, 3, DeviceKind::cuda)) == "");
+        task.virtual_stages = pipeline == "interleaved" ? 2 : 1;
+        CHECK(first_difference(expected, train_pipelined(task, choice, steps, DeviceKind::cuda)) ==
+              "");
       }
   }
   TrainingTask replicas = task_for(4, 4);

@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <list>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/form.h"
 #include "tests/support/training/ranks.h"
 
 // One of four ranks fails. The job ends by itself, says in one line which rank and where, leaves no
@@ -37,9 +39,13 @@ struct Clean : RankRuns {
     expected = trained_files(path() / "clean");
   }
 
+  /// A fault before an operation: so many after the last one with the label.
   struct Row {
     const char* kind;
     std::vector<std::string> words;
+    Flags more = {};
+    const char* label = "gradients 0";
+    std::uint64_t after = 0;
   };
 
   /// Checks the rules for every job that did not end well.
@@ -56,40 +62,49 @@ struct Clean : RankRuns {
     return run_program("post_mortem", {rank_files}).out;
   }
 
-  /// Goes on from the last checkpoint of `output` until `expected`.
-  void goes_on(const std::string& output) const {
-    run_well(4, output, six_steps);
-    CHECK(trained_files(path() / output) == expected);
-    for (const auto& entry : fs::directory_iterator(path() / output / "checkpoints"))
-      CHECK_THAT(entry.path().filename().string(), !Contains("tmp"));
-  }
-
-  /// A run with a fault so many operations after the last one with the label. Nothing of the sixth
-  /// step has been saved then.
-  void fails(const Row& row, const std::string& label, std::uint64_t after = 0,
-             const Flags& more = {}) const {
-    const std::uint64_t number = number_of(path() / "clean.ranks", label) + after;
-    const std::string fault = "rank=1,op=" + std::to_string(number) + ",kind=" + row.kind;
-    const std::string output = fault + (more.empty() ? "" : ",more"), files = at(output + ".ranks");
-    INFO(fault);
-    const RanksResult result =
-        run(4, output, six_steps + more + Flags{{"--rank-files", files}, {"--inject", fault}});
-    const std::string sentence = sentence_of(result, files);
-    // Nobody crashes who was not told to.
-    if (row.kind != std::string("abort") && row.kind != std::string("segfault"))
-      CHECK_THAT(result.err, !Contains("Process received signal"));
-    for (const std::string& word : row.words)
-      CHECK_THAT(sentence, Contains(word));
-    CHECK_THAT(sentence, Contains("rank 1") && Contains("operation"));
-    const auto saved = list_checkpoints(path() / output / "checkpoints");
-    REQUIRE(saved.size() == 2);
-    CHECK(saved.back().filename() == "step-00000004");
-    goes_on(output);
+  /// Runs with one fault each. Nothing of the sixth step has been saved then. From the checkpoint
+  /// before, each goes on until `expected`; in the short form only the first does and the last.
+  void fails(const std::vector<Row>& rows) const {
+    std::vector<RankJob> jobs, rest;
+    for (const auto& row : rows) {
+      const std::uint64_t number = number_of(path() / "clean.ranks", row.label) + row.after;
+      const std::string output = std::to_string(jobs.size()) + " " + row.kind;
+      const std::string fault = "rank=1,op=" + std::to_string(number) + ",kind=" + row.kind;
+      jobs.push_back({4, output,
+                      six_steps + row.more +
+                          Flags{{"--rank-files", at(output + ".ranks")}, {"--inject", fault}}});
+      if (long_form() || jobs.size() == 1 || jobs.size() == rows.size())
+        rest.push_back({4, output, six_steps});
+    }
+    const auto results = run(jobs);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      INFO(shown(4, jobs[i].changes));
+      const std::string kind = rows[i].kind;
+      const std::string sentence = sentence_of(results[i], jobs[i].changes.at("--rank-files"));
+      // Nobody crashes who was not told to.
+      if (kind != "abort" && kind != "segfault")
+        CHECK_THAT(results[i].err, !Contains("Process received signal"));
+      for (const std::string& word : rows[i].words)
+        CHECK_THAT(sentence, Contains(word));
+      CHECK_THAT(sentence, Contains("rank 1") && Contains("operation"));
+      const auto saved = list_checkpoints(path() / jobs[i].output / "checkpoints");
+      REQUIRE(saved.size() == 2);
+      CHECK(saved.back().filename() == "step-00000004");
+    }
+    run_well(rest);
+    for (const RankJob& job : rest) {
+      INFO(job.output);
+      CHECK(trained_files(path() / job.output) == expected);
+      for (const auto& entry : fs::directory_iterator(path() / job.output / "checkpoints"))
+        CHECK_THAT(entry.path().filename().string(), !Contains("tmp"));
+    }
   }
 
   TrainedFiles expected;
 };
 
+/// Of the cases that reach it. No wait of a sound job comes near it.
+const std::string deadline = "3", waited = "waited " + deadline + " s";
 const std::string operation = "all_reduce 'gradients 0' (operation ";
 
 }  // namespace
@@ -99,7 +114,7 @@ TEST_CASE("a rank that ends in the middle of a step ends the job, which says who
   const Clean clean;
   const std::vector<std::string> lost{"rank 1 (pid ", "killed or exited without a word",
                                       "at \"step 6\"", "ranks 0, 2, 3 wait for it in " + operation};
-  const Clean::Row rows[] = {
+  const std::vector<Clean::Row> rows{
       {"exit", lost},
       {"kill", lost},
       {"abort", lost},
@@ -107,44 +122,44 @@ TEST_CASE("a rank that ends in the middle of a step ends the job, which says who
       {"throw", {"rank 1 was made to fail before its operation"}},
       {"memory",
        {"rank 1, after all_gather 'stop' (operation ", "at \"step 6\"", "no memory left"}}};
-  for (const auto& row : rows)
-    clean.fails(row, "gradients 0");
+  clean.fails(rows);
 }
 
 TEST_CASE("ranks that lose each other say who started what") {
   if (!have_mpirun()) return;
   const Clean clean;
   const std::string others = "where the others started all_reduce of ";
-  const Clean::Row rows[] = {
+  const std::vector<Clean::Row> rows{
       {"mismatch", {"rank 1 started barrier 'gradients 0' (operation ", others}},
       {"count", {"rank 1 started all_reduce of ", "f32 'gradients 0' (operation ", others}},
       {"type", {"rank 1 started all_reduce of ", "bf16 'gradients 0' (operation ", others}},
       {"skip", {"rank 1 started all_gather of ", "'losses' (operation ", others}}};
-  for (const auto& row : rows)
-    clean.fails(row, "gradients 0");
-  // The fault lasts until the deadline if operations are not compared one by one.
-  clean.fails({"mismatch",
-               {"rank 1 called barrier 'gradients 0' as operation ",
-                "where ranks 0, 2, 3 called all_reduce of ", "waited 5 s"}},
-              "gradients 0", 0, {{"--checked", "false"}, {"--collective-timeout", "5"}});
+  clean.fails(rows);
 }
 
 TEST_CASE("a rank that does not go on is told of at the deadline") {
   if (!have_mpirun()) return;
   const Clean clean;
-  const Clean::Row rows[] = {
+  const Flags waits{{"--collective-timeout", deadline}};
+  const std::vector<Clean::Row> rows{
       {"stop",
-       {"rank 1 (pid ", "is stopped, by a signal", "wait for it in " + operation, "waited 5 s"}},
-      {"slow", {"rank 1 (pid ", "has not started " + operation, "at \"step 6\"", "waited 5 s in"}}};
-  for (const auto& row : rows)
-    clean.fails(row, "gradients 0", 0, {{"--collective-timeout", "5"}});
+       {"rank 1 (pid ", "is stopped, by a signal", "wait for it in " + operation, waited},
+       waits},
+      {"slow",
+       {"rank 1 (pid ", "has not started " + operation, "at \"step 6\"", waited + " in"},
+       waits},
+      // Ranks that lose each other do so too if operations are not compared one by one.
+      {"mismatch",
+       {"rank 1 called barrier 'gradients 0' as operation ",
+        "where ranks 0, 2, 3 called all_reduce of ", waited},
+       waits + Flags{{"--checked", "false"}}}};
+  clean.fails(rows);
 }
 
 TEST_CASE("a rank that dies while a checkpoint is written leaves the one before") {
   if (!have_mpirun()) return;
   const Clean clean;
-  for (const char* kind : {"kill", "throw"})
-    clean.fails({kind, {}}, "replicas", 20);
+  clean.fails({{"kill", {}, {}, "replicas", 20}, {"throw", {}, {}, "replicas", 20}});
 }
 
 TEST_CASE("a signal from outside to any rank at any moment") {
@@ -154,26 +169,42 @@ TEST_CASE("a signal from outside to any rank at any moment") {
     int rank, signal;
     const char* words;
   };
-  for (const auto& [rank, signal, words] :
-       {Row{0, SIGKILL, "killed or exited without a word"},
-        Row{2, SIGKILL, "killed or exited without a word"}, Row{3, SIGSTOP, "is stopped"}}) {
-    const std::string output = "signal " + std::to_string(rank), name = std::to_string(rank);
-    INFO(output);
-    const auto checkpoints = [&] { return list_checkpoints(runs.path() / output / "checkpoints"); };
-    RunningRanks job(
-        runs, 4, output,
-        {{"--steps", "1000000"}, {"--save-every", "5"}, {"--collective-timeout", "5"}});
-    REQUIRE(eventually([&] { return checkpoints().size() > 1; }));
-    ::kill(job.rank(rank), signal);
-    const std::string sentence = Clean::sentence_of(job.finish(), runs.at(output + ".ranks"));
-    CHECK_THAT(sentence,
-               Contains("rank " + name + " (pid ") && Contains(words) && Contains("operation"));
+  const Row rows[] = {{0, SIGKILL, "killed or exited without a word"},
+                      {2, SIGKILL, "killed or exited without a word"},
+                      {3, SIGSTOP, "is stopped"}};
+  const auto output = [](const Row& row) { return "signal " + std::to_string(row.rank); };
+  const auto checkpoints = [&](const Row& row) {
+    return list_checkpoints(runs.path() / output(row) / "checkpoints");
+  };
+  std::list<RunningRanks> jobs;
+  for (const Row& row : rows)
+    jobs.emplace_back(
+        runs, 4, output(row),
+        Flags{{"--steps", "1000000"}, {"--save-every", "5"}, {"--collective-timeout", deadline}});
+  auto job = jobs.begin();
+  for (const Row& row : rows) {
+    REQUIRE(eventually([&] { return checkpoints(row).size() > 1; }));
+    ::kill((job++)->rank(row.rank), row.signal);
+  }
+  std::vector<RankJob> rest;
+  job = jobs.begin();
+  for (const Row& row : rows) {
+    INFO(output(row));
+    const std::string sentence =
+        Clean::sentence_of((job++)->finish(), runs.at(output(row) + ".ranks"));
+    CHECK_THAT(sentence, Contains("rank " + std::to_string(row.rank) + " (pid ") &&
+                             Contains(row.words) && Contains("operation"));
     // The last save is whole: resuming it leads to the bytes of a run that never stopped.
-    const std::string last = checkpoints().back().filename().string();
+    const std::string last = checkpoints(row).back().filename().string();
     const Flags more{{"--steps", std::to_string(std::stoi(last.substr(5)) + 3)}};
-    runs.run_well(4, output, more);
-    runs.run_well(4, output + " whole", more);
-    CHECK(trained_files(runs.path() / output) == trained_files(runs.path() / (output + " whole")));
+    rest.push_back({4, output(row), more});
+    rest.push_back({4, "whole " + output(row), more});
+  }
+  runs.run_well(rest);
+  for (const Row& row : rows) {
+    INFO(output(row));
+    CHECK(trained_files(runs.path() / output(row)) ==
+          trained_files(runs.path() / ("whole " + output(row))));
   }
 }
 

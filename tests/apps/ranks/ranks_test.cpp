@@ -5,6 +5,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/training/ranks.h"
 
 // However many ranks share a batch, and however they exchange what they computed: the training is
@@ -43,18 +44,24 @@ Losses since(const Losses& losses, std::int64_t step) {
 TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {
   if (!have_mpirun()) return;
   const std::string folder = GENERATE(from_range(fixture_folders()));
+  if (!long_form() && folder != fixture_folders().front()) return;
   const Fixture fixture(folder, "tiny");
   const Flags base = reference_flags(fixture);
   const RankRuns runs;
+  const auto name_of = [](int ranks, const char* zero) {
+    return std::to_string(ranks) + " zero " + zero;
+  };
+  std::vector<RankJob> jobs;
+  for (const int ranks : {1, 2, 4})
+    for (const char* zero : {"0", "1"})
+      jobs.push_back({ranks, name_of(ranks, zero), base + Flags{{"--zero", zero}}});
+  runs.run_well(jobs);
   Losses single;
   for (const int ranks : {1, 2, 4}) {
     TrainedFiles whole;
     for (const char* zero : {"0", "1"}) {
       INFO(ranks << " ranks, --zero " << zero);
-      const std::string name = std::to_string(ranks) + " zero " + zero;
-      Flags flags = base;
-      flags["--zero"] = zero;
-      runs.run_well(ranks, name, flags);
+      const std::string name = name_of(ranks, zero);
       const fs::path output = runs.path() / name;
       CHECK(logged(output, "start").at("ranks") == ranks);
       const Losses losses = logged_losses(output);
@@ -100,7 +107,7 @@ TEST_CASE("how gradients and weights travel does not change a bit") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   // 2.5 MB of gradients, in three buckets of at most 1 MiB.
-  const Flags wide{{"--n-embd", "160"}, {"--steps", "5"}};
+  const Flags wide{{"--n-embd", "160"}, {"--steps", by_form("3", "5")}};
   const std::vector<Flags> variants{{},
                                     {{"--zero", "1"}},
                                     {{"--bucket-size", "1MiB"}},
@@ -108,16 +115,27 @@ TEST_CASE("how gradients and weights travel does not change a bit") {
                                     {{"--bucket-size", "1MiB"}, {"--overlap", "false"}},
                                     {{"--bucket-size", "1MiB"}, {"--zero", "1"}},
                                     {{"--checked", "false"}, {"--check-replicas", "0"}}};
+  const auto name_of = [](int ranks, std::size_t i) {
+    return std::to_string(ranks) + " variant " + std::to_string(i);
+  };
+  // Both numbers of ranks have every flag once, two of them together with 4 ranks.
+  const auto has = [&](int ranks, std::size_t i) {
+    return ranks == 4 ? i != 1 && i != 3 && i != 6 : long_form() || (i != 4 && i != 5);
+  };
+  std::vector<RankJob> jobs;
+  for (const int ranks : {2, 4})
+    for (std::size_t i = 0; i < variants.size(); ++i)
+      if (has(ranks, i))
+        jobs.push_back(
+            {ranks, name_of(ranks, i),
+             wide + variants[i] + Flags{{"--rank-files", runs.at(name_of(ranks, i) + ".ranks")}}});
+  runs.run_well(jobs);
   for (const int ranks : {2, 4}) {
     TrainedFiles expected;
     for (std::size_t i = 0; i < variants.size(); ++i) {
-      if (ranks == 4 && (i == 1 || i == 3 || i == 6)) continue;
-      const std::string name = std::to_string(ranks) + " variant " + std::to_string(i);
+      if (!has(ranks, i)) continue;
+      const std::string name = name_of(ranks, i);
       INFO(name);
-      Flags flags = wide;
-      flags.insert(variants[i].begin(), variants[i].end());
-      flags["--rank-files"] = runs.at(name + ".ranks");
-      runs.run_well(ranks, name, flags);
       const TrainedFiles files = trained_files(runs.path() / name);
       if (i == 0) expected = files;
       const bool same = files == expected;
@@ -135,21 +153,29 @@ TEST_CASE("how gradients and weights travel does not change a bit") {
 TEST_CASE("a run goes on with another number of ranks, and with state divided or not") {
   if (!have_mpirun()) return;
   const RankRuns runs;
-  const auto run = [&](int ranks, const std::string& name, const Flags& flags) {
-    runs.run_well(ranks, name, flags);
-    return logged_losses(runs.path() / name);
+  runs.run_well({{2, "whole", {{"--steps", "20"}}},
+                 {1, "single", {{"--steps", "20"}}},
+                 {2, "parts 0", {{"--steps", "10"}, {"--zero", "0"}}},
+                 {2, "parts 1", {{"--steps", "10"}, {"--zero", "1"}}}});
+  const Losses whole = logged_losses(runs.path() / "whole");
+  require_near(logged_losses(runs.path() / "single"), whole);
+  const auto name_of = [](int ranks, const std::string& zero) {
+    return std::to_string(ranks) + " ranks after zero " + zero;
   };
-  const Losses whole = run(2, "whole", {{"--steps", "20"}});
-  require_near(run(1, "single", {{"--steps", "20"}}), whole);
+  std::vector<RankJob> jobs;
   for (const std::string zero : {"0", "1"}) {
-    run(2, "parts " + zero, {{"--steps", "10"}, {"--zero", zero}});
     const auto saved = list_checkpoints(runs.path() / ("parts " + zero) / "checkpoints");
     REQUIRE(saved.size() == 1);
+    for (const int ranks : {1, 2, 4})
+      jobs.push_back(
+          {ranks, name_of(ranks, zero), {{"--steps", "20"}, {"--resume", saved[0].string()}}});
+  }
+  runs.run_well(jobs);
+  for (const std::string zero : {"0", "1"}) {
     for (const int ranks : {1, 2, 4}) {
-      const std::string name = std::to_string(ranks) + " ranks after zero " + zero;
+      const std::string name = name_of(ranks, zero);
       INFO(name);
-      const Losses rest = run(ranks, name, {{"--steps", "20"}, {"--resume", saved[0].string()}});
-      require_near(rest, since(whole, 11));
+      require_near(logged_losses(runs.path() / name), since(whole, 11));
       if (ranks != 2) continue;
       const bool same = trained_files(runs.path() / name) == trained_files(runs.path() / "whole");
       CHECK(same);
@@ -164,19 +190,21 @@ TEST_CASE("a run goes on with another number of ranks, and with state divided or
 TEST_CASE("divided 16-bit and 8-bit state is that of a rank that has all of it") {
   if (!have_mpirun()) return;
   const RankRuns runs;
-  for (const std::string layout : {"split", "bf16m", "int8"}) {
+  const std::vector<std::string> layouts{"split", "bf16m", "int8"};
+  std::vector<RankJob> jobs;
+  for (const std::string& layout : layouts)
+    for (const std::string zero : {"0", "1"})
+      jobs.push_back({2,
+                      layout + " zero " + zero,
+                      {{"--steps", "6"},
+                       {"--precision", "bf16"},
+                       {"--state-layout", layout},
+                       {"--zero", zero}}});
+  runs.run_well(jobs);
+  for (const std::string& layout : layouts) {
     INFO(layout);
-    const auto run = [&](const std::string& zero) {
-      const std::string name = layout + " zero " + zero;
-      runs.run_well(2, name,
-                    {{"--steps", "6"},
-                     {"--precision", "bf16"},
-                     {"--state-layout", layout},
-                     {"--zero", zero}});
-      return trained_files(runs.path() / name);
-    };
-    const TrainedFiles whole = run("0");
-    const bool same = run("1") == whole;
+    const bool same = trained_files(runs.path() / (layout + " zero 1")) ==
+                      trained_files(runs.path() / (layout + " zero 0"));
     CHECK(same);
   }
 }

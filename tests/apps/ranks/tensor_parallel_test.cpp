@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "apps/plan/cost/tensor_traffic.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/training/pipelines.h"
 
@@ -171,12 +172,18 @@ TEST_CASE("one all-reduce for each pair of products and direction", "[ranks][ten
 }
 
 TEST_CASE("the memory of every shard is planned to the byte", "[ranks][tensor][plan][threads]") {
-  for (const Row& row : rows)
+  for (std::int64_t place = 0; const Row& row : rows)
     for (const std::int64_t heads : {4, 5}) {
       CAPTURE(row.name, heads);
+      // Ranks share 5 heads unevenly.
+      if (!in_form(2, {heads, place++ / 2})) continue;
       TrainingTask task = task_of(row, heads);
-      CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::fp32)) ==
-            std::vector<std::string>());
+      // And one of the types with each row, the other with the next.
+      const bool wide = in_form(2, {place / 4});
+      if (wide)
+        CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::fp32)) ==
+              std::vector<std::string>());
+      if (wide && !long_form()) continue;
       task.dtype = DType::bf16;
       task.zero = row.dp > 1 ? 1 : 0;
       CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::bf16m)) ==

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cross_entropy.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test {
@@ -84,6 +85,7 @@ TEST_CASE("cuda: cross-entropy without a gradient", "[cuda]") {
     for (const std::int64_t gap : {0, 3}) {
       for (const auto offsets : all_offsets) {
         if (s.columns > 10000 && offsets.read != offsets.written) continue;
+        if (!in_form(2, {&s - whole_sizes, gap, offsets.read + 2 * offsets.written})) continue;
         const std::int64_t stride = s.columns + gap;
         CAPTURE(s.rows, s.columns, stride, offsets.read, offsets.written);
         Parity parity(devices, offsets);
@@ -111,6 +113,9 @@ TEST_CASE("cuda: cross-entropy with a gradient of its own", "[cuda]") {
       for (const std::int64_t padding : {0, 5}) {
         for (const auto offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
           if (s.columns > 10000 && (offsets.read == 1 || padding == 0)) continue;
+          if (!in_form(2,
+                       {static_cast<std::int64_t>(dtype), &s - whole_sizes, padding, offsets.read}))
+            continue;
           const std::int64_t columns = s.columns + padding;
           const std::int64_t stride = columns + 2;  // two that nobody may write
           CAPTURE(name_of(dtype), s.rows, s.columns, padding, offsets.read);
@@ -151,6 +156,8 @@ TEST_CASE("cuda: cross-entropy whose gradient lies over the logits", "[cuda]") {
       for (const bool padded : {false, true}) {
         for (const std::int64_t offset : {0, 1}) {
           if (s.columns > 10000 && (offset == 1 || !padded)) continue;
+          if (!in_form(2, {static_cast<std::int64_t>(dtype), &s - whole_sizes, padded, offset}))
+            continue;
           const std::int64_t stride = padded ? (s.columns + 7) / 8 * 8 : s.columns;
           const std::int64_t padding = stride - s.columns;
           CAPTURE(name_of(dtype), s.rows, s.columns, padding, offset);
@@ -226,7 +233,8 @@ TEST_CASE("cuda: partials of cross-entropy over a part of the vocabulary", "[cud
     for (const std::int64_t gap : {0, 3}) {
       for (const auto offsets : all_offsets) {
         for (const double scale : {10.0, 1e4}) {
-          const std::int64_t stride = s.columns + gap;
+          const std::int64_t stride = s.columns + gap, address = offsets.read + 2 * offsets.written;
+          if (!in_form(2, {&s - part_sizes, gap, address, scale > 10})) continue;
           CAPTURE(s.rows, s.before, s.columns, stride, offsets.read, offsets.written, scale);
           Parity parity(devices, offsets);
           const auto logits =
@@ -279,6 +287,9 @@ TEST_CASE("cuda: cross-entropy of partials, with a gradient of its own or none",
       for (const std::int64_t padding : {0, 5}) {
         for (const auto offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
           for (const double scale : {10.0, 1e4}) {
+            if (!in_form(2, {static_cast<std::int64_t>(dtype), &s - part_sizes, padding,
+                             offsets.read, scale > 10}))
+              continue;
             const std::int64_t columns = s.columns + padding;
             const std::int64_t stride = columns + 2;  // two that nobody may write
             CAPTURE(name_of(dtype), s.rows, s.before, s.columns, padding, offsets.read, scale);

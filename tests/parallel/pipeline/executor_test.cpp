@@ -9,6 +9,7 @@
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/parallel/pipeline/stages.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 
 // Whatever the schedule and however many ranks: a pipeline computes what one loop over the
@@ -176,6 +177,7 @@ std::vector<std::size_t> peaks(const Schedule& computing, Stash stash, int steps
 }  // namespace
 
 TEST_CASE("a pipeline computes what one loop does, bit for bit", "[pipeline][threads]") {
+  std::int64_t place = 0;
   for (const int ranks : {1, 2, 4})
     for (const int micro_batches : {1, 3, 4, 8, 32})
       for (const auto& [name, computing] : schedules_for(ranks, micro_batches)) {
@@ -183,6 +185,8 @@ TEST_CASE("a pipeline computes what one loop does, bit for bit", "[pipeline][thr
         const Steps expected = in_sequence(computing, 3);
         REQUIRE(expected.weights[0] != expected.weights[2]);
         for (const Stash stash : {Stash::graph, Stash::input}) {
+          const std::int64_t other = place++ / 2 + (stash == Stash::input);
+          if (!in_form(2, {other, ranks, micro_batches})) continue;
           CAPTURE(ranks, micro_batches, name, stash == Stash::input);
           const Steps found = in_pipeline(lowered(computing), stash, 3);
           CHECK(found.losses == expected.losses);

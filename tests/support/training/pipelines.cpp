@@ -10,6 +10,7 @@
 #include "parallel/comm/backend/staged_backend.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "tests/support/fixture.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"
 
@@ -100,7 +101,8 @@ std::vector<std::string> unplanned_memory(const TrainingTask& task, const Memory
   // More batches of validation than the plan counts: what they need was in it all the same.
   TrainOptions options = task.options();
   options.val_steps = 1 << 20;
-  const std::int64_t tokens = 18 * EvaluationBatches::rows_for(task.seq_len) * task.seq_len;
+  const std::int64_t tokens =
+      by_form(6, 18) * EvaluationBatches::rows_for(task.seq_len) * task.seq_len;
   setup.data.val = tokens_in_memory(random_ids(
       static_cast<std::size_t>(tokens + 1), static_cast<std::int32_t>(task.config.vocab_size), 3));
   const EvaluationBatches batches = validation_batches(options, setup);

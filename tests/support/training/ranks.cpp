@@ -1,11 +1,15 @@
 #include "tests/support/training/ranks.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
@@ -50,6 +54,13 @@ RanksResult result_of(ProgramResult ended, const std::string& mark) {
 }
 
 }  // namespace
+
+std::string shown(int ranks, const Flags& flags) {
+  std::string text = std::to_string(ranks) + " ranks";
+  for (const auto& [flag, value] : flags)
+    text += " " + flag + " " + value;
+  return text;
+}
 
 bool have_mpirun() {
   if (!std::string(SLUICE_MPIRUN).empty()) return true;
@@ -108,8 +119,11 @@ Flags RankRuns::flags(const std::string& output, const Flags& changes) const {
 Arguments RankRuns::command(int ranks, const std::string& output, const Flags& changes,
                             const std::string& program) const {
   const std::string path = (fs::path(SLUICE_BIN_DIR) / program).string();
-  // The ranks' leftovers in the folder for temporary files are removed with this object.
-  Arguments all{"/usr/bin/env", "TMPDIR=" + this->path().string()};
+  // The ranks' leftovers in the folder for temporary files are removed with this object. Each job
+  // has one of its own: jobs that begin at the same time would make the same folder for mpirun.
+  std::string temporary = at("tmp.XXXXXX");
+  if (::mkdtemp(temporary.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  Arguments all{"/usr/bin/env", "TMPDIR=" + temporary};
   // Allows more ranks than cores, and root, the user of tests in a container.
   if (ranks > 1)
     all.insert(all.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to",
@@ -128,28 +142,62 @@ RanksResult RankRuns::run(int ranks, const std::string& output, const Flags& cha
   return result_of(RunningProgram(name, all).finish(limit_seconds), at(output));
 }
 
+std::vector<RanksResult> RankRuns::run(const std::vector<RankJob>& jobs) const {
+  // Among many more the ranks of one would wait for one another until a deadline.
+  constexpr std::size_t at_a_time = 8;
+  std::vector<RanksResult> results;
+  for (std::size_t first = 0; first < jobs.size(); first += at_a_time) {
+    std::vector<std::future<RanksResult>> running;
+    for (std::size_t i = first; i < std::min(first + at_a_time, jobs.size()); ++i)
+      running.push_back(std::async(std::launch::async, [this, &job = jobs[i]] {
+        return run(job.ranks, job.output, job.changes, job.program);
+      }));
+    for (auto& one : running)
+      results.push_back(one.get());
+  }
+  return results;
+}
+
 void RankRuns::run_well(int ranks, const std::string& output, const Flags& changes) const {
-  run(ranks, output, changes).require_good();
-  for (const auto& entry : fs::directory_iterator(path()))
-    CHECK_THAT(entry.path().filename().string(), !Catch::Matchers::StartsWith("sluice-ranks"));
+  run_well({{ranks, output, changes}});
+}
+
+void RankRuns::run_well(const std::vector<RankJob>& jobs) const {
+  const auto results = run(jobs);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    INFO(shown(jobs[i].ranks, jobs[i].changes));
+    results[i].require_good();
+  }
+  for (const auto& folder : fs::directory_iterator(path()))
+    if (folder.path().filename().string().starts_with("tmp."))
+      for (const auto& entry : fs::directory_iterator(folder.path()))
+        CHECK_THAT(entry.path().filename().string(), !Catch::Matchers::StartsWith("sluice-ranks"));
+}
+
+void refused(const RankRuns& runs, const std::vector<Refusal>& rows) {
+  std::vector<RankJob> jobs;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    jobs.push_back(
+        {rows[i].ranks, "out" + std::to_string(i + 100), rows[i].changes, rows[i].program});
+  const auto results = runs.run(jobs);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RanksResult& result = results[i];
+    INFO(shown(rows[i].ranks, rows[i].changes));
+    INFO(result.err);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code == 2);
+    CHECK(result.left_behind.empty());
+    CHECK_FALSE(fs::exists(runs.path() / jobs[i].output));
+    fs::remove_all(runs.path() / jobs[i].output);
+    REQUIRE(result.errors.size() == 1);
+    for (const std::string& word : rows[i].words)
+      CHECK_THAT(result.errors[0], Catch::Matchers::Contains(word));
+  }
 }
 
 void refused(const RankRuns& runs, int ranks, const Flags& changes,
              const std::vector<std::string>& words, const std::string& program) {
-  std::string shown = std::to_string(ranks) + " ranks";
-  for (const auto& [flag, value] : changes)
-    shown += " " + flag + " " + value;
-  INFO(shown);
-  const RanksResult result = runs.run(ranks, "out", changes, program);
-  INFO(result.err);
-  CHECK_FALSE(result.timed_out);
-  CHECK(result.exit_code == 2);
-  CHECK(result.left_behind.empty());
-  CHECK_FALSE(fs::exists(runs.path() / "out"));
-  fs::remove_all(runs.path() / "out");
-  REQUIRE(result.errors.size() == 1);
-  for (const std::string& word : words)
-    CHECK_THAT(result.errors[0], Catch::Matchers::Contains(word));
+  refused(runs, {{ranks, changes, words, program}});
 }
 
 RunningRanks::RunningRanks(const RankRuns& runs, int ranks, const std::string& output,

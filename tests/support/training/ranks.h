@@ -20,6 +20,9 @@ Flags operator+(Flags a, const Flags& b);
 /// Returns the flags of the training that produced the fixture's reference.
 Flags reference_flags(const Fixture& fixture);
 
+/// Returns a job in words, for messages.
+std::string shown(int ranks, const Flags& flags);
+
 /// Returns true if mpirun is available; warns if it is not.
 bool have_mpirun();
 
@@ -36,6 +39,14 @@ std::vector<pid_t> processes_with(const std::string& mark);
 /// Waits for the process of a rank and returns it.
 pid_t process_of_rank(int rank, const std::filesystem::path& rank_files);
 
+/// A job of ranks, which writes into the folder `output`.
+struct RankJob {
+  int ranks;
+  std::string output;
+  Flags changes;
+  std::string program = "train_gpt2";
+};
+
 /// A folder for runs that share a small model, data and flags.
 class RankRuns : public TempDir {
  public:
@@ -48,8 +59,12 @@ class RankRuns : public TempDir {
   /// that takes longer than a minute is killed. `program` replaces train_gpt2.
   RanksResult run(int ranks, const std::string& output, const Flags& changes,
                   const std::string& program = "train_gpt2") const;
+  /// Runs the jobs, a few at a time: much of what a job takes is waiting, for deadlines or for
+  /// mpirun, which gives what is left of a failed job a second. No output may begin with another's.
+  std::vector<RanksResult> run(const std::vector<RankJob>& jobs) const;
   /// Runs and requires that the job succeeds and leaves nothing but its output.
   void run_well(int ranks, const std::string& output, const Flags& changes) const;
+  void run_well(const std::vector<RankJob>& jobs) const;
 
  private:
   friend class RunningRanks;
@@ -57,7 +72,14 @@ class RankRuns : public TempDir {
                     const std::string& program) const;
 };
 
-/// Runs a job that must be refused: one error with these words, exit code 2, nothing written.
+/// A job that must be refused: one error with these words, exit code 2, nothing written.
+struct Refusal {
+  int ranks;
+  Flags changes;
+  std::vector<std::string> words;
+  std::string program = "train_gpt2";
+};
+void refused(const RankRuns& runs, const std::vector<Refusal>& rows);
 void refused(const RankRuns& runs, int ranks, const Flags& changes,
              const std::vector<std::string>& words, const std::string& program = "train_gpt2");
 
