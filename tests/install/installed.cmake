@@ -34,7 +34,8 @@ expect("next +sluice generate" ${prefix}/bin/sluice train_gpt2 --steps 2 --n-lay
 expect("." ${prefix}/bin/sluice generate --model run/model --prompt a --max-tokens 3)
 expect("--offload --offload-" bash -c "source '${prefix}/share/bash-completion/completions/sluice'
 PATH='${prefix}/bin':$PATH COMP_WORDS=(sluice plan --offl) COMP_CWORD=2
-_sluice; echo \"\${COMPREPLY[@]}\" --offload-")
+_sluice
+echo \"\${COMPREPLY[@]}\" --offload-")
 
 # Warnings of the headers would be errors here.
 expect("Build files" ${CMAKE_COMMAND} -S ${SOURCE_DIR}/examples -B ${WORK_DIR}/build

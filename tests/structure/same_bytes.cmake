@@ -1,16 +1,16 @@
 # cmake -DSOURCE_DIR=<root of the tree> -DWORK_DIR=<folder for copies, emptied first> -P same_bytes.cmake
 #
-# Two copies of the tree, in folders whose paths differ in length, compile to the same bytes. A few files
-# stand for all: one that names itself in errors, one of a library, one with the commit in it.
+# Two copies of the tree, in folders whose paths differ in length, compile to the same bytes. Two
+# objects stand for all: sources that are compiled together and name themselves in errors, and the one
+# with the commit in it.
 cmake_minimum_required(VERSION 3.25)
 set(work "${WORK_DIR}/structure_same_bytes")
-set(objects engine/CMakeFiles/sluice_engine.dir/io/file.cpp.o
-            apps/CMakeFiles/sluice_cli.dir/cli/terminal.cpp.o
+set(objects engine/CMakeFiles/sluice_engine.dir/Unity/unity_1_cxx.cxx.o
             apps/CMakeFiles/sluice_cli.dir/cli/version.cpp.o)
 file(REMOVE_RECURSE "${work}")
 set(ENV{CCACHE_DISABLE} 1)  # which can make paths relative by itself
 foreach(copy a another/longer)
-  foreach(part CMakeLists.txt README.md apps cmake docs engine kernels models optim parallel)
+  foreach(part CMakeLists.txt LICENSE README.md apps cmake docs engine kernels models optim packaging parallel)
     file(COPY "${SOURCE_DIR}/${part}" DESTINATION "${work}/${copy}")
   endforeach()
   execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}/${copy}" -B "${work}/${copy}/out" -G Ninja
