@@ -72,8 +72,8 @@ void print_what_next(const std::filesystem::path& output, bool stopped, bool sav
     say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
   if (!saved) return;
   say_always(fmt::format("model        {}\n", (output / "model").string()));
-  say_always(fmt::format("next         {} --model {} --prompt \"...\"\n",
-                         command_of("generate"), (output / "model").string()));
+  say_always(fmt::format("next         {} --model {} --prompt \"...\"\n", command_of("generate"),
+                         (output / "model").string()));
   if (std::filesystem::exists("scripts/plot_run.py"))  // in the project's own folder
     say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
 }
