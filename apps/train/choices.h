@@ -60,7 +60,7 @@ struct PipelineOption {
   }
 };
 
-/// What a run resumes from: the newest checkpoint of --output, nothing, or `path`.
+/// The checkpoint that a run resumes from: the newest one of --output, none, or `path`.
 struct ResumeOption {
   enum class From : std::uint8_t { newest, nothing, path };
   From from = From::newest;

@@ -143,7 +143,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     // small.
     constexpr std::int64_t enough_tokens = 8192;
     std::int64_t rows = share;
-    // With 4 x pp micro-batches a pipeline is busy for four fifths of the time.
+    // A pipeline of 4 x pp micro-batches is busy for four fifths of the time.
     const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
     const auto divides = [&] {
       return share % rows == 0 && divides_tokens(o, rows, trainer.seq_len);

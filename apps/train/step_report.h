@@ -23,7 +23,7 @@ struct StepReport {
   double communication = 0;  ///< gradient reductions, from the first start to the last end
   double wait = 0;           ///< exposed waits for reductions or gathered weights
   StreamedBytes moved{};
-  /// Whether speculative updates were undone in this step; none: the run does not speculate.
+  /// True if this step undid speculative updates; none: the run does not speculate.
   std::optional<bool> taken_back{};
 
   /// Returns the fraction of the transfers that was hidden behind computing.

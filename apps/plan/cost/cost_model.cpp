@@ -8,7 +8,8 @@ namespace sluice {
 namespace {
 
 /// Returns the fraction of the device's peak rate that matrix products with this many rows reach.
-/// With s multiprocessors it is one half at 4 s rows, fitted to the wave counts of 128 x 128 tiles.
+/// The result is one half at 4 s rows for s multiprocessors, fitted to the wave counts of 128 x 128
+/// tiles.
 double fill(double rows, const DeviceProfile& profile) {
   return rows / (rows + 4.0 * profile.multiprocessors);
 }

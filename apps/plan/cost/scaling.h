@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-/// What a data-parallel step has to communicate, in bytes, independent of the number of ranks.
+/// The bytes that a data-parallel step communicates, independent of the number of ranks.
 struct Traffic {
   double wide_gradients = 0;    ///< summed in f32
   double narrow_gradients = 0;  ///< summed in bf16
