@@ -12,7 +12,7 @@ namespace {
 
 using namespace sluice;
 
-constexpr std::int64_t most_gpus = 1 << 16;
+constexpr std::int64_t max_gpus = 1 << 16;
 
 void measure_and_save(const TrainOptions& options, const std::string& file) {
   cpu::set_threads(static_cast<int>(options.threads));
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     line.add("--gpus", options.gpus,
              "Compare ways to train on so many GPUs: all --dp x --pp x --tp, the fastest first; "
              "flags that are given stay",
-             1, most_gpus);
+             1, max_gpus);
     line.add("--top", options.top, "Ways that --gpus prints", 1, 1 << 16);
     line.add("--link-bandwidth", options.link_bandwidth,
              "What a rank sends a second within a node, such as 12.5GB; default: the device's");

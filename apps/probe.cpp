@@ -88,7 +88,7 @@ int run(const Options& o) {
   const auto loss =
       loaded.model->loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)});
   backward(loss.loss);
-  loaded.space->settle_gradients();
+  loaded.space->zero_unused_gradients();
   loaded.space->clip_gradients(0);
   fmt::print("loss {:.9g} grad_norm {:.9g}\n", loss.loss.item(), loaded.space->gradient_norm());
   if (!o.dump.empty()) dump(o.dump, logits, loss.loss, *loaded.space);

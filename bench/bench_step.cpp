@@ -143,7 +143,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
     const auto loss = model.loss(inputs, targets, {.scale = scale});
     marks.set(1);
     backward(loss.loss);
-    space.settle_gradients();
+    space.zero_unused_gradients();
     marks.set(2);
     optimizer->step(1e-4, measure_norm ? space.clip_gradients(o.grad_clip, loss_scale) : Tensor());
     marks.set(3);

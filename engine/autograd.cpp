@@ -341,7 +341,7 @@ GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype) {
   return {gradient.tensor, accumulate};
 }
 
-void settle_gradient(const Tensor& leaf) {
+void zero_unused_gradient(const Tensor& leaf) {
   auto& gradient = leaf.impl()->gradient;
   if (gradient.filled || !gradient.tensor) return;
   gradient.tensor.fill_zero();

@@ -142,6 +142,6 @@ void forget_gradient(const Tensor& leaf);
 /// Returns the buffer for a gradient of `leaf` that is written or added outside of a backward pass.
 GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype);
 /// Zeroes the gradient buffer of a leaf if no contribution has reached it.
-void settle_gradient(const Tensor& leaf);
+void zero_unused_gradient(const Tensor& leaf);
 
 }  // namespace sluice

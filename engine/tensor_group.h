@@ -27,10 +27,10 @@ class TensorGroup {
   /// Starts an all-reduce of `partial` (a reduce-scatter if the stream is divided), which nobody
   /// else may use. The returned function, called once, waits and returns the sum: in the memory of
   /// `partial`, or this rank's rows. All ranks get the same bits. `what`: name for reports.
-  virtual std::function<Tensor()> add_up(const Tensor& partial, const Shape& tokens,
-                                         std::string_view what) = 0;
+  virtual std::function<Tensor()> all_reduce(const Tensor& partial, const Shape& tokens,
+                                             std::string_view what) = 0;
   /// Returns the whole stream (all-gather); `stream` itself if it is not divided.
-  virtual Tensor collect(const Tensor& stream, const Shape& tokens, std::string_view what) = 0;
+  virtual Tensor all_gather(const Tensor& stream, const Shape& tokens, std::string_view what) = 0;
   /// Concatenates the elements of all ranks in rank order; counts[r] of them are rank r's.
   virtual Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
                         std::string_view what) = 0;

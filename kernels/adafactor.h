@@ -14,13 +14,13 @@ struct AdafactorBlocks {
   static constexpr std::int64_t tile = 128;         ///< columns
   static constexpr std::int64_t moments_sum = 256;  ///< row moments that are summed together
   static constexpr std::int64_t least_rows = 32;
-  static constexpr std::int64_t most_splits = 256;
+  static constexpr std::int64_t max_splits = 256;
 
   std::int64_t rows, columns;
 
   constexpr std::int64_t tiles() const { return (columns + tile - 1) / tile; }
   constexpr std::int64_t rows_per_split() const {
-    const std::int64_t rows_needed = (rows + most_splits - 1) / most_splits;
+    const std::int64_t rows_needed = (rows + max_splits - 1) / max_splits;
     return rows_needed > least_rows ? rows_needed : least_rows;
   }
   constexpr std::int64_t splits() const { return (rows + rows_per_split() - 1) / rows_per_split(); }

@@ -20,12 +20,12 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
           },
           space.device(), space.options().host) {
   for (std::size_t i = 0; i < space.chunks().size(); ++i)
-    if (residency(i) != Residency::device && space.chunks()[i].mine) on_host_.push_back(i);
+    if (residency(i) != Residency::device && space.chunks()[i].owned) on_host_.push_back(i);
   make_ring(buffers);
   make_cpu_updater(buffers);
   std::int64_t scratch = 0;
   for (const Chunk& chunk : space.chunks())
-    if (chunk.mine) scratch = std::max(scratch, rule_->scratch(chunk));
+    if (chunk.owned) scratch = std::max(scratch, rule_->scratch(chunk));
   if (scratch == 0) return;
   const MemoryScope scope(*space.device(), MemoryUse::state);
   scratch_ = Tensor::empty(space.device(), {scratch}, DType::f64);
@@ -119,7 +119,7 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
     for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-      if (space_.chunks()[i].mine && residency(i) == Residency::device) update_on_device(i, {});
+      if (space_.chunks()[i].owned && residency(i) == Residency::device) update_on_device(i, {});
   }
   if (on_host_.empty()) return;
   pending_ = true;
@@ -175,7 +175,7 @@ void Optimizer::speculate_down_to(std::int64_t begin) {
 void Optimizer::cancel() {
   if (!std::exchange(speculating_, false)) return;
   ring_->roll_back();
-  ++taken_back_;
+  ++undone_;
 }
 
 /// Keeps or undoes the speculative updates. Waits until the host knows the gradient scale.
@@ -186,7 +186,7 @@ void Optimizer::resolve_speculation(const Tensor& gradient_scale) {
   step_.gradient_scale = gradient_scale ? gradient_scale.view() : View{};
   const double factor = gradient_scale ? gradient_scale.item() : 1;
   if (factor == speculative_factor_) return commit();
-  ++taken_back_;
+  ++undone_;
   if (std::isfinite(factor)) {
     ring_->take_back();
     again_ = true;
@@ -232,12 +232,12 @@ void Optimizer::finish() {
   update_through(space_.size());
 }
 
-void Optimizer::settle() {
+void Optimizer::synchronize() {
   finish();
-  if (cpu_updater_) cpu_updater_->settle();
+  if (cpu_updater_) cpu_updater_->synchronize();
   if (!ring_) return;
   ring_->forget();
-  ring_->settle();
+  ring_->synchronize();
 }
 
 namespace {
@@ -336,7 +336,7 @@ void Optimizer::for_each_piece(const ParameterSpace::Slot& slot, std::size_t fie
 
 void Optimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                            std::span<std::byte> out) {
-  settle();
+  synchronize();
   for_each_piece(slot, field, first, out.size(), [&](auto chunk, auto at, auto part, auto done) {
     state_.read(chunk, field, at, out.subspan(done, part));
   });
@@ -344,7 +344,7 @@ void Optimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field, 
 
 void Optimizer::write_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                             std::span<const std::byte> in) {
-  settle();
+  synchronize();
   for_each_piece(slot, field, first, in.size(), [&](auto chunk, auto at, auto part, auto done) {
     state_.write(chunk, field, at, in.subspan(done, part));
   });

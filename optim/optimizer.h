@@ -18,9 +18,16 @@ namespace sluice {
 /// whose state is on the device. The other chunks are updated during the next forward pass, so code
 /// that reads a weight must first call update_through() or finish(). State in host memory is either
 /// copied through a ring of device buffers and updated by the same kernels, or updated in place by
-/// the CPU, with the same bits. So offload changes no bit of training. Speculative chunks may be
-/// updated before step(), while the backward pass runs, as if nothing were clipped. If clipping
-/// does apply, step() undoes these updates and does them again.
+/// the CPU, with the same bits. So offload changes no bit of training.
+///
+/// Speculative chunks may be updated before step(), while the backward pass runs, as if nothing
+/// were clipped. If clipping does apply, step() undoes these updates and does them again.
+///
+/// The calls of one training step, in order:
+///   backward pass        speculate(), then speculate_down_to() with ever lower elements
+///   gradients complete   step(); cancel() if speculate() was called and no step follows
+///   next forward pass    update_through() before each layer, or finish() for all
+/// Without speculative chunks speculate(), speculate_down_to() and cancel() do nothing.
 class Optimizer {
  public:
   /// `buffers`: how many chunks may be in transit at once, to the device and (counted apart) to the
@@ -57,7 +64,7 @@ class Optimizer {
   /// Returns true if the CPU updates some of the state.
   bool shares_cpu() const { return cpu_updater_.has_value(); }
   /// Number of times that speculative updates were undone.
-  std::int64_t taken_back() const { return taken_back_; }
+  std::int64_t undone() const { return undone_; }
   /// Bytes copied for the last complete round of updates.
   StreamedBytes moved() const;
 
@@ -73,7 +80,7 @@ class Optimizer {
   void write_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                    std::span<const std::byte> in);
   /// Finishes all updates and copies. Call it before the host reads or writes weights or state.
-  void settle();
+  void synchronize();
 
  private:
   Residency residency(std::size_t chunk) const { return space_.chunks()[chunk].residency; }
@@ -112,7 +119,7 @@ class Optimizer {
   bool speculating_ = false;  ///< speculative updates have begun since the last step
   std::size_t next_speculative_ = 0;
   bool again_ = false;  ///< speculative chunks are updated again in the pending updates
-  std::int64_t taken_back_ = 0;
+  std::int64_t undone_ = 0;
   std::int64_t updates_ = 0;
   Timeline* timeline_ = nullptr;
 };

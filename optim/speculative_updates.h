@@ -23,7 +23,7 @@ class SpeculativeUpdates {
   void begin(double rate, double gradient_scale);
   /// Restores weights and state, since no step follows.
   void cancel() { optimizer_.cancel(); }
-  std::int64_t taken_back() const { return optimizer_.taken_back(); }
+  std::int64_t undone() const { return optimizer_.undone(); }
 
  private:
   void complete(std::size_t slot);

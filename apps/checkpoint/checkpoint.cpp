@@ -224,23 +224,23 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifes
   Optimizer& optimizer = into.optimizer;
   const Json& state = *manifest.fields;
   const fs::path file = checkpoint / "state.json";
-  constexpr std::int64_t most_updates = std::int64_t{1} << 62;
+  constexpr std::int64_t max_updates = std::int64_t{1} << 62;
   try {
     require_same_run(checkpoint, state.at("run"), run);
-    optimizer.set_updates(whole_number(state.at("updates"), 0, most_updates, file));
+    optimizer.set_updates(whole_number(state.at("updates"), 0, max_updates, file));
     if (into.scaler.enabled()) {
       const Json& saved = state.at("loss_scale");
       const auto scale = saved.at("scale").get<double>();
       if (!(scale > 0 && std::isfinite(scale))) damaged(file, "the loss scale is not positive");
       into.scaler = LossScaler(
           {.scale = scale,
-           .good_updates = whole_number(saved.at("good_updates"), 0, most_updates, file)});
+           .good_updates = whole_number(saved.at("good_updates"), 0, max_updates, file)});
     }
     if (into.spikes != nullptr) into.spikes->restore(state.value("spikes", Json()));
   } catch (const Json::exception&) {
     damaged(file, "a field is missing or of the wrong type");
   }
-  into.ranks.optimizer.settle();
+  into.ranks.optimizer.synchronize();
   const SafetensorsReader weights(checkpoint / weights_file);
   const SafetensorsReader moments(checkpoint / optimizer_file);
   require_same_layout(moments, space, optimizer);

@@ -48,9 +48,9 @@ fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
 
 std::optional<std::int64_t> step_in_name(const fs::path& checkpoint) {
   const std::string name = checkpoint.filename().string();
-  constexpr std::size_t most_digits = 18;  // fits in 63 bits
+  constexpr std::size_t max_digits = 18;  // fits in 63 bits
   if (!name.starts_with("step-") || name.size() < step_name(0).size() ||
-      name.size() > 5 + most_digits || name.find_first_not_of("0123456789", 5) != std::string::npos)
+      name.size() > 5 + max_digits || name.find_first_not_of("0123456789", 5) != std::string::npos)
     return {};
   return std::stoll(name.substr(5));
 }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr int version = 2;
-constexpr std::uint64_t most_bytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t max_bytes = std::uint64_t{4} << 20;
 constexpr std::int64_t largest = std::int64_t{1} << 62, largest_sum = 0xFFFFFFFF;
 
 std::uint32_t crc32_of_text(const std::string& text) {
@@ -180,7 +180,7 @@ std::string to_text(const CheckpointManifest& manifest) {
 
 CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "state.json";
-  Json json = reading(path, [&] { return read_json_file(path, most_bytes); });
+  Json json = reading(path, [&] { return read_json_file(path, max_bytes); });
   CheckpointManifest manifest;
   try {
     const std::int64_t expected = whole_number(json.at("crc32"), 0, largest_sum, path);
@@ -228,14 +228,14 @@ std::optional<RecordedChoice> recorded_choice(const fs::path& checkpoint,
   const auto found = manifest.fields->find("memory");
   if (found == manifest.fields->end()) return {};
   const fs::path file = checkpoint / "state.json";
-  constexpr std::int64_t most_sequences = std::int64_t{1} << 32;
+  constexpr std::int64_t max_sequences = std::int64_t{1} << 32;
   try {
     const auto layout = layout_named(found->at("state_layout").get<std::string>());
     const auto gradients = found->at("gradients").get<std::string>();
     if (!layout || (gradients != "bf16" && gradients != "fp32"))
       damaged(file, "it tells of a use of memory that there is not");
     return RecordedChoice{
-        .micro_batch = whole_number(found->at("micro_batch"), 1, most_sequences, file),
+        .micro_batch = whole_number(found->at("micro_batch"), 1, max_sequences, file),
         .layout = *layout,
         .narrow_gradients = gradients == "bf16"};
   } catch (const Json::exception&) {

@@ -100,7 +100,7 @@ CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, SaveNumbers
       numbers_(std::move(numbers)),
       copy_(std::move(copy)) {}
 
-void CheckpointSaver::settle() {
+void CheckpointSaver::synchronize() {
   if (!under_way_.valid()) return;
   end(under_way_.get());
 }
@@ -117,8 +117,8 @@ void CheckpointSaver::end(SaveResult result) {
 
 bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
                            const CheckpointState& state) {
-  settle();
-  state.ranks.optimizer.settle();
+  synchronize();
+  state.ranks.optimizer.synchronize();
   CheckpointManifest manifest = describe(step, run, state);
   manifest.keep = keep_;
   manifest.lineage = numbers_.lineage;
@@ -168,7 +168,7 @@ void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointMa
 std::vector<SaveResult> CheckpointSaver::results() {
   if (under_way_.valid() &&
       under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    settle();
+    synchronize();
   return std::exchange(ended_, {});
 }
 

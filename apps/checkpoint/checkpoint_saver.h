@@ -41,7 +41,7 @@ class CheckpointSaver {
   /// Returns true if the checkpoint is saved or its save is in flight.
   bool save(std::int64_t step, const nlohmann::json& run, const CheckpointState& state);
   /// Waits for the save in flight.
-  void settle();
+  void synchronize();
   /// Returns the results of saves that ended since the last call; on rank 0 only.
   std::vector<SaveResult> results();
   /// Throws Error on all ranks if the last save has failed. None may be in flight.

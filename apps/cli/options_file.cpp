@@ -64,11 +64,11 @@ std::string configured(const nlohmann::ordered_json& value) {
 }
 
 std::string refuse_configuration(const std::string& path) try {
-  constexpr std::uint64_t most_bytes = 1 << 20;
+  constexpr std::uint64_t max_bytes = 1 << 20;
   const File file = File::open(path);
-  if (file.size() > most_bytes)
+  if (file.size() > max_bytes)
     return fmt::format("{} has {} bytes, more than the limit of {}: it is no file of options", path,
-                       file.size(), most_bytes);
+                       file.size(), max_bytes);
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   if (text.find('\0') != text.npos)

@@ -76,10 +76,10 @@ std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& s
   const std::int64_t share = share_of(o);
   // On the CPU it tries no larger micro-batches than the default: few sequences keep a CPU busy.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
-  constexpr std::int64_t most_tokens = 1 << 16;
+  constexpr std::int64_t max_tokens = 1 << 16;
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = most; rows >= 1; --rows)
-    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= most_tokens) &&
+    if (share % rows == 0 && (rows == 1 || rows * setup.trainer.seq_len <= max_tokens) &&
         divides_tokens(o, rows, setup.trainer.seq_len))
       sizes.push_back(rows);
   if (sizes.empty()) sizes = {setup.trainer.micro_batch};

@@ -20,7 +20,7 @@ class Planner {
  public:
   Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
           std::span<const int> ranks)
-      : o_(o),
+      : options_(o),
         setup_(setup),
         profile_(profile),
         mesh_(planned_mesh(o)),
@@ -32,14 +32,14 @@ class Planner {
   }
 
   Attempt attempt() {
-    for (const StatePrecision& precision : precision_candidates(o_, setup_.precision.dtype))
+    for (const StatePrecision& precision : precision_candidates(options_, setup_.precision.dtype))
       if (auto best = best_staged(precision)) return {.plan = std::move(best)};
     return {.nearest = *nearest_, .excess = nearest_excess_};
   }
 
   Planned plan() {
     Planned planned;
-    for (const StatePrecision& precision : precision_candidates(o_, setup_.precision.dtype)) {
+    for (const StatePrecision& precision : precision_candidates(options_, setup_.precision.dtype)) {
       auto best = best_staged(precision);
       if (!best) continue;
       if (planned.chosen.choice.recompute.empty())
@@ -78,7 +78,8 @@ class Planner {
     const MemoryChoice choice = choice_of(precision, resident, cpu, speculative);
     MemoryBytes most;
     for (const int rank : ranks_) {
-      const MemoryPlan plan = plan_state(o_, setup_, choice, profile_.workspace, {mesh_, rank});
+      const MemoryPlan plan =
+          plan_state(options_, setup_, choice, profile_.workspace, {mesh_, rank});
       most.device = std::max(most.device, plan.high_water);
       most.host = std::max(most.host, plan.host);
     }
@@ -89,7 +90,8 @@ class Planner {
   MemoryPlan counted(const MemoryChoice& choice) const {
     std::optional<MemoryPlan> most;
     for (const int rank : ranks_) {
-      const MemoryPlan plan = plan_memory(o_, setup_, choice, profile_.workspace, {mesh_, rank});
+      const MemoryPlan plan =
+          plan_memory(options_, setup_, choice, profile_.workspace, {mesh_, rank});
       if (!most || plan.high_water > most->high_water) most = plan;
     }
     return *most;
@@ -113,45 +115,48 @@ class Planner {
     return need;
   }
 
-  bool can_stream() const { return sluice::can_stream(o_, profile_); }
+  bool can_stream() const { return sluice::can_stream(options_, profile_); }
 
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_;
-    return std::min(o_.resident_blocks.value_or(0), layers_);
+    return std::min(options_.resident_blocks.value_or(0), layers_);
   }
-  std::int64_t most_resident(const Staging& staging) const {
-    if (o_.resident_blocks) return least_resident();
-    if (o_.offload == Offload::all) return 0;
+  std::int64_t max_resident(const Staging& staging) const {
+    if (options_.resident_blocks) return least_resident();
+    if (options_.offload == Offload::all) return 0;
     // If nothing streams, all stagings are alike. So only the first may keep all blocks on the
     // device.
-    const std::int64_t most = layers_ - o_.cpu_blocks.value_or(0);
-    return staging == stagings(o_, can_stream()).front() ? most : std::min(most, layers_ - 1);
+    const std::int64_t most = layers_ - options_.cpu_blocks.value_or(0);
+    return staging == stagings(options_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
 
   /// Returns the temporary memory of one update, beyond what is held between updates.
-  MemoryBytes passing(std::int64_t micro_batch, const std::vector<Recompute>& list) const {
+  MemoryBytes planned_transient(std::int64_t micro_batch,
+                                const std::vector<Recompute>& list) const {
     MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
     choice.micro_batch = micro_batch;
     choice.recompute = list;
     MemoryBytes most;
     for (const int rank : ranks_) {
-      const MemoryPlan all = plan_memory(o_, setup_, choice, profile_.workspace, {mesh_, rank});
-      const MemoryPlan state = plan_state(o_, setup_, choice, profile_.workspace, {mesh_, rank});
+      const MemoryPlan all =
+          plan_memory(options_, setup_, choice, profile_.workspace, {mesh_, rank});
+      const MemoryPlan state =
+          plan_state(options_, setup_, choice, profile_.workspace, {mesh_, rank});
       most.device = std::max(most.device, all.high_water - state.high_water);
       most.host = std::max(most.host, all.host - state.host);
     }
     return most;
   }
 
-  /// Returns passing(), cached. For a list of two modes it interpolates between the counts of each
-  /// mode alone, unless flags fix the list.
+  /// Returns planned_transient(), cached. For a list of two modes it interpolates between the
+  /// counts of each mode alone, unless flags fix the list.
   MemoryBytes transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
     const auto known = [&](const std::vector<Recompute>& modes) {
       const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
-      if (fresh) entry->second = passing(micro_batch, modes);
+      if (fresh) entry->second = planned_transient(micro_batch, modes);
       return entry->second;
     };
-    if (o_.recompute) return known(list);
+    if (options_.recompute) return known(list);
     double device = 0, host = 0;
     for (const Recompute mode : recompute_modes) {
       const auto share =
@@ -172,13 +177,14 @@ class Planner {
   Estimates estimates_of(const StagedPrecision& precision, const StateMemory& state,
                          std::size_t slack) {
     Estimates estimates;
-    for (const std::int64_t micro_batch : micro_batches(o_, setup_, profile_.gpu)) {
-      for (const auto& list : recompute_lists(o_, layers_, can_rest_inputs(setup_, profile_))) {
-        const MemoryBytes passing = transient(micro_batch, list);
-        MemoryChoice choice = choice_of(precision, most_resident(precision.staging));
+    for (const std::int64_t micro_batch : micro_batches(options_, setup_, profile_.gpu)) {
+      for (const auto& list :
+           recompute_lists(options_, layers_, can_rest_inputs(setup_, profile_))) {
+        const MemoryBytes beyond_state = transient(micro_batch, list);
+        MemoryChoice choice = choice_of(precision, max_resident(precision.staging));
         choice.micro_batch = micro_batch;
         choice.recompute = list;
-        add_fitting(estimates, choice, passing, state, slack);
+        add_fitting(estimates, choice, beyond_state, state, slack);
       }
     }
     return estimates;
@@ -186,12 +192,12 @@ class Planner {
 
   /// Adds the choice with the most resident blocks that fits, since nothing is faster. If it fits
   /// only when the CPU updates all other blocks, also adds a choice with fewer resident blocks.
-  void add_fitting(Estimates& estimates, MemoryChoice choice, const MemoryBytes& passing,
+  void add_fitting(Estimates& estimates, MemoryChoice choice, const MemoryBytes& beyond_state,
                    const StateMemory& state, std::size_t slack) {
     const auto fits = [&](const MemoryChoice& tried) {
-      const MemoryBytes need =
-          state.with(tried.resident_blocks, tried.cpu_blocks, tried.speculative_blocks, layers_) +
-          passing;
+      const MemoryBytes need = state.bytes_for(tried.resident_blocks, tried.cpu_blocks,
+                                               tried.speculative_blocks, layers_) +
+                               beyond_state;
       note(tried, need);
       return excess(need) <= slack && host_holds(need.host);
     };
@@ -202,16 +208,16 @@ class Planner {
       least.speculative_blocks = placement_.still_speculative(least);
       if (!fits(least)) return {};
       MemoryChoice fastest = least;
-      fastest.speculative_blocks = placement_.speculative_blocks(least, passing, state);
+      fastest.speculative_blocks = placement_.speculative_blocks(least, beyond_state, state);
       return fits(fastest) ? fastest : least;
     };
     bool found = false;
     for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-      const auto fewest = with_cpu_blocks(o_.cpu_blocks.value_or(0));
+      const auto fewest = with_cpu_blocks(options_.cpu_blocks.value_or(0));
       const auto all =
           placement_.may_do_without_ring() ? with_cpu_blocks(layers_ - resident) : std::nullopt;
       if (!fewest && !all) continue;
-      const auto best = with_cpu_blocks(placement_.cpu_blocks(choice, passing, state));
+      const auto best = with_cpu_blocks(placement_.cpu_blocks(choice, beyond_state, state));
       const bool forced = !best && !fewest;
       if (forced && found) continue;
       const MemoryChoice& fitting = best ? *best : fewest ? *fewest : *all;
@@ -224,7 +230,7 @@ class Planner {
   /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
   std::optional<MemoryChoice> lesser(MemoryChoice choice, const MemoryBytes& need,
                                      const StateMemory& state) const {
-    const bool free = !o_.cpu_blocks && placement_.uses_cpu();
+    const bool free = !options_.cpu_blocks && placement_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory
       if (placement_.may_stop_speculating(choice))
@@ -252,7 +258,7 @@ class Planner {
   std::optional<Plan> best_staged(const StatePrecision& precision) {
     constexpr double something = 0.98;
     std::optional<Plan> best;
-    for (const Staging& staging : stagings(o_, can_stream())) {
+    for (const Staging& staging : stagings(options_, can_stream())) {
       const auto beats = [&](double seconds) {
         return !best || seconds < something * best->time.total();
       };
@@ -326,15 +332,15 @@ class Planner {
 
   /// Returns the flags of a plan that fits if the planner may change what flags have fixed.
   std::optional<std::string> without_flags() const {
-    if (!fixes_memory(o_)) return {};
+    if (!fixes_memory(options_)) return {};
     try {
-      return to_flags(plan_run(without_memory_flags(o_), setup_, profile_).chosen.choice);
+      return to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
     } catch (const Error&) {
       return {};
     }
   }
 
-  const TrainOptions& o_;
+  const TrainOptions& options_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
   Mesh mesh_;

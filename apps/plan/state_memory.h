@@ -23,8 +23,8 @@ struct StateMemory {
   MemoryBytes none, one, all;
   std::size_t staging = 0, ring = 0, speculation = 0, backup = 0;
 
-  MemoryBytes with(std::int64_t resident, std::int64_t by_cpu, std::int64_t speculative,
-                   std::int64_t layers) const {
+  MemoryBytes bytes_for(std::int64_t resident, std::int64_t by_cpu, std::int64_t speculative,
+                        std::int64_t layers) const {
     if (resident >= layers) return all;
     const auto r = static_cast<std::size_t>(resident);
     MemoryBytes need{none.device + r * (one.device - none.device),

@@ -27,7 +27,7 @@ std::int64_t fewest(std::int64_t most, Seconds&& seconds) {
 
 UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& setup,
                                  const DeviceProfile& profile, const Budgets& budgets)
-    : o_(options),
+    : options_(options),
       setup_(setup),
       profile_(profile),
       layers_(setup.config.n_layer),
@@ -35,7 +35,7 @@ UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& se
       speculative_(options.speculative_blocks) {}
 
 StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory& state) const {
-  const MemoryBytes need = state.with(choice.resident_blocks, 0, 0, layers_);
+  const MemoryBytes need = state.bytes_for(choice.resident_blocks, 0, 0, layers_);
   // The host memory of a run with all state on the device is the copy of a checkpoint
   // (--async-save).
   const auto away = static_cast<double>(need.host - state.all.host);
@@ -43,34 +43,35 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const double by_cpu =
       away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
-  const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, o_.tp));
+  const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));
   // need.device has the weights, gradients, state and the ring's buffers.
   const double gradients = parameters * choice.gradient_bytes();
   const double resident =
       std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
-  return predict_step(setup_.config, choice,
-                      {.batch = share_of(o_),
-                       .seq_len = setup_.trainer.seq_len,
-                       .dtype = setup_.precision.dtype,
-                       .resident_state = resident,
-                       .streamed_state = away - by_cpu,
-                       .cpu_state = by_cpu,
-                       .share = o_.zero == 1 ? 1.0 / static_cast<double>(o_.dp.value_or(1)) : 1,
-                       .shards = shards_of(o_, profile_)},
-                      profile_);
+  return predict_step(
+      setup_.config, choice,
+      {.batch = share_of(options_),
+       .seq_len = setup_.trainer.seq_len,
+       .dtype = setup_.precision.dtype,
+       .resident_state = resident,
+       .streamed_state = away - by_cpu,
+       .cpu_state = by_cpu,
+       .share = options_.zero == 1 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
+       .shards = shards_of(options_, profile_)},
+      profile_);
 }
 
 bool UpdatePlacement::uses_cpu() const {
-  return can_stream(o_, profile_) &&
-         o_.cpu_blocks.value_or(can_share_cpu(o_, setup_, profile_) ? 1 : 0) > 0;
+  return can_stream(options_, profile_) &&
+         options_.cpu_blocks.value_or(can_share_cpu(options_, setup_, profile_) ? 1 : 0) > 0;
 }
 
-std::int64_t UpdatePlacement::cpu_blocks(MemoryChoice choice, const MemoryBytes& passing,
+std::int64_t UpdatePlacement::cpu_blocks(MemoryChoice choice, const MemoryBytes& transient,
                                          const StateMemory& state) const {
-  if (o_.cpu_blocks || !uses_cpu()) return o_.cpu_blocks.value_or(0);
+  if (options_.cpu_blocks || !uses_cpu()) return options_.cpu_blocks.value_or(0);
   const auto seconds = [&](std::int64_t blocks) {
     choice.cpu_blocks = blocks;
-    choice.speculative_blocks = speculative_blocks(choice, passing, state);
+    choice.speculative_blocks = speculative_blocks(choice, transient, state);
     return time_of(choice, state).total();
   };
   const std::int64_t away = layers_ - choice.resident_blocks;
@@ -78,20 +79,20 @@ std::int64_t UpdatePlacement::cpu_blocks(MemoryChoice choice, const MemoryBytes&
 }
 
 /// Returns the most speculative blocks that the flag and the host memory allow.
-std::int64_t UpdatePlacement::most_speculative(const MemoryChoice& choice,
-                                               const MemoryBytes& passing,
-                                               const StateMemory& state) const {
-  const std::int64_t visiting = choice.visiting_blocks();
+std::int64_t UpdatePlacement::max_speculative(const MemoryChoice& choice,
+                                              const MemoryBytes& transient,
+                                              const StateMemory& state) const {
+  const std::int64_t visiting = choice.streamed_blocks();
   if (speculative_) return std::min(*speculative_, visiting);
   const std::size_t taken =
-      state.with(choice.resident_blocks, choice.cpu_blocks, 0, layers_).host + passing.host;
+      state.bytes_for(choice.resident_blocks, choice.cpu_blocks, 0, layers_).host + transient.host;
   if (state.backup == 0 || taken >= host_room_) return 0;
   return std::min(visiting, static_cast<std::int64_t>((host_room_ - taken) / state.backup));
 }
 
-std::int64_t UpdatePlacement::speculative_blocks(MemoryChoice choice, const MemoryBytes& passing,
+std::int64_t UpdatePlacement::speculative_blocks(MemoryChoice choice, const MemoryBytes& transient,
                                                  const StateMemory& state) const {
-  const std::int64_t most = most_speculative(choice, passing, state);
+  const std::int64_t most = max_speculative(choice, transient, state);
   if (speculative_) return most;
   return fewest(most, [&](std::int64_t blocks) {
     choice.speculative_blocks = blocks;

@@ -13,8 +13,8 @@
 namespace sluice {
 
 /// Decides when, and whether by the GPU or by the CPU, the blocks with state in host memory are
-/// updated. Flags come first; the rest is chosen for the shortest predicted step. `passing`: memory
-/// that an update needs beyond what is held between updates.
+/// updated. Flags come first; the rest is chosen for the shortest predicted step. `transient`:
+/// memory that a training step needs beyond what is held between steps.
 class UpdatePlacement {
  public:
   UpdatePlacement(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
@@ -25,12 +25,12 @@ class UpdatePlacement {
   bool uses_cpu() const;
   /// Returns how many blocks the CPU updates. More of them shorten the wait for copies and lengthen
   /// the wait for the CPU. Returns 0 if they would save less than 1 %.
-  std::int64_t cpu_blocks(MemoryChoice choice, const MemoryBytes& passing,
+  std::int64_t cpu_blocks(MemoryChoice choice, const MemoryBytes& transient,
                           const StateMemory& state) const;
 
   /// True if the CPU may update all offloaded blocks: no flag fixes its share or asks to speculate.
   bool may_do_without_ring() const {
-    return !o_.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
+    return !options_.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
   }
 
   bool speculates() const { return speculative_ != 0; }
@@ -40,18 +40,18 @@ class UpdatePlacement {
   /// Returns how many blocks of a changed choice are speculative: as the flag or else the choice
   /// says, at most the visiting blocks.
   std::int64_t still_speculative(const MemoryChoice& choice) const {
-    return std::min(speculative_.value_or(choice.speculative_blocks), choice.visiting_blocks());
+    return std::min(speculative_.value_or(choice.speculative_blocks), choice.streamed_blocks());
   }
   /// Returns how many blocks to update speculatively: the flag's value, or for auto the fewest that
   /// give the shortest step, since each takes host memory.
-  std::int64_t speculative_blocks(MemoryChoice choice, const MemoryBytes& passing,
+  std::int64_t speculative_blocks(MemoryChoice choice, const MemoryBytes& transient,
                                   const StateMemory& state) const;
 
  private:
-  std::int64_t most_speculative(const MemoryChoice& choice, const MemoryBytes& passing,
-                                const StateMemory& state) const;
+  std::int64_t max_speculative(const MemoryChoice& choice, const MemoryBytes& transient,
+                               const StateMemory& state) const;
 
-  const TrainOptions& o_;
+  const TrainOptions& options_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
   std::int64_t layers_;

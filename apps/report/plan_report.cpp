@@ -84,7 +84,7 @@ std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& 
 
 /// Names the blocks whose state or inputs leave the device, and those whose gradients do.
 std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std::int64_t layers) {
-  const std::int64_t visiting = choice.visiting_blocks();
+  const std::int64_t visiting = choice.streamed_blocks();
   std::vector<std::string> parts;
   if (visiting > 0)
     parts.push_back(fmt::format(

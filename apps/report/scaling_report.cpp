@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t most_predicted = 1 << 16;
+constexpr std::int64_t max_predicted = 1 << 16;
 
 std::int64_t ranks_of(const TrainOptions& o) {
   return o.dp.value_or(1);
@@ -81,8 +81,8 @@ void require_ranks(const TrainOptions& o) {
          ErrorKind::usage);
   if (o.scaling && o.tp > 1)
     fail("--scaling predicts data parallelism alone; leave --tp out", ErrorKind::usage);
-  if (ranks > most_predicted)
-    fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, most_predicted),
+  if (ranks > max_predicted)
+    fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, max_predicted),
          ErrorKind::usage);
   if (o.batch_size % ranks != 0)
     fail(fmt::format(

@@ -7,7 +7,7 @@
 namespace sluice {
 
 std::vector<Residency> residency_of(const MemoryChoice& choice) {
-  const std::int64_t streamed = choice.visiting_blocks() - choice.speculative_blocks;
+  const std::int64_t streamed = choice.streamed_blocks() - choice.speculative_blocks;
   check(choice.resident_blocks >= 0 && streamed >= 0 && choice.speculative_blocks >= 0 &&
             choice.cpu_blocks >= 0,
         "the state of each block rests in one place");

@@ -34,7 +34,7 @@ struct MemoryChoice {
   bool rests_inputs() const {
     return std::ranges::find(recompute, Recompute::block_on_host) != recompute.end();
   }
-  std::int64_t visiting_blocks() const {
+  std::int64_t streamed_blocks() const {
     return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks;
   }
   /// Bytes per element of the blocks' matrix gradients.

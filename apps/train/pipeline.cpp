@@ -97,7 +97,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
     fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
                      spell_bytes(*o.max_stash)),
          ErrorKind::usage);
-  plan->most_stashed = o.max_stash;
+  plan->max_stashed = o.max_stash;
   return plan;
 }
 
@@ -119,7 +119,7 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
       }()),
       links_(plan.rank_of_stage, rank_, ranks.group),
       executor_(plan.schedule, rank_, here(), links_, plan.stash, space.device()) {
-  if (plan.most_stashed && host != nullptr) executor_.spill(*plan.most_stashed, host);
+  if (plan.max_stashed && host != nullptr) executor_.spill(*plan.max_stashed, host);
   const std::array ends{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
   if (rank_ != ends[0] && rank_ != ends[1]) return;
   const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);

@@ -45,10 +45,10 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
     if (!gpu || members.size() == 1) return std::pair(on_host, on_host);
     return std::pair(on_host, make({members, id_of(device), name + " on the device", largest}));
   };
-  std::tie(ranks.peers, ranks.data) =
+  std::tie(ranks.dp_host, ranks.dp_device) =
       pair(mesh.peers(rank), GroupId::peers, GroupId::data,
            fmt::format("replicas of {}", stage * mesh.tp + shard), exchanges.data);
-  std::tie(ranks.shards, ranks.tensor) =
+  std::tie(ranks.tp_host, ranks.tp_device) =
       pair(mesh.shards(rank), GroupId::shards, GroupId::tensor,
            fmt::format("shards of {}", replica * mesh.pp + stage), exchanges.tensor);
   std::string suffix = mesh.dp > 1 ? fmt::format(" r{}", replica) : "";

@@ -17,12 +17,11 @@ namespace sluice {
 struct Ranks {
   std::shared_ptr<Communicator> control;  ///< all ranks, on host memory
   Mesh mesh{};
-  /// Ranks with the same part of the model (data parallel): `data` on the compute device's memory,
-  /// `peers` on host memory.
-  std::shared_ptr<Communicator> data{}, peers{};
-  /// Ranks that divide the matrices of that part (tensor parallel): `tensor` on the device,
-  /// `shards` on host memory.
-  std::shared_ptr<Communicator> tensor{}, shards{};
+  /// Ranks with the same part of the model (data parallelism); `dp_device` exchanges memory of the
+  /// compute device, `dp_host` host memory.
+  std::shared_ptr<Communicator> dp_device{}, dp_host{};
+  /// Ranks that divide the matrices of that part (tensor parallelism), likewise.
+  std::shared_ptr<Communicator> tp_device{}, tp_host{};
   MakeGroup group{};           ///< makes groups of this pipeline's ranks, given by pipeline rank
   GatherLinks gather_links{};  ///< collect the state of a model that no rank has whole
 

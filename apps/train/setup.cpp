@@ -208,13 +208,13 @@ void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
 
 void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
-  if (!setup.pipeline || !setup.pipeline->most_stashed || setup.device != DeviceKind::cpu) return;
+  if (!setup.pipeline || !setup.pipeline->max_stashed || setup.device != DeviceKind::cpu) return;
   const PipelinePlan& plan = *setup.pipeline;
   const std::size_t each = message_bytes(setup, setup.trainer.micro_batch);
   for (std::size_t stage = 1; stage < plan.parts.size(); ++stage) {
     const int rank = plan.rank_of_stage[stage];
     const int live = plan.live[static_cast<std::size_t>(rank)];
-    if (static_cast<std::size_t>(live) * each <= *plan.most_stashed) continue;
+    if (static_cast<std::size_t>(live) * each <= *plan.max_stashed) continue;
     fail(fmt::format(
              "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
              "{} in all, and on the CPU they have nowhere else to rest; use another "

@@ -134,7 +134,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
                   .probability = static_cast<float>(options_.dropout)}};
-  const std::int64_t taken_back = speculation_ != nullptr ? speculation_->taken_back() : 0;
+  const std::int64_t undone = speculation_ != nullptr ? speculation_->undone() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
   // Launches the update before the host waits for the norm: if the norm is not finite, the kernels
@@ -166,7 +166,7 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   }
   spans_ = timeline_.take();
   result.report = report_of(spans_, moved());
-  if (speculation_ != nullptr) result.report.taken_back = speculation_->taken_back() > taken_back;
+  if (speculation_ != nullptr) result.report.taken_back = speculation_->undone() > undone;
   if (!finite) diagnose(micro_batches, result);
   scaler_.update(finite);
   return result;

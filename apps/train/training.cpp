@@ -68,7 +68,7 @@ BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& 
 /// Restricts the optimizer state to the ranges that this rank owns with --zero 1.
 SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
                       const Ranks& ranks) {
-  if (o.zero == 1 && ranks.mesh.dp > 1) options.mine = bucket_plan.owned(ranks.replica());
+  if (o.zero == 1 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
   return options;
 }
 
@@ -168,7 +168,7 @@ std::unique_ptr<Pipeline> make_pipeline(GPT2& model, ParameterSpace& space, cons
 
 std::unique_ptr<CommunicatorGroup> make_group(const Ranks& ranks, bool scratch) {
   if (ranks.mesh.tp == 1) return nullptr;
-  return std::make_unique<CommunicatorGroup>(*ranks.tensor, scratch);
+  return std::make_unique<CommunicatorGroup>(*ranks.tp_device, scratch);
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
             own_part(space_options(options, choice, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(make_norm(space, ranks, plan.get(), layouts_of(setup, choice, ranks.mesh.tp))),
-      parallel(space, *optimizer, bucket_plan, *ranks.data, *ranks.peers, *ranks.control,
+      parallel(space, *optimizer, bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
                {.zero = options.zero == 1,
                 .overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
@@ -225,8 +225,8 @@ std::vector<std::int32_t> Training::sample(std::span<const std::int32_t> prompt,
 
 void Training::require_equal_copies(std::string_view when) {
   const Mesh& mesh = ranks.mesh;
-  require_equal_weights(space, *ranks.peers, mesh.peers(ranks.rank()), when);
-  if (mesh.tp > 1) require_equal_replicated(space, *ranks.shards, mesh.shards(ranks.rank()), when);
+  require_equal_weights(space, *ranks.dp_host, mesh.peers(ranks.rank()), when);
+  if (mesh.tp > 1) require_equal_replicated(space, *ranks.tp_host, mesh.shards(ranks.rank()), when);
   if (plan)
     sluice::require_equal_copies(space, GPT2::tied_table, ranks.shard(), *ranks.control, when);
 }

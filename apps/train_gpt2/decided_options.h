@@ -11,11 +11,12 @@
 namespace sluice {
 
 /// Returns options that repeat the run to the same bits: they state every value that the program
-/// chose. "" marks an option that does not apply: the tokenizer if token data has none, --offload
-/// if --resident-blocks implies it, --communication if GPUs exchange nothing (else it is
-/// `exchange`). It resets the options of a single start of a run: --rank-files, --inject, --plan,
-/// --quiet and --verbose; also --resume and --skip-batches, unless --resume names a checkpoint of
-/// another run.
+/// chose. `exchange`: the value for --communication; empty if GPUs exchange nothing.
+///
+/// An option that does not apply is empty: the tokenizer if the data are tokens without one, and
+/// --offload if --resident-blocks implies it. Options that hold for one start of a run alone are
+/// reset: --rank-files, --inject, --plan, --quiet and --verbose; also --resume and --skip-batches,
+/// unless --resume names a checkpoint of another run.
 TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
                              const MemoryChoice& choice, const std::filesystem::path& output,
                              std::string_view exchange);

@@ -332,7 +332,7 @@ void Session::report_saves() {
 
 void Session::export_to(const fs::path& folder, const ModelNote& note) {
   now(fmt::format("the export of the model to {}", folder.string()));
-  training_.parallel.optimizer.settle();
+  training_.parallel.optimizer.synchronize();
   const auto save = [&](const fs::path& file) {
     save_weights(file, training_.checkpoint(), StoredType::F32);
   };
@@ -347,7 +347,7 @@ void Session::finish() {
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
   if (!options_.no_save) {
     save_now(step_);
-    saver_.settle();
+    saver_.synchronize();
     report_saves();
     saver_.require_saved(job_.control());
   }

@@ -10,10 +10,10 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::int64_t most_elements = std::int64_t{1} << 25;
-constexpr double most_flops = 4e9;
+constexpr std::int64_t max_elements = std::int64_t{1} << 25;
+constexpr double max_flops = 4e9;
 /// Not a multiple of any vector width, so that a kernel's remainder loop is checked too.
-constexpr std::int64_t most_parameters = (std::int64_t{1} << 22) + 1234567;
+constexpr std::int64_t max_parameters = (std::int64_t{1} << 22) + 1234567;
 
 double bound_of(DType dtype) {
   switch (dtype) {
@@ -28,13 +28,13 @@ double bound_of(DType dtype) {
 
 /// Halves the tokens of the extent while the problem is too large for the reference.
 Extent checked_extent(const Case& item, Extent e) {
-  e.parameters = std::min(e.parameters, most_parameters);
+  e.parameters = std::min(e.parameters, max_parameters);
   while (e.tokens / 2 >= item.least_checked_tokens) {
     const Problem problem = item.make(e, item.reference);
     std::int64_t elements = 0;
     for (const auto& operand : problem.operands)
       elements += operand.elements();
-    if (elements <= most_elements && problem.flops <= most_flops) break;
+    if (elements <= max_elements && problem.flops <= max_flops) break;
     if (e.sequences() > 1) {
       e.tokens = e.sequences() / 2 * e.positions;
     } else {

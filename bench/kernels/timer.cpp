@@ -15,7 +15,7 @@ constexpr std::size_t head_start_bytes = std::size_t{256} << 20;
 /// before the GPU starts it, and launch overhead does not count as the kernel's time.
 constexpr int head_start_fills = 10;
 constexpr int least_repetitions = 5;
-constexpr int most_repetitions = 2000;
+constexpr int max_repetitions = 2000;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ Timing Timer::time(const std::function<void(int copy)>& launch, int copies) cons
   const double estimate = std::max(quantile(times, 0.5), 1e-4);
   const auto repetitions = [&](double milliseconds, int least) {
     return static_cast<int>(std::clamp(milliseconds / estimate, static_cast<double>(least),
-                                       static_cast<double>(most_repetitions)));
+                                       static_cast<double>(max_repetitions)));
   };
   const auto run = [&](int count) {
     times.clear();

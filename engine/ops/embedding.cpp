@@ -22,7 +22,7 @@ class EmbeddingNode final : public Node {
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor grad_out =
         options_.group != nullptr
-            ? options_.group->collect(grad_outputs[0], options_.divided, "output gradient")
+            ? options_.group->all_gather(grad_outputs[0], options_.divided, "output gradient")
             : grad_outputs[0];
     const DType sums = accumulator_of(grad_out.dtype());
     EmbeddingBackward op{.grad_out = grad_out.view(),
@@ -66,7 +66,7 @@ Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& 
                        .first_row = options.first_row},
       tokens.stream());
   if (options.group != nullptr)
-    out = options.group->add_up(std::exchange(out, {}), options.divided, "embedding")();
+    out = options.group->all_reduce(std::exchange(out, {}), options.divided, "embedding")();
   if (recording({token_table, position_table}))
     attach(std::make_shared<EmbeddingNode>(tokens, options), {token_table, position_table}, out);
   return out;

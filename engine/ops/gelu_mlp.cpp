@@ -38,10 +38,10 @@ class GeluMlpNode final : public Node {
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     TensorGroup* const group = ranks_.group;
-    const Tensor grad_out = group != nullptr
-                                ? group->collect(grad_outputs[0], ranks_.tokens, "output gradient")
-                                : grad_outputs[0];
-    Tensor x = group != nullptr ? group->collect(x_(), ranks_.tokens, "input") : x_();
+    const Tensor grad_out =
+        group != nullptr ? group->all_gather(grad_outputs[0], ranks_.tokens, "output gradient")
+                         : grad_outputs[0];
+    Tensor x = group != nullptr ? group->all_gather(x_(), ranks_.tokens, "input") : x_();
     add_weight_gradients(3, hidden_ ? hidden_ : hidden_again(), grad_out, pass);
     const Tensor grad_hidden = like_hidden();
     run(Gemm{.out = grad_hidden.view(),
@@ -60,8 +60,8 @@ class GeluMlpNode final : public Node {
     }
     std::function<Tensor()> sum;
     if (pass.wants(0))
-      sum = group->add_up(input_gradient(grad_hidden, weights_.weight_in, grad_out.shape()),
-                          ranks_.tokens, "input gradient");
+      sum = group->all_reduce(input_gradient(grad_hidden, weights_.weight_in, grad_out.shape()),
+                              ranks_.tokens, "input gradient");
     add_weight_gradients(1, x, grad_hidden, pass);
     if (sum) pass.give(0, sum());
   }
@@ -99,7 +99,7 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
                     to_string(x.shape()), to_string(weights.weight_in.shape()),
                     to_string(weights.weight_out.shape())));
   TensorGroup* const group = ranks.group;
-  const Tensor all = group != nullptr ? group->collect(x, ranks.tokens, "input") : x;
+  const Tensor all = group != nullptr ? group->all_gather(x, ranks.tokens, "input") : x;
   const std::int64_t rows = all.size() / in;
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
   const Tensor hidden = Tensor::empty(x.device(), {rows, width}, x.dtype());
@@ -119,7 +119,8 @@ Tensor gelu_mlp(const Tensor& x, const GeluMlpWeights& weights, const GeluMlpRec
            .bias = group == nullptr || group->rank() == 0 ? weights.bias_out.view() : View{},
            .tf32 = x.device()->tf32()},
       x.stream());
-  if (group != nullptr) result = group->add_up(std::exchange(result, {}), ranks.tokens, "output")();
+  if (group != nullptr)
+    result = group->all_reduce(std::exchange(result, {}), ranks.tokens, "output")();
   if (recording({x, weights.weight_in, weights.bias_in, weights.weight_out, weights.bias_out}))
     attach(
         std::make_shared<GeluMlpNode>(recompute.x ? recompute.x : Recomputable(x), pre_activation,

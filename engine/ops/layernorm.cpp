@@ -56,7 +56,7 @@ class LayerNormNode final : public Node {
                           .accumulate_bias = bias.accumulate},
         in_.stream());
     if (group_ != nullptr) {
-      both = group_->add_up(std::exchange(both, {}), {}, "norm gradient")();
+      both = group_->all_reduce(std::exchange(both, {}), {}, "norm gradient")();
       for (const std::size_t input : {std::size_t{0}, std::size_t{1}})
         if (pass.wants(input))
           pass.give(input,

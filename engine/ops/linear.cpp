@@ -31,15 +31,16 @@ class LinearNode final : public Node {
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor grad = rows_ != nullptr
-                            ? rows_->collect(grad_outputs[0], tokens_, "output gradient")
+                            ? rows_->all_gather(grad_outputs[0], tokens_, "output gradient")
                             : grad_outputs[0];
     Tensor grad_x, x;
     std::function<Tensor()> sum;
     if (pass.wants(0)) grad_x = input_gradient(grad, weight_, grad.shape());
     // Collects x before the sum starts, because the sum would delay it.
-    if (pass.wants(1)) x = columns_ != nullptr ? columns_->collect(x_(), tokens_, "input") : x_();
+    if (pass.wants(1))
+      x = columns_ != nullptr ? columns_->all_gather(x_(), tokens_, "input") : x_();
     if (grad_x && columns_ != nullptr)
-      sum = columns_->add_up(std::exchange(grad_x, {}), tokens_, "input gradient");
+      sum = columns_->all_reduce(std::exchange(grad_x, {}), tokens_, "input gradient");
     add_weight_gradients(1, x, grad, pass);
     if (sum) grad_x = sum();
     if (grad_x) pass.give(0, grad_x);
@@ -108,7 +109,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const std::int64_t out = weight.dim(1);
   require_width(x, in, weight);
   const Tensor all =
-      options.columns != nullptr ? options.columns->collect(x, options.tokens, "input") : x;
+      options.columns != nullptr ? options.columns->all_gather(x, options.tokens, "input") : x;
   const std::int64_t rows = all.size() / in;
   Tensor result = Tensor::empty(x.device(), with_last(all.shape(), out), x.dtype());
   const bool adds_bias = bias && (options.rows == nullptr || options.rows->rank() == 0);
@@ -119,7 +120,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
            .tf32 = x.device()->tf32()},
       x.stream());
   if (options.rows != nullptr)
-    result = options.rows->add_up(std::exchange(result, {}), options.tokens, "output")();
+    result = options.rows->all_reduce(std::exchange(result, {}), options.tokens, "output")();
   if (recording({x, weight, bias}))
     attach(std::make_shared<LinearNode>(
                options.recomputable ? options.recomputable : Recomputable(x), weight, options),

@@ -78,7 +78,7 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
                                         const LinearCrossEntropyOptions& options) {
   TensorGroup* const group = options.group;
   const Tensor hidden =
-      group != nullptr ? group->collect(stream_in, options.divided, "input") : stream_in;
+      group != nullptr ? group->all_gather(stream_in, options.divided, "input") : stream_in;
   const std::int64_t width = table.dim(1);
   const std::int64_t vocabulary = table.dim(0);
   const std::int64_t rows = hidden.size() / width;
@@ -141,7 +141,7 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   }
   std::function<Tensor()> sum;
   if (grad_hidden && group != nullptr)
-    sum = group->add_up(std::exchange(grad_hidden, {}), options.divided, "input gradient");
+    sum = group->all_reduce(std::exchange(grad_hidden, {}), options.divided, "input gradient");
   run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
   if (record)
     attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table},

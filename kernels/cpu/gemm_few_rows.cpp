@@ -12,11 +12,11 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr std::int64_t most_rows = 8;
+constexpr std::int64_t max_rows = 8;
 /// Bytes of b per task; less is not worth a task.
 constexpr std::int64_t task_bytes = 1 << 18;
 /// Limit of separate parts of k: summing more of them would cost more than they balance.
-constexpr std::int64_t most_parts = 16;
+constexpr std::int64_t max_parts = 16;
 /// Rows of b that are read at the same time. They lie far apart, and the next row of each stream
 /// begins where its last one ended, because a processor prefetches along long runs, not over jumps.
 constexpr std::int64_t streams = 8;
@@ -302,7 +302,7 @@ void multiply_plain(const Gemm& op, GemmSize size, const float* x) {
   // A power of two divides evenly over as many threads.
   const auto wanted =
       std::bit_ceil(static_cast<std::uint64_t>((bytes + task_bytes - 1) / task_bytes));
-  const std::int64_t parts = std::min(most_parts, static_cast<std::int64_t>(wanted));
+  const std::int64_t parts = std::min(max_parts, static_cast<std::int64_t>(wanted));
   const std::int64_t rows = (size.k + parts - 1) / parts;
   const std::int64_t padded = (size.n + block - 1) / block * block;
   const std::int64_t part_size = size.m * padded;
@@ -333,7 +333,7 @@ void multiply_plain(const Gemm& op, GemmSize size, const float* x) {
 
 bool has_few_rows(const Gemm& op) {
   const GemmSize size = size_of(op);
-  return size.m > 0 && size.m <= most_rows && size.n > 0 && size.k > 0 && op.a.dtype != DType::f64;
+  return size.m > 0 && size.m <= max_rows && size.n > 0 && size.k > 0 && op.a.dtype != DType::f64;
 }
 
 void gemm_few_rows(const Gemm& op) {

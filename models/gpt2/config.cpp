@@ -26,7 +26,7 @@ constexpr std::array<std::pair<std::string_view, std::array<std::int64_t, 3>>, 4
 /// Larger than any model, but small enough that products of a few dimensions are easy to bound.
 constexpr std::int64_t largest_size = std::int64_t{1} << 24;
 
-constexpr std::int64_t most_layers = 1 << 14;
+constexpr std::int64_t max_layers = 1 << 14;
 
 void require_size(std::string_view name, std::int64_t value, std::int64_t largest = largest_size) {
   if (value < 1 || value > largest)
@@ -97,7 +97,7 @@ double GPT2Config::flops_per_token(std::int64_t seq_len) const {
 }
 
 void validate(const GPT2Config& config) {
-  require_size("n_layer", config.n_layer, most_layers);
+  require_size("n_layer", config.n_layer, max_layers);
   require_size("n_head", config.n_head);
   require_size("n_embd", config.n_embd);
   require_size("n_inner", config.inner());

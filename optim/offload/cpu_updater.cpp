@@ -45,7 +45,7 @@ CpuUpdater::CpuUpdater(const DevicePtr& device, const DevicePtr& host, std::vect
 
 CpuUpdater::~CpuUpdater() {
   try {
-    settle();
+    synchronize();
   } catch (const Error&) {  // the code that first saw the device fail has reported it
     return;
   }
@@ -127,7 +127,7 @@ void CpuUpdater::done() {
   if (fetched_ < items_.size()) fetch();
 }
 
-void CpuUpdater::settle() {
+void CpuUpdater::synchronize() {
   device_->runtime().synchronize(to_device_);
   device_->runtime().synchronize(to_host_);
 }

@@ -50,7 +50,7 @@ class CpuUpdater {
   /// The CPU stream on which the updates run.
   Stream host_stream() const { return scale_memory_.stream(); }
   /// Waits until all copies are complete.
-  void settle();
+  void synchronize();
 
   /// Bytes copied by the last complete round.
   const StreamedBytes& moved() const { return last_moved_; }

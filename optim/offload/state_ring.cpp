@@ -50,7 +50,7 @@ StateRing::StateRing(const DevicePtr& device, std::vector<Item> items, int buffe
 
 StateRing::~StateRing() {
   try {
-    settle();
+    synchronize();
   } catch (const Error&) {  // the code that first saw the device fail has reported it
     return;
   }
@@ -172,7 +172,7 @@ void StateRing::take_back() {
 void StateRing::roll_back() {
   check(taken_ <= speculative_.size(), "a round was given up after updates that cannot be undone");
   if (taken_ == 0) return;
-  settle();
+  synchronize();
   for (std::size_t item = 0; item < taken_; ++item)
     restore_weights(item);
   device_->runtime().synchronize(to_device_);
@@ -184,7 +184,7 @@ void StateRing::forget() {
   if (taken_ == 0) fetched_ = 0;
 }
 
-void StateRing::settle() {
+void StateRing::synchronize() {
   device_->runtime().synchronize(to_device_);
   device_->runtime().synchronize(to_host_);
 }

@@ -64,7 +64,7 @@ class StateRing {
   /// Drops prefetched items. Call it before the state in host memory is written to.
   void forget();
   /// Waits until all items are back in host memory.
-  void settle();
+  void synchronize();
 
   /// Bytes copied by the last complete round.
   const StreamedBytes& moved() const { return last_moved_; }

@@ -32,7 +32,7 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
       bytes += field.count * static_cast<std::int64_t>(size_of(field.dtype));
       bytes = (bytes + alignment - 1) / alignment * alignment;
     }
-    if (bytes == 0 || !chunk.mine) continue;
+    if (bytes == 0 || !chunk.owned) continue;
     const DevicePtr& owner = owner_of(chunk.residency, device, host);
     check(owner != nullptr, "state on the host needs host memory");
     const MemoryScope scope(*owner, MemoryUse::state);

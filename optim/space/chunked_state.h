@@ -27,7 +27,7 @@ struct Chunk {
   /// that a rank with part of a model draws the same numbers as a rank with all of it.
   std::int64_t random_offset = 0;
   Residency residency = Residency::device;
-  bool mine = true;  ///< false: another rank keeps its state and updates it
+  bool owned = true;  ///< false: another rank keeps its state and updates it
 };
 
 /// One array of training state for a chunk.

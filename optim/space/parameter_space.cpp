@@ -53,7 +53,7 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     *slot.tensor = working_.slice(slot.offset, slot.shape);
   if (use == Use::inference) return;
   cut_into_chunks();
-  if (options_.mine) cut_at_borders();
+  if (options_.owned) cut_at_borders();
   if (accumulator_of(working) != working) {
     const auto fields = [&](const Chunk& chunk) {
       return master_field(chunk, options_.layout, working);
@@ -106,16 +106,16 @@ void ParameterSpace::cut_into_chunks() {
 
 void ParameterSpace::cut_at_borders() {
   std::vector<Chunk> cut;
-  auto range = options_.mine->begin();
-  const auto end = options_.mine->end();
+  auto range = options_.owned->begin();
+  const auto end = options_.owned->end();
   for (Chunk rest : chunks_) {
     while (rest.size > 0) {
       while (range != end && range->end <= rest.offset)
         ++range;
-      const bool mine = range != end && range->begin <= rest.offset;
-      const std::int64_t border = range == end ? size() : mine ? range->end : range->begin;
+      const bool owned = range != end && range->begin <= rest.offset;
+      const std::int64_t border = range == end ? size() : owned ? range->end : range->begin;
       Chunk& chunk = cut.emplace_back(rest);
-      chunk.mine = mine;
+      chunk.owned = owned;
       chunk.size = std::min(rest.size, border - rest.offset);
       check(!chunk.bulk || chunk.size % chunk.row_length == 0 || chunk.size == rest.size,
             "the parameter space was divided inside a row of a matrix");
@@ -194,7 +194,7 @@ void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) 
   for (std::size_t i = 0; i < high.size(); ++i)
     values[i] = SplitMaster::join(high[i], low[i]);
   for_each_piece(first, count, [&](auto chunk, auto, auto part, auto done) {
-    if (!chunks_[chunk].mine) std::fill_n(values + done, part, 0.0f);
+    if (!chunks_[chunk].owned) std::fill_n(values + done, part, 0.0f);
   });
 }
 
@@ -261,9 +261,9 @@ void ParameterSpace::forget_gradients() {
     forget_gradient(*slot.tensor);
 }
 
-void ParameterSpace::settle_gradients() {
+void ParameterSpace::zero_unused_gradients() {
   for (const Slot& slot : slots())
-    settle_gradient(*slot.tensor);
+    zero_unused_gradient(*slot.tensor);
 }
 
 const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {

@@ -34,7 +34,7 @@ struct SpaceOptions {
   /// and begin and end at blocks of the SpaceLayout (with whole tensors: between slots). Weights
   /// outside them change only through write_weights(), or when other code, such as an all-gather,
   /// writes the working weights.
-  std::optional<std::vector<SpaceRange>> mine{};
+  std::optional<std::vector<SpaceRange>> owned{};
 
   LayoutOptions layout_options() const { return {narrow_gradients, residency}; }
 };
@@ -94,7 +94,7 @@ class ParameterSpace {
   /// Makes the next gradients overwrite those of the last step.
   void forget_gradients();
   /// Zeroes the gradients of parameters that no backward pass reached.
-  void settle_gradients();
+  void zero_unused_gradients();
   /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the
   /// factor by which the update multiplies them (ClipFactor in kernels/reduce.h): one element.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);

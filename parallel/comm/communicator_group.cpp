@@ -18,8 +18,8 @@ Tensor copy_of(const Tensor& tensor) {
 
 }  // namespace
 
-std::function<Tensor()> CommunicatorGroup::add_up(const Tensor& partial, const Shape& tokens,
-                                                  std::string_view what) {
+std::function<Tensor()> CommunicatorGroup::all_reduce(const Tensor& partial, const Shape& tokens,
+                                                      std::string_view what) {
   const bool divided = !tokens.empty();
   check(!divided || partial.size() % size() == 0, "ranks divide a stream into equal stretches");
   const auto parts =
@@ -49,8 +49,8 @@ std::function<Tensor()> CommunicatorGroup::add_up(const Tensor& partial, const S
   };
 }
 
-Tensor CommunicatorGroup::collect(const Tensor& stream, const Shape& tokens,
-                                  std::string_view what) {
+Tensor CommunicatorGroup::all_gather(const Tensor& stream, const Shape& tokens,
+                                     std::string_view what) {
   if (tokens.empty()) return stream;
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), stream.size());
   return gather(stream, counts, what).reshape({tokens[0], tokens[1], stream.dim(-1)});

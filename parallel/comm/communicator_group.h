@@ -20,9 +20,9 @@ class CommunicatorGroup final : public TensorGroup {
 
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
-  std::function<Tensor()> add_up(const Tensor& partial, const Shape& tokens,
-                                 std::string_view what) override;
-  Tensor collect(const Tensor& stream, const Shape& tokens, std::string_view what) override;
+  std::function<Tensor()> all_reduce(const Tensor& partial, const Shape& tokens,
+                                     std::string_view what) override;
+  Tensor all_gather(const Tensor& stream, const Shape& tokens, std::string_view what) override;
   Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
                 std::string_view what) override;
 

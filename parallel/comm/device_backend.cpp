@@ -26,7 +26,7 @@ std::string shared_gpu(const std::vector<RankDevice>& ranks) {
 /// Returns why the ranks have no NCCL in common; empty if they have.
 std::string missing_nccl(const std::vector<RankDevice>& ranks) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    if (ranks[rank].nccl.empty()) return fmt::format("rank {}: {}", rank, ranks[rank].without);
+    if (ranks[rank].nccl.empty()) return fmt::format("rank {}: {}", rank, ranks[rank].nccl_error);
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     if (ranks[rank].nccl != ranks[0].nccl)
       return fmt::format("rank 0 has NCCL {} and rank {} has {}", ranks[0].nccl, rank,
@@ -55,7 +55,7 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
   const auto reasons = gather_texts(ranks, why);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     devices[rank].nccl = versions[rank];
-    devices[rank].without = reasons[rank];
+    devices[rank].nccl_error = reasons[rank];
   }
   return devices;
 }

@@ -16,9 +16,9 @@ namespace sluice {
 /// A rank's description of its GPU, used to choose a backend.
 struct RankDevice {
   std::string host;
-  std::string uuid;       ///< as in DeviceInfo
-  std::string nccl{};     ///< version of the NCCL that it has loaded; empty if none
-  std::string without{};  ///< why it has loaded none
+  std::string uuid;          ///< as in DeviceInfo
+  std::string nccl{};        ///< version of the NCCL that it has loaded; empty if none
+  std::string nccl_error{};  ///< why it has loaded none
 };
 
 struct BackendChoice {

@@ -101,7 +101,7 @@ void GradientReducer::note_finished() {
 }
 
 void GradientReducer::finish() {
-  space_.settle_gradients();
+  space_.zero_unused_gradients();
   if (ranks_.size() == 1) return;
   check(!expected_.empty(), "gradients were to be reduced that nobody had expected");
   const Recorded span(timeline_, "wait", Timeline::Lane::compute, space_.working().stream());

@@ -18,8 +18,10 @@ namespace sluice {
 class ModelNorm {
  public:
   struct Position {
-    int shard = 0;       ///< this rank's tensor-parallel shard
-    std::string copy{};  ///< name of a slot that another rank contributes; empty: none
+    int shard = 0;  ///< this rank's tensor-parallel shard
+    /// Name of a slot that is a copy of another rank's, which contributes it: the tied output
+    /// matrix on a pipeline's last stage. Empty: this rank has no such slot.
+    std::string copy{};
   };
   /// `shards[i]` is the layout of the whole model (all stages) on tensor-parallel shard i.
   /// Parameters that are not divided count once, in shard 0. `ranks` are all ranks, on host memory.

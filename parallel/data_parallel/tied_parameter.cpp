@@ -40,10 +40,10 @@ void TiedParameter::forget_gradients() {
 }
 
 void TiedParameter::add_gradients() {
-  settle_gradient(*slot_.tensor);
+  zero_unused_gradient(*slot_.tensor);
   const Tensor gradient = space_.gradients(false).slice(slot_.gradient_offset, {slot_.size});
   if (second_) {
-    settle_gradient(second_);
+    zero_unused_gradient(second_);
     const View sum = gradient.view();
     run(Add{.out = sum, .a = sum, .b = second_gradient_.view({slot_.size})}, gradient.stream());
     return;

@@ -87,9 +87,9 @@ void ZeroOptimizer::update_through(std::int64_t end) {
   optimizer_.finish();
 }
 
-void ZeroOptimizer::settle() {
+void ZeroOptimizer::synchronize() {
   finish();
-  optimizer_.settle();
+  optimizer_.synchronize();
 }
 
 /// Brings to rank 0 what the ranks have read. For each value one rank has bits and the others zero,

@@ -32,7 +32,7 @@ class ZeroOptimizer {
   void prefetch() { optimizer_.prefetch(); }
   void update_through(std::int64_t end);
   void finish() { update_through(space_.size()); }
-  void settle();
+  void synchronize();
   void set_timeline(Timeline* timeline);
   StreamedBytes moved() const { return optimizer_.moved(); }
 

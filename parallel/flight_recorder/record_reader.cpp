@@ -17,14 +17,14 @@ namespace {
 // The file is read, not mapped: truncation meanwhile is then an Error and not a SIGBUS.
 
 constexpr int attempts = 16;
-constexpr std::int32_t most_ranks = 1 << 20;
+constexpr std::int32_t max_ranks = 1 << 20;
 
 template <typename Part>
 bool same_bytes(const Part& a, const Part& b) {
   return std::memcmp(&a, &b, sizeof(Part)) == 0;
 }
 
-bool settled(std::uint64_t version) {
+bool stable(std::uint64_t version) {
   return version % 2 == 0;
 }
 
@@ -37,8 +37,8 @@ class Snapshot {
     whole_.header = last_.header;
     for (int attempt = 0; attempt < attempts && !complete(); ++attempt)
       compare_with(read());
-    // The status never settles if the process was killed while writing it. At worst its texts are
-    // half old and half new, which is better than no record of the rank.
+    // The status never becomes stable if the process was killed while writing it. At worst its
+    // texts are half old and half new, which is better than no record of the rank.
     if (!status_taken_) whole_.status = last_.status;
   }
 
@@ -54,13 +54,13 @@ class Snapshot {
   bool complete() const { return status_taken_ && slots_taken_ == taken_.size(); }
 
   void compare_with(const RecordLayout& next) {
-    if (!status_taken_ && settled(next.status.version) && same_bytes(last_.status, next.status)) {
+    if (!status_taken_ && stable(next.status.version) && same_bytes(last_.status, next.status)) {
       whole_.status = next.status;
       status_taken_ = true;
     }
     for (std::size_t i = 0; i < taken_.size(); ++i) {
       const RecordSlot& slot = next.slots[i];
-      if (taken_[i] || !settled(slot.version) || !same_bytes(last_.slots[i], slot)) continue;
+      if (taken_[i] || !stable(slot.version) || !same_bytes(last_.slots[i], slot)) continue;
       whole_.slots[i] = slot;
       taken_[i] = true;
       ++slots_taken_;
@@ -88,7 +88,7 @@ bool valid(const RecordHeader& header) {
   return header.magic == RecordHeader::magic_value &&
          header.version == RecordHeader::version_value &&
          header.slots == FlightRecorder::operations_kept && header.size > 0 &&
-         header.size <= most_ranks && header.rank >= 0 && header.rank < header.size &&
+         header.size <= max_ranks && header.rank >= 0 && header.rank < header.size &&
          header.pid > 0;
 }
 

@@ -67,7 +67,7 @@ std::optional<Watchdog::Wait> Watchdog::overdue(Clock::time_point now) const {
 
 bool Watchdog::lost_peer(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
-    if (peer.settled) continue;
+    if (peer.reported) continue;
     // A ring is read once for the process id and again when the process is gone. Checking only the
     // process in between is meant to be cheap for many ranks; not measured.
     if (!peer.id) {
@@ -76,11 +76,11 @@ bool Watchdog::lost_peer(Clock::time_point now) {
       peer.id = record->id;
     }
     const ProcessState state = state_of(*peer.id);
-    if (state == ProcessState::unknown) peer.settled = true;
+    if (state == ProcessState::unknown) peer.reported = true;
     if (state != ProcessState::gone) continue;
     const auto record = read_record(record_path(folder_, rank));
     if (!record || !record->lost()) {
-      peer.settled = true;
+      peer.reported = true;
       continue;
     }
     if (!peer.gone_since) peer.gone_since = now;

@@ -55,7 +55,7 @@ class Watchdog {
   struct Peer {
     std::optional<ProcessId> id;
     std::optional<Clock::time_point> gone_since;
-    bool settled = false;  ///< it ended and reported it, or is not on this host
+    bool reported = false;  ///< it ended and reported it, or is not on this host
   };
 
   void run();

@@ -56,9 +56,9 @@ PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vecto
                                 [](const Action& a) { return a.kind == Action::Kind::backward; });
 }
 
-void PipelineExecutor::spill(std::size_t most_bytes, DevicePtr host) {
+void PipelineExecutor::spill(std::size_t max_bytes, DevicePtr host) {
   check(stash_ == Stash::input && host != nullptr, "only stashed inputs can rest on the host");
-  most_stashed_ = most_bytes;
+  max_stashed_ = max_bytes;
   host_ = std::move(host);
 }
 
@@ -132,7 +132,7 @@ Tensor PipelineExecutor::compute(Position place, const Flight& flight) {
 void PipelineExecutor::put_away(Flight& flight) {
   Tensor& data = flight.input.data;
   if (host_ == nullptr || !data) return;
-  if (stashed_ + data.bytes() <= most_stashed_) {
+  if (stashed_ + data.bytes() <= max_stashed_) {
     stashed_ += data.bytes();
     return;
   }

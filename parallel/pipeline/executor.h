@@ -66,9 +66,9 @@ class PipelineExecutor {
   PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
                    const StageLinks& links, Stash stash, DevicePtr device);
 
-  /// Keeps at most `most_bytes` of stashed inputs on the device. Offloads the others to `host`
+  /// Keeps at most `max_bytes` of stashed inputs on the device. Offloads the others to `host`
   /// (host memory) and copies them back before their backward. Needs Stash::input.
-  void spill(std::size_t most_bytes, DevicePtr host);
+  void spill(std::size_t max_bytes, DevicePtr host);
 
   /// Records "forward", "backward" and "wait" with stage and micro-batch.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
@@ -118,7 +118,7 @@ class PipelineExecutor {
   const StageLinks& links_;
   Stash stash_;
   DevicePtr device_, host_;
-  std::size_t most_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, after spill()
+  std::size_t max_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, after spill()
   Timeline* timeline_ = nullptr;
   bool learns_ = false;  ///< the schedule has backward actions
   std::map<Position, Flight> flights_;

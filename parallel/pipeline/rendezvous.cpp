@@ -102,11 +102,11 @@ class Rendezvous {
     while ((rank = waits_for(rank)) != cycle.front())
       cycle.push_back(rank);
     std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()), cycle.end());
-    constexpr std::size_t most_shown = 8;
+    constexpr std::size_t max_shown = 8;
     std::string text = fmt::format("deadlock: rank {}", cycle.front());
     std::vector<Position> shown;
     for (std::size_t i = 0; i < cycle.size(); ++i) {
-      if (i == most_shown) {
+      if (i == max_shown) {
         text += fmt::format(", and so on round {} ranks", cycle.size());
         break;
       }

@@ -25,13 +25,13 @@ struct ScheduleShape {
 };
 
 ScheduleShape checked(const ScheduleShape& shape) {
-  check_number("ranks", shape.ranks, most_ranks);
-  check_number("virtual stages a rank", shape.virtual_stages, most_stages / shape.ranks);
-  check_number("micro-batches", shape.micro_batches, most_micro_batches);
+  check_number("ranks", shape.ranks, max_ranks);
+  check_number("virtual stages a rank", shape.virtual_stages, max_stages / shape.ranks);
+  check_number("micro-batches", shape.micro_batches, max_micro_batches);
   const int stages = shape.ranks * shape.virtual_stages;
-  if (stages > most_forwards / shape.micro_batches)
+  if (stages > max_forwards / shape.micro_batches)
     fail(fmt::format("a schedule has {} forwards at most, not {} stages times {} micro-batches",
-                     most_forwards, stages, shape.micro_batches),
+                     max_forwards, stages, shape.micro_batches),
          ErrorKind::usage);
   return shape;
 }
@@ -83,7 +83,7 @@ Schedule layer_split(int ranks, int micro_batches) {
 }
 
 Schedule gpipe(int ranks, int micro_batches) {
-  return in_turn(checked({ranks, 1, micro_batches}), [](int) { return most_micro_batches; });
+  return in_turn(checked({ranks, 1, micro_batches}), [](int) { return max_micro_batches; });
 }
 
 Schedule one_forward_one_backward(int ranks, int micro_batches) {

@@ -37,8 +37,8 @@ struct Schedule {
 };
 
 /// Limits above any real job, so that a mistyped number cannot exhaust memory.
-inline constexpr int most_ranks = 4096, most_stages = 65536, most_micro_batches = 65536;
-inline constexpr int most_forwards = 1 << 24;  ///< stages times micro-batches
+inline constexpr int max_ranks = 4096, max_stages = 65536, max_micro_batches = 65536;
+inline constexpr int max_forwards = 1 << 24;  ///< stages times micro-batches
 
 // These schedules only have forwards and backwards; lower() adds sends and receives. In each of
 // them the backwards of a stage run in ascending order of micro-batches, so that all schedules add

@@ -83,8 +83,8 @@ class CsvReader {
                        blank_, line_),
            ErrorKind::usage);
     blank_ = 0;
-    if (schedule_.ranks.size() == static_cast<std::size_t>(most_ranks))
-      fail(fmt::format("schedule, line {}: more than {} ranks", line_, most_ranks),
+    if (schedule_.ranks.size() == static_cast<std::size_t>(max_ranks))
+      fail(fmt::format("schedule, line {}: more than {} ranks", line_, max_ranks),
            ErrorKind::usage);
     auto& actions = schedule_.ranks.emplace_back();
     column_ = 0;
@@ -103,9 +103,9 @@ class CsvReader {
     const auto micro_batch = number(rest);
     if (!stage || !name || !micro_batch || !rest.empty())
       refuse(cell, "is not an action such as 0F3, 0B3, 0SEND_F3 or 1RECV_F3");
-    if (*stage >= most_stages) refuse(cell, fmt::format("has a stage over {}", most_stages - 1));
-    if (*micro_batch >= most_micro_batches)
-      refuse(cell, fmt::format("has a micro-batch over {}", most_micro_batches - 1));
+    if (*stage >= max_stages) refuse(cell, fmt::format("has a stage over {}", max_stages - 1));
+    if (*micro_batch >= max_micro_batches)
+      refuse(cell, fmt::format("has a micro-batch over {}", max_micro_batches - 1));
     action = {*name, *stage, *micro_batch};
     highest_.stage = std::max(highest_.stage, action.stage);
     highest_.micro_batch = std::max(highest_.micro_batch, action.micro_batch);
@@ -137,12 +137,12 @@ class CsvReader {
   }
 
   [[noreturn]] void refuse(std::string_view cell, const std::string& why) const {
-    constexpr std::size_t most_shown = 40;
-    std::string shown(cell.substr(0, most_shown));
+    constexpr std::size_t max_shown = 40;
+    std::string shown(cell.substr(0, max_shown));
     for (char& c : shown)
       if (c < ' ' || c > '~') c = '?';
     fail(fmt::format("schedule, line {}, column {}: '{}'{} {}", line_, column_, shown,
-                     cell.size() > most_shown ? "..." : "", why),
+                     cell.size() > max_shown ? "..." : "", why),
          ErrorKind::usage);
   }
 

@@ -33,11 +33,13 @@ struct Simulation {
 /// rank. Between stages of one rank it takes no time. It makes no difference whether the schedule
 /// is lowered. Throws Error if some action can never start.
 ///
-/// With P ranks, v virtual stages, M micro-batches, equal stages and free messages, the bubble of
-/// layer_split is (P-1)/P, that of gpipe and one_forward_one_backward (P-1)/(M+P-1), and that of
-/// interleaved B/(M+B) with B = (P-1)/v if P divides M. If P does not divide M, interleaved has at
-/// least that bubble, and up to 3.1 times as much (P 3, v 4, M 127: 1.2 % instead of 0.4 %; tried
-/// for P 2..16, v 2..4, M 1..128).
+/// Bubbles for P ranks, V virtual stages on each rank, M micro-batches, stages of equal cost and
+/// messages that take no time:
+///   layer_split                       (P - 1) / P
+///   gpipe, one_forward_one_backward   (P - 1) / (M + P - 1)
+///   interleaved, if P divides M       B / (M + B), where B = (P - 1) / V
+/// If P does not divide M, the bubble of interleaved is at least the last formula's value. For all
+/// P from 2 to 16, V from 2 to 4 and M from 1 to 128 it is at most 3.1 times that value.
 Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& costs);
 
 /// Splits the bubble by cause: three fractions of the time, whose sum is the bubble.

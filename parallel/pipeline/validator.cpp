@@ -18,13 +18,13 @@ class Validator {
  public:
   explicit Validator(const Schedule& schedule) : schedule_(schedule) {}
 
-  ScheduleFacts validate(std::optional<int> most_live) {
+  ScheduleFacts validate(std::optional<int> max_live) {
     check_ranges();
     check_stages();
     check_counts();
     const ActionPlaces places(schedule_);
     check_ranks(places);
-    const ScheduleFacts facts = count(most_live, places.messages());
+    const ScheduleFacts facts = count(max_live, places.messages());
     check_rendezvous(schedule_, places);
     check_message_order(places);
     return facts;
@@ -46,7 +46,7 @@ class Validator {
   void check_computing(const ActionPlaces& places, int rank, int index) const;
   void check_message(const ActionPlaces& places, int rank, int index) const;
   void check_message_order(const ActionPlaces& places) const;
-  ScheduleFacts count(std::optional<int> most_live, const Messages& messages) const;
+  ScheduleFacts count(std::optional<int> max_live, const Messages& messages) const;
   [[noreturn]] void refuse_counts(Kind kind, int stage) const;
 
   const Schedule& schedule_;
@@ -226,7 +226,7 @@ void Validator::check_message_order(const ActionPlaces& places) const {
   });
 }
 
-ScheduleFacts Validator::count(std::optional<int> most_live, const Messages& messages) const {
+ScheduleFacts Validator::count(std::optional<int> max_live, const Messages& messages) const {
   const std::vector<int> zeros(schedule_.ranks.size());
   ScheduleFacts facts{.live = zeros, .received = zeros};
   std::vector<int> live = zeros, received = zeros;
@@ -236,9 +236,9 @@ ScheduleFacts Validator::count(std::optional<int> most_live, const Messages& mes
     if (action.computes() && messages.received_by(action)) --received[r];
     if (action.kind == Kind::forward) ++live[r];
     if (action.kind == Kind::backward) --live[r];
-    if (most_live && live[r] > *most_live)
+    if (max_live && live[r] > *max_live)
       refuse(schedule_,
-             fmt::format("rank {} holds more than {} micro-batches for backward", rank, *most_live),
+             fmt::format("rank {} holds more than {} micro-batches for backward", rank, *max_live),
              {{rank, index}});
     facts.live[r] = std::max(facts.live[r], live[r]);
     facts.received[r] = std::max(facts.received[r], received[r]);
@@ -248,8 +248,8 @@ ScheduleFacts Validator::count(std::optional<int> most_live, const Messages& mes
 
 }  // namespace
 
-ScheduleFacts validate(const Schedule& lowered, std::optional<int> most_live) {
-  return Validator(lowered).validate(most_live);
+ScheduleFacts validate(const Schedule& lowered, std::optional<int> max_live) {
+  return Validator(lowered).validate(max_live);
 }
 
 }  // namespace sluice

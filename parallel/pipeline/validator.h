@@ -19,8 +19,8 @@ struct ScheduleFacts {
 /// that says what is wrong and shows where. Every micro-batch must go forward and backward through
 /// every stage once. Gradients must be added in ascending order of micro-batches. Messages must
 /// match in number and order. No rank may wait for ever, even without buffering (see
-/// check_rendezvous). `most_live` limits ScheduleFacts::live. Time and memory are linear in the
+/// check_rendezvous). `max_live` limits ScheduleFacts::live. Time and memory are linear in the
 /// number of actions.
-ScheduleFacts validate(const Schedule& lowered, std::optional<int> most_live = {});
+ScheduleFacts validate(const Schedule& lowered, std::optional<int> max_live = {});
 
 }  // namespace sluice

@@ -166,17 +166,17 @@ TEST_CASE("backward passes accumulate until the gradient is forgotten", "[autogr
   const auto cpu = make_cpu_device(1 << 20);
   const Tensor x = make(cpu, {1, 2}), one = make(cpu, {1, 1}, false);
   CHECK_FALSE(x.grad());
-  settle_gradient(x);
+  zero_unused_gradient(x);
   backward(add(x, x), one);
   backward(add(x, x), one);
   CHECK(x.grad().to_host() == Values{4, 4});
   forget_gradient(x);
   backward(add(x, x), one);
   CHECK(x.grad().to_host() == Values{2, 2});
-  settle_gradient(x);  // something reached it: nothing to settle
+  zero_unused_gradient(x);  // something reached it: nothing to zero
   CHECK(x.grad().to_host() == Values{2, 2});
   forget_gradient(x);
-  settle_gradient(x);
+  zero_unused_gradient(x);
   CHECK(x.grad().to_host() == Values{0, 0});
   backward(add(x, x), one);
   CHECK(x.grad().to_host() == Values{2, 2});

@@ -21,15 +21,15 @@ class WatchedGroup final : public TensorGroup {
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::function<Tensor()> add_up(const Tensor& partial, const Shape&,
-                                 std::string_view what) override {
+  std::function<Tensor()> all_reduce(const Tensor& partial, const Shape&,
+                                     std::string_view what) override {
     if (what == "input gradient") begun_with = gradient();
     return [this, partial, what = std::string(what)] {
       if (what == "input gradient") waited_with = gradient();
       return partial;
     };
   }
-  Tensor collect(const Tensor& stream, const Shape&, std::string_view) override {
+  Tensor all_gather(const Tensor& stream, const Shape&, std::string_view) override {
     collected_during_sum |= !begun_with.empty() && waited_with.empty();
     return stream;
   }

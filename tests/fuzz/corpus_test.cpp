@@ -19,7 +19,7 @@ long peak_kib() {
 }
 
 void check_samples(const Parser& parser) {
-  constexpr long most_kib = 200 * 1024;
+  constexpr long max_kib = 200 * 1024;
   std::set<std::string> names;
   std::size_t accepted = 0;
   for (const Sample& sample : parser.samples()) {
@@ -30,7 +30,7 @@ void check_samples(const Parser& parser) {
     std::string message;
     CHECK_NOTHROW(message = refusal(parser.reader, sample.bytes));
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
-    CHECK(peak_kib() - before < most_kib);
+    CHECK(peak_kib() - before < max_kib);
     if (sample.refusal.empty())
       CHECK(message == "");
     else

@@ -8,9 +8,9 @@ namespace sluice::fuzz {
 namespace {
 
 void require_possible(const DeviceProfile& p) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 50;
+  constexpr std::size_t max_bytes = std::size_t{1} << 50;
   for (const std::size_t bytes : {p.memory, p.host_memory, p.workspace, p.context, p.process})
-    require(bytes <= most_bytes, "more memory than anybody has");
+    require(bytes <= max_bytes, "more memory than anybody has");
   require(p.capability >= 0 && p.capability <= 10'000, "a capability out of range");
   require(p.multiprocessors >= 0 && p.multiprocessors <= 1 << 20, "multiprocessors out of range");
   for (const double rate : {p.wide_flops, p.narrow_flops, p.memory_rate, p.to_device_rate,

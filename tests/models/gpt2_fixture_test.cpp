@@ -46,7 +46,7 @@ struct FirstBatch {
     loss = result.loss.item();
     losses = result.losses.to_host();
     backward(result.loss);
-    loaded.space->settle_gradients();
+    loaded.space->zero_unused_gradients();
   }
 
   Values logits() const {
@@ -147,7 +147,7 @@ TEST_CASE("micro-batches add up to the gradient of the whole batch") {
       };
       backward(made.model->loss(part(tokens), part(targets), {.scale = 1.0 / 44}).loss);
     }
-    made.space->settle_gradients();
+    made.space->zero_unused_gradients();
     return flat_gradients(*made.space).to_host();
   };
   const Values whole = gradient_of(4);
@@ -164,7 +164,7 @@ TEST_CASE("the loss does not depend on how many tokens' logits exist at one time
     const auto made = random_model(small_config(), device, DType::f64);
     const auto loss = made.model->loss(tokens, targets, {.scale = 1.0 / 22, .chunk = chunk}).loss;
     backward(loss);
-    made.space->settle_gradients();
+    made.space->zero_unused_gradients();
     Values all = flat_gradients(*made.space).to_host();
     all.push_back(loss.item());
     return all;

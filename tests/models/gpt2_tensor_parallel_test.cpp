@@ -53,7 +53,7 @@ void run_rank(const TestModel& loaded, const Tensor& inputs, const Tensor& targe
   const auto result = loaded.model->loss(
       inputs, targets, {.scale = 1.0 / static_cast<double>(inputs.size()), .chunk = 50});
   backward(result.loss);
-  loaded.space->settle_gradients();
+  loaded.space->zero_unused_gradients();
   for (const auto& slot : loaded.space->slots())
     found.gradients.add(slot, slot.tensor->grad().to_host());
   found.add_losses(result.losses.to_host());
@@ -128,7 +128,7 @@ TEST_CASE("in double, ranks and one process agree to rounding, dropout included"
                                          Tensor::from_tokens(device, {2, 12}, targets),
                                          {.scale = 1.0 / 24, .chunk = 7}, dropout);
     backward(result.loss);
-    made.space->settle_gradients();
+    made.space->zero_unused_gradients();
     for (const auto& slot : made.space->slots())
       into.gradients.add(slot, slot.tensor->grad().to_host());
     into.add_losses(result.losses.to_host());

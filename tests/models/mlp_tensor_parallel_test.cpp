@@ -33,13 +33,13 @@ class CountedGroup final : public TensorGroup {
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
-  std::function<Tensor()> add_up(const Tensor& partial, const Shape& tokens,
-                                 std::string_view what) override {
+  std::function<Tensor()> all_reduce(const Tensor& partial, const Shape& tokens,
+                                     std::string_view what) override {
     ++calls_["sum: " + std::string(what)];
-    return group_.add_up(partial, tokens, what);
+    return group_.all_reduce(partial, tokens, what);
   }
-  Tensor collect(const Tensor& stream, const Shape& tokens, std::string_view what) override {
-    return group_.collect(stream, tokens, what);
+  Tensor all_gather(const Tensor& stream, const Shape& tokens, std::string_view what) override {
+    return group_.all_gather(stream, tokens, what);
   }
   Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
                 std::string_view what) override {

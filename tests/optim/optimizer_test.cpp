@@ -192,7 +192,7 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
   // The optimizer derives them in its own pass, by the same rule: a step that changes nothing.
   model.space.working().fill_zero();
   model.space.forget_gradients();
-  model.space.settle_gradients();
+  model.space.zero_unused_gradients();
   make_adamw(model.space, {})->step(0);
   for (const auto& slot : model.space.slots())
     CHECK(bytes_of(flat_weights(model.space).slice(slot.offset, slot.shape)) ==
@@ -200,11 +200,11 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
   check_derived(model.space);
 }
 
-TEST_CASE("gradients are forgotten, settled and measured as one", "[optimizer]") {
+TEST_CASE("gradients are forgotten, zeroed and measured as one", "[optimizer]") {
   for (const DType dtype : workings) {
     Model model(dtype);
     model.space.forget_gradients();
-    model.space.settle_gradients();
+    model.space.zero_unused_gradients();
     CHECK(norm_of(model.space) == 0);
     model.give_gradients(1);
     double sum = 0;
@@ -214,11 +214,11 @@ TEST_CASE("gradients are forgotten, settled and measured as one", "[optimizer]")
     CHECK(norm_of(model.space) ==
           Approx(std::sqrt(sum)).epsilon(dtype == DType::f64 ? 1e-12 : 1e-6));
     CHECK(same_with_any_threads([&] { return norm_of(model.space); }));
-    model.space.settle_gradients();  // all of them were reached
+    model.space.zero_unused_gradients();  // all of them were reached
     CHECK(norm_of(model.space) > 1);
     model.space.forget_gradients();
     CHECK_FALSE(leaf_gradient_target(model.tensors[3], accumulator_of(dtype)).accumulate);
-    model.space.settle_gradients();  // all but ln.bias
+    model.space.zero_unused_gradients();  // all but ln.bias
     const double bias = norm_of(model.space);
     double expected = 0;
     for (const double value : model.tensors[3].grad().to_host())

@@ -80,7 +80,7 @@ const std::vector<Step> steps{{1, 1},      {0.5, 1}, {0.25, 0.25}, {1, 1}, {doub
 void check_steps(const DevicePtr& reference, const DevicePtr& device, DType working,
                  std::size_t from) {
   Matrices here(reference, working, 0), ahead(device, working, from);
-  std::int64_t taken_back = 0;
+  std::int64_t undone = 0;
   std::uint64_t seed = 0;
   for (const auto& [factor, guess] : steps) {
     CAPTURE(seed, factor, guess.value_or(-1));
@@ -88,8 +88,8 @@ void check_steps(const DevicePtr& reference, const DevicePtr& device, DType work
     here.step(factor);
     ahead.backward(seed, guess);
     ahead.step(factor);
-    taken_back += guess && *guess != factor;
-    CHECK(ahead.optimizer->taken_back() == taken_back);
+    undone += guess && *guess != factor;
+    CHECK(ahead.optimizer->undone() == undone);
     // Sometimes the next step finds the updates of this one under way.
     if (seed % 3 == 0) CHECK((here.all() == ahead.all()));
   }

@@ -80,7 +80,7 @@ struct RingOf {
   }
   /// Numbers of the host's memory that are not what they were at first and `more`.
   int wrong(float more) {
-    ring.settle();
+    ring.synchronize();
     int count = 0;
     for_each_number([&](float number, float first) { count += number != first + more; });
     return count;
@@ -147,7 +147,7 @@ TEST_CASE("a host that writes to its memory says so first", "[state_ring]") {
       RingOf it(device, seven, places);
       it.ring.prefetch();
       it.ring.forget();
-      it.ring.settle();
+      it.ring.synchronize();
       it.set(1000);
       it.round();
       CHECK(it.wrong(1001) == 0);
@@ -156,7 +156,7 @@ TEST_CASE("a host that writes to its memory says so first", "[state_ring]") {
       it.ring.rewind();
       it.ring.prefetch();
       it.ring.forget();
-      it.ring.settle();
+      it.ring.synchronize();
       it.set(2000);
       it.ring.prefetch();
       it.round();
@@ -164,7 +164,7 @@ TEST_CASE("a host that writes to its memory says so first", "[state_ring]") {
       CHECK(it.wrong(2002) == 0);
       // And where nothing was prefetched.
       it.ring.forget();
-      it.ring.settle();
+      it.ring.synchronize();
       it.set(3000);
       it.round();
       CHECK(it.wrong(3001) == 0);

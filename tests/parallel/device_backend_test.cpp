@@ -17,7 +17,7 @@ RankDevice with_nccl(std::string host, std::string uuid, std::string version = "
 }
 
 RankDevice without_nccl(std::string host, std::string uuid) {
-  return {.host = std::move(host), .uuid = std::move(uuid), .without = "NCCL cannot be loaded"};
+  return {.host = std::move(host), .uuid = std::move(uuid), .nccl_error = "NCCL cannot be loaded"};
 }
 
 void expect_choice(const std::vector<RankDevice>& ranks, std::optional<GpuExchange> asked,

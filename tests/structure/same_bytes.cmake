@@ -5,7 +5,7 @@
 # with the commit in it.
 cmake_minimum_required(VERSION 3.25)
 set(work "${WORK_DIR}/structure_same_bytes")
-set(objects engine/CMakeFiles/sluice_engine.dir/Unity/unity_1_cxx.cxx.o
+set(objects optim/CMakeFiles/sluice_optim.dir/Unity/unity_1_cxx.cxx.o
             apps/CMakeFiles/sluice_cli.dir/cli/version.cpp.o)
 file(REMOVE_RECURSE "${work}")
 set(ENV{CCACHE_DISABLE} 1)  # which can make paths relative by itself

@@ -52,7 +52,7 @@ inline Tensor flat_state(const ParameterSpace& space, Optimizer& optimizer, std:
 /// Waits for all updates; returns the working weights, the weights and every field of the state.
 inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& space,
                                                       Optimizer& optimizer) {
-  optimizer.settle();
+  optimizer.synchronize();
   std::vector<Tensor> tensors{space.working(), flat_weights(space)};
   for (std::size_t field = 0; field < optimizer.fields(space.slots().front()).size(); ++field)
     tensors.push_back(flat_state(space, optimizer, field));

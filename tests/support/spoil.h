@@ -19,7 +19,7 @@ struct Change {
 /// Changes weights that this rank holds. All ranks call it, even without changes of their own.
 /// Returns the previous values, to be restored by another call.
 inline std::vector<Change> change_weights(TrainingRun& run, const std::vector<Change>& changes) {
-  run.training().parallel.optimizer.settle();
+  run.training().parallel.optimizer.synchronize();
   ParameterSpace& space = run.training().space;
   std::vector<Change> before;
   for (Change change : changes) {

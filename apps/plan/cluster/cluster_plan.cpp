@@ -14,7 +14,7 @@ namespace sluice {
 namespace {
 
 /// The largest micro-batch to try, in tokens, as in the planner.
-constexpr std::int64_t most_tokens = 1 << 16, most_tokens_of_cpu = 1 << 13;
+constexpr std::int64_t max_tokens = 1 << 16, max_tokens_of_cpu = 1 << 13;
 
 bool divides(const GPT2Config& config, std::int64_t ranks) {
   return ranks <= config.n_head && config.inner() % ranks == 0 && ranks <= config.vocab_size;
@@ -39,7 +39,7 @@ std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int r
 std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t share) {
   if (const auto given = task.options.micro_batch)
     return share % *given == 0 ? std::vector{*given} : std::vector<std::int64_t>();
-  const std::int64_t most = task.profile.gpu ? most_tokens : most_tokens_of_cpu;
+  const std::int64_t most = task.profile.gpu ? max_tokens : max_tokens_of_cpu;
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = std::min(share, std::max<std::int64_t>(1, most / task.seq_len));
        rows >= 1; --rows)
@@ -176,7 +176,7 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
       // The interleaved schedule takes micro-batches in groups of the number of ranks.
       const bool wanted = o.virtual_stages > 1;
       if (each > 1 && count % mesh.pp != 0 && !wanted) continue;
-      if (mesh.pp > 1 && (count > most_micro_batches || each * mesh.pp * count > most_forwards))
+      if (mesh.pp > 1 && (count > max_micro_batches || each * mesh.pp * count > max_forwards))
         continue;
       for (const std::int64_t zero : zeros)
         candidates.push_back(

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 /// Up to this number of stages x micro-batches, a plan counts all micro-batches of a pipeline.
-constexpr std::int64_t most_counted = 1 << 16;
+constexpr std::int64_t max_counted = 1 << 16;
 
 /// Returns a smaller number of micro-batches that needs nearly the same memory as all: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
@@ -25,7 +25,7 @@ std::int64_t few_micro_batches(const ParallelConfig& candidate) {
 /// Returns all micro-batches if they can be counted quickly, else few_micro_batches().
 std::int64_t counted_micro_batches(const ParallelConfig& candidate) {
   const bool quick =
-      candidate.mesh.pp * candidate.virtual_stages * candidate.micro_batches <= most_counted;
+      candidate.mesh.pp * candidate.virtual_stages * candidate.micro_batches <= max_counted;
   return quick ? candidate.micro_batches : few_micro_batches(candidate);
 }
 

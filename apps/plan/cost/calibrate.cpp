@@ -53,7 +53,7 @@ double measure_update_rate() {
 
 double largest_rate(const std::vector<double>& operations,
                     const std::function<double(std::size_t)>& seconds_of) {
-  constexpr double measurable = 5e-3, budget = 50e-3;  // seconds
+  constexpr double measurable = 2e-3, budget = 10e-3;  // seconds
   const auto measure = [&](std::size_t size) {
     const double seconds = seconds_of(size);
     return seconds > 0 ? seconds : 1e-9;

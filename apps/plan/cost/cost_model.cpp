@@ -89,9 +89,11 @@ struct CpuShare {
     seconds = (2 * work.cpu_state + down + up) / (profile.host_rate > 0 ? profile.host_rate : slow);
   }
 
-  /// Returns the seconds that a forward pass of `layers` layers, each of `layer` seconds, waits for
-  /// these updates: for the first one if the CPU is faster than the GPU, else for the last one.
-  double late(double layers, double layer) const {
+  /// Returns the exposed seconds of these updates, for which a forward pass of `layers` layers of
+  /// `layer` seconds each must wait. The CPU updates the highest `blocks` layers, the lowest of
+  /// them first. That one is updated after seconds / blocks and read after the layers below it have
+  /// run; the last one is updated after `seconds` and read after all other layers have run.
+  double exposed(double layers, double layer) const {
     if (blocks == 0) return 0;
     return std::max(seconds / blocks - (layers - blocks) * layer, seconds - (layers - 1) * layer);
   }
@@ -106,14 +108,16 @@ struct Speculation {
       : blocks(static_cast<double>(choice.speculative_blocks)), top_blocks(blocks) {
     if (choice.speculative_blocks == 0) return;
     top_blocks += static_cast<double>(choice.cpu_blocks);
-    state = work.streamed_state * blocks / static_cast<double>(choice.visiting_blocks());
+    state = work.streamed_state * blocks / static_cast<double>(choice.streamed_blocks());
     saved = work.share * blocks * static_cast<double>(size.block) *
             static_cast<double>(size_of(work.dtype));
   }
 
-  /// Returns the seconds by which the copies of these blocks, and other copies of `beside` seconds,
-  /// outlast a backward pass of `backward` seconds. A block's copies start after its gradients.
-  double late(double backward, double layers, double beside, const DeviceProfile& profile) const {
+  /// Returns the exposed seconds of these copies: how long they and other copies, which take
+  /// `beside` seconds, go on after a backward pass of `backward` seconds. The copies of a block
+  /// start when its gradients are complete.
+  double exposed(double backward, double layers, double beside,
+                 const DeviceProfile& profile) const {
     if (blocks == 0) return 0;
     const double copies =
         std::max(state / profile.to_device_rate, (state + saved) / profile.to_host_rate) + beside;
@@ -211,9 +215,9 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
     const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
     const double late = streaming - time.forward / micro_batches - wait.forward;
     // Waits for the copies of speculative updates at the end of the backward pass are exposed.
-    time.stall += early.late(backward, static_cast<double>(config.n_layer),
-                             resting * input / profile.to_device_rate, profile);
-    time.stall += std::max({0.0, late, cpu.late(static_cast<double>(config.n_layer), block)});
+    time.stall += early.exposed(backward, static_cast<double>(config.n_layer),
+                                resting * input / profile.to_device_rate, profile);
+    time.stall += std::max({0.0, late, cpu.exposed(static_cast<double>(config.n_layer), block)});
   }
   return time;
 }

@@ -28,8 +28,8 @@ __global__ void empty() {}
 }  // namespace
 
 void add_bias(const View& out, const View& bias, Stream stream) {
-  constexpr std::int64_t most_rows = 32768;  // limit of blocks; each loops over further rows
-  const auto grid_rows = static_cast<unsigned>(std::min(out.dim(0), most_rows));
+  constexpr std::int64_t max_rows = 32768;  // limit of blocks; each loops over further rows
+  const auto grid_rows = static_cast<unsigned>(std::min(out.dim(0), max_rows));
   dispatch(out.dtype, [&]<class Out>() {
     dispatch(bias.dtype, [&]<class Bias>() {
       launch(add_bias_kernel<Out, Bias>, {pieces(out.dim(1), threads), grid_rows}, {threads}, 0,

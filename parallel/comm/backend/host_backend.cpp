@@ -79,7 +79,7 @@ class Phases final : public Work {
         if (phases_[next_].post) phases_[next_].post(*this);
         posted_ = true;
       }
-      if (!settle(messages_)) return false;
+      if (!all_done(messages_)) return false;
       if (phases_[next_].then) phases_[next_].then();
       ++next_;
       posted_ = false;

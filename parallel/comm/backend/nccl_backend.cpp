@@ -78,7 +78,7 @@ class Group {
     cuda::handle_of(stream);  // selects the GPU, to which NCCL binds the communicator
     try {
       accept(nccl.comm_init_rank_config(&comm, ranks, id, rank, &config));
-      if (!settles())
+      if (!wait_ready())
         fail(fmt::format("NCCL has not connected the {} ranks within {:g} s (--collective-timeout)",
                          ranks, timeout));
     } catch (const Error&) {
@@ -98,7 +98,7 @@ class Group {
   }
   /// Returns true if NCCL has handed the requested work to the GPU. Throws Error for a fault, also
   /// for one of other ranks.
-  bool settled() const {
+  bool ready() const {
     check(comm != nullptr, "an NCCL communicator was used after its end");
     ncclResult_t state = ncclSuccess;
     accept(nccl.comm_get_async_error(comm, &state));
@@ -125,7 +125,7 @@ class Group {
     try {
       cuda::handle_of(stream);
       accept(nccl.comm_finalize(comm));
-      if (!settles()) return abort();
+      if (!wait_ready()) return abort();
       nccl.comm_destroy(std::exchange(comm, nullptr));
     } catch (const Error&) {  // the code that noticed the fault first has reported it
       abort();
@@ -142,9 +142,9 @@ class Group {
   int unfinished = 0;
 
  private:
-  bool settles() const {
+  bool wait_ready() const {
     const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
-    while (!settled()) {
+    while (!ready()) {
       if (Clock::now() > deadline) return false;
       std::this_thread::sleep_for(nap);
     }
@@ -186,7 +186,7 @@ class NcclWork final : public Work {
       asked_ = true;
       ask();
     }
-    if (!group_->settled()) return false;
+    if (!group_->ready()) return false;
     group_->runtime.record(done_, group_->stream);
     return issued_ = true;
   }
@@ -194,7 +194,7 @@ class NcclWork final : public Work {
   bool advance() override {
     if (over_) return true;
     group_->drive();
-    group_->settled();  // throws if another rank has failed
+    group_->ready();  // throws if another rank has failed
     return over_ = issued_ && group_->runtime.reached(done_);
   }
   void join() override { group_->runtime.wait(call_.stream, done_); }

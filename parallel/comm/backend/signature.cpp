@@ -43,7 +43,7 @@ SignatureCheck::SignatureCheck(Transport& transport, std::string communicator,
 
 bool SignatureCheck::advance() {
   if (agreed_) return true;
-  if (!settle(messages_)) return false;
+  if (!all_done(messages_)) return false;
   const std::string disagreement = first_disagreement(signatures_);
   if (!disagreement.empty())
     fail(fmt::format("the ranks of '{}' have lost each other: {}", communicator_, disagreement));

@@ -16,9 +16,8 @@ namespace sluice {
 /// Copies run on their own streams and do not block the host; join() makes the call's stream wait.
 /// Four buffers of `largest_bytes` are pinned once. (If the system refuses, they are ordinary
 /// memory, and copies to the host do block.) An operation larger than one buffer is an Error. An
-/// operation that finds no free buffer waits its turn for one. So if ranks start p2p in different
-/// orders, for example all sends before the first receive, at most four that wait for each other
-/// may be under way.
+/// operation waits until a buffer is free. So at most four operations run at once, and ranks that
+/// start more than four sends before the first receive wait for each other without end.
 ///
 /// A call whose stream is not a GPU's is on host memory and goes to the host backend unchanged.
 std::unique_ptr<Backend> make_staged_backend(std::shared_ptr<Transport> transport,

@@ -22,7 +22,7 @@ class SelfTransport final : public Transport {
 
 }  // namespace
 
-bool settle(std::vector<MessagePtr>& messages) {
+bool all_done(std::vector<MessagePtr>& messages) {
   // std::erase_if would leave moved-from messages behind if done() throws.
   for (std::size_t i = 0; i < messages.size();) {
     if (messages[i]->done())

@@ -25,8 +25,8 @@ class Message {
 using MessagePtr = std::unique_ptr<Message>;
 
 /// Drops the messages that are done and returns true if none is left. If done() throws, all
-/// messages not known to be done stay, so that settle() may be called again.
-bool settle(std::vector<MessagePtr>& messages);
+/// messages not known to be done stay, so that all_done() may be called again.
+bool all_done(std::vector<MessagePtr>& messages);
 
 /// Moves bytes between the host memories of the ranks of a group. A new way of connecting ranks
 /// only has to implement this class, since every collective is made of messages

@@ -175,7 +175,7 @@ struct Planned {
         generate(training.model, device, sample_prompt(options, setup),
                  {.max_tokens = options.sample_tokens});
     }
-    training.optimizer->settle();
+    training.optimizer->synchronize();
   }
 };
 

@@ -68,7 +68,7 @@ RunBits train_in_order(int ranks, const TrainingTask& task, const MemoryChoice& 
       training.space.forget_gradients();
       for (const double one : run.accumulate(batch, step, choice.micro_batch))
         loss += one;
-      training.space.settle_gradients();
+      training.space.zero_unused_gradients();
       const Tensor& gradients = training.space.gradients(false);
       std::vector<float> mine(static_cast<std::size_t>(gradients.size()));
       gradients.copy_bytes_to(std::as_writable_bytes(std::span(mine)));

@@ -53,7 +53,7 @@ RunBits train_with_two_tables(const TrainingTask& task, std::int64_t steps) {
     double loss = 0;
     for (const double row : run.accumulate(batch, step, 1))
       loss += row;
-    training.space.settle_gradients();
+    training.space.zero_unused_gradients();
     const auto first = table.tensor->grad().to_host(), second = head.grad().to_host();
     std::vector<float> sum(first.size());
     for (std::size_t i = 0; i < sum.size(); ++i)

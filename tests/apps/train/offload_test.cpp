@@ -108,8 +108,7 @@ void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64
     CHECK(run.training().optimizer->shares_cpu() == (placement.cpu_blocks > 0));
     CHECK(first_difference(run.train(steps), expected) == "");
     CHECK(run.training().optimizer->moved().to_device > 0);
-    CHECK(run.training().optimizer->taken_back() ==
-          (placement.speculative_blocks > 0 ? clipped : 0));
+    CHECK(run.training().optimizer->undone() == (placement.speculative_blocks > 0 ? clipped : 0));
   }
 }
 

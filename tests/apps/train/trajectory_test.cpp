@@ -22,7 +22,7 @@ struct Run {
   std::vector<TrainStep> steps;
 
   Run(const Fixture& fixture, DeviceKind kind, DType dtype, std::int64_t micro_batch,
-      bool copy_stream = true, std::int64_t most_steps = 1000)
+      bool copy_stream = true, std::int64_t max_steps = 1000)
       : device(open_device(kind)), loaded(open_model(fixture.model(), device, dtype)) {
     const Json& hyper = fixture.json().at("hyper");
     optimizer = make_adamw(*loaded.space, {.beta1 = hyper.at("beta1"),
@@ -49,9 +49,9 @@ struct Run {
                      .grad_clip = hyper.at(hyper.contains("clip") ? "clip" : "grad_clip"),
                      .loss_scaling = dtype == DType::f16,
                      .copy_stream = copy_stream});
-    for (std::int64_t step = 0; step < std::min(schedule.updates, most_steps); ++step)
+    for (std::int64_t step = 0; step < std::min(schedule.updates, max_steps); ++step)
       steps.push_back(trainer.step(step, loader.batch(step)));
-    optimizer->settle();
+    optimizer->synchronize();
   }
 };
 

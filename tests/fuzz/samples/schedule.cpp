@@ -5,7 +5,7 @@ namespace sluice::fuzz {
 
 Samples schedule_samples() {
   std::string rows;
-  for (int rank = 0; rank <= most_ranks; ++rank)
+  for (int rank = 0; rank <= max_ranks; ++rank)
     rows += std::to_string(rank) + "F0\n";
   const std::string not_valid = "the schedule is not valid";
   return {

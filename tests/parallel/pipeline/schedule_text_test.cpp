@@ -89,9 +89,9 @@ TEST_CASE("sizes of a schedule that is read are limited", "[pipeline]") {
   CHECK(largest.stages == 65536);
   CHECK(largest.micro_batches == 65536);
   std::string rows;
-  for (int rank = 0; rank < most_ranks; ++rank)
+  for (int rank = 0; rank < max_ranks; ++rank)
     rows += std::to_string(rank) + "F0\n";
-  CHECK(schedule_from_csv(rows).ranks.size() == static_cast<std::size_t>(most_ranks));
+  CHECK(schedule_from_csv(rows).ranks.size() == static_cast<std::size_t>(max_ranks));
   CHECK(refusal(rows + "4096F0\n") == "schedule, line 4097: more than 4096 ranks");
 }
 

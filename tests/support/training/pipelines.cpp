@@ -48,7 +48,7 @@ void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind ki
 RunBits bits_by_name(TrainingRun& run) {
   Training& training = run.training();
   ZeroOptimizer& shared = training.parallel.optimizer;
-  shared.settle();
+  shared.synchronize();
   RunBits bits;
   for (const auto& slot : training.space.slots()) {
     const auto room = [&](std::string_view what, std::int64_t count, DType dtype) {

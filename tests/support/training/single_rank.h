@@ -9,7 +9,8 @@ namespace sluice::test {
 struct SingleRank {
   SingleRank(ParameterSpace& space, Optimizer& optimizer)
       : bucket_plan(space.layout(), {}),
-        parallel(space, optimizer, bucket_plan, *ranks.data, *ranks.control, *ranks.control, {}) {}
+        parallel(space, optimizer, bucket_plan, *ranks.dp_device, *ranks.control, *ranks.control,
+                 {}) {}
 
   Ranks ranks = single_rank();
   BucketPlan bucket_plan;

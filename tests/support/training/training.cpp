@@ -180,7 +180,7 @@ std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t ste
 RunBits TrainingRun::bits() {
   const Optimizer& optimizer = *training_.optimizer;
   ZeroOptimizer& shared = training_.parallel.optimizer;
-  shared.settle();
+  shared.synchronize();
   RunBits bits;
   const auto read = [&](const auto& slot, std::span<std::byte> out) {
     shared.read_weights(slot.offset, out);
@@ -208,7 +208,7 @@ RunBits TrainingRun::bits() {
 }
 
 void TrainingRun::set_weight(const std::string& name, std::int64_t element, float value) {
-  training_.optimizer->settle();
+  training_.optimizer->synchronize();
   training_.space.write_weights(training_.space.find(name)->offset + element,
                                 std::as_bytes(std::span(&value, 1)));
 }
