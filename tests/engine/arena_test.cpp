@@ -10,7 +10,7 @@
 #include "engine/tensor.h"
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::arena_test {
 namespace {
 
 using Catch::Contains;
@@ -156,4 +156,4 @@ TEST_CASE("threads may share a device's arena", "[arena][threads]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::arena_test

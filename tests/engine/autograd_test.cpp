@@ -15,7 +15,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::autograd_test {
 namespace {
 
 using Catch::Contains;
@@ -320,4 +320,4 @@ TEST_CASE("a step that does not fit says so and leaves the device usable", "[aut
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::autograd_test

@@ -12,7 +12,7 @@
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::checkpoint_test {
 namespace {
 
 using Catch::Contains;
@@ -234,4 +234,4 @@ TEST_CASE("a graph runs backwards once", "[autograd]") {
     CHECK_THAT(error_message([&] { backward(again, x.detach()); }), Contains("used up"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::checkpoint_test

@@ -8,7 +8,7 @@
 
 // A pushed tensor comes back unchanged, in reverse order, and is off the device in between.
 
-namespace sluice::test {
+namespace sluice::test::host_stack_test {
 namespace {
 
 using Catch::Contains;
@@ -109,4 +109,4 @@ TEST_CASE("tensors of other sizes take other memory", "[host_stack]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::host_stack_test

@@ -16,7 +16,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::io_durable_test {
 namespace {
 
 using Catch::Contains;
@@ -270,4 +270,4 @@ TEST_CASE("reads beyond the end are errors", "[io][durable]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::io_durable_test

@@ -17,7 +17,7 @@
 
 // A signal ends the system call that it falls into, which then has to be made again.
 
-namespace sluice::test {
+namespace sluice::test::io_interrupted_test {
 namespace {
 
 std::atomic<int> signals = 0;
@@ -105,4 +105,4 @@ TEST_CASE("a signal in the middle of a file's operations is no error", "[io][thr
   CHECK(got == much.size());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::io_interrupted_test

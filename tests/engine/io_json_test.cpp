@@ -8,7 +8,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::io_json_test {
 namespace {
 
 using Catch::Contains;
@@ -116,4 +116,4 @@ TEST_CASE("JSON files are read up to a limit", "[io][json]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::io_json_test

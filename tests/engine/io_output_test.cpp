@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::io_output_test {
 namespace {
 
 /// CRC-32 bit by bit, from its definition.
@@ -66,4 +66,4 @@ TEST_CASE("outputs take the bytes of a file", "[io]") {
   CHECK(memory == "one two");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::io_output_test

@@ -16,7 +16,7 @@
 // Folders that are replaced as a whole, with what somebody else keeps in them (rows 8 and 11 of
 // what a run may touch). Kills are a matter of the fault suite.
 
-namespace sluice::test {
+namespace sluice::test::io_replaced_folder_test {
 namespace {
 
 using Catch::Contains;
@@ -238,4 +238,4 @@ TEST_CASE("a file or a link to nowhere is no folder to be replaced", "[io][files
   CHECK(contents(dir.path()) == Contents{{"file", "mine"}, {"link", "-> nowhere"}});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::io_replaced_folder_test

@@ -7,7 +7,7 @@
 #include "tests/engine/safetensors_files.h"
 #include "tests/support/data_folders.h"
 
-namespace sluice::test {
+namespace sluice::test::io_safetensors_test {
 namespace {
 
 using Catch::Contains;
@@ -258,4 +258,4 @@ TEST_CASE("the fixtures load", "[io][safetensors]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::io_safetensors_test

@@ -6,7 +6,7 @@
 #include "engine/io/safetensors.h"
 #include "tests/engine/safetensors_files.h"
 
-namespace sluice::test {
+namespace sluice::test::io_safetensors_writer_test {
 namespace {
 
 using Catch::Contains;
@@ -141,4 +141,4 @@ TEST_CASE_METHOD(SafetensorsTest, "errors of the disk reach the caller", "[io][s
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::io_safetensors_writer_test

@@ -10,7 +10,7 @@
 
 // What is synced after a rename: without that a power failure may undo it.
 
-namespace sluice::test {
+namespace sluice::test::io_sync_test {
 namespace {
 
 void put(const fs::path& file, const std::string& text) {
@@ -62,4 +62,4 @@ TEST_CASE("a folder has its new name for good before the files of the old one go
   CHECK_FALSE(old_is_there());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::io_sync_test

@@ -9,7 +9,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::io_token_file_test {
 namespace {
 
 using Catch::Contains;
@@ -178,4 +178,4 @@ TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::io_token_file_test

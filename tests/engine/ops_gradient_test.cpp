@@ -14,7 +14,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::ops_gradient_test {
 namespace {
 
 using Leaves = std::vector<Tensor>;
@@ -369,4 +369,4 @@ TEST_CASE("hooks of unreached leaves stay silent, that of a tied table fires onc
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::ops_gradient_test

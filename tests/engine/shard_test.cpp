@@ -4,7 +4,7 @@
 
 #include "engine/shard.h"
 
-namespace sluice::test {
+namespace sluice::test::shard_test {
 namespace {
 
 /// Indices of the whole tensor that a shard has, found by looking at every one.
@@ -110,4 +110,4 @@ TEST_CASE("ranges that are not in the tensor are refused") {
   CHECK_THROWS_AS(Shard({4, 4}, 0, {{2, 4}, {1, 2}}), Error);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::shard_test

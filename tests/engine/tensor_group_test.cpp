@@ -9,7 +9,7 @@
 
 // Tests what divided ops do while a sum is in flight.
 
-namespace sluice::test {
+namespace sluice::test::tensor_group_test {
 namespace {
 
 /// One rank alone, whose tokens can be divided all the same. Sees what has been computed by the
@@ -74,4 +74,4 @@ TEST_CASE("the gradient of a weight is computed while that of the input is added
   CHECK_FALSE(group.collected_during_sum);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::tensor_group_test

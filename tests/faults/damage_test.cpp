@@ -11,7 +11,7 @@
 // run that takes the newest that is whole warns, goes on from the older one, and ends with the
 // bytes of a run without damage.
 
-namespace sluice::test {
+namespace sluice::test::damage_test {
 namespace {
 
 /// Two checkpoints, of steps 2 and 4, of a run that is to go on to step 5.
@@ -131,4 +131,4 @@ TEST_CASE("cut, zeroed, missing and lengthened files are found") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::damage_test

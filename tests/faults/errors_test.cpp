@@ -14,7 +14,7 @@
 // stays, the run says what failed and why, and goes on afterwards to the bytes of a run that had
 // no trouble.
 
-namespace sluice::test {
+namespace sluice::test::errors_test {
 namespace {
 
 constexpr int last_step = 5;
@@ -231,4 +231,4 @@ TEST_CASE("an output folder that cannot be written is told of before the trainin
   tally.round("mounted read-only", problems.text());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::errors_test

@@ -5,7 +5,7 @@
 // A run that is stopped after any step and goes on ends with the bytes of one that is not, and so
 // does the same run once more, with any number of threads.
 
-namespace sluice::test {
+namespace sluice::test::exact_test {
 namespace {
 
 Flags steps(int count) {
@@ -66,4 +66,4 @@ TEST_CASE("the same run gives the same bytes each time, whatever its threads") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::exact_test

@@ -10,7 +10,7 @@
 // Programs that replace what is there are killed on the way: nothing of the user's is lost, and old
 // files never lie beside new ones (rows 8, 9 and 11 of what a run may touch).
 
-namespace sluice::test {
+namespace sluice::test::files_test {
 namespace {
 
 using Contents = std::map<std::string, std::string>;
@@ -329,4 +329,4 @@ TEST_CASE("two calls of prepare_data for one folder publish one after the other"
   CHECK(files_of(dir.path() / "data") == alone);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::files_test

@@ -6,7 +6,7 @@
 
 // Files that are whole but do not belong together, and folders that are not what they seem.
 
-namespace sluice::test {
+namespace sluice::test::foreign_test {
 namespace {
 
 const Flags keep_two{{"--keep", "2"}};
@@ -205,4 +205,4 @@ TEST_CASE("a folder that goes away while a run writes to it") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::foreign_test

@@ -9,7 +9,7 @@
 // A run is killed and goes on. What was said to be saved is there, the newest checkpoint is whole,
 // and the end has the bytes of a run that nobody killed.
 
-namespace sluice::test {
+namespace sluice::test::kills_test {
 namespace {
 
 const Arguments changing{"write",     "pwrite64", "fsync",    "fdatasync", "rename", "renameat",
@@ -122,4 +122,4 @@ TEST_CASE("kills at any moment lose nothing") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::kills_test

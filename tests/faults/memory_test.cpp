@@ -13,7 +13,7 @@
 // A bit of one rank's weights flips in memory, as a faulty part would flip it. The ranks compare
 // their weights from time to time, so it is found, told of, and goes into no checkpoint.
 
-namespace sluice::test {
+namespace sluice::test::memory_test {
 namespace {
 
 /// The memory of another process, which only some users may reach.
@@ -114,4 +114,4 @@ TEST_CASE("a bit that flips in one rank's weights is found before anything is sa
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::memory_test

@@ -12,7 +12,7 @@
 // Numbers that no run has made: tokens that change under it, moments that are none (rows 13 and 14
 // of what a run may touch). It stops, says where, and what was saved before stays.
 
-namespace sluice::test {
+namespace sluice::test::numbers_test {
 namespace {
 
 /// Sets the fourth number of a tensor, and gives the checkpoint the checksums of what it has then.
@@ -122,4 +122,4 @@ TEST_CASE("a token file that is overwritten under a run ends it, and names the t
   CHECK_FALSE(fs::exists(runs.path() / "out" / "model"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::numbers_test

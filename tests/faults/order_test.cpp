@@ -10,7 +10,7 @@
 // The order of calls decides what a power failure leaves: a file's bytes are synced before the file
 // gets its name, its folder is synced after that, and nothing older is removed before then.
 
-namespace sluice::test {
+namespace sluice::test::order_test {
 namespace {
 
 /// Reads calls in their order, knows what is durable at each moment, and collects what was relied
@@ -170,4 +170,4 @@ TEST_CASE("bytes are durable before names, and names before older checkpoints go
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::order_test

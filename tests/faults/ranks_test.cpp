@@ -11,7 +11,7 @@
 // starts another one, or one of another size): a rank that freezes while it saves, a trace on a
 // full disk, and no space in shared memory.
 
-namespace sluice::test {
+namespace sluice::test::ranks_test {
 namespace {
 
 const Kind two_ranks{"2 ranks", 2, {{"--micro-batch", "1"}}, true};
@@ -78,4 +78,4 @@ TEST_CASE("without space in shared memory ranks exchange in another way") {
   tally.round("64k", problems.text());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::ranks_test

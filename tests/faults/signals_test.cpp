@@ -13,7 +13,7 @@
 // twice; to a process alone, to mpirun, to one rank, to all. The job ends as documented, its newest
 // checkpoint is whole, and a run that was asked to stop has lost no step.
 
-namespace sluice::test {
+namespace sluice::test::signals_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -228,4 +228,4 @@ TEST_CASE("signals while a run computes neither end it nor change a bit") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::signals_test

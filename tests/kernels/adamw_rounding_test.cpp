@@ -6,7 +6,7 @@
 
 // The random bits that round both moments of an element.
 
-namespace sluice::test {
+namespace sluice::test::adamw_rounding_test {
 namespace {
 
 double correlation(const Values& a, const Values& b) {
@@ -50,4 +50,4 @@ TEST_CASE("whether AdamW rounds one moment up says nothing about the other", "[a
     }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::adamw_rounding_test

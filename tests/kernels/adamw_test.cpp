@@ -7,7 +7,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 
-namespace sluice::test {
+namespace sluice::test::adamw_test {
 namespace {
 
 constexpr std::int64_t row_lengths[] = {1, 255, 256, 257, 1600};
@@ -387,4 +387,4 @@ TEST_CASE("AdamW refuses arrays that are no layout", "[adamw]") {
   });
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::adamw_test

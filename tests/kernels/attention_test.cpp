@@ -6,7 +6,7 @@
 #include "kernels/base/philox.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::attention_test {
 namespace {
 
 struct Sizes {
@@ -369,4 +369,4 @@ TEST_CASE("cached attention gives the rows of the full attention", "[attention]"
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::attention_test

@@ -7,7 +7,7 @@
 #include "kernels/elementwise.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::cross_entropy_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -143,4 +143,4 @@ TEST_CASE("the loss does not depend on the number of threads", "[loss]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::cross_entropy_test

@@ -6,7 +6,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::gemm_test {
 namespace {
 
 struct Problem {
@@ -358,4 +358,4 @@ TEST_CASE("empty products and operands that do not fit", "[gemm]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::gemm_test

@@ -12,7 +12,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice {
+namespace sluice::test::half_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -285,4 +285,4 @@ TEST_CASE("fill_normal is normal, and any split gets the same numbers", "[half]"
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test::half_test

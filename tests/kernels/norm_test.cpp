@@ -8,7 +8,7 @@
 #include "kernels/reduce.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::norm_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -351,4 +351,4 @@ TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::norm_test

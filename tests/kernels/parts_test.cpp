@@ -8,7 +8,7 @@
 // Ranks that each have a part of an op's work compute, laid side by side or added up, what one that
 // has all of it does, bit for bit.
 
-namespace sluice::test {
+namespace sluice::test::parts_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -134,4 +134,4 @@ TEST_CASE("stretches of a batch drop the elements that the whole drops", "[eleme
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::parts_test

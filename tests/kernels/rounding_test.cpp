@@ -8,7 +8,7 @@
 #include "kernels/base/stochastic_rounding.h"
 #include "tests/kernels/adamw_state.h"
 
-namespace sluice::test {
+namespace sluice::test::rounding_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -190,4 +190,4 @@ TEST_CASE("the ends of the dynamic maps", "[rounding]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::rounding_test

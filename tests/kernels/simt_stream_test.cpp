@@ -15,7 +15,7 @@
 #include "kernels/cuda/ptx/matrix.h"
 #include "tests/support/gpu/cuda_device.h"
 
-namespace sluice::test {
+namespace sluice::test::simt_stream_test {
 namespace {
 
 using cuda::launch;
@@ -371,4 +371,4 @@ TEST_CASE("simt: ldmatrix gives each lane its pair", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::simt_stream_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/cuda_device.h"
 
-namespace sluice::test {
+namespace sluice::test::simt_test {
 namespace {
 
 using Catch::Contains;
@@ -267,4 +267,4 @@ TEST_CASE("simt: a misaligned access is an error", "[cuda]") {
   CHECK_THAT(message_of(load_at_odd_address, {1}, {32}), Contains("misaligned"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::simt_test

@@ -6,7 +6,7 @@
 #include "kernels/cross_entropy.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::split_cross_entropy_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -219,4 +219,4 @@ TEST_CASE("the loss of a divided vocabulary does not depend on the number of thr
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::split_cross_entropy_test

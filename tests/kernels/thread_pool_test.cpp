@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace sluice::test {
+namespace sluice::test::thread_pool_test {
 namespace {
 
 /// Returns how often each index was called. The body takes no time, or if `uneven` longer on some
@@ -111,4 +111,4 @@ TEST_CASE("a child process computes without the helpers of its parent", "[thread
 }
 #endif
 
-}  // namespace sluice::test
+}  // namespace sluice::test::thread_pool_test

@@ -11,8 +11,8 @@
 #include "tests/models/text_support.h"
 #include "tests/support/tokenizer_data.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::bpe_files_test {
+
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
@@ -353,3 +353,5 @@ TEST_CASE("Damaged files end in an Error or in a tokenizer", "[bpe_files]") {
   }
   CHECK(refused > 300);
 }
+
+}  // namespace sluice::test::bpe_files_test

@@ -13,7 +13,7 @@
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::generate_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -293,4 +293,4 @@ TEST_CASE("a context of one token generates") {
         5);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::generate_test

@@ -8,7 +8,7 @@
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::gpt2_dropout_test {
 namespace {
 
 /// Finds out the number of each place in the model where dropout acts, from what it dropped there.
@@ -71,4 +71,4 @@ TEST_CASE("no two places in the model drop alike") {
   CHECK(std::set(sites.found.begin(), sites.found.end()).size() == sites.found.size());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_dropout_test

@@ -10,7 +10,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-namespace sluice::test {
+namespace sluice::test::gpt2_fixture_test {
 namespace {
 
 double worst_difference(const Values& actual, const Values& expected) {
@@ -194,4 +194,4 @@ TEST_CASE("a later token does not change the logits of an earlier one") {
                            after.begin() + row * 64));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_fixture_test

@@ -8,7 +8,7 @@
 
 // Every kind of parameter of a GPT-2 in double against central differences of the loss.
 
-namespace sluice::test {
+namespace sluice::test::gpt2_gradient_test {
 namespace {
 
 struct Case {
@@ -156,4 +156,4 @@ TEST_CASE("dropout falls on each sequence by its global index, however the batch
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_gradient_test

@@ -15,7 +15,7 @@
 
 // Recomputing what a layer does not keep changes no bit of a loss or gradient, only memory.
 
-namespace sluice::test {
+namespace sluice::test::gpt2_recompute_test {
 namespace {
 
 using Catch::Contains;
@@ -306,4 +306,4 @@ TEST_CASE("a recompute text that makes no sense is refused with what is allowed"
   CHECK(error_message([&] { model.set_recompute({none}); }) != "(no error)");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_recompute_test

@@ -13,7 +13,7 @@
 
 // A GPT-2 whose matrices several ranks divide computes what one process does.
 
-namespace sluice::test {
+namespace sluice::test::gpt2_tensor_parallel_test {
 namespace {
 
 TensorShare share_of(CommunicatorGroup& group, bool divides_tokens = false) {
@@ -214,4 +214,4 @@ TEST_CASE("a model that does not divide is refused with the arithmetic", "[tenso
         "--tp 3: the MLP is 64 wide, which does not divide: 21 * 3 = 63");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_tensor_parallel_test

@@ -14,7 +14,7 @@
 #include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::gpt2_weights_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -345,4 +345,4 @@ TEST_CASE("initialisation is a function of the seed alone, with GPT-2's deviatio
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gpt2_weights_test

@@ -16,7 +16,7 @@
 // An MLP in a pipeline is the MLP: losses, gradients and weights after some steps, whatever the
 // size of the batch is to that of a micro-batch.
 
-namespace sluice::test {
+namespace sluice::test::mlp_pipeline_test {
 namespace {
 
 constexpr MlpConfig config{.in = 6, .width = 20, .layers = 4, .classes = 7};
@@ -191,4 +191,4 @@ TEST_CASE("micro-batches of an MLP add up to the whole batch", "[pipeline]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::mlp_pipeline_test

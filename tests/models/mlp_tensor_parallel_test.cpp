@@ -13,7 +13,7 @@
 // Ranks that divide an MLP's pairs of matrices and its classes compute what one process computes,
 // with one sum over the ranks for each pair and direction.
 
-namespace sluice::test {
+namespace sluice::test::mlp_tensor_parallel_test {
 namespace {
 
 // Seven classes are more for one rank than for another.
@@ -276,4 +276,4 @@ TEST_CASE("an MLP that cannot be divided says why", "[tensor]") {
   CHECK_THAT(message(wrong, 1), Catch::Contains("positive sizes"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::mlp_tensor_parallel_test

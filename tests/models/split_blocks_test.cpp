@@ -4,7 +4,7 @@
 
 #include "models/gpt2/parallelize.h"
 
-namespace sluice::test {
+namespace sluice::test::split_blocks_test {
 namespace {
 
 using Counts = std::vector<std::int64_t>;
@@ -79,4 +79,4 @@ TEST_CASE("blocks are divided evenly, by parameters or as they are listed") {
                     Catch::Contains("13 stages needs 13 blocks or more, and the model has 12"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::split_blocks_test

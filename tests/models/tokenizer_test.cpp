@@ -20,8 +20,8 @@
 #include "tests/support/skip.h"
 #include "tests/support/tokenizer_data.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::tokenizer_test {
+
 using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 
@@ -352,3 +352,5 @@ TEST_CASE("Characters: stray bytes are symbols, unknown ones are named", "[token
   CHECK_THAT(usage_error([&] { tokenizer.encode("\xFF"); }), Contains("the byte 0xFF"));
   CHECK_THAT(usage_error([&] { CharTokenizer::from_text(""); }), Contains("empty"));
 }
+
+}  // namespace sluice::test::tokenizer_test

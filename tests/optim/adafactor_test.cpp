@@ -8,7 +8,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-namespace sluice::test {
+namespace sluice::test::adafactor_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -322,4 +322,4 @@ TEST_CASE("Adafactor leaves everything where the scale is not finite", "[adafact
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::adafactor_test

@@ -6,7 +6,7 @@
 #include "optim/loss_scaler.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::clip_test {
 namespace {
 
 /// One f64.
@@ -70,4 +70,4 @@ TEST_CASE("the loss scale follows GradScaler's rules", "[optimizer]") {
   CHECK_FALSE(off.enabled());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::clip_test

@@ -10,7 +10,7 @@
 // An optimizer whose chunks are updated on the device, pass through it, or are updated by the CPU
 // where they rest, against one whose chunks are all on the device.
 
-namespace sluice::test {
+namespace sluice::test::cpu_updater_test {
 namespace {
 
 struct Matrices {
@@ -91,4 +91,4 @@ TEST_CASE("a round of the CPU's updates that is given up leaves no trace", "[opt
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cpu_updater_test

@@ -8,7 +8,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-namespace sluice::test {
+namespace sluice::test::optimizer_test {
 namespace {
 
 BFloat16 bf16_half_away(float value) {
@@ -379,4 +379,4 @@ TEST_CASE("a scale that is not finite changes nothing", "[optimizer]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::optimizer_test

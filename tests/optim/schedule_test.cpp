@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-namespace sluice {
+namespace sluice::test::schedule_test {
 
 TEST_CASE("schedules give the rates of their formulas", "[optimizer]") {
   const auto at = [](ScheduleKind kind, std::int64_t warmup, std::int64_t updates, std::int64_t k) {
@@ -34,4 +34,4 @@ TEST_CASE("schedules give the rates of their formulas", "[optimizer]") {
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test::schedule_test

@@ -4,7 +4,7 @@
 
 // Which parameters count as large matrices, whose state may be quantised and may stream.
 
-namespace sluice::test {
+namespace sluice::test::space_layout_test {
 
 TEST_CASE("a matrix is large from 4096 elements on, whatever part of it a rank has") {
   const Shard half({64, 64}, 0, {{0, 32}});
@@ -22,4 +22,4 @@ TEST_CASE("a matrix is large from 4096 elements on, whatever part of it a rank h
   CHECK(layout.narrow_size == 4096 + 2048);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::space_layout_test

@@ -11,7 +11,7 @@
 // Updates that begin before a step's gradients are all there, against those of an optimizer that
 // waits and has all of its state on the device.
 
-namespace sluice {
+namespace sluice::test::speculative_updates_test {
 namespace {
 
 struct Matrices {
@@ -159,4 +159,4 @@ TEST_CASE("what was speculated on and never stepped leaves no trace", "[speculat
       }
 }
 
-}  // namespace sluice
+}  // namespace sluice::test::speculative_updates_test

@@ -12,7 +12,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 
-namespace sluice::test {
+namespace sluice::test::split_master_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -110,4 +110,4 @@ TEST_CASE("AdamW on a split master weight is AdamW on a whole one, to the bit") 
   CHECK(split.second == whole.second);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::split_master_test

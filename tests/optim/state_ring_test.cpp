@@ -11,7 +11,7 @@
 // Items of host memory visit the device, are updated there and come home. An update adds one to
 // every number, so an event that is missing leaves a number that is not the count of rounds.
 
-namespace sluice::test {
+namespace sluice::test::state_ring_test {
 namespace {
 
 /// The floats of every part of every item.
@@ -269,4 +269,4 @@ TEST_CASE("what is under way when a ring goes lands nowhere else", "[state_ring]
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::state_ring_test

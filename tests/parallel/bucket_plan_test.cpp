@@ -6,7 +6,7 @@
 
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::bucket_plan_test {
 namespace {
 
 using Parameters = std::vector<Parameter>;
@@ -349,4 +349,4 @@ TEST_CASE("a space without parameters has no buckets, and no ranks are an error"
   CHECK(error_message([&] { BucketPlan(layout, {.ranks = 0}); }) != "(no error)");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::bucket_plan_test

@@ -8,8 +8,7 @@
 #include "tests/parallel/checked_ranks.h"
 #include "tests/support/form.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::collectives_test {
 
 namespace {
 
@@ -159,3 +158,5 @@ TEST_CASE("a single rank needs no transport") {
   check_values(alone);
   check_split(alone);
 }
+
+}  // namespace sluice::test::collectives_test

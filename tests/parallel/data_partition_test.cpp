@@ -9,7 +9,7 @@
 
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::data_partition_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -164,4 +164,4 @@ TEST_CASE("data that cannot be divided as asked are an error that names the valu
                Contains("not " + std::to_string(ranks)));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::data_partition_test

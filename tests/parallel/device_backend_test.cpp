@@ -7,8 +7,7 @@
 #include "tests/parallel/checked_ranks.h"
 #include "tests/support/gpu/gpu.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::device_backend_test {
 
 namespace {
 
@@ -99,3 +98,5 @@ TEST_CASE("NCCL can be loaded, or there is a reason why not") {
   const std::string version = nccl_version(why);
   CHECK(version.empty() != why.empty());
 }
+
+}  // namespace sluice::test::device_backend_test

@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::flight_recorder_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -205,4 +205,4 @@ TEST_CASE("a full file system is an error when a ring file is made", "[flight_re
   CHECK(std::filesystem::is_empty(folder.path()));  // nothing half made is left
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::flight_recorder_test

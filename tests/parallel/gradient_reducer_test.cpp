@@ -7,7 +7,7 @@
 #include "tests/parallel/ranks.h"
 #include "tests/support/gradcheck.h"
 
-namespace sluice::test {
+namespace sluice::test::gradient_reducer_test {
 namespace {
 
 /// Counts what has been started.
@@ -50,4 +50,4 @@ TEST_CASE("reductions begin during the backward pass if they may overlap it, els
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gradient_reducer_test

@@ -4,8 +4,7 @@
 #include "tests/parallel/battery.h"
 #include "tests/parallel/checked_ranks.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::groups_test {
 
 TEST_CASE("messages between two ranks match in order", "[threads]") {
   for (const int ranks : {2, 4, 8})
@@ -64,3 +63,5 @@ TEST_CASE("a group outlives the communicator that it was split from", "[threads]
     check_message_order(*group);
   });
 }
+
+}  // namespace sluice::test::groups_test

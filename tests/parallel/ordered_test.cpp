@@ -7,8 +7,7 @@
 #include "tests/parallel/battery.h"
 #include "tests/parallel/checked_ranks.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::ordered_test {
 
 namespace {
 
@@ -159,3 +158,5 @@ TEST_CASE("even_parts cover an array in order, cut at units, of about the same s
         CHECK(most - least < 2 * unit);
       }
 }
+
+}  // namespace sluice::test::ordered_test

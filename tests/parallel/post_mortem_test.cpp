@@ -7,7 +7,7 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test::post_mortem_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -345,4 +345,4 @@ TEST_CASE("the program post_mortem reads a folder", "[post_mortem]") {
   CHECK(test::run_program("post_mortem", {}).exit_code == 2);
 }
 
-}  // namespace sluice
+}  // namespace sluice::test::post_mortem_test

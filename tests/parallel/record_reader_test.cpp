@@ -11,7 +11,7 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::record_reader_test {
 namespace {
 
 Signature barrier(std::uint64_t sequence) {
@@ -248,4 +248,4 @@ TEST_CASE("a ring file may be read while threads write to it", "[record_reader][
   CHECK(enough);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::record_reader_test

@@ -7,8 +7,7 @@
 
 #include "tests/parallel/ranks.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::signature_check_test {
 
 namespace {
 
@@ -392,3 +391,5 @@ TEST_CASE("labels are cut at their length and shorter ones leave nothing behind"
   fresh.set_label("bc");
   CHECK(s == fresh);
 }
+
+}  // namespace sluice::test::signature_check_test

@@ -14,8 +14,7 @@
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
 
-using namespace sluice;
-using namespace sluice::test;
+namespace sluice::test::staged_test {
 
 namespace {
 
@@ -372,3 +371,5 @@ TEST_CASE("staged: memory that cannot be pinned makes it slower, not wrong", "[t
     check_every_collective<float>(rank, 1000);
   });
 }
+
+}  // namespace sluice::test::staged_test

@@ -13,7 +13,7 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::watchdog_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -232,4 +232,4 @@ TEST_CASE("of several ranks that fail one speaks", "[watchdog]") {
   CHECK_FALSE(speak_first(folder.path() / "none"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::watchdog_test

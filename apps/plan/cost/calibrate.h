@@ -9,7 +9,7 @@
 namespace sluice {
 
 /// Returns the operations per second of the fastest run of a matrix product. Tries sizes from the
-/// smallest until a run takes 5 ms, so that a slow machine need not run the size that a fast one
+/// smallest until a run takes 2 ms, so that a slow machine need not run the size that a fast one
 /// needs. `operations[size]` is the size's operation count; `seconds_of(size)` runs it once. If the
 /// smallest size takes 50 ms, it runs only once.
 double largest_rate(const std::vector<double>& operations,

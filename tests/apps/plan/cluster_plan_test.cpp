@@ -18,7 +18,7 @@
 
 // Plans for a cluster, held against all that it could have chosen.
 
-namespace sluice::test {
+namespace sluice::test::cluster_plan_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -387,4 +387,4 @@ TEST_CASE("a plan for many GPUs of a large model is quick", "[cluster]") {
   CHECK(first.at("dp").get<int>() * first.at("pp").get<int>() * first.at("tp").get<int>() == 16384);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cluster_plan_test

@@ -7,7 +7,7 @@
 
 // A run that goes on keeps what decides its bits, as far as its flags and the memory let it.
 
-namespace sluice::test {
+namespace sluice::test::continued_plan_test {
 namespace {
 
 using Catch::Contains;
@@ -110,4 +110,4 @@ TEST_CASE("a record reads as it was written", "[continued]") {
   CHECK_FALSE(recorded_choice("folder", older));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::continued_plan_test

@@ -4,7 +4,7 @@
 
 // A step's predicted time, counted by hand for a model of a few numbers.
 
-namespace sluice::test {
+namespace sluice::test::cost_model_test {
 namespace {
 
 // Parameters: 2 * (3 + 4) in the tables; 2 * 6 + 2 * 2 + 2 * 8 + 8 * 2 = 48 in the matrices of the
@@ -61,4 +61,4 @@ TEST_CASE("a step waits for copies of block inputs as long as no pass of the blo
   CHECK(time.bytes_each_way == 2 * 64);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cost_model_test

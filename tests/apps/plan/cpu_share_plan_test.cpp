@@ -6,7 +6,7 @@
 
 // Tests how many of the updates a plan assigns to the CPU.
 
-namespace sluice::test {
+namespace sluice::test::cpu_share_plan_test {
 namespace {
 
 const std::string shape = small_shape +
@@ -111,4 +111,4 @@ TEST_CASE("a share of the CPU's is counted, and found again by its flags", "[pla
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cpu_share_plan_test

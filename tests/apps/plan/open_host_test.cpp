@@ -10,7 +10,7 @@
 // If the system pins little memory, the CPU updates state that cannot visit the GPU: less and less
 // state visits the GPU, until what must be pinned is. The training has the same bits.
 
-namespace sluice::test {
+namespace sluice::test::open_host_test {
 namespace {
 
 const std::int64_t steps = by_form(2, 5);
@@ -105,4 +105,4 @@ TEST_CASE("of what the system does not pin no second copy is kept", "[offload]")
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::open_host_test

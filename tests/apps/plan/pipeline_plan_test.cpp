@@ -9,7 +9,7 @@
 
 // Tests the output of `plan` for pipelines.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_plan_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -104,4 +104,4 @@ TEST_CASE("plans that pipelines do not have are refused", "[plan]") {
   refused("--schedule-csv x.csv", "--schedule-csv x.csv: there is no schedule");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_plan_test

@@ -10,7 +10,7 @@
 
 // Plans as a user meets them: printed by `plan`, kept by train_gpt2.
 
-namespace sluice::test {
+namespace sluice::test::plan_program_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -203,4 +203,4 @@ TEST_CASE("a probe that was saved here plans as this machine does", "[plan]") {
   CHECK(from_file.at("chosen").at("device_bytes") == here.at("chosen").at("device_bytes"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::plan_program_test

@@ -12,7 +12,7 @@
 // A plan counts on `meta` exactly the bytes that the arenas of the real run count: at one time
 // (peak), for what purpose, and up to which address (what the device must back).
 
-namespace sluice::test {
+namespace sluice::test::plan_test {
 namespace {
 
 /// Sizes that kernels like, and odd ones whose matrices are large (the second) or small (the
@@ -288,4 +288,4 @@ TEST_CASE("what decides a plan is counted, whatever it is", "[plan]") {
   CHECK(peak(0, 4) > peak(0, 1));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::plan_test

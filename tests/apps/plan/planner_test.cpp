@@ -9,7 +9,7 @@
 // The planner keeps to its budgets, tells the truth when it refuses, and can be told its own
 // answer.
 
-namespace sluice::test {
+namespace sluice::test::planner_test {
 namespace {
 
 using Catch::Contains;
@@ -274,4 +274,4 @@ TEST_CASE("a host budget below what the process takes is refused", "[planner]") 
              Contains("--host-memory"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::planner_test

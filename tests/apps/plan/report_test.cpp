@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-namespace sluice::test {
+namespace sluice::test::report_test {
 namespace {
 
 Figures shard(int rank, std::size_t bytes, const std::string& holds, std::size_t excess) {
@@ -48,4 +48,4 @@ TEST_CASE("a table without rows is an empty array and no lines", "[plan]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::report_test

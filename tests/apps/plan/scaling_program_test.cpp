@@ -7,7 +7,7 @@
 
 // Predictions for many ranks as a user of `plan` meets them.
 
-namespace sluice::test {
+namespace sluice::test::scaling_program_test {
 namespace {
 
 using Catch::Contains;
@@ -169,4 +169,4 @@ TEST_CASE("plans for ranks that cannot be are refused", "[scaling]") {
   CHECK(run_program("train_gpt2", {"--scaling"}).exit_code == 2);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::scaling_program_test

@@ -13,7 +13,7 @@
 // Predicted traffic and step times of many ranks: figures that follow by hand from the formula, and
 // bounds that hold whatever the figures are.
 
-namespace sluice::test {
+namespace sluice::test::scaling_test {
 namespace {
 
 using Catch::Contains;
@@ -273,4 +273,4 @@ TEST_CASE("a profile says how its ranks are joined, an old one as its device wou
   CHECK(load(json).link_latency == 1e-6);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::scaling_test

@@ -7,7 +7,7 @@
 
 // Tests how many updates a plan lets begin during the backward pass.
 
-namespace sluice::test {
+namespace sluice::test::speculation_plan_test {
 namespace {
 
 /// Bytes per second at which copies take somewhat longer than a forward pass.
@@ -162,4 +162,4 @@ TEST_CASE("a plan with early updates is counted, and found again by its flags", 
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::speculation_plan_test

@@ -10,7 +10,7 @@
 // Plans of tensor-parallel ranks: the memory of every shard, counted, and the traffic between
 // ranks, computed by hand.
 
-namespace sluice::test {
+namespace sluice::test::tensor_plan_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -372,4 +372,4 @@ TEST_CASE("plans with --tp that cannot be are refused", "[tensor-plan]") {
   CHECK_THROWS(fits(" --tp 2" + budget(shard - 1, 1 << 30, true)));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::tensor_plan_test

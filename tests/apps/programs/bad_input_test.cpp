@@ -12,7 +12,7 @@
 // Whatever is wrong with flags or files: one line on stderr that says so, exit code 2 (or 1 where
 // the machine is at fault), and nothing written.
 
-namespace sluice::test {
+namespace sluice::test::bad_input_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -389,4 +389,4 @@ TEST_CASE("a configuration file is refused with the key that is wrong") {
   in.refused("train_gpt2", {{"--config", in.at("good")}}, 2, "good");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::bad_input_test

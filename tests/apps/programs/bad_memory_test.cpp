@@ -8,7 +8,7 @@
 // Budgets and ways to hold memory that make no sense: one line on stderr that names the flag, exit
 // code 2, and nothing written.
 
-namespace sluice::test {
+namespace sluice::test::bad_memory_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -158,4 +158,4 @@ TEST_CASE("a machine that nobody knows is not planned for", "[bad_memory]") {
   changed("2e10", "null");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::bad_memory_test

@@ -10,7 +10,7 @@
 
 // Wishes about memory that cannot be kept are refused by name, and none is taken for another.
 
-namespace sluice::test {
+namespace sluice::test::bad_offload_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -106,4 +106,4 @@ TEST_CASE("a rule that cannot keep a split master says so", "[bad_offload]") {
         }) != "(no error)");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::bad_offload_test

@@ -14,7 +14,7 @@
 
 // Tests the way from documents and shards to the tokens of training and validation.
 
-namespace sluice::test {
+namespace sluice::test::data_sources_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -395,4 +395,4 @@ TEST_CASE("sources that cannot be read end the programs with one line and exit c
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::data_sources_test

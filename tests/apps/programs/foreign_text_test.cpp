@@ -12,7 +12,7 @@
 // Every message that can hold a stranger's text is made to hold some. Those of errors and of what
 // programs say share a way to the terminal; the others are on their own.
 
-namespace sluice::test {
+namespace sluice::test::foreign_text_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -355,4 +355,4 @@ TEST_CASE("a name of a device is exact in JSON and safe", "[row16]") {
   CHECK(Json::parse(json.out).at("device") == hostile);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::foreign_text_test

@@ -5,7 +5,7 @@
 
 // Tests which models `generate` accepts, and which tokens it and a training's samples draw.
 
-namespace sluice::test {
+namespace sluice::test::generate_program_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -87,4 +87,4 @@ TEST_CASE("a model with more tokens than its tokenizer says only what the tokeni
   CHECK(run.made(run.at("run"), "--temperature 2") == made);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::generate_program_test

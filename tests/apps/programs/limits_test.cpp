@@ -20,7 +20,7 @@
 // Resources that a shell or a system denies a program: streams, file sizes, memory, instructions,
 // /proc.
 
-namespace sluice::test {
+namespace sluice::test::limits_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -255,4 +255,4 @@ TEST_CASE("a machine without /proc trains, tells what comes next and generates",
   CHECK(without(bin + "/generate --model run/model --prompt hi --max-tokens 3").exit_code == 0);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::limits_test

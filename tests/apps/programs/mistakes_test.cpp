@@ -13,7 +13,7 @@
 // docs/reference/mistakes.md tells what each program says to mistakes that users make. Every row of
 // its tables is run here, in a folder with the files that the page names.
 
-namespace sluice::test {
+namespace sluice::test::mistakes_test {
 namespace {
 
 struct Row {
@@ -235,4 +235,4 @@ TEST_CASE(
                                           "convert", "probe", "train_mlp", "scripts/launch"});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::mistakes_test

@@ -3,7 +3,7 @@
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::options_page_test {
 
 TEST_CASE("docs/reference/options.md is what --help says", "[words]") {
   const std::string page =
@@ -19,4 +19,4 @@ TEST_CASE("docs/reference/options.md is what --help says", "[words]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::options_page_test

@@ -9,7 +9,7 @@
 #include "tests/apps/programs/foreign_text.h"
 #include "tests/support/pseudo_terminal.h"
 
-namespace sluice::test {
+namespace sluice::test::printable_test {
 
 namespace {
 
@@ -124,4 +124,4 @@ TEST_CASE("who holds a run's folder is told without what a terminal would obey",
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::printable_test

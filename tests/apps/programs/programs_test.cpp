@@ -15,7 +15,7 @@
 
 // Tests what the programs print, write and read back from each other.
 
-namespace sluice::test {
+namespace sluice::test::programs_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -349,4 +349,4 @@ TEST_CASE("generate continues token ids as the reference does") {
                   "--max-tokens", "16", "--temperature", "0"}) == join(reference.at("ids")) + "\n");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::programs_test

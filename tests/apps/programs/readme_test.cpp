@@ -9,7 +9,7 @@
 // A reader copies the commands of the README. Each is run here, with fewer steps and with a tiny
 // model in the place of gpt2/; what installs, builds or downloads is looked at and not run.
 
-namespace sluice::test {
+namespace sluice::test::readme_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -154,4 +154,4 @@ TEST_CASE("what the README links to and names is there", "[readme]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::readme_test

@@ -18,7 +18,7 @@
 
 // Tests the display of a run: on a terminal of any width, into a pipe, with --quiet and --verbose.
 
-namespace sluice::test {
+namespace sluice::test::terminal_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -321,4 +321,4 @@ TEST_CASE("stages of scripts show ninja's progress on a terminal, and how long t
   CHECK_THAT(read_file(work.path() / "log.log"), Contains("[7/10] CXX a.o"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::terminal_test

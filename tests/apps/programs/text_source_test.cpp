@@ -10,7 +10,7 @@
 
 // Which files the names of --data stand for, and the documents in them.
 
-namespace sluice::test {
+namespace sluice::test::text_source_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -202,4 +202,4 @@ TEST_CASE("what can be read once is refused for both flags, twice, and for sever
   CHECK_THAT(error_message([&] { require_streams_once(one, same, 1); }), Contains("both name"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::text_source_test

@@ -5,7 +5,7 @@
 // Flags become enums, sizes and optionals when the command line is read, and these become the same
 // flags again in config.toml.
 
-namespace sluice::test {
+namespace sluice::test::typed_flags_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -126,4 +126,4 @@ TEST_CASE("sizes and counts have their least value", "[options]") {
   require_refused("--precision", "bf15", "bf16");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::typed_flags_test

@@ -11,7 +11,7 @@
 // Files that the programs must not overwrite (row 8 of what a run may touch), and files for which
 // they must not take memory (row 15): refused with exit code 2, one line, and nothing changed.
 
-namespace sluice::test {
+namespace sluice::test::user_files_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -166,4 +166,4 @@ TEST_CASE("a model is compared with its configuration before memory is taken for
 #endif
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::user_files_test

@@ -14,7 +14,7 @@
 
 // Names, sizes and values as people write them, and what programs say of what they do not know.
 
-namespace sluice::test {
+namespace sluice::test::words_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -305,4 +305,4 @@ TEST_CASE("plan --gpus says what it plans for, and prints the command of all ran
              Contains("command      mpirun -n 16 --bind-to none train_gpt2 "));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::words_test

@@ -10,7 +10,7 @@
 // Whatever is wrong with how ranks were started: one line of the program on stderr, however many
 // ranks there are, exit code 2, and nothing written.
 
-namespace sluice::test {
+namespace sluice::test::bad_ranks_test {
 using Catch::Matchers::Contains;
 
 TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
@@ -143,4 +143,4 @@ TEST_CASE("weights that differ between ranks are found, with the rank and the te
   all_say(messages(2, {{1, "wte.weight", 1023}}), 2, "in wte.weight");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::bad_ranks_test

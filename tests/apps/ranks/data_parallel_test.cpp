@@ -12,7 +12,7 @@
 // Ranks that share every batch train as one process does that adds up their gradients in the order
 // of the ranks: the same bits, whoever updates what. Ranks are threads here.
 
-namespace sluice::test {
+namespace sluice::test::data_parallel_test {
 namespace {
 
 /// Matrices of several blocks, so that ranks divide them too.
@@ -292,4 +292,4 @@ TEST_CASE("ranks without a validation batch give their weights to those that hav
     }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::data_parallel_test

@@ -9,7 +9,7 @@
 // Ranks that scripts/launch starts: what they listen to, and how they end with it; and a rank whose
 // record somebody cuts.
 
-namespace sluice::test {
+namespace sluice::test::launcher_test {
 namespace {
 
 /// Ports that a process listens to, by its descriptors: "1B9E" of "00000000:1B9E", and on what.
@@ -97,4 +97,4 @@ TEST_CASE("a rank whose record is cut goes on, and makes it whole", "[row18]") {
   CHECK(result.exit_code == 0);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::launcher_test

@@ -7,7 +7,7 @@
 
 // train_mlp as a user runs it: alone, or by mpirun as ranks that divide the matrices.
 
-namespace sluice::test {
+namespace sluice::test::mlp_ranks_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -121,4 +121,4 @@ TEST_CASE("an MLP that ranks cannot divide is refused once, with the arithmetic"
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::mlp_ranks_test

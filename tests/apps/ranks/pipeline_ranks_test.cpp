@@ -11,7 +11,7 @@
 // with a pipeline is refused before anything is computed, and a fault in the middle of one ends the
 // job.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_ranks_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -216,4 +216,4 @@ TEST_CASE("a fault in the middle of a schedule ends the job, which names the ran
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_ranks_test

@@ -17,7 +17,7 @@
 // However a model is divided between the ranks of a pipeline: it trains as in one process, bit for
 // bit. Ranks are threads here.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_test {
 namespace {
 
 constexpr std::array pipelines{"1f1b", "gpipe", "interleaved"};
@@ -334,4 +334,4 @@ TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit",
   CHECK(first_difference(expected, train_pipelined(replicas, choice, 2, DeviceKind::cuda)) == "");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_test

@@ -8,7 +8,7 @@
 
 // Tests the evaluation of the ranks' recorded spans with artificial spans whose answers are known.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_times_test {
 namespace {
 
 /// The spans that ranks would record if each action took its cost; `replica` after `replica`.
@@ -146,4 +146,4 @@ TEST_CASE("the name of a span is cut off, never run over") {
   CHECK(span.name() == "a name of many ");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_times_test

@@ -8,7 +8,7 @@
 
 // Tests what a run of several ranks reports about its time.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_trace_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -142,4 +142,4 @@ TEST_CASE("a rank of a pipeline takes what was planned, though validation has mo
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_trace_test

@@ -10,7 +10,7 @@
 // Validation goes forward alone, in an order of its own: the loss of one process, wherever the
 // stages are. Ranks are threads here.
 
-namespace sluice::test {
+namespace sluice::test::pipeline_validation_test {
 namespace {
 
 TrainingTask task_for(std::int64_t layers, std::int64_t micro_batches) {
@@ -89,4 +89,4 @@ TEST_CASE("validation ends wherever a rank has its second stage", "[ranks][pipel
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::pipeline_validation_test

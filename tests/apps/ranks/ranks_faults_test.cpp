@@ -11,7 +11,7 @@
 // One of four ranks fails. The job ends by itself, says in one line which rank and where, leaves no
 // process behind, and its last checkpoint goes on to the bytes of a run in which nothing failed.
 
-namespace sluice::test {
+namespace sluice::test::ranks_faults_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -263,4 +263,4 @@ TEST_CASE("scripts/launch starts ranks, shows the command, and tells why a job f
   CHECK(processes_with(runs.at("bad")).empty());
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::ranks_faults_test

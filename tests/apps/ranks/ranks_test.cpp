@@ -11,7 +11,7 @@
 // However many ranks share a batch, and however they exchange what they computed: the training is
 // that of one process.
 
-namespace sluice::test {
+namespace sluice::test::ranks_test {
 namespace {
 
 using Losses = std::map<std::int64_t, double>;
@@ -236,4 +236,4 @@ TEST_CASE("dropout and validation are those of one process") {
   CHECK(logged_losses(runs.path() / "none").at(1) != Approx(single.at(1)).epsilon(1e-4));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::ranks_test

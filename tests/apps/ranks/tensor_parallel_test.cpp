@@ -10,7 +10,7 @@
 // The traffic between tensor-parallel ranks and their memory are what plans predict. Ranks are
 // threads here.
 
-namespace sluice::test {
+namespace sluice::test::tensor_parallel_test {
 namespace {
 
 using Kind = TensorTraffic::Kind;
@@ -191,4 +191,4 @@ TEST_CASE("the memory of every shard is planned to the byte", "[ranks][tensor][p
     }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::tensor_parallel_test

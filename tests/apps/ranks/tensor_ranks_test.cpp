@@ -11,7 +11,7 @@
 // Jobs whose ranks divide the matrices of a model, alone and together with replicas and pipelines:
 // the training of one process, to rounding.
 
-namespace sluice::test {
+namespace sluice::test::tensor_ranks_test {
 namespace {
 
 using Losses = std::map<std::int64_t, double>;
@@ -218,4 +218,4 @@ TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
            {2, {{"--tp", "2"}, {"--state-layout", "int8"}}, {"int8", "--tp 2", "bf16mv"}}});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::tensor_ranks_test

@@ -15,7 +15,7 @@
 
 // Checkpoints as folders of files: what guards them, and which stay.
 
-namespace sluice::test {
+namespace sluice::test::checkpoint_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -162,4 +162,4 @@ TEST_CASE("a checkpoint and one that it takes the place of have their names for 
   CHECK(after_both == std::set{dir.path()});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::checkpoint_test

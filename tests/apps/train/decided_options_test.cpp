@@ -12,7 +12,7 @@
 
 // A run records its decisions in config.toml, which reproduces the run, and in the first log event.
 
-namespace sluice::test {
+namespace sluice::test::decided_options_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -209,4 +209,4 @@ TEST_CASE("values that a configuration cannot hold are left out of it as comment
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::decided_options_test

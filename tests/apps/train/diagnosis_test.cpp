@@ -19,7 +19,7 @@
 
 // Numbers that go wrong on purpose: what is said of them, and that nothing comes of them.
 
-namespace sluice::test {
+namespace sluice::test::diagnosis_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -332,4 +332,4 @@ TEST_CASE("a loss that no cross-entropy is ends a run at once, with an applied u
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::diagnosis_test

@@ -11,7 +11,7 @@
 // Ways to hold memory that change no bit of a training, and the one that changes only the order of
 // sums.
 
-namespace sluice::test {
+namespace sluice::test::equal_training_test {
 namespace {
 
 const int steps = by_form(6, 20);
@@ -97,4 +97,4 @@ TEST_CASE("one micro-batch of eight is eight of one, but for the order of sums",
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::equal_training_test

@@ -10,7 +10,7 @@
 
 // The loss on fixed tokens: the same whatever computes it.
 
-namespace sluice::test {
+namespace sluice::test::evaluation_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -157,4 +157,4 @@ TEST_CASE("the model with the lowest validation loss is kept, also by a run that
         best.at("loss"));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::evaluation_test

@@ -12,7 +12,7 @@
 // A run that goes back to an older checkpoint, on, and back again: what it goes on from, and what
 // stays of what it gives up.
 
-namespace sluice::test {
+namespace sluice::test::going_back_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -358,4 +358,4 @@ TEST_CASE("lineages", "[files]") {
     CHECK_THROWS(Lineage::from_json(Json::parse(bad)));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::going_back_test

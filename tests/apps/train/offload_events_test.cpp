@@ -16,7 +16,7 @@
 // validation and samples while updates are still in flight, checkpoints, memory that cannot be
 // pinned.
 
-namespace sluice::test {
+namespace sluice::test::offload_events_test {
 namespace {
 
 /// The short form has the CPU's share of one block, of two and of none, below updates that begin
@@ -202,4 +202,4 @@ TEST_CASE("state in memory that the system does not pin gives the same bits", "[
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::offload_events_test

@@ -9,7 +9,7 @@
 // The place of the optimizer state changes no bit of a training: losses, norms, weights and state
 // equal those of a run that keeps all of it on the device, in whatever order streams execute.
 
-namespace sluice::test {
+namespace sluice::test::offload_test {
 namespace {
 
 /// A way to hold weights, gradients and state.
@@ -243,4 +243,4 @@ TEST_CASE("what the CPU updates stays where it rests", "[offload]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::offload_test

@@ -14,7 +14,7 @@
 // A run that was stopped and continued ends with the bits of one that was not. Everything goes
 // through the program itself.
 
-namespace sluice::test {
+namespace sluice::test::resume_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -389,4 +389,4 @@ TEST_CASE("a checkpoint of another run is refused by what differs") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::resume_test

@@ -18,7 +18,7 @@
 
 // Tests whose folder a run may write, and that only one process writes it at a time.
 
-namespace sluice::test {
+namespace sluice::test::run_folder_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -261,4 +261,4 @@ TEST_CASE("where locks do not reach, a writer that counts is found", "[files]") 
   CHECK_THAT(refusal(), Contains("cannot open " + file.string()));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::run_folder_test

@@ -8,7 +8,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::run_log_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -94,4 +94,4 @@ TEST_CASE("a log whose path is wrong is the user's to mend") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::run_log_test

@@ -11,7 +11,7 @@
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
 
-namespace sluice::test {
+namespace sluice::test::sampler_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -220,4 +220,4 @@ TEST_CASE("a border of characters is the last one up to a place") {
     CHECK(character_border(text, at) == borders[at]);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::sampler_test

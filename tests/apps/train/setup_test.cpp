@@ -6,7 +6,7 @@
 
 // What flags that nobody gave come to.
 
-namespace sluice::test {
+namespace sluice::test::setup_test {
 namespace {
 
 RateSchedule schedule_of(const std::string& flags) {
@@ -32,4 +32,4 @@ TEST_CASE("a run without --min-lr ends at a tenth of the rate") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::setup_test

@@ -18,7 +18,7 @@
 // Updates that are skipped for what their loss or gradient norm is among those before, the loss
 // scale beside them, and batches that a resumed run leaves out.
 
-namespace sluice::test {
+namespace sluice::test::spikes_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -375,4 +375,4 @@ TEST_CASE("a program skips a spike, says so and counts it") {
   CHECK(skipped > 0);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::spikes_test

@@ -12,7 +12,7 @@
 
 // The numbers in what a run prints. How lines look on a terminal is tested elsewhere.
 
-namespace sluice::test {
+namespace sluice::test::step_printer_test {
 namespace {
 
 /// Returns what `action` writes to the standard output.
@@ -63,4 +63,4 @@ TEST_CASE("durations, counts and sizes are printed in units that people read") {
   CHECK(format_bytes(std::size_t{11} << 30) == "11.00 GiB");
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::step_printer_test

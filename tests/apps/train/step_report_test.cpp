@@ -5,7 +5,7 @@
 
 // Tests the sums of a step's spans.
 
-namespace sluice::test {
+namespace sluice::test::step_report_test {
 namespace {
 
 using Lane = Timeline::Lane;
@@ -47,4 +47,4 @@ TEST_CASE("an update under the backward pass is no part of it, and its undoing i
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::step_report_test

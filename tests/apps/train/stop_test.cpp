@@ -14,7 +14,7 @@
 // The ways of asking a run to stop, and what it does then. tests/faults/signals_test.cpp shows that
 // no signal disturbs the computation; this file shows that none can arrive in a computing thread.
 
-namespace sluice::test {
+namespace sluice::test::stop_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -167,4 +167,4 @@ TEST_CASE("checkpoints are due by the clock") {
   CHECK(run.program->finish().exit_code == 0);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::stop_test

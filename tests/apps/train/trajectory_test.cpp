@@ -11,7 +11,7 @@
 #include "tests/support/space.h"
 #include "tests/support/training/single_rank.h"
 
-namespace sluice::test {
+namespace sluice::test::trajectory_test {
 namespace {
 
 /// A training run as a fixture describes it.
@@ -244,4 +244,4 @@ TEST_CASE("evaluation is the mean over whole batches, without dropout or change"
   CHECK(std::isfinite(trainer.evaluate(*tokens_in_memory(std::span(ids).first(9)), 5)));
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::trajectory_test

@@ -6,7 +6,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::adafactor_test {
 namespace {
 
 struct Extent {
@@ -126,4 +126,4 @@ TEST_CASE("cuda: Adafactor changes nothing where the scale is not finite", "[cud
                 {.extent = extent, .vector = extent.rows == 1, .weights = weights, .scale = scale});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::adafactor_test

@@ -5,7 +5,7 @@
 #include "tests/kernels/adamw_state.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::adamw_test {
 namespace {
 
 struct Size {
@@ -120,4 +120,4 @@ TEST_CASE("cuda: AdamW of more blocks than run at a time", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::adamw_test

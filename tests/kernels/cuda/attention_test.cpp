@@ -5,7 +5,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::attention_test {
 namespace {
 
 struct Sizes {
@@ -222,4 +222,4 @@ TEST_CASE("cuda: attention of large scores", "[cuda]") {
     });
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::attention_test

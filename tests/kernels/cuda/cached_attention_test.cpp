@@ -5,7 +5,7 @@
 #include "kernels/attention.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::cached_attention_test {
 namespace {
 
 struct Sizes {
@@ -110,4 +110,4 @@ TEST_CASE("cuda: attention over a cache, position by position", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cached_attention_test

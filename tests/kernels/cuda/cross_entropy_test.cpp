@@ -6,7 +6,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::cross_entropy_test {
 namespace {
 
 /// Columns of a vocabulary, and those before and after them, which other ranks have.
@@ -372,4 +372,4 @@ TEST_CASE("cuda: cross-entropy of partials whose gradient lies over the logits",
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::cross_entropy_test

@@ -5,7 +5,7 @@
 #include "kernels/elementwise.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::elementwise_test {
 namespace {
 
 constexpr std::int64_t counts[] = {1, 3, 8, 33, 2050, 5003};
@@ -255,4 +255,4 @@ TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::elementwise_test

@@ -5,7 +5,7 @@
 #include "kernels/embedding.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::embedding_test {
 namespace {
 
 struct Sizes {
@@ -178,4 +178,4 @@ TEST_CASE("cuda: embedding backward of tokens that occur thousands of times", "[
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::embedding_test

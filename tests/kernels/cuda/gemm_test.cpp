@@ -3,7 +3,7 @@
 #include "kernels/gemm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::gemm_test {
 
 TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
   const CudaDevices devices;
@@ -39,4 +39,4 @@ TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::gemm_test

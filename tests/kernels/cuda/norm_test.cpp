@@ -3,7 +3,7 @@
 #include "kernels/layernorm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::norm_test {
 namespace {
 
 struct Sizes {
@@ -176,4 +176,4 @@ TEST_CASE("cuda: LayerNorm backward over many rows", "[cuda]") {
                   {.accumulate_weight = true, .accumulate_bias = true});
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::norm_test

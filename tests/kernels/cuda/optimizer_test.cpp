@@ -6,7 +6,7 @@
 #include "kernels/sgd.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::optimizer_test {
 namespace {
 
 constexpr std::int64_t counts[] = {1, 3, 8, 33, 2050, 70001};
@@ -175,4 +175,4 @@ TEST_CASE("cuda: working weights in bf16 round ties away from zero", "[cuda]") {
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::optimizer_test

@@ -4,7 +4,7 @@
 #include "kernels/reduce.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::reduce_test {
 namespace {
 
 constexpr Parity::Offsets both_offsets[] = {{0, 0}, {1, 1}};
@@ -159,4 +159,4 @@ TEST_CASE("cuda: the clipping factor of a norm that is not finite is NaN", "[cud
   }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::reduce_test

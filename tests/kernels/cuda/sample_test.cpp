@@ -7,7 +7,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 
-namespace sluice::test {
+namespace sluice::test::sample_test {
 namespace {
 
 struct How {
@@ -200,4 +200,4 @@ TEST_CASE("cuda: sampling never draws what is impossible", "[cuda]") {
     compare(devices, 5, 100, logits, how);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::sample_test

@@ -15,7 +15,7 @@
 // Whatever the schedule and however many ranks: a pipeline computes what one loop over the
 // micro-batches does, bit for bit, in the memory that the schedule promises.
 
-namespace sluice::test {
+namespace sluice::test::executor_test {
 namespace {
 
 using Step = std::vector<std::vector<double>>;
@@ -323,4 +323,4 @@ TEST_CASE("a stage that throws ends all ranks with what it said", "[pipeline][th
     }
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::test::executor_test

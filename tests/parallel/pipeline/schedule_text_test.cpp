@@ -5,7 +5,7 @@
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::schedule_text_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -175,4 +175,4 @@ TEST_CASE("a picture without room leaves numbers out", "[pipeline]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::schedule_text_test

@@ -10,7 +10,7 @@
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::schedules_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -177,4 +177,4 @@ TEST_CASE("schedules of impossible sizes are refused", "[pipeline]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::schedules_test

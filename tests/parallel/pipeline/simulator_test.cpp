@@ -7,7 +7,7 @@
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::simulator_test {
 namespace {
 
 std::vector<StageCosts> equal(const Schedule& schedule, StageCosts costs = {}) {
@@ -148,4 +148,4 @@ TEST_CASE("what cannot be simulated is refused", "[pipeline]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::simulator_test

@@ -6,7 +6,7 @@
 #include "parallel/pipeline/schedule_text.h"
 #include "tests/support/error_message.h"
 
-namespace sluice::test {
+namespace sluice::test::validator_test {
 namespace {
 
 /// `rows` as in rows_of(), with as many stages and micro-batches as there are in it.
@@ -224,4 +224,4 @@ TEST_CASE("what a rank may hold is limited", "[pipeline]") {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice::test::validator_test
