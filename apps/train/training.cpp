@@ -65,9 +65,9 @@ BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& 
            .whole_tensors = o.optimizer == OptimizerKind::adafactor}};
 }
 
-/// Restricts the optimizer state to the ranges that this rank owns with --zero 1.
-SpaceOptions own_part(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
-                      const Ranks& ranks) {
+/// With --zero 1, restricts the optimizer state to the ranges that this rank owns.
+SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
+                         const Ranks& ranks) {
   if (o.zero == 1 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
   return options;
 }
@@ -186,12 +186,11 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
-            own_part(space_options(options, choice, host), options, bucket_plan, ranks)),
+            owned_space(space_options(options, choice, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(make_norm(space, ranks, plan.get(), layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
-               {.zero = options.zero == 1,
-                .overlap = options.overlap,
+               {.overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
                 .reports_loss = ranks.shard() == 0,
                 .norm = norm ? &*norm : nullptr}),

@@ -36,6 +36,9 @@ struct SpaceOptions {
   /// writes the working weights.
   std::optional<std::vector<SpaceRange>> owned{};
 
+  /// True if ranks divide the optimizer state (ZeRO-1).
+  bool zero() const { return owned.has_value(); }
+
   LayoutOptions layout_options() const { return {narrow_gradients, residency}; }
 };
 

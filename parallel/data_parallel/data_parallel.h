@@ -5,11 +5,10 @@
 
 namespace sluice {
 
-/// Data parallelism among ranks that share every batch: reduces their gradients and, with `zero`,
-/// divides the optimizer's update between them.
+/// Data parallelism among ranks that share every batch: reduces their gradients and, if the space
+/// has owned ranges (ZeRO-1), divides the optimizer's update between them.
 struct DataParallel {
   struct Options {
-    bool zero = false;  ///< see ZeroOptimizer
     bool overlap = true;
     bool scratch = true;  ///< see GradientReducer
     /// This rank reports the loss; false on other ranks that compute the same loss.
@@ -24,8 +23,8 @@ struct DataParallel {
       : control(all),
         among(peers),
         reports_loss(options.reports_loss),
-        optimizer(space, inner, bucket_plan, data, peers, options.zero, options.norm),
-        gradients(space, bucket_plan, data, {options.zero, options.overlap, options.scratch}) {}
+        optimizer(space, inner, bucket_plan, data, peers, options.norm),
+        gradients(space, bucket_plan, data, {options.overlap, options.scratch}) {}
 
   int replica() const { return among.rank(); }
   int replicas() const { return among.size(); }

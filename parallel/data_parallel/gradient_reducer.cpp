@@ -32,7 +32,7 @@ GradientReducer::GradientReducer(ParameterSpace& space, const BucketPlan& bucket
   std::int64_t bytes = 0;
   for (const auto& bucket : bucket_plan.buckets())
     for (const auto& gradients : bucket.gradients) {
-      const auto parts = options.scatter
+      const auto parts = space.options().zero()
                              ? gradients.parts
                              : even_parts(gradients.end - gradients.begin, ranks.size());
       bytes = std::max(bytes, scratch_bytes(parts, space.gradients(gradients.narrow).dtype()));
@@ -86,8 +86,8 @@ void GradientReducer::start(std::size_t index) {
     UnderWay one;
     if (timeline_ != nullptr)
       one.span = timeline_->begin("reduce", Timeline::Lane::network, data.stream());
-    one.handle = options_.scatter ? ranks_.reduce_scatter(data.view(), gradients.parts, call)
-                                  : ranks_.all_reduce(data.view(), call);
+    one.handle = space_.options().zero() ? ranks_.reduce_scatter(data.view(), gradients.parts, call)
+                                         : ranks_.all_reduce(data.view(), call);
     under_way_.push_back(std::move(one));
   }
 }

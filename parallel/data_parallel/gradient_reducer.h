@@ -13,11 +13,10 @@ namespace sluice {
 /// Sums the gradients over ranks bucket by bucket: each bucket as soon as backward has completed
 /// it, while the rest of backward runs (as in PyTorch DDP; Li et al., 2020). Every rank divides its
 /// loss by the token count of all ranks, so the sum is the mean and nothing is divided afterwards.
+/// If the space has owned ranges (ZeRO-1), a rank receives only their sums (reduce-scatter).
 class GradientReducer {
  public:
   struct Options {
-    /// Every rank receives only the sums of its own part (reduce_scatter), not all of them.
-    bool scatter = false;
     /// Reductions begin during backward, not after it.
     bool overlap = true;
     /// Allocates scratch memory for reductions on the space's device, which must be the host.

@@ -9,15 +9,14 @@ namespace sluice {
 
 ZeroOptimizer::ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer,
                              const BucketPlan& bucket_plan, Communicator& ranks,
-                             Communicator& control, bool zero, ModelNorm* norm)
+                             Communicator& control, ModelNorm* norm)
     : space_(space),
       optimizer_(optimizer),
       bucket_plan_(bucket_plan),
       ranks_(ranks),
       control_(control),
-      zero_(zero && ranks.size() > 1),
       norm_(norm),
-      mine_(bucket_plan.owned(ranks.rank())) {}
+      owned_(bucket_plan.owned(ranks.rank())) {}
 
 void ZeroOptimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
@@ -25,18 +24,18 @@ void ZeroOptimizer::set_timeline(Timeline* timeline) {
 }
 
 const Tensor& ZeroOptimizer::clip_gradients(double limit, double loss_scale) {
-  if (norm_ != nullptr) return norm_->clip_gradients(mine(), limit, loss_scale);
-  if (!zero_) return space_.clip_gradients(limit, loss_scale);
+  if (norm_ != nullptr) return norm_->clip_gradients(contributed(), limit, loss_scale);
+  if (!space_.options().zero()) return space_.clip_gradients(limit, loss_scale);
   // One rank has the sum of squares of each block and the others have zero, so adding up is exact.
-  const Tensor& partials = space_.sum_squares(mine_);
+  const Tensor& partials = space_.sum_squares(owned_);
   ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
       ->wait();
   return space_.clip_factor(partials, limit, loss_scale);
 }
 
 /// The ranges that this rank contributes to the norm of the whole model.
-std::vector<SpaceRange> ZeroOptimizer::mine() const {
-  if (zero_) return mine_;
+std::vector<SpaceRange> ZeroOptimizer::contributed() const {
+  if (space_.options().zero()) return owned_;
   if (ranks_.rank() > 0) return {};
   return {{0, space_.size()}};
 }
@@ -48,7 +47,7 @@ const BucketPlan::Bucket& ZeroOptimizer::bucket(std::size_t from_the_beginning) 
 void ZeroOptimizer::step(double rate, const Tensor& gradient_scale) {
   finish();
   optimizer_.step(rate, gradient_scale);
-  if (!zero_) return;
+  if (!space_.options().zero()) return;
   pending_ = true;
   gathers_.clear();
   waited_ = 0;
@@ -70,7 +69,7 @@ void ZeroOptimizer::start_gather() {
 }
 
 void ZeroOptimizer::update_through(std::int64_t end) {
-  if (!zero_) return optimizer_.update_through(end);
+  if (!space_.options().zero()) return optimizer_.update_through(end);
   const std::size_t buckets = bucket_plan_.buckets().size();
   while (pending_ && waited_ < buckets && bucket(waited_).space.begin < end) {
     if (gathers_.size() == waited_) {
@@ -106,7 +105,7 @@ void ZeroOptimizer::collect(std::span<std::byte> out) {
 
 void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
   space_.read_weights(first, out);
-  if (zero_ && space_.has_master()) return collect(out);
+  if (space_.options().zero() && space_.has_master()) return collect(out);
   // The other ranks keep in step with rank 0, which writes the file, so that no single operation
   // waits for all of it.
   if (control_.size() > 1) control_.barrier("checkpoint")->wait();
@@ -115,7 +114,7 @@ void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
 void ZeroOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
                                std::int64_t first, std::span<std::byte> out) {
   optimizer_.read_state(slot, field, first, out);
-  if (zero_) return collect(out);
+  if (space_.options().zero()) return collect(out);
   if (control_.size() > 1) control_.barrier("checkpoint")->wait();
 }
 

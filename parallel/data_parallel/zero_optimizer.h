@@ -10,18 +10,18 @@
 
 namespace sluice {
 
-/// The optimizer of data-parallel ranks. Without `zero`, each rank updates all weights from equal
-/// gradients. With `zero` (ZeRO-1; Rajbhandari et al., 2020), each rank keeps optimizer state only
-/// for its own parts of the space and updates only these, so it needs only their gradients. The
-/// working weights are all-gathered bucket by bucket before the forward pass reads them. Both ways
-/// give the same bits.
+/// The optimizer of data-parallel ranks. If the space has owned ranges (SpaceOptions::owned;
+/// ZeRO-1, Rajbhandari et al., 2020), each rank keeps optimizer state only for these and updates
+/// only these, so it needs only their gradients. Otherwise each rank updates all weights from equal
+/// gradients. The working weights are all-gathered bucket by bucket before the forward pass reads
+/// them. Both ways give the same bits.
 class ZeroOptimizer {
  public:
-  /// `ranks` works on the device's memory, `control` on host memory. With `zero`, `space` must have
-  /// been made with SpaceOptions::mine. `norm` is needed if the space is only a part of the model.
-  /// All arguments must outlive this object.
+  /// `ranks` works on the device's memory, `control` on host memory. The owned ranges of `space`,
+  /// if it has any, are those of `bucket_plan`. `norm` is needed if the space is only a part of the
+  /// model. All arguments must outlive this object.
   ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
-                Communicator& ranks, Communicator& control, bool zero, ModelNorm* norm = nullptr);
+                Communicator& ranks, Communicator& control, ModelNorm* norm = nullptr);
 
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
@@ -43,7 +43,7 @@ class ZeroOptimizer {
                   std::span<std::byte> out);
 
  private:
-  std::vector<SpaceRange> mine() const;
+  std::vector<SpaceRange> contributed() const;
   const BucketPlan::Bucket& bucket(std::size_t from_the_beginning) const;
   void start_gather();
   void collect(std::span<std::byte> out);
@@ -53,9 +53,8 @@ class ZeroOptimizer {
   const BucketPlan& bucket_plan_;
   Communicator& ranks_;
   Communicator& control_;
-  bool zero_;
   ModelNorm* norm_;
-  std::vector<SpaceRange> mine_;
+  std::vector<SpaceRange> owned_;
   std::vector<Handle> gathers_;  ///< the last step's all-gathers, by ascending bucket
   std::size_t waited_ = 0;       ///< number of gathers_ waited for
   bool pending_ = false;         ///< a step's weights have not all been gathered

@@ -37,10 +37,21 @@ PATH='${prefix}/bin':$PATH COMP_WORDS=(sluice plan --offl) COMP_CWORD=2
 _sluice
 echo \"\${COMPREPLY[@]}\" --offload-")
 
-# Warnings of the headers would be errors here.
-expect("Build files" ${CMAKE_COMMAND} -S ${SOURCE_DIR}/examples -B ${WORK_DIR}/build
-       -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_FLAGS=-Wall\ -Wextra\ -Werror)
-expect("new_op" ${CMAKE_COMMAND} --build ${WORK_DIR}/build -j 2)
+# build_examples(FOLDER ARGUMENTS...): warnings of the headers are errors.
+function(build_examples folder)
+  expect("Build files" ${CMAKE_COMMAND} -S ${SOURCE_DIR}/examples -B ${folder} -G Ninja
+         -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_FLAGS=-Wall\ -Wextra\ -Werror ${ARGN})
+  expect("new_op" ${CMAKE_COMMAND} --build ${folder} -j 2)
+endfunction()
+build_examples(${WORK_DIR}/build)
+if("$ENV{SLUICE_TEST_LONG}" STREQUAL "1")
+  foreach(compiler g++ clang++)
+    foreach(standard 20 23)
+      build_examples(${WORK_DIR}/build-${compiler}-${standard} -DCMAKE_CXX_COMPILER=${compiler}
+                     -DCMAKE_CXX_STANDARD=${standard})
+    endforeach()
+  endforeach()
+endif()
 file(WRITE ${WORK_DIR}/elsewhere/points.txt "0 0 0\n1 1 0\n0 1 1\n1 0 1\n")
 expect("4 of 4 right" ${WORK_DIR}/build/mlp points.txt)
 set(gpu "not compared")

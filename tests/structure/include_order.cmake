@@ -2,7 +2,7 @@
 #
 # Folders form a line: a file includes only from its own folder or from folders to the left; so do the
 # rooms of a folder that has a line of its own. Nothing
-# includes tests/ or bench/ but they themselves, which may include anything. Libraries that are
+# includes tests/, bench/ or python/ but they themselves, which may include anything. Libraries that are
 # slow to compile, or that only one folder may know, stay out of the headers and in that folder. A
 # source includes the header of its name first, which shows that it compiles alone.
 cmake_minimum_required(VERSION 3.25)
@@ -11,7 +11,7 @@ if(NOT IS_DIRECTORY "${SOURCE_DIR}")
 endif()
 
 set(LINE kernels engine optim parallel models apps)  # from left to right
-set(OUTSIDE tests bench)
+set(OUTSIDE tests bench python)
 # The rooms of optim/, parallel/ and apps/, each from left to right. Every file there is in one of them.
 set(ROOMS optim/space optim/offload optim
     parallel/comm/transport parallel/comm/backend parallel/comm parallel/data_parallel
