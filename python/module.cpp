@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "apps/checkpoint/model_folder.h"
@@ -40,6 +41,19 @@ std::vector<float> floats_of(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
+/// Returns the value of a word, none for none. Throws Error (usage) for an unknown word.
+template <class T, std::size_t N>
+std::optional<T> choice_of(const char* what, const std::optional<std::string>& word,
+                           const Choices<T, N>& choices) {
+  if (!word) return std::nullopt;
+  std::string known;
+  for (const Choice<T>& choice : choices) {
+    if (choice.name == *word) return choice.value;
+    known += (known.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  fail(fmt::format("{} '{}' is unknown; there are {}", what, *word, known), ErrorKind::usage);
+}
+
 /// Token ids [rows, length] of a model's vocabulary.
 struct Batch {
   std::vector<std::int32_t> ids;
@@ -51,11 +65,9 @@ class Model {
  public:
   Model(const std::string& folder, const std::optional<std::string>& device,
         const std::optional<std::string>& precision) {
-    const auto kind =
-        choose_device(device ? std::optional(choice_of("device", *device, devices)) : std::nullopt);
-    const auto name = precision ? std::optional(choice_of("precision", *precision, all_precisions))
-                                : std::nullopt;
-    const Precision resolved = resolve_precision(name, kind);
+    const DeviceKind kind = choose_device(choice_of("device", device, devices));
+    const Precision resolved =
+        resolve_precision(choice_of("precision", precision, all_precisions), kind);
     if (resolved.loss_scaling)
       fail("fp16 needs loss scaling, which this module does not do; use bf16 or fp32",
            ErrorKind::usage);
@@ -132,16 +144,6 @@ class Model {
   }
 
  private:
-  template <class Choices>
-  static auto choice_of(const char* what, const std::string& name, const Choices& choices) {
-    std::string known;
-    for (const auto& [text, value] : choices) {
-      if (name == text) return value;
-      known += (known.empty() ? "" : ", ") + std::string(text);
-    }
-    fail(fmt::format("{} '{}' is unknown; there are {}", what, name, known), ErrorKind::usage);
-  }
-
   Tensor on_device(const Batch& batch) const {
     if (batch.shape[1] > config().n_positions)
       fail(fmt::format("sequences have {} ids; the model's context is {}", batch.shape[1],

@@ -67,17 +67,17 @@ def test_loss(case):
 
 def test_train_steps_follow_the_reference(case):
     h = case.values["hyper"]
-    model = sluice.load(case.folder, device="cpu")
+    model = sluice.load(case.folder, device="cpu", precision="fp64")
     optimizer = sluice.AdamW(model, betas=(h["beta1"], h["beta2"]), eps=h["eps"],
                              weight_decay=h["weight_decay"], clip=h["clip"])
     for step, expected in enumerate(case.values["trajectory"]):
         loss = optimizer.train_step(*case.batch(step), lr=expected["lr"])
-        assert loss == pytest.approx(expected["loss"], rel=1e-5)
-        assert optimizer.gradient_norm == pytest.approx(expected["grad_norm"], rel=1e-4)
+        assert loss == pytest.approx(expected["loss"], rel=1e-9)
+        assert optimizer.gradient_norm == pytest.approx(expected["grad_norm"], rel=1e-8)
     for name, weights in model.parameters().items():
         expected = case.values["final_params"][name]
         for at, value in expected["samples"]:
-            assert weights.reshape(-1)[at] == pytest.approx(value, abs=2e-5)
+            assert weights.reshape(-1)[at] == pytest.approx(value, rel=1e-6, abs=1e-7)
 
 
 def test_greedy_continuation(case):

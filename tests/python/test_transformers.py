@@ -38,7 +38,9 @@ def test_logits_and_loss(theirs, ours, ids):
     assert ours.loss(ids[:, :-1], ids[:, 1:]) == pytest.approx(loss.item(), rel=1e-6)
 
 
-def test_adamw(theirs, ours, ids):
+def test_adamw(theirs, ids, tmp_path):
+    # In float64: keys' biases have no gradient but rounding, which AdamW turns into whole steps.
+    theirs, ours = theirs.double(), sluice.load(tmp_path, device="cpu", precision="fp64")
     decayed = [p for p in theirs.parameters() if p.ndim > 1]
     others = [p for p in theirs.parameters() if p.ndim == 1]
     reference = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1},
@@ -51,11 +53,11 @@ def test_adamw(theirs, ours, ids):
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         reference.step()
-        assert optimizer.train_step(ids[:, :-1], ids[:, 1:], lr=1e-3) == pytest.approx(loss.item(), rel=1e-5)
-        assert optimizer.gradient_norm == pytest.approx(norm.item(), rel=1e-4)
+        assert optimizer.train_step(ids[:, :-1], ids[:, 1:], lr=1e-3) == pytest.approx(loss.item(), rel=1e-9)
+        assert optimizer.gradient_norm == pytest.approx(norm.item(), rel=1e-8)
     expected = {name.removeprefix("transformer."): p for name, p in theirs.named_parameters()}
     for name, weights in ours.parameters().items():
-        np.testing.assert_allclose(weights, expected[name].detach().numpy(), atol=3e-5, err_msg=name)
+        np.testing.assert_allclose(weights, expected[name].detach().numpy(), atol=1e-6, err_msg=name)
 
 
 def test_greedy(theirs, ours, ids):
