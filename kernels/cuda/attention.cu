@@ -22,14 +22,13 @@ constexpr int query_tile = attention_warps * 16 * groups_of<D, staging>;
 
 template <class T>
 struct Arguments {
+  BlockOrder order;
   T* out;
   float* log_sum_exp;
   const T* qkv;
-  std::int64_t length;
-  std::int64_t channels;
-  int heads;
+  int length;
+  int channels;
   int width;
-  bool packed;
   float scale_log2;  ///< 1/sqrt(width) * log2(e): powers of two are cheaper
   DropoutMask mask;
   std::int64_t first_mask_row;  ///< first query of first_head in the mask
@@ -39,9 +38,8 @@ template <class T, int D, Staging staging>
 struct Shared {
   static constexpr int stages = staging == Staging::async ? 2 : 1;
   static constexpr int key_tile = key_tile_of<D, staging>;
-  alignas(128) T query[query_tile<D, staging> * D];
-  alignas(128) T key[stages][key_tile * D];
-  alignas(128) T value[stages][key_tile * D];
+  alignas(128) T query[1][query_tile<D, staging> * D];
+  alignas(128) T keys_values[stages][2][key_tile * D];
 };
 
 /// Turns scores of one key tile into probabilities relative to a running maximum (Dao,
@@ -74,7 +72,9 @@ struct Softmax {
           highest = maximum(highest, maximum(scores[m][j][2 * half], scores[m][j][2 * half + 1]));
         highest = maximum(highest, shuffle_xor(highest, 1));
         highest = maximum(highest, shuffle_xor(highest, 2));
-        const float shrink = exp2_fast((top[m][half] - highest) * scale_log2);
+        // One fused multiply-add per exponent: score * scale - highest * scale.
+        const float shift = highest * scale_log2;
+        const float shrink = exp2_fast(top[m][half] * scale_log2 - shift);
         top[m][half] = highest;
         float total = 0;
 #pragma unroll
@@ -82,7 +82,7 @@ struct Softmax {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& score = scores[m][j][2 * half + i];
-            score = exp2_fast((score - highest) * scale_log2);
+            score = exp2_fast(score * scale_log2 - shift);
             total += score;
           }
         }
@@ -97,96 +97,86 @@ struct Softmax {
   }
 };
 
-/// Block (query tile, head, sequence). The queries stay in registers; the block loops over tiles of
-/// keys and values up to the diagonal.
-template <class T, int D, Staging staging>
+/// A block has a tile of queries, which stay in registers, and loops over tiles of keys and values
+/// up to the diagonal.
+template <class T, int D, Staging staging, bool dropout>
 __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
     constexpr int groups = groups_of<D, staging>;
     constexpr int key_tile = key_tile_of<D, staging>;
+    constexpr int rows = query_tile<D, staging>;
     using Memory = Shared<T, D, staging>;
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int warp = static_cast<int>(threadIdx.x) / warp_size;
-    // Long rows run first: the last tile attends to the most keys.
-    const std::int64_t first =
-        static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * query_tile<D, staging>;
-    const std::int64_t sample = blockIdx.z;
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * a.width;
+    const BlockTask task = a.order.task();
+    // The last tile attends to the most keys and is the first to run.
+    const int first = (static_cast<int>(a.order.tiles) - 1 - task.tile) * rows;
+    const std::int64_t column = static_cast<std::int64_t>(task.head) * a.width;
     const auto part = [&](int which) {
-      return head_rows(a.qkv, sample, a.length, 3 * a.channels, which * a.channels + column,
-                       a.width, a.packed);
+      return head_rows(a.qkv, task.sample, a.length, 3 * a.channels, which * a.channels + column,
+                       a.width);
     };
-    const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
 
-    TileCopy<T, query_tile<D, staging>, D, staging> query_copy;
-    TileCopy<T, key_tile, D, staging> key_copy, value_copy;
-    query_copy.start(shared.query, queries, first);
+    TileCopy<T, rows, D, staging, 1> query_copy({part(0)}, first);
+    query_copy.start(shared.query);
     query_copy.finish(shared.query);
-    const auto fetch = [&](int stage, std::int64_t from) {
-      key_copy.start(shared.key[stage], keys, from);
-      value_copy.start(shared.value[stage], values, from);
+    TileCopy<T, key_tile, D, staging, 2> copy({part(1), part(2)}, 0);
+    const auto fetch = [&](int stage) {
+      copy.start(shared.keys_values[stage]);
       if constexpr (staging == Staging::async) cp_async_commit();
     };
-    const auto arrive = [&](int stage) {
-      key_copy.finish(shared.key[stage]);
-      value_copy.finish(shared.value[stage]);
-    };
-    fetch(0, 0);
+    const auto arrive = [&](int stage) { copy.finish(shared.keys_values[stage]); };
+    fetch(0);
     arrive(0);
 
-    const std::int64_t end =
-        first + query_tile<D, staging> < a.length ? first + query_tile<D, staging> : a.length;
-    const auto tiles = static_cast<int>((end + key_tile - 1) / key_tile);
+    const int end = first + rows < a.length ? first + rows : a.length;
+    const int tiles = (end + key_tile - 1) / key_tile;
     const int warp_row = warp * 16 * groups;
-    std::uint32_t query[groups][D / 16][4];
+    LeftOperand query[groups][D / 16];
     float out[groups][D / 8][4] = {};
     Softmax<D, staging> softmax;
+#pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
     for (int tile = 0; tile < tiles; ++tile) {
-      const std::int64_t first_key = static_cast<std::int64_t>(tile) * key_tile;
+      const int first_key = tile * key_tile;
       const int stage = tile % Memory::stages;
       const bool more = tile + 1 < tiles;
-      if (more) fetch((tile + 1) % Memory::stages, first_key + key_tile);
+      if (more) fetch((tile + 1) % Memory::stages);
       await_stage<staging>(more);
       if (tile == 0) {
+        const auto blocks = straight_blocks<T, D>(shared.query[0] + warp_row * D);
 #pragma unroll
         for (int m = 0; m < groups; ++m)
 #pragma unroll
           for (int k = 0; k < D / 16; ++k)
-            load_left<T, D>(query[m][k], shared.query, warp_row + 16 * m, k);
+            query[m][k] = load_left(blocks, m, k);
       }
       float scores[groups][key_tile / 8][4];
-      multiply_rows<T, key_tile, D>(scores, shared.key[stage],
-                                    [&](int m, int k, std::uint32_t(&left)[4]) {
-#pragma unroll
-                                      for (int i = 0; i < 4; ++i)
-                                        left[i] = query[m][k][i];
-                                    });
-      // Calls visit(m, j, i, query, key) for every score of this thread.
-      const auto each_score = [&](auto&& visit) {
+      multiply_rows<T, key_tile, D>(
+          scores, transposed_blocks<T, D>(shared.keys_values[stage][0]),
+          [&](int m, int k) { return query[m][k]; }, [](int, int) { return Accumulators{}; });
+      // Only tiles on the diagonal have keys that some of the queries must not see.
+      if (first_key + key_tile > first) {
 #pragma unroll
         for (int m = 0; m < groups; ++m)
 #pragma unroll
           for (int j = 0; j < key_tile / 8; ++j)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-              visit(scores[m][j][i], first + warp_row + 16 * m + lane / 4 + i / 2 * 8,
-                    first_key + 8 * j + lane % 4 * 2 + i % 2);
-      };
-      // Only tiles on the diagonal have keys that some of the queries must not see.
-      if (first_key + key_tile > first)
-        each_score([](float& score, std::int64_t row, std::int64_t key) {
-          if (key > row) score = -INFINITY;
-        });
+            for (int i = 0; i < 4; ++i) {
+              const int row = first + warp_row + 16 * m + lane / 4 + i / 2 * 8;
+              const int key = first_key + 8 * j + lane % 4 * 2 + i % 2;
+              if (key > row) scores[m][j][i] = -INFINITY;
+            }
+      }
       softmax.absorb(scores, out, a.scale_log2);
-      if (a.mask.active()) {
+      if constexpr (dropout) {
         const std::int64_t mask_row =
-            a.first_mask_row + static_cast<std::int64_t>(blockIdx.y) * a.length;
+            a.first_mask_row + static_cast<std::int64_t>(task.head) * a.length;
         const float kept_scale = a.mask.scale();
 #pragma unroll
         for (int m = 0; m < groups; ++m) {
           KeptScores<key_tile, false> kept;
-          kept.decide(a.mask, sample, mask_row, first + warp_row + 16 * m, first_key);
+          kept.decide(a.mask, task.sample, mask_row, first + warp_row + 16 * m, first_key);
 #pragma unroll
           for (int j = 0; j < key_tile / 8; ++j)
 #pragma unroll
@@ -194,14 +184,15 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
               scores[m][j][i] = kept(j, i) ? scores[m][j][i] * kept_scale : 0.0f;
         }
       }
-      add_weighted<T, key_tile, D>(out, scores, shared.value[stage]);
+      add_weighted<T, key_tile, D>(out, scores,
+                                   straight_blocks<T, D>(shared.keys_values[stage][1]));
       __syncthreads();  // the stage may be refilled
       if (staging == Staging::registers && more) arrive(0);
     }
 
 #pragma unroll
     for (int m = 0; m < groups; ++m) {
-      const std::int64_t row = first + warp_row + 16 * m;
+      const int row = first + warp_row + 16 * m;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float total = softmax.sum[m][half];
@@ -213,15 +204,13 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
           out[m][n][2 * half] *= inverse;
           out[m][n][2 * half + 1] *= inverse;
         }
-        const std::int64_t mine = row + lane / 4 + 8 * half;
+        const int mine = row + lane / 4 + 8 * half;
         if (lane % 4 == 0 && mine < a.length)
-          a.log_sum_exp[(sample * a.heads + blockIdx.y) * a.length + mine] =
+          a.log_sum_exp[(task.sample * a.order.heads + task.head) * a.length + mine] =
               (softmax.top[m][half] * a.scale_log2) * ln_2 + logf(total);
       }
-      const std::int64_t left = a.length - row;
-      store_rows<T, D>(a.out + (sample * a.length + row) * a.channels + column, a.channels,
-                       static_cast<int>(left < 16 ? left : 16), a.width, a.packed, out[m],
-                       shared.query, warp_row + 16 * m);
+      store_rows<T, D>(a.out + (task.sample * a.length + row) * a.channels + column, a.channels,
+                       a.length - row, a.width, out[m], shared.query[0], warp_row + 16 * m);
     }
   }
 }
@@ -229,28 +218,26 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
 }  // namespace
 
 void launch_cuda(const AttentionForward& op, Stream stream) {
-  const std::int64_t batch = op.qkv.dim(0);
-  const std::int64_t length = op.qkv.dim(1);
+  const auto length = static_cast<int>(op.qkv.dim(1));
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
-  if (op.qkv.dtype == DType::f32 || width > max_tile_width) return attention_plain(op, stream);
-  dispatch_tiles(
-      op.qkv.dtype, width, queue_of(stream).capability, [&]<class T, int D, Staging staging>() {
-        const Arguments<T> arguments{.out = op.out.data<T>(),
-                                     .log_sum_exp = op.log_sum_exp.data<float>(),
-                                     .qkv = op.qkv.data<T>(),
-                                     .length = length,
-                                     .channels = op.out.dim(2),
-                                     .heads = op.heads,
-                                     .width = width,
-                                     .packed = packed_heads(width, {op.qkv, op.out}),
-                                     .scale_log2 = log2_e / std::sqrt(static_cast<float>(width)),
-                                     .mask = op.mask,
-                                     .first_mask_row = op.first_head * length};
-        launch(forward<T, D, staging>,
-               {pieces(length, query_tile<D, staging>), static_cast<unsigned>(op.heads),
-                static_cast<unsigned>(batch)},
-               {attention_threads}, sizeof(Shared<T, D, staging>), stream, arguments);
-      });
+  if (!fits_tiles(width, {op.qkv, op.out})) return attention_plain(op, stream);
+  dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
+                 [&]<class T, int D, Staging staging, bool dropout>() {
+                   const Arguments<T> arguments{
+                       .order = block_order(stream, op.qkv.dim(0), op.heads, length, width,
+                                            query_tile<D, staging>),
+                       .out = op.out.data<T>(),
+                       .log_sum_exp = op.log_sum_exp.data<float>(),
+                       .qkv = op.qkv.data<T>(),
+                       .length = length,
+                       .channels = static_cast<int>(op.out.dim(2)),
+                       .width = width,
+                       .scale_log2 = log2_e / std::sqrt(static_cast<float>(width)),
+                       .mask = op.mask,
+                       .first_mask_row = std::int64_t{op.first_head} * length};
+                   launch(forward<T, D, staging, dropout>, arguments.order.grid(),
+                          {attention_threads}, sizeof(Shared<T, D, staging>), stream, arguments);
+                 });
 }
 
 }  // namespace sluice

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/cuda/attention_dispatch.h"
@@ -8,234 +10,371 @@ namespace {
 
 using namespace cuda;
 
-constexpr int own_tile = attention_warps * 16;
+/// 16-row groups per warp: two share what is loaded of the moving rows if there are enough
+/// registers. Random numbers of dropout need some.
+template <int D, Staging staging, bool dropout>
+constexpr int groups_of = D <= 64 && staging == Staging::async && !dropout ? 2 : 1;
+template <int D, Staging staging, bool dropout>
+constexpr int own_tile_of = attention_warps * 16 * groups_of<D, staging, dropout>;
 
 /// Rows per moving tile: fewer if accumulators or staged tiles need the registers.
 template <int D, Staging staging>
-constexpr int moving_tile = staging == Staging::async ? (D <= 64 ? 64 : 32)
-                                                      : (D <= 32   ? 64
-                                                         : D <= 96 ? 32
-                                                                   : 16);
+constexpr int moving_tile = staging == Staging::async ? 32
+                            : D <= 32                 ? 64
+                            : D <= 96                 ? 32
+                                                      : 16;
 
 template <class T>
 struct Arguments {
+  BlockOrder order;
   T* grad_qkv;
   const T* grad_out;
   const T* qkv;
-  const float* log_sum_exp;
-  const float* delta;  ///< row sums of grad_out * out
-  std::int64_t length;
-  std::int64_t channels;
-  int heads;
+  const PairStatistics* statistics;
+  int length;
+  int channels;
   int width;
-  bool packed;
   float scale;
   DropoutMask mask;
   std::int64_t first_mask_row;  ///< first query of first_head in the mask
 };
 
-template <class T, int D, Staging staging>
+template <class T, int D, Staging staging, bool dropout>
 struct Shared {
   static constexpr int stages = staging == Staging::async ? 2 : 1;
-  alignas(128) T own[2][own_tile * D];                            ///< Q and dO, or K and V
-  alignas(128) T moving[stages][2][moving_tile<D, staging> * D];  ///< K and V, or Q and dO
-  alignas(
-      16) float log_sum_exp[stages][moving_tile<D, staging>];  ///< of moving queries, times log2(e)
-  alignas(16) float delta[stages][moving_tile<D, staging>];
-  std::int64_t mask_row;  ///< of the head's first query; saves registers in the loop
+  static constexpr int moving_rows = moving_tile<D, staging>;
+  alignas(128) T own[2][own_tile_of<D, staging, dropout> * D];  ///< Q and dO, or K and V
+  alignas(128) T moving[stages][2][moving_rows * D];            ///< K and V, or Q and dO
+  PairStatistics statistics[stages][moving_rows / 2];           ///< of moving queries
 };
 
-template <class T, int D, Staging staging, Owner owner>
+/// Copies the statistics of one tile of queries after the other, 16 bytes with each of the first
+/// threads.
+template <int rows, Staging staging>
+class StatisticsCopy {
+ public:
+  __device__ __forceinline__ explicit StatisticsCopy(const PairStatistics* first)
+      : next_(reinterpret_cast<const Accumulators*>(first) + threadIdx.x) {}
+
+  __device__ __forceinline__ void start(PairStatistics* tile) {
+    if (static_cast<int>(threadIdx.x) < rows) {
+      if constexpr (staging == Staging::async)
+        cp_async_16(shared_address(place(tile)), next_, true);
+      else
+        held_ = *next_;
+      next_ += rows;
+    }
+  }
+  __device__ __forceinline__ void finish(PairStatistics* tile) {
+    if (staging == Staging::registers && static_cast<int>(threadIdx.x) < rows) *place(tile) = held_;
+  }
+
+ private:
+  static_assert(2 * sizeof(Accumulators) == sizeof(PairStatistics) && rows <= attention_threads);
+  static __device__ __forceinline__ Accumulators* place(PairStatistics* tile) {
+    return reinterpret_cast<Accumulators*>(tile) + threadIdx.x;
+  }
+
+  const Accumulators* next_;
+  Accumulators held_;
+};
+
+template <class T, int D, Staging staging, bool dropout, Owner owner>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
     constexpr bool own_keys = owner == Owner::keys;
+    constexpr int groups = groups_of<D, staging, dropout>;
+    constexpr int own_tile = own_tile_of<D, staging, dropout>;
     constexpr int moving_rows = moving_tile<D, staging>;
-    using Memory = Shared<T, D, staging>;
+    using Memory = Shared<T, D, staging, dropout>;
     auto& shared = shared_memory<Memory>();
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
-    const int warp_row = static_cast<int>(threadIdx.x) / warp_size * 16;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_size * 16 * groups;
+    const BlockTask task = a.order.task();
     // Long rows run first: the last queries have the most keys, the first keys the most queries.
-    const std::int64_t first =
-        static_cast<std::int64_t>(own_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * own_tile;
-    const std::int64_t sample = blockIdx.z;
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * a.width;
-    const std::int64_t head_row = static_cast<std::int64_t>(blockIdx.y) * a.length;
+    const int first =
+        (own_keys ? task.tile : static_cast<int>(a.order.tiles) - 1 - task.tile) * own_tile;
+    const std::int64_t column = static_cast<std::int64_t>(task.head) * a.width;
     const auto part = [&](int which) {
-      return head_rows(a.qkv, sample, a.length, 3 * a.channels, which * a.channels + column,
-                       a.width, a.packed);
+      return head_rows(a.qkv, task.sample, a.length, 3 * a.channels, which * a.channels + column,
+                       a.width);
     };
     const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
     const HeadRows<T> grads =
-        head_rows(a.grad_out, sample, a.length, a.channels, column, a.width, a.packed);
-    if (threadIdx.x == 0) shared.mask_row = a.first_mask_row + head_row;
-    const float* log_sum_exp = a.log_sum_exp + sample * a.heads * a.length + head_row;
-    const float* delta = a.delta + sample * a.heads * a.length + head_row;
+        head_rows(a.grad_out, task.sample, a.length, a.channels, column, a.width);
+    const PairStatistics* statistics =
+        a.statistics + (task.sample * a.order.heads + task.head) * statistics_rows(a.length) / 2;
 
-    // Scores are own[0] times moving[0]; gradients of probabilities are own[1] times moving[1].
-    TileCopy<T, own_tile, D, staging> own_copy;
-    own_copy.start(shared.own[0], own_keys ? keys : queries, first);
-    own_copy.finish(shared.own[0]);
-    own_copy.start(shared.own[1], own_keys ? values : grads, first);
-    own_copy.finish(shared.own[1]);
-    TileCopy<T, moving_rows, D, staging> copies[2];
-    float held_statistics[2] = {};
-    const auto fetch = [&](int stage, std::int64_t from) {
-      copies[0].start(shared.moving[stage][0], own_keys ? queries : keys, from);
-      copies[1].start(shared.moving[stage][1], own_keys ? grads : values, from);
-      if constexpr (staging == Staging::async) cp_async_commit();
-      if (own_keys && static_cast<int>(threadIdx.x) < moving_rows) {
-        const std::int64_t row = from + threadIdx.x;
-        // Queries beyond the end have probability 0.
-        held_statistics[0] = row < a.length ? log_sum_exp[row] * log2_e : INFINITY;
-        held_statistics[1] = row < a.length ? delta[row] : 0.0f;
-      }
-    };
-    const auto arrive = [&](int stage) {
-      copies[0].finish(shared.moving[stage][0]);
-      copies[1].finish(shared.moving[stage][1]);
-      if (own_keys && static_cast<int>(threadIdx.x) < moving_rows) {
-        shared.log_sum_exp[stage][threadIdx.x] = held_statistics[0];
-        shared.delta[stage][threadIdx.x] = held_statistics[1];
-      }
-    };
+    T* const results =
+        a.grad_qkv +
+        ((task.sample * a.length + first + warp_row) * 3 + (own_keys ? 1 : 0)) * a.channels +
+        column;
 
     // Loops only over rows on the visible side of the diagonal.
-    const std::int64_t end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
-    const std::int64_t start = own_keys ? first / moving_rows * moving_rows : 0;
-    const auto tiles = static_cast<int>((end - start + moving_rows - 1) / moving_rows);
-    float own_log_sum_exp[2], own_delta[2];
+    const int end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
+    const int start = own_keys ? first : 0;
+    const int tiles = (end - start + moving_rows - 1) / moving_rows;
+    // Scores are own[0] times moving[0]; gradients of probabilities are own[1] times moving[1].
+    TileCopy<T, own_tile, D, staging, 2> own_copy(
+        {own_keys ? keys : queries, own_keys ? values : grads}, first);
+    own_copy.start(shared.own);
+    if constexpr (staging == Staging::async) cp_async_commit();
+    own_copy.finish(shared.own);
+    TileCopy<T, moving_rows, D, staging, 2> copy(
+        {own_keys ? queries : keys, own_keys ? grads : values}, start);
+    StatisticsCopy<moving_rows, staging> statistics_copy(statistics + start / 2);
+    const auto fetch = [&](int stage) {
+      copy.start(shared.moving[stage]);
+      if (own_keys) statistics_copy.start(shared.statistics[stage]);
+      if constexpr (staging == Staging::async) cp_async_commit();
+    };
+    const auto arrive = [&](int stage) {
+      copy.finish(shared.moving[stage]);
+      if (own_keys) statistics_copy.finish(shared.statistics[stage]);
+    };
+
+    // Of the rows of accumulators, if the block owns queries.
+    float own_log_sum_exp[groups][2];
+    Accumulators own_minus_delta[groups];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t row = first + warp_row + lane / 4 + 8 * half;
-      own_log_sum_exp[half] = !own_keys && row < a.length ? log_sum_exp[row] * log2_e : INFINITY;
-      own_delta[half] = !own_keys && row < a.length ? delta[row] : 0.0f;
-    }
+    for (int m = 0; m < groups; ++m)
+#pragma unroll
+      for (int half = 0; half < 2 && !own_keys; ++half) {
+        const int row = first + warp_row + 16 * m + lane / 4 + 8 * half;
+        const PairStatistics& mine = statistics[row / 2];
+        own_log_sum_exp[m][half] = mine.log_sum_exp[row % 2];
+        // Two loads of one value: from copies of one register the compiler would build four
+        // neighbouring registers anew in every tile.
+        own_minus_delta[m].values[2 * half] = mine.minus_delta.values[row % 2];
+        own_minus_delta[m].values[2 * half + 1] = mine.minus_delta.values[row % 2 + 2];
+      }
     const float scale_log2 = a.scale * log2_e;
-    const float kept_scale = a.mask.scale();
-    float grad_first[1][D / 8][4] = {};                 // dQ or dK
-    float grad_value[1][own_keys ? D / 8 : 1][4] = {};  // dV
-    fetch(0, start);
+    float grad_first[groups][D / 8][4] = {};                 // dQ or dK
+    float grad_value[groups][own_keys ? D / 8 : 1][4] = {};  // dV
+    fetch(0);
     arrive(0);
+    const auto own = straight_blocks<T, D>(shared.own[0] + warp_row * D);
+    // Blocks that own keys have no registers left to keep these.
+    constexpr bool keep_own = !own_keys && groups == 2;
+    LeftOperand kept_own[keep_own ? groups : 1][D / 16];
+    if constexpr (keep_own) {
+      await_stage<staging>(true);
+#pragma unroll
+      for (int m = 0; m < groups; ++m)
+#pragma unroll
+        for (int k = 0; k < D / 16; ++k)
+          kept_own[m][k] = load_left(own, m, k);
+    }
+    const auto scored = [&](int m, int k) {
+      if constexpr (keep_own) return kept_own[m][k];
+      return load_left(own, m, k);
+    };
+#pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
     for (int tile = 0; tile < tiles; ++tile) {
-      const std::int64_t from = start + static_cast<std::int64_t>(tile) * moving_rows;
       const int stage = tile % Memory::stages;
       const bool more = tile + 1 < tiles;
-      if (more) fetch((tile + 1) % Memory::stages, from + moving_rows);
+      if (more) fetch((tile + 1) % Memory::stages);
       await_stage<staging>(more);
-      float p[1][moving_rows / 8][4], grad_p[1][moving_rows / 8][4];
-      const auto own = [&](int which) {
-        return [&shared, warp_row, which](int, int k, std::uint32_t(&left)[4]) {
-          load_left<T, D>(left, shared.own[which], warp_row, k);
-        };
+      constexpr int own_bytes = sizeof(shared.own[0]);
+      constexpr int moving_bytes = sizeof(shared.moving[0][0]);
+      const auto transposed =
+          transposed_blocks<T, D>(shared.moving[0][0]).behind(stage * 2 * moving_bytes);
+      const auto straight = straight_blocks<T, D>(shared.moving[stage][0]);
+      // Statistics of accumulators: of their columns if queries move, else of their rows.
+      const auto log_sum_exp = [&](int m, int j, int i) {
+        if constexpr (own_keys)
+          return shared.statistics[stage][4 * j + lane % 4].log_sum_exp[i % 2];
+        return own_log_sum_exp[m][i / 2];
       };
-      multiply_rows<T, moving_rows, D>(p, shared.moving[stage][0], own(0));
-      multiply_rows<T, moving_rows, D>(grad_p, shared.moving[stage][1], own(1));
-      KeptScores<moving_rows, own_keys> kept;
-      if (a.mask.active()) kept.decide(a.mask, sample, shared.mask_row, first + warp_row, from);
+      const auto minus_delta = [&](int m, int j) {
+        if constexpr (own_keys) return shared.statistics[stage][4 * j + lane % 4].minus_delta;
+        return own_minus_delta[m];
+      };
+      // Calls visit(m, j, i) for every score of this thread.
+      const auto each_score = [](auto&& visit) {
 #pragma unroll
-      for (int j = 0; j < moving_rows / 8; ++j) {
+        for (int m = 0; m < groups; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int moving = 8 * j + lane % 4 * 2 + i % 2;
-          const std::int64_t own_row = first + warp_row + lane / 4 + i / 2 * 8;
-          const std::int64_t query = own_keys ? from + moving : own_row;
-          const std::int64_t key = own_keys ? own_row : from + moving;
-          const float lse = own_keys ? shared.log_sum_exp[stage][moving] : own_log_sum_exp[i / 2];
-          const float query_delta = own_keys ? shared.delta[stage][moving] : own_delta[i / 2];
-          float probability = key > query ? 0.0f : exp2_fast(p[0][j][i] * scale_log2 - lse);
-          float keep = 1.0f;
-          if (a.mask.active()) keep = kept(j, i) ? kept_scale : 0.0f;
-          grad_p[0][j][i] = probability * (grad_p[0][j][i] * keep - query_delta);
-          p[0][j][i] = probability * keep;
+          for (int j = 0; j < moving_rows / 8; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              visit(m, j, i);
+      };
+
+      float p[groups][moving_rows / 8][4];
+      multiply_rows<T, moving_rows, D>(p, transposed, scored,
+                                       [](int, int) { return Accumulators{}; });
+      // Only tiles on the diagonal have keys that some of the queries must not see.
+      const int ahead = start - first + tile * moving_rows;  // of the moving tile
+      if (own_keys ? ahead < own_tile : ahead + moving_rows > 0)
+        each_score([&](int m, int j, int i) {
+          const int moving = ahead + 8 * j + lane % 4 * 2 + i % 2;
+          const int mine = warp_row + 16 * m + lane / 4 + i / 2 * 8;
+          if (own_keys ? mine > moving : moving > mine) p[m][j][i] = -INFINITY;
+        });
+      each_score([&](int m, int j, int i) {
+        p[m][j][i] = exp2_fast(p[m][j][i] * scale_log2 - log_sum_exp(m, j, i));
+      });
+
+      KeptScores<moving_rows, own_keys> kept[dropout ? groups : 1];
+      const float kept_scale = a.mask.scale();
+      const auto keep = [&](int m, int j, int i) { return kept[m](j, i) ? kept_scale : 0.0f; };
+      if constexpr (dropout)
+        for (int m = 0; m < groups; ++m)
+          kept[m].decide(a.mask, task.sample,
+                         a.first_mask_row + static_cast<std::int64_t>(task.head) * a.length,
+                         first + warp_row + 16 * m, first + ahead);
+      // Gradients of probabilities, less delta; then of scores. Dropout scales the former.
+      float grad_p[groups][moving_rows / 8][4];
+      multiply_rows<T, moving_rows, D>(
+          grad_p, transposed.behind(moving_bytes),
+          [&](int m, int k) { return load_left(own.behind(own_bytes), m, k); }, minus_delta);
+      each_score([&](int m, int j, int i) {
+        if constexpr (dropout) {
+          const float delta = -minus_delta(m, j).values[i];
+          grad_p[m][j][i] = (grad_p[m][j][i] + delta) * keep(m, j, i) - delta;
         }
+        grad_p[m][j][i] *= p[m][j][i];
+      });
+
+      if constexpr (own_keys) {
+        if constexpr (dropout)
+          each_score([&](int m, int j, int i) { p[m][j][i] *= keep(m, j, i); });
+        add_weighted<T, moving_rows, D>(grad_value, p, straight.behind(moving_bytes));
       }
-      if constexpr (own_keys)
-        add_weighted<T, moving_rows, D>(grad_value, p, shared.moving[stage][1]);
-      add_weighted<T, moving_rows, D>(grad_first, grad_p, shared.moving[stage][0]);
+      add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
       __syncthreads();  // the stage may be refilled
       if (more && staging == Staging::registers) arrive(0);
-      if (more && staging == Staging::async) arrive((tile + 1) % Memory::stages);
     }
 
-    const std::int64_t left = a.length - first - warp_row;
-    const auto store_part = [&](int which, const float(&sums)[D / 8][4], int tile) {
-      store_rows<T, D>(a.grad_qkv + (sample * a.length + first + warp_row) * 3 * a.channels +
-                           which * a.channels + column,
-                       3 * a.channels, static_cast<int>(left < 16 ? left : 16), a.width, a.packed,
-                       sums, shared.own[tile], warp_row);
-    };
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n)
+    for (int m = 0; m < groups; ++m) {
+      const auto store_part = [&](int which, const float(&sums)[D / 8][4], int tile) {
+        store_rows<T, D>(results + (std::int64_t{48} * m + which) * a.channels, 3 * a.channels,
+                         a.length - first - warp_row - 16 * m, a.width, sums, shared.own[tile],
+                         warp_row + 16 * m);
+      };
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        grad_first[0][n][i] *= a.scale;
-    if constexpr (own_keys) {
-      store_part(1, grad_first[0], 0);
-      store_part(2, grad_value[0], 1);
-    } else {
-      store_part(0, grad_first[0], 0);
+      for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          grad_first[m][n][i] *= a.scale;
+      store_part(0, grad_first[m], 0);
+      if constexpr (own_keys) store_part(1, grad_value[m], 1);
     }
   }
 }
 
-constexpr int delta_warps = 4;
+constexpr int statistics_threads = 128;
 
-/// delta[b, h, t] = sum over d of grad_out * out, one warp per row.
-template <class T>
-__global__ void __launch_bounds__(delta_warps* warp_size)
-    row_products(float* delta, const T* grad_out, const T* out, std::int64_t tasks,
-                 std::int64_t length, int heads, int width) {
-  const std::int64_t task =
-      static_cast<std::int64_t>(blockIdx.x) * delta_warps + threadIdx.x / warp_size;
-  if (task >= tasks) return;
-  // The memory layout of rows is [sample, position, head].
-  const std::int64_t head = task % heads;
-  const std::int64_t position = task / heads % length;
-  const std::int64_t sample = task / heads / length;
+/// Writes the statistics of all rows, those beyond the last query too. `lanes` neighbouring threads
+/// have a row, N elements at a time each.
+template <class T, int N>
+__global__ void __launch_bounds__(statistics_threads)
+    row_statistics(PairStatistics* statistics, const T* grad_out, const T* out,
+                   const float* log_sum_exp, unsigned tasks, unsigned length, unsigned heads,
+                   int width, unsigned lanes) {
+  const unsigned thread = blockIdx.x * statistics_threads + threadIdx.x;
+  const unsigned task = thread / lanes;
+  // Heads vary fastest, as in the rows of grad_out and out.
+  const auto rows = static_cast<unsigned>(statistics_rows(length));
+  const unsigned head = task % heads;
+  const unsigned position = task / heads % rows;
+  const unsigned sample = task / heads / rows;
+  const bool inside = task < tasks && position < length;
   float sum = 0;
-  for (int d = static_cast<int>(threadIdx.x) % warp_size; d < width; d += warp_size)
-    sum += to_float(grad_out[task * width + d]) * to_float(out[task * width + d]);
-  sum = warp_sum(sum);
-  if (threadIdx.x % warp_size == 0) delta[(sample * heads + head) * length + position] = sum;
+  if (inside) {
+    const std::int64_t at = ((std::int64_t{sample} * length + position) * heads + head) * width;
+    for (int d = static_cast<int>(thread % lanes) * N; d < width;
+         d += static_cast<int>(lanes) * N) {
+      float grads[N], outs[N];
+      load_floats(grads, grad_out + at + d);
+      load_floats(outs, out + at + d);
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        sum += grads[i] * outs[i];
+    }
+  }
+  for (unsigned mask = lanes / 2; mask > 0; mask /= 2)
+    sum += shuffle_xor(sum, static_cast<int>(mask));
+  if (task >= tasks || thread % lanes != 0) return;
+  const std::int64_t sequence = std::int64_t{sample} * heads + head;
+  PairStatistics& pair = statistics[(sequence * rows + position) / 2];
+  const unsigned which = position % 2;
+  pair.minus_delta.values[which] = pair.minus_delta.values[which + 2] = -sum;
+  pair.log_sum_exp[which] = inside ? log_sum_exp[sequence * length + position] * log2_e : INFINITY;
+}
+
+template <class T, int N>
+void launch_statistics(PairStatistics* statistics, const AttentionBackward& op, Stream stream) {
+  const std::int64_t length = op.qkv.dim(1);
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  const std::int64_t tasks = op.qkv.dim(0) * op.heads * statistics_rows(length);
+  const auto lanes = std::min<unsigned>(std::bit_ceil(pieces(width, N)), warp_size);
+  check(tasks * lanes < std::int64_t{1} << 32, "attention has too many rows for one launch");
+  launch(row_statistics<T, N>, {pieces(tasks * lanes, statistics_threads)}, {statistics_threads}, 0,
+         stream, statistics, op.grad_out.data<T>(), op.out.data<T>(), op.log_sum_exp.data<float>(),
+         static_cast<unsigned>(tasks), static_cast<unsigned>(length),
+         static_cast<unsigned>(op.heads), width, lanes);
+}
+
+template <class T, int D, Staging staging, bool dropout>
+void launch_backward(const AttentionBackward& op, const PairStatistics* statistics, Stream stream) {
+  const auto length = static_cast<int>(op.qkv.dim(1));
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  const Arguments<T> arguments{.order = block_order(stream, op.qkv.dim(0), op.heads, length, width,
+                                                    own_tile_of<D, staging, dropout>),
+                               .grad_qkv = op.grad_qkv.data<T>(),
+                               .grad_out = op.grad_out.data<T>(),
+                               .qkv = op.qkv.data<T>(),
+                               .statistics = statistics,
+                               .length = length,
+                               .channels = static_cast<int>(op.out.dim(2)),
+                               .width = width,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(width)),
+                               .mask = op.mask,
+                               .first_mask_row = std::int64_t{op.first_head} * length};
+  constexpr std::size_t bytes = sizeof(Shared<T, D, staging, dropout>);
+  launch(backward<T, D, staging, dropout, Owner::keys>, arguments.order.grid(), {attention_threads},
+         bytes, stream, arguments);
+  launch(backward<T, D, staging, dropout, Owner::queries>, arguments.order.grid(),
+         {attention_threads}, bytes, stream, arguments);
+}
+
+/// Sequences [first, first + count) of an operation.
+AttentionBackward sequences_of(AttentionBackward op, std::int64_t first, std::int64_t count) {
+  for (View* view : {&op.grad_qkv, &op.grad_out, &op.out, &op.log_sum_exp, &op.qkv}) {
+    view->address += static_cast<std::size_t>(first * view->stride(0)) * size_of(view->dtype);
+    view->shape[0] = count;
+  }
+  op.mask.first_sample += first;
+  return op;
 }
 
 }  // namespace
 
 void launch_cuda(const AttentionBackward& op, Stream stream) {
   const std::int64_t batch = op.qkv.dim(0);
-  const std::int64_t length = op.qkv.dim(1);
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
-  const std::int64_t tasks = batch * length * op.heads;
-  auto* delta = workspace<float>(stream, tasks);
+  const std::int64_t pairs = op.heads * statistics_rows(op.qkv.dim(1)) / 2;  // of a sequence
+  const auto fitting =
+      static_cast<std::int64_t>(queue_of(stream).workspace_bytes / sizeof(PairStatistics)) / pairs;
+  if (fitting > 0 && fitting < batch) {
+    launch_cuda(sequences_of(op, 0, fitting), stream);
+    return launch_cuda(sequences_of(op, fitting, batch - fitting), stream);
+  }
+  auto* statistics = workspace<PairStatistics>(stream, batch * pairs);
+  const bool tiles = fits_tiles(width, {op.qkv, op.out, op.grad_out, op.grad_qkv});
   dispatch(op.qkv.dtype, [&]<class T>() {
-    launch(row_products<T>, {pieces(tasks, delta_warps)}, {delta_warps * warp_size}, 0, stream,
-           delta, op.grad_out.data<T>(), op.out.data<T>(), tasks, length, op.heads, width);
+    if (tiles)
+      launch_statistics<T, chunk>(statistics, op, stream);
+    else
+      launch_statistics<T, 1>(statistics, op, stream);
   });
-  if (op.qkv.dtype == DType::f32 || width > max_tile_width)
-    return attention_plain(op, delta, stream);
-  dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability,
-                 [&]<class T, int D, Staging staging>() {
-                   const Arguments<T> arguments{
-                       .grad_qkv = op.grad_qkv.data<T>(),
-                       .grad_out = op.grad_out.data<T>(),
-                       .qkv = op.qkv.data<T>(),
-                       .log_sum_exp = op.log_sum_exp.data<float>(),
-                       .delta = delta,
-                       .length = length,
-                       .channels = op.out.dim(2),
-                       .heads = op.heads,
-                       .width = width,
-                       .packed = packed_heads(width, {op.qkv, op.grad_out, op.grad_qkv}),
-                       .scale = 1.0f / std::sqrt(static_cast<float>(width)),
-                       .mask = op.mask,
-                       .first_mask_row = op.first_head * op.qkv.dim(1)};
-                   const dim3 grid{pieces(length, own_tile), static_cast<unsigned>(op.heads),
-                                   static_cast<unsigned>(batch)};
-                   constexpr std::size_t bytes = sizeof(Shared<T, D, staging>);
-                   launch(backward<T, D, staging, Owner::keys>, grid, {attention_threads}, bytes,
-                          stream, arguments);
-                   launch(backward<T, D, staging, Owner::queries>, grid, {attention_threads}, bytes,
-                          stream, arguments);
+  if (!tiles) return attention_plain(op, statistics, stream);
+  dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
+                 [&]<class T, int D, Staging staging, bool dropout>() {
+                   launch_backward<T, D, staging, dropout>(op, statistics, stream);
                  });
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "kernels/attention.h"
@@ -8,7 +10,7 @@
 
 namespace sluice::cuda {
 
-/// Widest head of the tensor-core kernels; wider heads, and fp32, use the plain kernels.
+/// Widest head of the tensor-core kernels.
 constexpr int max_tile_width = 128;
 
 /// The backward pass recomputes the probabilities from log_sum_exp (Dao, 2023, algorithm 2). Each
@@ -18,15 +20,33 @@ constexpr int max_tile_width = 128;
 /// is seven matrix products instead of five.
 enum class Owner { queries, keys };
 
-/// Calls `body.operator()<T, D, staging>()` with the element type, the compiled head width and the
-/// staging method that suit the data and the GPU.
+/// What the backward pass needs of two neighbouring queries, beside their rows. An array of them
+/// has statistics_rows(length) / 2 per head, so that no tile needs a check of its end.
+struct PairStatistics {
+  /// -(sum of grad_out * out) over either row, twice: the accumulators of two neighbouring columns,
+  /// from which the gradients of probabilities start.
+  Accumulators minus_delta;
+  float log_sum_exp[2];  ///< times log2(e); +infinity beyond the last query, where weights are 0
+  float unused[2];       ///< whole 16-byte chunks
+};
+
+constexpr std::int64_t statistics_rows(std::int64_t length) {
+  return (length + 127) / 128 * 128;
+}
+
+/// Calls `body.operator()<T, D, staging, dropout>()` with the element type, the compiled head width
+/// and the staging method that suit the data and the GPU.
 template <class Body>
-void dispatch_tiles(DType dtype, int width, int capability, Body&& body) {
+void dispatch_tiles(DType dtype, int width, int capability, bool dropout, Body&& body) {
+  const auto with_width = [&]<class T, int D, Staging staging>() {
+    if (dropout) return body.template operator()<T, D, staging, true>();
+    body.template operator()<T, D, staging, false>();
+  };
   const auto with_type = [&]<class T, Staging staging>() {
-    if (width <= 32) return body.template operator()<T, 32, staging>();
-    if (width <= 64) return body.template operator()<T, 64, staging>();
-    if (width <= 96) return body.template operator()<T, 96, staging>();
-    return body.template operator()<T, 128, staging>();
+    if (width <= 32) return with_width.template operator()<T, 32, staging>();
+    if (width <= 64) return with_width.template operator()<T, 64, staging>();
+    if (width <= 96) return with_width.template operator()<T, 96, staging>();
+    with_width.template operator()<T, 128, staging>();
   };
   if (dtype == DType::bf16) {
     if (capability < 80)
@@ -39,22 +59,61 @@ void dispatch_tiles(DType dtype, int width, int capability, Body&& body) {
   with_type.template operator()<Half, Staging::async>();
 }
 
-/// Rows of head `head` of sequence `sample` in part `part` (0 q, 1 k, 2 v) of qkv, or in another
-/// tensor of `channels` columns; `stride` is the row stride of that tensor.
+/// The rows of a head of sequence `sample` in a tensor [B, length, stride], from column `column`
+/// on.
 template <class T>
-__device__ __forceinline__ HeadRows<T> head_rows(const T* start, std::int64_t sample,
-                                                 std::int64_t length, std::int64_t stride,
-                                                 std::int64_t column, int width, bool packed) {
-  return {start + sample * length * stride + column, stride, length, width, packed};
+__device__ __forceinline__ HeadRows<T> head_rows(const T* tensor, std::int64_t sample, int length,
+                                                 int stride, std::int64_t column, int width) {
+  return {tensor + sample * length * stride + column, stride, length, width};
 }
 
-/// True if the rows of all heads can be moved 16 bytes at a time.
-inline bool packed_heads(int width, std::initializer_list<View> views) {
-  return width % chunk == 0 && aligned(16, views);
+/// A row tile of a head of a sequence: the work of one thread block.
+struct BlockTask {
+  int tile;
+  int head;
+  std::int64_t sample;
+};
+
+/// Thread blocks start in the order of their index. All heads' first tiles come first, then all
+/// second tiles: with tiles in the order of falling work, short blocks fill the gaps that long ones
+/// leave at the end. `group` heads at a time, as many as keep their rows in the L2 cache together.
+struct BlockOrder {
+  unsigned tiles;      ///< of a head
+  unsigned heads;      ///< of a sequence
+  unsigned all_heads;  ///< of all sequences
+  unsigned group;
+
+  __device__ __forceinline__ BlockTask task() const {
+    const unsigned first = blockIdx.x / (group * tiles) * group;
+    const unsigned size = all_heads - first < group ? all_heads - first : group;
+    const unsigned rest = blockIdx.x - first * tiles;
+    const unsigned head = first + rest % size;
+    return {static_cast<int>(rest / size), static_cast<int>(head % heads), head / heads};
+  }
+  dim3 grid() const { return {tiles * all_heads}; }
+};
+
+/// The order for tiles of `tile_rows` rows. A group's keys and values, or queries and gradients,
+/// fit half of the L2 cache.
+inline BlockOrder block_order(Stream stream, std::int64_t sequences, int heads, int length,
+                              int width, int tile_rows) {
+  constexpr std::int64_t element_bytes = 2;
+  const auto l2_bytes = static_cast<std::int64_t>(queue_of(stream).l2_bytes);
+  const std::int64_t fitting = l2_bytes / 2 / (2 * length * width * element_bytes);
+  const std::int64_t all_heads = sequences * heads;
+  return {pieces(length, tile_rows), static_cast<unsigned>(heads), static_cast<unsigned>(all_heads),
+          static_cast<unsigned>(std::clamp<std::int64_t>(fitting, 1, all_heads))};
+}
+
+/// True if the tensor-core kernels can compute this: 16-bit heads of at most max_tile_width, whose
+/// rows can be moved 16 bytes at a time.
+inline bool fits_tiles(int width, std::initializer_list<View> views) {
+  return views.begin()->dtype != DType::f32 && width <= max_tile_width && width % chunk == 0 &&
+         aligned(16, views);
 }
 
 // Attention for any width up to 256 and any dtype, in fp32 arithmetic without tensor cores.
 void attention_plain(const AttentionForward& op, Stream stream);
-void attention_plain(const AttentionBackward& op, float* delta, Stream stream);
+void attention_plain(const AttentionBackward& op, const PairStatistics* statistics, Stream stream);
 
 }  // namespace sluice::cuda

@@ -21,9 +21,9 @@ struct Arguments {
   T* grad_qkv;
   const T* grad_out;
   const T* qkv;
-  const float* delta;
-  std::int64_t length;
-  std::int64_t channels;
+  const PairStatistics* statistics;
+  int length;
+  int channels;
   int heads;
   int width;
   float scale;
@@ -126,8 +126,7 @@ struct ThreadPosition {
         head_row(static_cast<std::int64_t>(blockIdx.y) * a.length) {}
 
   __device__ HeadRows<T> part(const Arguments<T>& a, int which) const {
-    return head_rows(a.qkv, sample, a.length, 3 * a.channels, which * a.channels + column, a.width,
-                     false);
+    return head_rows(a.qkv, sample, a.length, 3 * a.channels, which * a.channels + column, a.width);
   }
   __device__ std::int64_t end(const Arguments<T>& a) const {
     return first + rows < a.length ? first + rows : a.length;
@@ -177,8 +176,9 @@ __global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
   auto& shared = shared_memory<Shared<lanes>>();
   const ThreadPosition<T, lanes> place(a);
   const HeadRows<T> grads =
-      head_rows(a.grad_out, place.sample, a.length, a.channels, place.column, a.width, false);
-  const std::int64_t statistics = place.sample * a.heads * a.length + place.head_row;
+      head_rows(a.grad_out, place.sample, a.length, a.channels, place.column, a.width);
+  const PairStatistics* statistics =
+      a.statistics + (place.sample * a.heads + blockIdx.y) * statistics_rows(a.length) / 2;
   // Scores are own_score times the first tile; gradients of probabilities are own_grad times the
   // second tile.
   float own_score[held], own_grad[held], grad_first[held] = {}, grad_value[held] = {};
@@ -200,11 +200,11 @@ __global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
       const std::int64_t key = own_keys ? place.row : from + j;
       if (key > query || query >= a.length) continue;
       const float probability =
-          exp2_fast((product * a.scale - a.log_sum_exp[statistics + query]) * log2_e);
+          exp2_fast(product * a.scale * log2_e - statistics[query / 2].log_sum_exp[query % 2]);
       const float keep =
           keep_factor(a.mask, place.sample, a.first_mask_row + place.head_row, query, key);
-      const float grad_score =
-          probability * (grad_probability * keep - a.delta[statistics + query]);
+      const float grad_score = probability * (grad_probability * keep +
+                                              statistics[query / 2].minus_delta.values[query % 2]);
       add_scaled<lanes>(grad_first, grad_score, shared.rows[0][j]);
       if constexpr (own_keys) add_scaled<lanes>(grad_value, probability * keep, shared.rows[1][j]);
     }
@@ -238,15 +238,14 @@ template <class T, class Op>
 Arguments<T> common_arguments(const Op& op) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   Arguments<T> arguments{};
-  arguments.log_sum_exp = op.log_sum_exp.template data<float>();
   arguments.qkv = op.qkv.template data<T>();
-  arguments.length = op.qkv.dim(1);
-  arguments.channels = op.out.dim(2);
+  arguments.length = static_cast<int>(op.qkv.dim(1));
+  arguments.channels = static_cast<int>(op.out.dim(2));
   arguments.heads = op.heads;
   arguments.width = width;
   arguments.scale = 1.0f / std::sqrt(static_cast<float>(width));
   arguments.mask = op.mask;
-  arguments.first_mask_row = op.first_head * arguments.length;
+  arguments.first_mask_row = std::int64_t{op.first_head} * arguments.length;
   return arguments;
 }
 
@@ -257,18 +256,20 @@ void cuda::attention_plain(const AttentionForward& op, Stream stream) {
   dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
     Arguments<T> arguments = common_arguments<T>(op);
     arguments.out = op.out.data<T>();
+    arguments.log_sum_exp = op.log_sum_exp.data<float>();
     launch(forward<T, lanes>, grid_of<lanes>(op.qkv, op.heads), {threads}, sizeof(Shared<lanes>),
            stream, arguments);
   });
 }
 
-void cuda::attention_plain(const AttentionBackward& op, float* delta, Stream stream) {
+void cuda::attention_plain(const AttentionBackward& op, const PairStatistics* statistics,
+                           Stream stream) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
     Arguments<T> arguments = common_arguments<T>(op);
     arguments.grad_qkv = op.grad_qkv.data<T>();
     arguments.grad_out = op.grad_out.data<T>();
-    arguments.delta = delta;
+    arguments.statistics = statistics;
     const dim3 grid = grid_of<lanes>(op.qkv, op.heads);
     launch(backward<T, lanes, Owner::keys>, grid, {threads}, sizeof(Shared<lanes>), stream,
            arguments);

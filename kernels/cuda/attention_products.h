@@ -10,41 +10,86 @@ namespace sluice::cuda {
 // Tensor-core products of attention from tiles in shared memory, and the stores of their results to
 // global memory. Every lane of the warp must take part in each.
 
-/// Loads rows [first, first + 16), columns [16 k, 16 k + 16) of a tile as left operand of mma.
+/// Addresses in a [rows, D] tile from which one lane loads its share of 16 x 16 blocks. The lane's
+/// address for block (0, 0) gives all others with one XOR by a constant: the swizzle changes only
+/// the lowest bits of a chunk's column, and not from one group of 16 rows to the next.
 template <class T, int D>
-__device__ __forceinline__ void load_left(std::uint32_t (&a)[4], T* tile, int first, int k) {
+struct BlockAddresses {
+  SharedAddress first;
+  int distance = 0;  ///< bytes from `first`'s tile to the tile that is meant
+
+  /// Block of rows [16 row, 16 row + 16) and columns [16 column, 16 column + 16).
+  __device__ __forceinline__ SharedAddress at(int row, int column) const {
+    constexpr int block_bytes = 16 * static_cast<int>(sizeof(T));
+    constexpr int swizzled = D % 64 == 0 ? 4 : 2;  // blocks whose columns the swizzle may exchange
+    const int within = column % swizzled * block_bytes;
+    const int beyond = column / swizzled * swizzled * block_bytes + row * D * block_bytes;
+    return (first ^ static_cast<SharedAddress>(within)) +
+           static_cast<SharedAddress>(beyond + distance);
+  }
+  /// The same blocks of the tile that lies `bytes` behind.
+  __device__ __forceinline__ BlockAddresses behind(int bytes) const {
+    return {first, distance + bytes};
+  }
+};
+
+/// Of lane l: row l % 16, chunk l / 16. ldmatrix then gives a left operand of mma, or transposed
+/// the right operand of a product with the tile.
+template <class T, int D>
+__device__ __forceinline__ BlockAddresses<T, D> straight_blocks(const T* tile) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  ldmatrix_x4<false>(a, chunk_at<T, D>(tile, first + lane % 16, 2 * k + lane / 16));
+  return {shared_address(tile + chunk_offset<D>(lane % 16, lane / 16))};
 }
 
-/// sums[m][j] (16 x 8 each) = left rows times the transpose of the tile (products of rows with
-/// rows). left(m, k, a) gives the left operand of 16-row group m at columns 16 k.
-template <class T, int rows, int D, int groups, class Left>
-__device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4], T* tile,
-                                              Left&& left) {
+/// Of lane l: row l / 16 * 8 + l % 8, chunk l / 8 % 2. ldmatrix then gives the right operand of a
+/// product with the transpose of the tile.
+template <class T, int D>
+__device__ __forceinline__ BlockAddresses<T, D> transposed_blocks(const T* tile) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-#pragma unroll
-  for (int m = 0; m < groups; ++m)
-#pragma unroll
-    for (int j = 0; j < rows / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sums[m][j][i] = 0;
+  return {shared_address(tile + chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2))};
+}
+
+/// A lane's registers of a left operand of mma, and of accumulators.
+struct LeftOperand {
+  std::uint32_t words[4];
+};
+struct alignas(16) Accumulators {
+  float values[4];
+};
+
+template <class T, int D>
+__device__ __forceinline__ LeftOperand load_left(BlockAddresses<T, D> tile, int row, int column) {
+  LeftOperand result;
+  ldmatrix_x4<false>(result.words, tile.at(row, column));
+  return result;
+}
+
+/// sums[m][j] (16 x 8 each) = initial(m, j) + left rows times the transpose of the tile (products
+/// of rows with rows). left(m, k) gives the LeftOperand of 16-row group m at columns 16 k, and
+/// initial(m, j) the Accumulators from which a sum starts.
+template <class T, int rows, int D, int groups, class Left, class Initial>
+__device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4],
+                                              BlockAddresses<T, D> tile, Left&& left,
+                                              Initial&& initial) {
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
-    std::uint32_t a[groups][4];
+    LeftOperand a[groups];
 #pragma unroll
     for (int m = 0; m < groups; ++m)
-      left(m, k, a[m]);
+      a[m] = left(m, k);
 #pragma unroll
-    for (int j = 0; j < rows / 16; ++j) {
+    for (int j = 0; j < rows / 8; j += 2) {
       std::uint32_t b[4];
-      ldmatrix_x4<false>(
-          b, chunk_at<T, D>(tile, 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+      ldmatrix_x4<false>(b, tile.at(j / 2, k));
 #pragma unroll
       for (int m = 0; m < groups; ++m) {
-        mma_16x8x16<T>(sums[m][2 * j], a[m], {b[0], b[1]});
-        mma_16x8x16<T>(sums[m][2 * j + 1], a[m], {b[2], b[3]});
+        if (k == 0) {
+          mma_16x8x16<T>(sums[m][j], a[m].words, {b[0], b[1]}, initial(m, j).values);
+          mma_16x8x16<T>(sums[m][j + 1], a[m].words, {b[2], b[3]}, initial(m, j + 1).values);
+        } else {
+          mma_16x8x16<T>(sums[m][j], a[m].words, {b[0], b[1]}, sums[m][j]);
+          mma_16x8x16<T>(sums[m][j + 1], a[m].words, {b[2], b[3]}, sums[m][j + 1]);
+        }
       }
     }
   }
@@ -54,8 +99,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4]
 /// accumulators has the layout of a left operand, so the weights never leave their registers.
 template <class T, int rows, int D, int groups>
 __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
-                                             const float (&weights)[groups][rows / 8][4], T* tile) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+                                             const float (&weights)[groups][rows / 8][4],
+                                             BlockAddresses<T, D> tile) {
 #pragma unroll
   for (int k = 0; k < rows / 16; ++k) {
     std::uint32_t a[groups][4];
@@ -68,11 +113,11 @@ __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
       std::uint32_t b[4];
-      ldmatrix_x4<true>(b, chunk_at<T, D>(tile, 16 * k + lane % 16, 2 * n + lane / 16));
+      ldmatrix_x4<true>(b, tile.at(k, n));
 #pragma unroll
       for (int m = 0; m < groups; ++m) {
-        mma_16x8x16<T>(sums[m][2 * n], a[m], {b[0], b[1]});
-        mma_16x8x16<T>(sums[m][2 * n + 1], a[m], {b[2], b[3]});
+        mma_16x8x16<T>(sums[m][2 * n], a[m], {b[0], b[1]}, sums[m][2 * n]);
+        mma_16x8x16<T>(sums[m][2 * n + 1], a[m], {b[2], b[3]}, sums[m][2 * n + 1]);
       }
     }
   }
@@ -82,30 +127,26 @@ __device__ __forceinline__ void add_weighted(float (&sums)[groups][D / 8][4],
 /// warp's own rows of a tile in shared memory, which turns the accumulator layout into whole
 /// chunks. A barrier must precede the call, and nobody may read the tile's old contents after it.
 template <class T, int D>
-__device__ __forceinline__ void store_rows(T* to, std::int64_t stride, int count, int width,
-                                           bool packed, const float (&sums)[D / 8][4], T* tile,
-                                           int first) {
+__device__ __forceinline__ void store_rows(T* to, int stride, int count, int width,
+                                           const float (&sums)[D / 8][4], T* tile, int first) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      T* at = chunk_at<T, D>(tile, first + lane / 4 + 8 * half, j) + lane % 4 * 2;
+      T* at = tile + chunk_offset<D>(first + lane / 4 + 8 * half, j) + lane % 4 * 2;
       *reinterpret_cast<std::uint32_t*>(at) = pair<T>(sums[j][2 * half], sums[j][2 * half + 1]);
     }
   }
   sync_warp();
-  for (int i = lane; i < 16 * (D / chunk); i += warp_size) {
-    const int row = i / (D / chunk);
-    const int column = i % (D / chunk) * chunk;
-    if (row >= count || column >= width) continue;
-    const auto values = load<chunk>(chunk_at<T, D>(tile, first + row, column / chunk));
-    if (packed) {
-      store<chunk>(to + row * stride + column, values);
-    } else {
-      for (int k = 0; k < chunk && column + k < width; ++k)
-        to[row * stride + column + k] = values.values[k];
-    }
+#pragma unroll
+  for (int i = 0; i < 16 * (D / chunk) / warp_size; ++i) {
+    const int at = i * warp_size + lane;
+    const int row = at / (D / chunk);
+    const int column = at % (D / chunk) * chunk;
+    if (row < count && column < width)
+      store<chunk>(to + static_cast<std::int64_t>(row) * stride + column,
+                   load<chunk>(tile + chunk_offset<D>(first + row, column / chunk)));
   }
 }
 

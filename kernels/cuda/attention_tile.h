@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
@@ -10,8 +11,8 @@
 namespace sluice::cuda {
 
 // Tiles of 16-bit rows of a head in shared memory, as the forward and backward attention kernels
-// use them. Blocks are four warps of 16 rows each (or twice 16). D is the head's width rounded up
-// to a width for which the kernels are compiled.
+// use them. Blocks have four warps. D is the head's width rounded up to a width for which the
+// kernels are compiled.
 
 constexpr int attention_warps = 4;
 constexpr int attention_threads = attention_warps * warp_size;
@@ -33,77 +34,99 @@ constexpr bool compiled = staging == Staging::async;
 constexpr bool compiled = staging == Staging::registers;
 #endif
 
-/// Rows of one head in global memory.
+/// Rows of one head in global memory: row r begins at start + r * stride (elements).
 template <class T>
 struct HeadRows {
   const T* start;
-  std::int64_t stride;
-  std::int64_t count;
+  int stride;
+  int count;
   int width;
-  bool packed;  ///< every 8 elements are 16-byte aligned, and the width is a multiple of 8
 };
 
-/// Address of a chunk in a [rows, D] tile. Chunks are swizzled, so that eight rows of one chunk
-/// column, which ldmatrix reads at once, lie in different banks for every row length.
-template <class T, int D>
-__device__ __forceinline__ T* chunk_at(T* tile, int row, int column_chunk) {
+/// Position of a chunk in a [rows, D] tile, in elements. Chunks are swizzled, so that eight rows of
+/// one chunk column, which ldmatrix reads at once, lie in different banks for every row length.
+template <int D>
+__device__ __forceinline__ int chunk_offset(int row, int column_chunk) {
   const int swizzled = D % 64 == 0 ? column_chunk ^ (row & 7) : column_chunk ^ ((row >> 1) & 3);
-  return tile + row * D + swizzled * chunk;
+  return row * D + swizzled * chunk;
 }
 
-/// Reads 8 elements of a head; elements outside of it are zero.
-template <class T>
-__device__ __forceinline__ Pack<T, chunk> read_chunk(const HeadRows<T>& rows, std::int64_t row,
-                                                     int column) {
-  Pack<T, chunk> result;
+/// Copies tiles of the same rows of `tensors` tensors, one after the other, from global to shared
+/// memory with the whole block. Rows must begin at multiples of 16 bytes; what lies beyond the last
+/// row and column of the head becomes zero.
+template <class T, int rows, int D, Staging staging, int tensors>
+class TileCopy {
+ public:
+  /// The first tiles begin at row `first` of each of `from`.
+  __device__ __forceinline__ TileCopy(const HeadRows<T> (&from)[tensors], int first)
+      : left_(column() * chunk < from[0].width ? from[0].count - first - row() : 0) {
 #pragma unroll
-  for (int i = 0; i < chunk; ++i)
-    result.values[i] = from_float<T>(0.0f);
-  if (row >= rows.count || column >= rows.width) return result;
-  const T* from = rows.start + row * rows.stride + column;
-  if (rows.packed) return load<chunk>(from);
-#pragma unroll
-  for (int i = 0; i < chunk; ++i)
-    if (column + i < rows.width) result.values[i] = from[i];
-  return result;
-}
-
-/// Copies one tile from global to shared memory with the whole block.
-template <class T, int rows, int D, Staging staging>
-struct TileCopy {
-  static constexpr int each = rows * (D / chunk) / attention_threads;
-  static_assert(each * attention_threads == rows * (D / chunk));
-  Pack<T, chunk> held[staging == Staging::registers ? each : 1];
-
-  __device__ __forceinline__ void start(T* tile, const HeadRows<T>& from, std::int64_t first) {
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-      const int at = i * attention_threads + static_cast<int>(threadIdx.x);
-      const int row = at / (D / chunk);
-      const int column = at % (D / chunk);
-      if constexpr (staging == Staging::registers) {
-        held[i] = read_chunk(from, first + row, column * chunk);
-      } else if (from.packed) {
-        const bool valid = first + row < from.count && column * chunk < from.width;
-        cp_async_16(chunk_at<T, D>(tile, row, column),
-                    valid ? from.start + (first + row) * from.stride + column * chunk : from.start,
-                    valid);
-      } else {
-        store<chunk>(chunk_at<T, D>(tile, row, column),
-                     read_chunk(from, first + row, column * chunk));
-      }
+    for (int t = 0; t < tensors; ++t) {
+      stride_[t] = from[t].stride * static_cast<int>(sizeof(T));
+      next_[t] = reinterpret_cast<const char*>(from[t].start + column() * chunk) +
+                 std::int64_t{stride_[t]} * (first + row());
     }
   }
-  /// Registers: the tile must be free by now. cp.async: does nothing; the group's wait ends copies.
-  __device__ __forceinline__ void finish(T* tile) {
+
+  /// Starts to copy the next tiles.
+  __device__ __forceinline__ void start(T (&tiles)[tensors][rows * D]) {
+#pragma unroll
+    for (int t = 0; t < tensors; ++t) {
+#pragma unroll
+      for (int i = 0; i < each && takes_part(); ++i) {
+        const bool inside = i * rows_at_once < left_;
+        const auto* address =
+            reinterpret_cast<const T*>(next_[t] + std::int64_t{stride_[t]} * (i * rows_at_once));
+        if constexpr (staging == Staging::async) {
+          cp_async_16(shared_address(place(tiles[t], i)), address, inside);
+        } else {
+          held_[t][i] = {};
+          if (inside) held_[t][i] = load<chunk>(address);
+        }
+      }
+      next_[t] += std::int64_t{stride_[t]} * rows;
+    }
+    left_ -= rows;
+  }
+  /// Registers: the tiles must be free by now. cp.async: does nothing; the group's wait ends
+  /// copies.
+  __device__ __forceinline__ void finish(T (&tiles)[tensors][rows * D]) {
     if constexpr (staging == Staging::registers) {
 #pragma unroll
-      for (int i = 0; i < each; ++i) {
-        const int at = i * attention_threads + static_cast<int>(threadIdx.x);
-        store<chunk>(chunk_at<T, D>(tile, at / (D / chunk), at % (D / chunk)), held[i]);
-      }
+      for (int t = 0; t < tensors; ++t)
+#pragma unroll
+        for (int i = 0; i < each && takes_part(); ++i)
+          store<chunk>(place(tiles[t], i), held_[t][i]);
     }
   }
+
+ private:
+  // A thread copies one column of chunks. Some threads have none if a row's chunks are no power of
+  // two. Eight rows or a multiple at once have the same swizzle, so that addresses differ by
+  // constants.
+  static constexpr int columns = D / chunk;
+  static constexpr int rows_at_once = std::bit_floor(unsigned{attention_threads / columns});
+  static constexpr int each = rows / rows_at_once;
+  static_assert(each * rows_at_once == rows && rows_at_once % 8 == 0);
+
+  static __device__ __forceinline__ bool takes_part() {
+    return rows_at_once * columns == attention_threads ||
+           static_cast<int>(threadIdx.x) < rows_at_once * columns;
+  }
+  static __device__ __forceinline__ int row() {
+    return static_cast<int>(threadIdx.x) / columns;
+  }
+  static __device__ __forceinline__ int column() {
+    return static_cast<int>(threadIdx.x) % columns;
+  }
+  static __device__ __forceinline__ T* place(T* tile, int i) {
+    return tile + chunk_offset<D>(row(), column()) + i * rows_at_once * D;
+  }
+
+  const char* next_[tensors];  ///< where this thread's first row of the next tile begins
+  int stride_[tensors];        ///< of rows, in bytes
+  int left_;                   ///< rows from there to the end of the head
+  Pack<T, chunk> held_[tensors][staging == Staging::registers ? each : 1];
 };
 
 /// Waits until the block may read the current stage. `more`: copies to the next one are under way.

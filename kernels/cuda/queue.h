@@ -12,6 +12,7 @@ struct Queue {
   int capability = 0;  ///< as in DeviceInfo
   int multiprocessors = 0;
   std::size_t shared_limit = 0;  ///< bytes of shared memory that a block may use
+  std::size_t l2_bytes = 0;      ///< size of the cache that all multiprocessors share
   std::byte* workspace = nullptr;
   std::size_t workspace_bytes = 0;
 };

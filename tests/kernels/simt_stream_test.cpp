@@ -81,7 +81,8 @@ template <Waiting waiting>
 __global__ void fetch_asynchronously(float* out, const float* in) {
   auto& tile = cuda::shared_memory<Tile>();
   const unsigned mine = 4 * threadIdx.x;
-  cuda::cp_async_16(tile.numbers + mine, in + mine, threadIdx.x < threads / 2);
+  cuda::cp_async_16(cuda::shared_address(tile.numbers + mine), in + mine,
+                    threadIdx.x < threads / 2);
   cuda::cp_async_commit();
   if constexpr (waiting == Waiting::first_of_two) {
     cuda::cp_async_commit();  // a group of nothing, which may still be on its way
@@ -127,11 +128,11 @@ __global__ void multiply(float* out, const float* a, const float* b) {
   __syncthreads();
   std::uint32_t rows[4], columns[4];
   // Matrix m of a: its rows from 8 (m % 2), its columns from 8 (m / 2).
-  cuda::ldmatrix_x4<false>(rows, &shared.a[lane % 16][lane / 16 * 8]);
+  cuda::ldmatrix_x4<false>(rows, cuda::shared_address(&shared.a[lane % 16][lane / 16 * 8]));
   // Both halves of b, twice.
-  cuda::ldmatrix_x4<false>(columns, &shared.b[lane % 8][lane / 8 % 2 * 8]);
+  cuda::ldmatrix_x4<false>(columns, cuda::shared_address(&shared.b[lane % 8][lane / 8 % 2 * 8]));
   float d[4] = {100, 200, 300, 400};
-  cuda::mma_16x8x16<T>(d, rows, {columns[0], columns[1]});
+  cuda::mma_16x8x16<T>(d, rows, {columns[0], columns[1]}, d);
   const unsigned row = lane / 4, column = lane % 4 * 2;
   for (unsigned i = 0; i < 4; ++i)
     out[(row + i / 2 * 8) * 8 + column + i % 2] = d[i];
@@ -146,7 +147,8 @@ __global__ void load_matrices(float* out, const float* in) {
   __syncthreads();
   std::uint32_t words[4];
   const unsigned matrix = threadIdx.x / 8, row = threadIdx.x % 8;
-  cuda::ldmatrix_x4<transposed>(words, &shared.a[row + matrix % 2 * 8][matrix / 2 * 8]);
+  cuda::ldmatrix_x4<transposed>(
+      words, cuda::shared_address(&shared.a[row + matrix % 2 * 8][matrix / 2 * 8]));
   for (unsigned m = 0; m < 4; ++m) {
     BFloat16 pair[2];
     std::memcpy(pair, &words[m], sizeof pair);

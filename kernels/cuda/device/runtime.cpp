@@ -91,6 +91,7 @@ class CudaRuntime final : public Runtime {
                " or newer; use --device cpu",
            ErrorKind::usage);
     require_image();
+    l2_bytes_ = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize, index));
     shared_limit_ =
         static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
     reads_host_tables_ = attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables, index) != 0;
@@ -155,6 +156,7 @@ class CudaRuntime final : public Runtime {
     queue->capability = capability_;
     queue->multiprocessors = multiprocessors_;
     queue->shared_limit = shared_limit_;
+    queue->l2_bytes = l2_bytes_;
     queue->device = index_;
     queue->gemms = gemms_.get();
     // A non-blocking stream waits for other streams only when told to.
@@ -248,6 +250,7 @@ class CudaRuntime final : public Runtime {
   int multiprocessors_ = 0;
   int capability_ = 0;
   std::size_t shared_limit_ = 0;
+  std::size_t l2_bytes_ = 0;
   bool reads_host_tables_ = false;  ///< copies may read pageable host memory in place
   std::mutex mutex_;
   std::unique_ptr<GemmPlans> gemms_;

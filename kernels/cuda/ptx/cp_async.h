@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/ptx/shared_address.h"
 #include "kernels/cuda/target.h"
 #ifndef __CUDACC__
 #include "kernels/cuda/simt/ptx.h"
@@ -11,14 +12,14 @@ namespace sluice::cuda {
 // later). They are collected in groups. A thread may read the data of a group after it has waited
 // for the group; other threads may read it after a barrier that follows that wait.
 
-/// Copies 16 bytes; both addresses are 16-byte aligned. Writes zeros if `valid` is false.
-__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool valid) {
+/// Copies 16 bytes; both addresses are 16-byte aligned. Writes zeros, and reads nothing, if `valid`
+/// is false.
+__device__ __forceinline__ void cp_async_16(SharedAddress to, const void* from, bool valid) {
 #ifndef __CUDACC__
   simt::cp_async_16(to, from, valid);
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 #endif
 }

@@ -110,6 +110,7 @@ class SimtRuntime final : public Runtime {
     queue->capability = options_.capability;
     queue->multiprocessors = multiprocessors;
     queue->shared_limit = shared_limit(options_.capability);
+    queue->l2_bytes = l2_bytes;
     queue->owner = this;
     queues_.push_back(std::move(queue));
     return {device(), reinterpret_cast<std::uint64_t>(queues_.back().get())};
@@ -209,6 +210,8 @@ class SimtRuntime final : public Runtime {
 
  private:
   static constexpr int multiprocessors = 3;
+  /// Small, so that kernels that divide their work by the cache do so in tests too.
+  static constexpr std::size_t l2_bytes = std::size_t{128} << 10;
 
   static SimtQueue& queue(Stream stream) { return static_cast<SimtQueue&>(cuda::queue_of(stream)); }
   bool is_pinned(const std::byte* address) {

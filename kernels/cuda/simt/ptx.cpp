@@ -62,13 +62,12 @@ struct Words {
 
 }  // namespace
 
-void cp_async_16(void* to, const void* from, bool valid) {
-  check(reinterpret_cast<std::uintptr_t>(to) % 16 == 0 &&
-            (!valid || reinterpret_cast<std::uintptr_t>(from) % 16 == 0),
+void cp_async_16(std::uintptr_t to, const void* from, bool valid) {
+  check(to % 16 == 0 && (!valid || reinterpret_cast<std::uintptr_t>(from) % 16 == 0),
         "cp.async: an address is not 16-byte aligned");
   BlockRunner& runner = BlockRunner::here();
   auto& copies = runner.copies();
-  const BlockRunner::PendingCopy copy{static_cast<std::byte*>(to),
+  const BlockRunner::PendingCopy copy{reinterpret_cast<std::byte*>(to),
                                       static_cast<const std::byte*>(from), valid ? 16u : 0u,
                                       copies.group};
   if (runner.draw() % 2 == 0)
@@ -92,27 +91,28 @@ void cp_async_wait(unsigned pending) {
 }
 
 template <class T>
-void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                 const float (&c)[4]) {
   MmaIn in;
   std::memcpy(in.a, a, sizeof(a));
   std::memcpy(in.b, b, sizeof(b));
-  std::memcpy(in.c, d, sizeof(d));
+  std::memcpy(in.c, c, sizeof(c));
   const auto out = BlockRunner::here().meet<MmaIn, MmaOut>(Meeting::mma, in, multiply<T>);
   std::memcpy(d, out.d, sizeof(d));
 }
 template void mma_16x8x16<Half>(float (&)[4], const std::uint32_t (&)[4],
-                                const std::uint32_t (&)[2]);
+                                const std::uint32_t (&)[2], const float (&)[4]);
 template void mma_16x8x16<BFloat16>(float (&)[4], const std::uint32_t (&)[4],
-                                    const std::uint32_t (&)[2]);
+                                    const std::uint32_t (&)[2], const float (&)[4]);
 
-void ldmatrix_x4(std::uint32_t (&to)[4], const void* row, bool transposed) {
-  check(reinterpret_cast<std::uintptr_t>(row) % 16 == 0, "ldmatrix: a row is not 16-byte aligned");
-  const auto out = BlockRunner::here().meet<const void*, Words>(
-      Meeting::ldmatrix, row, [transposed](const void* const* rows, Words* words) {
+void ldmatrix_x4(std::uint32_t (&to)[4], std::uintptr_t row, bool transposed) {
+  check(row % 16 == 0, "ldmatrix: a row is not 16-byte aligned");
+  const auto out = BlockRunner::here().meet<std::uintptr_t, Words>(
+      Meeting::ldmatrix, row, [transposed](const std::uintptr_t* rows, Words* words) {
         for (int matrix = 0; matrix < 4; ++matrix) {
           std::uint16_t elements[8][8];
           for (int i = 0; i < 8; ++i)
-            std::memcpy(elements[i], rows[8 * matrix + i], 16);
+            std::memcpy(elements[i], reinterpret_cast<const void*>(rows[8 * matrix + i]), 16);
           for (int lane = 0; lane < 32; ++lane) {
             const int g = lane / 4, t = lane % 4;
             const std::uint32_t low = transposed ? elements[2 * t][g] : elements[g][2 * t];

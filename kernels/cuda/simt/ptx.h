@@ -10,7 +10,7 @@ namespace sluice::simt {
 // waited for; a seeded random choice decides. A missing wait thus reads the old contents of shared
 // memory, and a copy that starts too early overwrites data that others still read.
 
-void cp_async_16(void* to, const void* from, bool valid);
+void cp_async_16(std::uintptr_t to, const void* from, bool valid);
 void cp_async_commit();
 void cp_async_wait(unsigned pending);
 
@@ -18,7 +18,8 @@ void cp_async_wait(unsigned pending);
 // fragments for mma.m16n8k16" and "ldmatrix".
 
 template <class T>
-void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
-void ldmatrix_x4(std::uint32_t (&to)[4], const void* row, bool transposed);
+void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                 const float (&c)[4]);
+void ldmatrix_x4(std::uint32_t (&to)[4], std::uintptr_t row, bool transposed);
 
 }  // namespace sluice::simt

@@ -213,6 +213,18 @@ TEST_CASE("cuda: attention at odd addresses at capability 90", "[cuda]") {
   misaligned_cases(90);
 }
 
+TEST_CASE("cuda: attention backward goes through a batch in parts if the workspace is small",
+          "[cuda]") {
+  constexpr Sizes sizes[] = {{3, 33, 2, 16}, {3, 33, 2, 5}};
+  constexpr std::size_t two_sequences = 2 * 2 * 128 * 16;  // heads, rows of a tile, bytes of a row
+  each_case(80, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    for (CudaDevice* device : devices.runs())
+      device->runtime().set_workspace(device->stream(), device->take(two_sequences), two_sequences);
+    for (const DropoutMask& mask : {DropoutMask{}, some_mask})
+      backward_case(devices, dtype, s, {0, 0}, mask);
+  });
+}
+
 TEST_CASE("cuda: attention of large scores", "[cuda]") {
   // Scores of some hundreds: exp alone would overflow.
   constexpr Sizes sizes[] = {{1, 70, 2, 16}};
