@@ -7,11 +7,17 @@
 
 namespace sluice::cuda {
 
-/// Second step of a sum down the rows of a matrix, without atomics: blocks have left partial sums
-/// in the workspace, and this adds them in order: out[j] (+)= sum over s of partial[s, j]. partial:
-/// [splits, stride], of which columns [0, columns) are used.
-void add_partials(float* out, const float* partial, std::int64_t splits, std::int64_t columns,
-                  std::int64_t stride, bool accumulate, Stream stream);
+/// A sum of columns, and whether it is added to what is there.
+struct ColumnTotals {
+  float* out;
+  bool accumulate;
+};
+
+/// Second step of sums down the rows of a matrix, without atomics: blocks have left partial sums in
+/// the workspace, and this adds them in a fixed order. totals[k].out[j] (+)= sum over s of
+/// partial[s, k, j]. partial: [splits, k, columns]. The second of `totals` may be missing.
+void add_partials(const ColumnTotals (&totals)[2], const float* partial, std::int64_t splits,
+                  std::int64_t columns, Stream stream);
 
 /// Number of parts into which the rows are split: a function of the shape alone, so that the bits
 /// do not depend on the GPU.

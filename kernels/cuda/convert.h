@@ -61,4 +61,16 @@ __device__ __forceinline__ std::uint32_t pair(float low, float high) {
 #endif
 }
 
+/// Returns the lower (0) or upper (1) number of a pair.
+template <class T>
+__device__ __forceinline__ float of_pair(std::uint32_t pair, int which) {
+#ifdef __CUDACC__
+  if constexpr (std::is_same_v<T, BFloat16>)  // without a detour over a register of 16 bits
+    return __uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
+#endif
+  T result;
+  result.bits = static_cast<std::uint16_t>(which == 0 ? pair : pair >> 16);
+  return to_float(result);
+}
+
 }  // namespace sluice::cuda

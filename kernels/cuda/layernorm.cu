@@ -1,5 +1,7 @@
 #include "kernels/layernorm.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/column_partials.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
@@ -136,11 +138,18 @@ struct BackwardArrays {
 };
 
 constexpr int max_warps = 16;
-/// Rows per iteration of a block, with one barrier; meant to keep loads in flight (not measured).
+/// Rows per iteration of a block, with one barrier: a thread has two or three loads of 16 bytes of
+/// each under way.
 constexpr int rows_at_once = 4;
+/// Rows per block, unless there are very many rows: a few blocks for each multiprocessor at the
+/// sizes of GPT-2, so that one computes while others wait for memory.
+constexpr std::int64_t rows_per_block = 4 * rows_at_once;
+constexpr std::int64_t max_partials = std::int64_t{1} << 20;  // of either sum, in the workspace
 
 struct Shared {
-  float sums[2][max_warps][2 * rows_at_once];
+  struct {
+    float sum, dot;
+  } sums[2][max_warps][rows_at_once];
 };
 
 /// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. Sums the gradients of
@@ -159,55 +168,72 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_per_split;
   const std::int64_t end = first + rows_per_split < rows ? first + rows_per_split : rows;
   const float inverse_width = 1.0f / static_cast<float>(width);
+  // Threads beyond the last column read the first ones and count them zero times.
   float weight[N] = {}, grad_weight[N] = {}, grad_bias[N] = {};
   if (active) load_floats(weight, a.weight + column);
-  int parity = 0;  // two sets of sums need only one barrier per iteration
-  for (std::int64_t row = first; row < end; row += rows_at_once, parity ^= 1) {
-    float g[rows_at_once][N], normalized[rows_at_once][N], sums[2 * rows_at_once] = {};
+  std::int64_t at = first * width + (active ? column : 0);
+  int parity = 0;  // two sets of sums need only one barrier per call
+  // All loads come before the first use.
+  const auto advance = [&]<int count>(std::int64_t row) {
+    Packed<T, N> grads[count], ins[count], others[count];
+    float mean[count], rstd[count];
 #pragma unroll
-    for (int r = 0; r < rows_at_once; ++r) {
-      if (!active || row + r >= end) continue;
-      const std::int64_t at = (row + r) * width + column;
-      load_floats(g[r], a.grad_out + at);
-      load_floats(normalized[r], a.in + at);
-      const float mean = a.mean[row + r];
-      const float rstd = a.rstd[row + r];
+    for (int r = 0; r < count; ++r) {
+      grads[r] = load_packed<N>(a.grad_out + at + r * width);
+      ins[r] = load_packed<N>(a.in + at + r * width);
+      mean[r] = a.mean[row + r];
+      rstd[r] = a.rstd[row + r];
+    }
+    const auto normalized = [&](int r, int i) { return (ins[r][i] - mean[r]) * rstd[r]; };
+    float sums[count] = {}, dots[count] = {};
+#pragma unroll
+    for (int r = 0; r < count; ++r)
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        normalized[r][i] = (normalized[r][i] - mean) * rstd;
-        grad_bias[i] += g[r][i];
-        grad_weight[i] += g[r][i] * normalized[r][i];
-        g[r][i] *= weight[i];
-        sums[2 * r] += g[r][i];
-        sums[2 * r + 1] += g[r][i] * normalized[r][i];
+        const float grad = grads[r][i], weighted = grad * weight[i];
+        grad_bias[i] += grad;
+        grad_weight[i] += grad * normalized(r, i);
+        sums[r] += weighted;
+        dots[r] += weighted * normalized(r, i);
       }
-    }
+    if (a.grad_sum != nullptr)
 #pragma unroll
-    for (int k = 0; k < 2 * rows_at_once; ++k) {
-      const float total = warp_sum(sums[k]);
-      if (lane == 0) shared.sums[parity][warp][k] = total;
+      for (int r = 0; r < count; ++r)
+        others[r] = load_packed<N>(a.grad_sum + at + r * width);
+    else
+#pragma unroll
+      for (int r = 0; r < count; ++r)
+        others[r] = {};
+#pragma unroll
+    for (int r = 0; r < count; ++r) {
+      const float sum = warp_sum(sums[r]), dot = warp_sum(dots[r]);
+      if (lane == 0) shared.sums[parity][warp][r] = {sum, dot};
     }
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < rows_at_once; ++r) {
-      if (!active || row + r >= end) continue;
+    for (int r = 0; r < count; ++r) {
       float sum = 0, dot = 0;
       for (int w = 0; w < warps; ++w) {
-        sum += shared.sums[parity][w][2 * r];
-        dot += shared.sums[parity][w][2 * r + 1];
+        sum += shared.sums[parity][w][r].sum;
+        dot += shared.sums[parity][w][r].dot;
       }
       sum *= inverse_width;
       dot *= inverse_width;
-      const std::int64_t at = (row + r) * width + column;
-      const float rstd = a.rstd[row + r];
-      float other[N] = {};
-      if (a.grad_sum != nullptr) load_floats(other, a.grad_sum + at);
+      float grad_in[N];
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        g[r][i] = (g[r][i] - sum - normalized[r][i] * dot) * rstd + other[i];
-      store_floats(a.grad_in + at, g[r]);
+        grad_in[i] =
+            (grads[r][i] * weight[i] - sum - normalized(r, i) * dot) * rstd[r] + others[r][i];
+      if (active) store_floats(a.grad_in + at + r * width, grad_in);
     }
-  }
+    at += count * width;
+    parity ^= 1;
+  };
+  std::int64_t row = first;
+  for (; row + rows_at_once <= end; row += rows_at_once)
+    advance.template operator()<rows_at_once>(row);
+  for (; row < end; ++row)
+    advance.template operator()<1>(row);
   if (!active) return;
   float* mine = partial + static_cast<std::int64_t>(blockIdx.x) * 2 * width + column;
 #pragma unroll
@@ -288,8 +314,10 @@ void launch_cuda(const LayerNormForward& op, Stream stream) {
 void launch_cuda(const LayerNormBackward& op, Stream stream) {
   const std::int64_t rows = op.grad_out.rows();
   const std::int64_t width = op.grad_out.dim(-1);
-  const std::int64_t splits = row_splits(rows);
-  const std::int64_t rows_per_split = (rows + splits - 1) / splits;
+  const std::int64_t rows_per_split =
+      std::max(rows_per_block,
+               pieces(rows * width, max_partials * rows_at_once) * std::int64_t{rows_at_once});
+  const std::int64_t splits = pieces(rows, rows_per_split);
   auto* partial = workspace<float>(stream, splits * 2 * width);
   dispatch(op.grad_out.dtype, [&]<class T>() {
     const BackwardArrays<T> arrays{.grad_in = op.grad_in.data<T>(),
@@ -314,10 +342,9 @@ void launch_cuda(const LayerNormBackward& op, Stream stream) {
     launch(backward_any<T>, {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows,
            width);
   });
-  add_partials(op.grad_weight.data<float>(), partial, splits, width, 2 * width,
-               op.accumulate_weight, stream);
-  add_partials(op.grad_bias.data<float>(), partial + width, splits, width, 2 * width,
-               op.accumulate_bias, stream);
+  add_partials({{op.grad_weight.data<float>(), op.accumulate_weight},
+                {op.grad_bias.data<float>(), op.accumulate_bias}},
+               partial, splits, width, stream);
 }
 
 }  // namespace sluice

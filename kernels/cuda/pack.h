@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,13 +46,48 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
+/// N neighbouring elements whose use may come long after their load. Two of 16 bits share a
+/// register; in a Pack each would have its own.
+template <class T, int N>
+struct Packed {
+  static_assert(N * sizeof(T) % sizeof(std::uint32_t) == 0);
+  Pack<std::uint32_t, N* static_cast<int>(sizeof(T)) / 4> words;
+
+  __device__ __forceinline__ float operator[](int i) const {
+    if constexpr (sizeof(T) == 2)
+      return of_pair<T>(words.values[i / 2], i % 2);
+    else
+      return std::bit_cast<float>(words.values[i]);
+  }
+};
+
+template <int N, class T>
+__device__ __forceinline__ Packed<T, N> load_packed(const T* from) {
+  using Words = decltype(Packed<T, N>::words);
+#ifdef __CUDACC__
+  return {*reinterpret_cast<const Words*>(from)};
+#else
+  require_alignment<Words>(from);
+  Packed<T, N> result;
+  std::memcpy(&result, from, sizeof(result));
+  return result;
+#endif
+}
+
 /// Loads N elements as fp32.
 template <int N, class T>
 __device__ __forceinline__ void load_floats(float (&to)[N], const T* from) {
-  const Pack<T, N> pack = load<N>(from);
+  if constexpr (N * sizeof(T) % sizeof(std::uint32_t) == 0) {
+    const Packed<T, N> packed = load_packed<N>(from);
 #pragma unroll
-  for (int i = 0; i < N; ++i)
-    to[i] = to_float(pack.values[i]);
+    for (int i = 0; i < N; ++i)
+      to[i] = packed[i];
+  } else {
+    const Pack<T, N> pack = load<N>(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      to[i] = to_float(pack.values[i]);
+  }
 }
 
 template <int N, class T>

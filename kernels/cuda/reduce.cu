@@ -15,11 +15,14 @@ constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
 constexpr int lone_warps = 16;
 constexpr int lone_threads = lone_warps * warp_size;
-constexpr int finish_threads = 128;
+constexpr int finish_warps = 32;  // as many loads at once as possible: there are few columns
 
 template <int count>
 struct Partials {
   double partial[count];
+};
+struct FinishSums {
+  float sums[finish_warps][warp_size];
 };
 template <int N>
 struct Columns {
@@ -119,23 +122,39 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-__global__ void __launch_bounds__(finish_threads)
-    finish(float* out, const float* partial, std::int64_t splits, std::int64_t columns,
-           std::int64_t stride, bool accumulate) {
-  const std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (j >= columns) return;
+/// A block has 32 columns. Its warps take the partial sums in turn, and the first warp adds what
+/// they have.
+__global__ void __launch_bounds__(finish_warps* warp_size)
+    finish(ColumnTotals first, ColumnTotals second, const float* partial, std::int64_t splits,
+           std::int64_t columns, std::int64_t stride) {
+  auto& shared = shared_memory<FinishSums>();
+  const int lane = static_cast<int>(threadIdx.x);
+  const int warp = static_cast<int>(threadIdx.y);
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * warp_size + lane;
   float sum = 0;
-  for (std::int64_t s = 0; s < splits; ++s)
-    sum += partial[s * stride + j];
-  out[j] = accumulate ? out[j] + sum : sum;
+  if (at < stride) {
+#pragma unroll 8
+    for (std::int64_t s = warp; s < splits; s += finish_warps)
+      sum += partial[s * stride + at];
+  }
+  shared.sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || at >= stride) return;
+#pragma unroll
+  for (int w = 1; w < finish_warps; ++w)
+    sum += shared.sums[w][lane];
+  const ColumnTotals& totals = at < columns ? first : second;
+  float& out = totals.out[at < columns ? at : at - columns];
+  out = totals.accumulate ? out + sum : sum;
 }
 
 }  // namespace
 
-void cuda::add_partials(float* out, const float* partial, std::int64_t splits, std::int64_t columns,
-                        std::int64_t stride, bool accumulate, Stream stream) {
-  launch(finish, {pieces(columns, finish_threads)}, {finish_threads}, 0, stream, out, partial,
-         splits, columns, stride, accumulate);
+void cuda::add_partials(const ColumnTotals (&totals)[2], const float* partial, std::int64_t splits,
+                        std::int64_t columns, Stream stream) {
+  const std::int64_t stride = totals[1].out != nullptr ? 2 * columns : columns;
+  launch(finish, {pieces(stride, warp_size)}, {warp_size, finish_warps}, sizeof(FinishSums), stream,
+         totals[0], totals[1], partial, splits, columns, stride);
 }
 
 void launch_cuda(const Sum& op, Stream stream) {
@@ -157,7 +176,7 @@ void launch_cuda(const ColumnSum& op, Stream stream) {
            {warp_size, warps}, wide_enough ? sizeof(Columns<packed>) : sizeof(Columns<1>), stream,
            partial, op.in.data<T>(), rows, columns, op.in.stride(0), (rows + splits - 1) / splits);
   });
-  add_partials(op.out.data<float>(), partial, splits, columns, columns, op.accumulate, stream);
+  add_partials({{op.out.data<float>(), op.accumulate}}, partial, splits, columns, stream);
 }
 
 void launch_cuda(const SquaredNorm& op, Stream stream) {

@@ -170,10 +170,11 @@ TEST_CASE("cuda: LayerNorm backward with a gradient of the sum", "[cuda]") {
 TEST_CASE("cuda: LayerNorm backward over many rows", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  // More rows than any grid of row blocks has, and not a multiple of anything.
+  // Both kernels, with many blocks of which the last has fewer rows.
   for (const DType dtype : cuda_dtypes)
-    backward_case(devices, dtype, {4099, 33}, {0, 0},
-                  {.accumulate_weight = true, .accumulate_bias = true});
+    for (const auto& s : {Sizes{4099, 33}, Sizes{1001, 64}})
+      backward_case(devices, dtype, s, {0, 0},
+                    {.accumulate_weight = true, .accumulate_bias = true});
 }
 
 }  // namespace sluice::test::norm_test
