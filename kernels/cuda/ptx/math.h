@@ -17,6 +17,17 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
+/// 1 / x for normal numbers: accurate to one ulp, 0 for infinity.
+__device__ __forceinline__ float reciprocal(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
 __device__ __forceinline__ float reciprocal_root(float x) {
 #ifdef __CUDACC__
   return rsqrtf(x);
