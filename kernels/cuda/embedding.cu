@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/warp.h"
 
 namespace sluice {
 namespace {
@@ -11,6 +12,7 @@ using namespace cuda;
 constexpr int threads = 128;
 constexpr int bucket_threads = 256;
 constexpr int scan_threads = 1024;
+constexpr int rows_at_once = 8;  ///< of gradients that a thread loads before it adds the first
 
 /// One block per row of the output. `rows`: those of token_table. position_table may be null.
 template <class T, int N>
@@ -36,17 +38,24 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Each thread sums one element of a position over the batch, in order.
-template <class T>
+/// Each thread sums N elements of a position over the batch, in order. The parts that sequences
+/// have in grad_out and in the table have `elements` elements.
+template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    add_positions(float* table, const T* grad_out, std::int64_t batch, std::int64_t elements,
-                  std::int64_t first_element) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    add_positions(float* table, const T* grad_out, std::int64_t batch, std::int64_t elements) {
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (i >= elements) return;
-  float sum = table[first_element + i];
-  for (std::int64_t b = 0; b < batch; ++b)
-    sum += to_float(grad_out[b * elements + i]);
-  table[first_element + i] = sum;
+  float sum[N];
+  load_floats(sum, table + i);
+#pragma unroll 4
+  for (std::int64_t b = 0; b < batch; ++b) {
+    float grads[N];
+    load_floats(grads, grad_out + b * elements + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      sum[k] += grads[k];
+  }
+  store_floats(table + i, sum);
 }
 
 /// The positions of each token of a part of the vocabulary in a batch, in the stream's workspace:
@@ -56,22 +65,40 @@ struct TokenBuckets {
   const std::int32_t* places;
 };
 
-/// A bucket in shared memory, sorted by the whole block.
+/// Places of a bucket in shared memory, in rising order.
 struct SortedPlaces {
-  static constexpr std::int32_t sortable = 2048;
+  static constexpr std::int32_t capacity = 2048;
 
-  std::int32_t place[sortable];
+  std::int32_t place[capacity];
+  std::int32_t count;
 
+  /// Collects those of `found` places that lie in [first, first + capacity), or all if they are no
+  /// more than `capacity`. The whole block takes part.
+  __device__ void collect(const std::int32_t* places, std::int32_t found, std::int32_t first) {
+    const auto thread = static_cast<std::int32_t>(threadIdx.x);
+    const auto stride = static_cast<std::int32_t>(blockDim.x);
+    __syncthreads();  // the places before may still be read
+    if (thread == 0) count = found <= capacity ? found : 0;
+    __syncthreads();
+    for (std::int32_t i = thread; i < found; i += stride) {
+      if (found <= capacity)
+        place[i] = places[i];
+      else if (first <= places[i] && places[i] - first < capacity)
+        place[atomicAdd(&count, 1)] = places[i];
+    }
+    __syncthreads();
+    sort(thread, stride);
+  }
+
+ private:
   /// Bitonic sort (Batcher, 1968) over the next power of two; padding sorts to the end. All places
   /// differ, so the result does not depend on their initial order.
-  __device__ void sort(const std::int32_t* places, std::int32_t count) {
+  __device__ void sort(std::int32_t thread, std::int32_t stride) {
     std::int32_t size = 1;
     while (size < count)
       size *= 2;
-    const auto thread = static_cast<std::int32_t>(threadIdx.x);
-    const auto stride = static_cast<std::int32_t>(blockDim.x);
-    for (std::int32_t i = thread; i < size; i += stride)
-      place[i] = i < count ? places[i] : 0x7FFFFFFF;
+    for (std::int32_t i = count + thread; i < size; i += stride)
+      place[i] = 0x7FFFFFFF;
     __syncthreads();
     for (std::int32_t run = 2; run <= size; run *= 2) {
       for (std::int32_t step = run / 2; step > 0; step /= 2) {
@@ -107,32 +134,37 @@ __global__ void __launch_bounds__(bucket_threads)
 }
 
 struct ScanShared {
-  std::int32_t sums[scan_threads];
+  std::int32_t sums[warp_size];
 };
 
-/// One block turns counts into the starts of the buckets. Each thread sums a contiguous part, and
-/// thread 0 sums the parts.
+/// Returns the sum of the values of this lane and all before it.
+__device__ __forceinline__ std::int32_t warp_scan(std::int32_t value) {
+  const auto lane = static_cast<int>(threadIdx.x) % warp_size;
+  for (int distance = 1; distance < warp_size; distance *= 2) {
+    const std::int32_t before = shuffle(value, lane < distance ? lane : lane - distance);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+/// One block turns counts into the starts of the buckets. Each thread has a contiguous part.
 __global__ void __launch_bounds__(scan_threads)
     scan(std::int32_t* counts, std::int64_t vocabulary) {
+  static_assert(scan_threads == warp_size * warp_size);
   auto& shared = shared_memory<ScanShared>();
+  const auto lane = static_cast<int>(threadIdx.x) % warp_size;
+  const auto warp = static_cast<int>(threadIdx.x) / warp_size;
   const std::int64_t stretch = (vocabulary + scan_threads - 1) / scan_threads;
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * stretch;
   const std::int64_t end = begin + stretch < vocabulary ? begin + stretch : vocabulary;
   std::int32_t mine = 0;
   for (std::int64_t v = begin; v < end; ++v)
     mine += counts[v];
-  shared.sums[threadIdx.x] = mine;
+  const std::int32_t through = warp_scan(mine);
+  if (lane == warp_size - 1) shared.sums[warp] = through;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    std::int32_t sum = 0;
-    for (int t = 0; t < scan_threads; ++t) {
-      const std::int32_t own = shared.sums[t];
-      shared.sums[t] = sum;
-      sum += own;
-    }
-  }
-  __syncthreads();
-  std::int32_t sum = shared.sums[threadIdx.x];
+  const std::int32_t all_warps = warp_scan(shared.sums[lane]);
+  std::int32_t sum = through - mine + (warp > 0 ? shuffle(all_warps, warp - 1) : 0);
   for (std::int64_t v = begin; v < end; ++v) {
     const std::int32_t own = counts[v];
     counts[v] = sum;
@@ -166,32 +198,45 @@ TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::i
   return {.end = cursors, .places = places};
 }
 
-/// Block (row of the token table, columns). Adds the rows of grad_out at the token's positions, in
-/// order. The positions come from its bucket, unsorted, and are sorted here. If a token has more
-/// than `sortable` positions, the block searches all tokens instead.
-template <class T>
+/// Block (position, columns). The block at the first place of a bucket adds the rows of grad_out at
+/// all of the bucket's places, in rising order, to the token's row. The others have nothing to do:
+/// there are fewer of them than tokens in the vocabulary. A thread has N columns.
+template <class T, int N>
 __global__ void __launch_bounds__(threads)
     add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t first_row,
-               std::int64_t count, const std::int32_t* bucket_end, const std::int32_t* places,
-               std::int64_t width) {
+               std::int64_t rows, std::int64_t count, const std::int32_t* bucket_end,
+               const std::int32_t* places, std::int64_t width) {
   auto& shared = shared_memory<SortedPlaces>();
-  const auto token = static_cast<std::int32_t>(blockIdx.x);
+  const std::int64_t token = tokens[blockIdx.x] - first_row;
+  if (token < 0 || token >= rows) return;
   const std::int32_t begin = token == 0 ? 0 : bucket_end[token - 1];
+  if (places[begin] != static_cast<std::int32_t>(blockIdx.x)) return;
   const std::int32_t found = bucket_end[token] - begin;
-  if (found == 0) return;
-  const bool sorted = found <= SortedPlaces::sortable;
-  if (sorted) shared.sort(places + begin, found);
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * threads + threadIdx.x;
-  if (column >= width) return;
-  float sum = table[token * width + column];
-  if (sorted) {
-    for (std::int32_t i = 0; i < found; ++i)
-      sum += to_float(grad_out[shared.place[i] * width + column]);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i)
-      if (tokens[i] - first_row == token) sum += to_float(grad_out[i * width + column]);
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * threads + threadIdx.x) * N;
+  const bool active = column < width;
+  const T* const grads = grad_out + column;
+  float* const to = table + token * width + column;
+  float sum[N] = {};
+  if (active) load_floats(sum, to);
+  for (std::int64_t first = 0; first < count; first += SortedPlaces::capacity) {
+    shared.collect(places + begin, found, static_cast<std::int32_t>(first));
+    for (std::int32_t i = 0; active && i < shared.count; i += rows_at_once) {
+      // All loads come before the first use. The last row stands in for those that do not exist.
+      float held[rows_at_once][N];
+#pragma unroll
+      for (int k = 0; k < rows_at_once; ++k) {
+        const std::int32_t last = shared.count - 1;
+        load_floats(held[k], grads + shared.place[i + k < last ? i + k : last] * width);
+      }
+#pragma unroll
+      for (int k = 0; k < rows_at_once; ++k)
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          if (i + k < shared.count) sum[j] += held[k][j];
+    }
+    if (found <= SortedPlaces::capacity) break;
   }
-  table[token * width + column] = sum;
+  if (active) store_floats(to, sum);
 }
 
 }  // namespace
@@ -216,18 +261,24 @@ void launch_cuda(const EmbeddingBackward& op, Stream stream) {
   const auto* tokens = op.tokens.data<std::int32_t>();
   dispatch(op.grad_out.dtype, [&]<class T>() {
     const T* grad_out = op.grad_out.data<T>();
+    constexpr int packed = 4;
+    const bool wide_rows = width % packed == 0 &&
+                           aligned(16, {op.grad_token_table, op.grad_position_table}) &&
+                           aligned(packed * sizeof(T), {op.grad_out});
     if (op.grad_token_table) {
       const std::int64_t rows = op.grad_token_table.dim(0);
       const TokenBuckets buckets = fill_buckets(tokens, count, op.first_row, rows, stream);
-      launch(add_tokens<T>, {static_cast<unsigned>(rows), pieces(width, threads)}, {threads},
-             sizeof(SortedPlaces), stream, op.grad_token_table.data<float>(), grad_out, tokens,
-             op.first_row, count, buckets.end, buckets.places, width);
+      launch(wide_rows ? add_tokens<T, packed> : add_tokens<T, 1>,
+             {static_cast<unsigned>(count), pieces(width, threads * (wide_rows ? packed : 1))},
+             {threads}, sizeof(SortedPlaces), stream, op.grad_token_table.data<float>(), grad_out,
+             tokens, op.first_row, rows, count, buckets.end, buckets.places, width);
     }
     if (op.grad_position_table) {
       const std::int64_t elements = op.tokens.dim(1) * width;
-      launch(add_positions<T>, {pieces(elements, threads)}, {threads}, 0, stream,
-             op.grad_position_table.data<float>(), grad_out, op.tokens.dim(0), elements,
-             op.first_position * width);
+      launch(wide_rows ? add_positions<T, packed> : add_positions<T, 1>,
+             {pieces(elements, threads * (wide_rows ? packed : 1))}, {threads}, 0, stream,
+             op.grad_position_table.data<float>() + op.first_position * width, grad_out,
+             op.tokens.dim(0), elements);
     }
   });
 }
