@@ -39,7 +39,11 @@ if(NOT architectures AND SLUICE_CUDA STREQUAL "auto")
   endif()
   set(SLUICE_CUDA off)
 elseif(NOT architectures)
-  set(architectures "75-real;80-real;86-real;89-real;90-real")
+  # Newer GPUs than these run the PTX of 90, which the driver compiles at the first start.
+  set(architectures "75-real;80-real;86-real;89-real;90")
+  if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND architectures "100-real" "120-real")
+  endif()
 endif()
 if(SLUICE_CUDA MATCHES "^(auto|on)$")
   # Where NVIDIA's packages put nvcc it is not on the PATH.

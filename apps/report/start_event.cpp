@@ -64,6 +64,7 @@ Json start_event(const TrainOptions& decided, const RunSetup& setup, const Start
           {"memory", to_flags(facts.plan.choice)},
           {"matmul_flops", facts.matmul_flops},
           {"device", facts.device_name},
+          {"device_code", facts.device_code},
           {"threads", cpu::threads()},
           {"ranks", facts.mesh.size()},
           {"mesh", {{"dp", facts.mesh.dp}, {"pp", facts.mesh.pp}, {"tp", facts.mesh.tp}}},

@@ -42,9 +42,11 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                              mesh.size(), mesh.dp, mesh.pp, mesh.tp, share_of(options),
                              mesh.dp < mesh.size() ? " replica" : "",
                              options.zero == 1 ? ", each with a part of the optimizer state" : ""));
-  const std::string device = setup.device == DeviceKind::cpu
-                                 ? fmt::format("cpu, {} threads", cpu::threads())
-                                 : facts.device_name;
+  const std::string device =
+      setup.device == DeviceKind::cpu
+          ? fmt::format("cpu, {} threads", cpu::threads())
+          : facts.device_name +
+                (facts.device_code.empty() ? std::string() : ", code for " + facts.device_code);
   row("machine", fmt::format("{}, {}, matrix products {:.0f} GFLOP/s", device,
                              name_of(setup.precision), facts.matmul_flops / 1e9));
   const MemoryPlan& memory = facts.plan.memory;

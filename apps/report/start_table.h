@@ -18,9 +18,10 @@ struct StartFacts {
   Plan plan;
   double matmul_flops = 0;  ///< measured FLOP/s of matrix products
   std::string device_name{};
-  std::string saves{};    ///< when checkpoints are due: "every 5 minutes"
-  std::int64_t keep = 0;  ///< number of checkpoints that are kept
-  std::string note{};     ///< remark on the machine for the user; may be empty
+  std::string device_code{};  ///< as in DeviceInfo
+  std::string saves{};        ///< when checkpoints are due: "every 5 minutes"
+  std::int64_t keep = 0;      ///< number of checkpoints that are kept
+  std::string note{};         ///< remark on the machine for the user; may be empty
   std::filesystem::path output;
 };
 

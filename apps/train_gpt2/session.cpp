@@ -182,6 +182,7 @@ void Session::run() {
                          .plan = plan_,
                          .matmul_flops = peak_rate_,
                          .device_name = device_->runtime().info().name,
+                         .device_code = device_->runtime().info().code,
                          .saves = options_.no_save ? "none" : cadence_.text(),
                          .keep = found_.keep,
                          .note = cores_.shortage(job_.control(), cpu::threads(), job_.local_size()),

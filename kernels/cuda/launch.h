@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -41,10 +42,14 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
 #ifdef __CUDACC__
   const cudaStream_t handle = handle_of(stream);  // selects the device
   constexpr std::size_t free_limit = 48 << 10;    // larger sizes need an attribute
-  if (shared_bytes > free_limit)
-    SLUICE_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)));
+  if (shared_bytes > free_limit) {
+    const auto* function = reinterpret_cast<const void*>(kernel);
+    std::size_t& allowed = device_queue_of(stream).shared_allowed[function];
+    if (allowed < shared_bytes)
+      SLUICE_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shared_bytes)));
+    allowed = std::max(allowed, shared_bytes);
+  }
   kernel<<<grid, block, shared_bytes, handle>>>(static_cast<Params>(args)...);
   SLUICE_CUDA_CHECK(cudaGetLastError());
 #else

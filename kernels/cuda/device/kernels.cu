@@ -38,9 +38,11 @@ void add_bias(const View& out, const View& bias, Stream stream) {
   });
 }
 
-void require_image() {
+std::string image() {
   cudaFuncAttributes attributes{};
   SLUICE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, empty));
+  const bool compiled_here = attributes.binaryVersion != attributes.ptxVersion;
+  return (compiled_here ? "PTX of sm_" : "sm_") + std::to_string(attributes.ptxVersion);
 }
 
 }  // namespace sluice::cuda

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "kernels/base/device.h"
 #include "kernels/base/view.h"
 
@@ -11,7 +13,9 @@ namespace sluice::cuda {
 /// dtype both before and after this addition.
 void add_bias(const View& out, const View& bias, Stream stream);
 
-/// Throws Error if this program has no code for the current device.
-void require_image();
+/// Returns the code that the current device runs: "sm_90", or "PTX of sm_90" if the driver has
+/// compiled it, which it keeps for later runs. Throws Error if this program has none for the
+/// device.
+std::string image();
 
 }  // namespace sluice::cuda

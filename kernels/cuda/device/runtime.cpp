@@ -90,7 +90,7 @@ class CudaRuntime final : public Runtime {
                ", but the CUDA kernels need " + std::to_string(oldest_capability) +
                " or newer; use --device cpu",
            ErrorKind::usage);
-    require_image();
+    code_ = image();
     l2_bytes_ = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize, index));
     shared_limit_ =
         static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
@@ -108,6 +108,7 @@ class CudaRuntime final : public Runtime {
             .memory = memory_,
             .free_memory = free_memory(),
             .driver = driver_version(),
+            .code = code_,
             .uuid = uuid_};
   }
 
@@ -245,7 +246,7 @@ class CudaRuntime final : public Runtime {
   }
 
   int index_;
-  std::string name_, uuid_;
+  std::string name_, uuid_, code_;
   std::size_t memory_ = 0;
   int multiprocessors_ = 0;
   int capability_ = 0;

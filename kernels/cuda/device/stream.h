@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <unordered_map>
+
 #include "kernels/cuda/device/check.h"
 #include "kernels/cuda/queue.h"
 
@@ -14,6 +16,7 @@ struct DeviceQueue : Queue {
   int device = 0;
   cudaStream_t handle = nullptr;
   GemmPlans* gemms = nullptr;  ///< shared by all streams of a runtime
+  std::unordered_map<const void*, std::size_t> shared_allowed{};  ///< by kernel, if it was raised
 };
 
 inline DeviceQueue& device_queue_of(Stream stream) {
