@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/base/device.h"
 #include "kernels/base/view.h"
@@ -57,6 +58,14 @@ struct AdamW {
 };
 void launch_cpu(const AdamW& op);
 void launch_cuda(const AdamW& op, Stream stream);
+
+/// Updates of several runs of parameters, with the same coefficients but for the weight decay. On a
+/// GPU one launch has many of them.
+struct AdamWBatch {
+  std::span<const AdamW> updates;
+};
+void launch_cpu(const AdamWBatch& op);
+void launch_cuda(const AdamWBatch& op, Stream stream);
 
 /// Throws Error if the arrays do not have one of the layouts above.
 void check_layout(const AdamW& op);

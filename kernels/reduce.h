@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/base/device.h"
 #include "kernels/base/view.h"
@@ -38,6 +39,13 @@ struct SquaredNorm {
 };
 void launch_cpu(const SquaredNorm& op);
 void launch_cuda(const SquaredNorm& op, Stream stream);
+
+/// Squared norms of several arrays. On a GPU one launch has many of them.
+struct SquaredNormBatch {
+  std::span<const SquaredNorm> norms;
+};
+void launch_cpu(const SquaredNormBatch& op);
+void launch_cuda(const SquaredNormBatch& op, Stream stream);
 
 /// Gradient clipping, computed on the device that has the gradient, so that the host need not wait
 /// for it:

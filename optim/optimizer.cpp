@@ -118,8 +118,11 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
            .gradient_scale = gradient_scale ? gradient_scale.view() : View{}};
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
+    std::vector<ChunkViews> resident;
     for (std::size_t i = 0; i < space_.chunks().size(); ++i)
-      if (space_.chunks()[i].owned && residency(i) == Residency::device) update_on_device(i, {});
+      if (space_.chunks()[i].owned && residency(i) == Residency::device)
+        resident.push_back(device_views(i, {}));
+    rule_->update(resident, step_, space_.working().stream());
   }
   if (on_host_.empty()) return;
   pending_ = true;
@@ -223,7 +226,8 @@ void Optimizer::update_in_ring(std::size_t chunk) {
   const auto visiting = ring_->take();
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
-    update_on_device(chunk, visiting);
+    const ChunkViews views = device_views(chunk, visiting);
+    rule_->update({&views, 1}, step_, space_.working().stream());
   }
   ring_->done();
 }
@@ -266,12 +270,13 @@ void Optimizer::update_on_cpu(std::size_t index) {
     if (state_.home(index)) views.state = state_.views(index);
     UpdateStep step = step_;
     step.gradient_scale = at.scale;
-    rule_->update(views, step, cpu_updater_->host_stream());
+    rule_->update({&views, 1}, step, cpu_updater_->host_stream());
   }
   cpu_updater_->done();
 }
 
-void Optimizer::update_on_device(std::size_t index, const std::vector<std::byte*>& visiting) {
+ChunkViews Optimizer::device_views(std::size_t index,
+                                   const std::vector<std::byte*>& visiting) const {
   const Chunk& chunk = space_.chunks()[index];
   ChunkViews views{.chunk = chunk, .gradient = space_.gradient_view(chunk)};
   std::size_t part = 0;
@@ -282,7 +287,7 @@ void Optimizer::update_on_device(std::size_t index, const std::vector<std::byte*
               space_.has_master() ? at_hand(*space_.master()).front() : View{});
   if (state_.home(index)) views.state = at_hand(state_);
   if (scratch_) views.scratch = scratch_.view();
-  rule_->update(views, step_, space_.working().stream());
+  return views;
 }
 
 std::vector<StateField> Optimizer::fields(const ParameterSpace::Slot& slot) const {

@@ -91,7 +91,7 @@ class Optimizer {
   void resolve_speculation(const Tensor& gradient_scale);
   void commit();
   void make_cpu_updater(int buffers);
-  void update_on_device(std::size_t chunk, const std::vector<std::byte*>& visiting);
+  ChunkViews device_views(std::size_t chunk, const std::vector<std::byte*>& visiting) const;
   void update_in_ring(std::size_t chunk);
   void update_on_cpu(std::size_t chunk);
   /// True if the chunks of this slot hold no other slot.

@@ -1,6 +1,7 @@
 #include "optim/update_rule.h"
 
 #include <cmath>
+#include <vector>
 
 #include "kernels/adafactor.h"
 #include "kernels/adamw.h"
@@ -36,29 +37,33 @@ class AdamWRule final : public UpdateRule {
             {"second_moment", narrow_second ? DType::bf16 : sums, chunk.size}};
   }
 
-  void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const override {
+  void update(std::span<const ChunkViews> chunks, const UpdateStep& step,
+              Stream stream) const override {
     const auto count = static_cast<double>(step.count);
-    const bool quantised = views.state.size() == 4;
-    run(AdamW{.master = views.master,
-              .first_moment = views.state[0],
-              .second_moment = views.state[1],
-              .grad = views.gradient,
-              .working = views.working,
-              .remainder = views.remainder,
-              .gradient_scale = step.gradient_scale,
-              .first_scale = quantised ? views.state[2] : View{},
-              .second_scale = quantised ? views.state[3] : View{},
-              .row_length = quantised ? views.chunk.row_length : 0,
-              .rounding_key = mix_key(0xADA, static_cast<std::uint64_t>(step.count)),
-              .first_element = views.chunk.random_offset,
-              .rate = step.rate,
-              .beta1 = options_.beta1,
-              .beta2 = options_.beta2,
-              .epsilon = options_.epsilon,
-              .weight_decay = views.chunk.decay ? options_.weight_decay : 0,
-              .correction1 = 1 - std::pow(options_.beta1, count),
-              .correction2 = 1 - std::pow(options_.beta2, count)},
-        stream);
+    std::vector<AdamW> updates;
+    for (const ChunkViews& views : chunks) {
+      const bool quantised = views.state.size() == 4;
+      updates.push_back({.master = views.master,
+                         .first_moment = views.state[0],
+                         .second_moment = views.state[1],
+                         .grad = views.gradient,
+                         .working = views.working,
+                         .remainder = views.remainder,
+                         .gradient_scale = step.gradient_scale,
+                         .first_scale = quantised ? views.state[2] : View{},
+                         .second_scale = quantised ? views.state[3] : View{},
+                         .row_length = quantised ? views.chunk.row_length : 0,
+                         .rounding_key = mix_key(0xADA, static_cast<std::uint64_t>(step.count)),
+                         .first_element = views.chunk.random_offset,
+                         .rate = step.rate,
+                         .beta1 = options_.beta1,
+                         .beta2 = options_.beta2,
+                         .epsilon = options_.epsilon,
+                         .weight_decay = views.chunk.decay ? options_.weight_decay : 0,
+                         .correction1 = 1 - std::pow(options_.beta1, count),
+                         .correction2 = 1 - std::pow(options_.beta2, count)});
+    }
+    run(AdamWBatch{updates}, stream);
   }
 
  private:
@@ -76,17 +81,20 @@ class SgdRule final : public UpdateRule {
     return {{"velocity", sums, chunk.size}};
   }
 
-  void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const override {
-    check(!views.remainder, "SGD updates whole master weights; it has no split ones");
-    run(Sgd{.master = views.master,
-            .velocity = views.state[0],
-            .grad = views.gradient,
-            .working = views.working,
-            .gradient_scale = step.gradient_scale,
-            .rate = step.rate,
-            .momentum = options_.momentum,
-            .weight_decay = views.chunk.decay ? options_.weight_decay : 0},
-        stream);
+  void update(std::span<const ChunkViews> chunks, const UpdateStep& step,
+              Stream stream) const override {
+    for (const ChunkViews& views : chunks) {
+      check(!views.remainder, "SGD updates whole master weights; it has no split ones");
+      run(Sgd{.master = views.master,
+              .velocity = views.state[0],
+              .grad = views.gradient,
+              .working = views.working,
+              .gradient_scale = step.gradient_scale,
+              .rate = step.rate,
+              .momentum = options_.momentum,
+              .weight_decay = views.chunk.decay ? options_.weight_decay : 0},
+          stream);
+    }
   }
 
  private:
@@ -110,24 +118,26 @@ class AdafactorRule final : public UpdateRule {
     return AdafactorBlocks{.rows = chunk.size / columns, .columns = columns}.size();
   }
 
-  void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const override {
+  void update(std::span<const ChunkViews> chunks, const UpdateStep& step,
+              Stream stream) const override {
     const auto count = static_cast<double>(step.count);
-    run(Adafactor{.master = views.master,
-                  .working = views.working,
-                  .remainder = views.remainder,
-                  .row_moment = views.state.size() == 2 ? views.state.front() : View{},
-                  .column_moment = views.state.back(),
-                  .grad = views.gradient,
-                  .scratch = views.scratch,
-                  .gradient_scale = step.gradient_scale,
-                  .rate = step.rate,
-                  .beta2 = 1 - std::pow(count, -options_.decay_power),
-                  .epsilon1 = options_.epsilon1,
-                  .epsilon2 = options_.epsilon2,
-                  .clip = options_.clip,
-                  .weight_decay = views.chunk.decay ? options_.weight_decay : 0,
-                  .scale_by_weights = options_.scale_by_weights},
-        stream);
+    for (const ChunkViews& views : chunks)
+      run(Adafactor{.master = views.master,
+                    .working = views.working,
+                    .remainder = views.remainder,
+                    .row_moment = views.state.size() == 2 ? views.state.front() : View{},
+                    .column_moment = views.state.back(),
+                    .grad = views.gradient,
+                    .scratch = views.scratch,
+                    .gradient_scale = step.gradient_scale,
+                    .rate = step.rate,
+                    .beta2 = 1 - std::pow(count, -options_.decay_power),
+                    .epsilon1 = options_.epsilon1,
+                    .epsilon2 = options_.epsilon2,
+                    .clip = options_.clip,
+                    .weight_decay = views.chunk.decay ? options_.weight_decay : 0,
+                    .scale_by_weights = options_.scale_by_weights},
+          stream);
   }
 
  private:

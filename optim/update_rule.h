@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -39,7 +40,9 @@ class UpdateRule {
   virtual std::vector<StateField> fields(const Chunk& chunk, DType sums) const = 0;
   /// Number of f64 scratch elements that the chunk's update needs. All chunks share this memory.
   virtual std::int64_t scratch(const Chunk&) const { return 0; }
-  virtual void update(const ChunkViews& views, const UpdateStep& step, Stream stream) const = 0;
+  /// Updates chunks, in order.
+  virtual void update(std::span<const ChunkViews> chunks, const UpdateStep& step,
+                      Stream stream) const = 0;
 };
 
 struct AdamWOptions {

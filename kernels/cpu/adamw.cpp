@@ -280,4 +280,9 @@ void launch_cpu(const AdamW& op) {
   });
 }
 
+void launch_cpu(const AdamWBatch& op) {
+  for (const AdamW& update : op.updates)
+    launch_cpu(update);
+}
+
 }  // namespace sluice

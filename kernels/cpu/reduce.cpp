@@ -82,6 +82,11 @@ void launch_cpu(const SquaredNorm& op) {
   });
 }
 
+void launch_cpu(const SquaredNormBatch& op) {
+  for (const SquaredNorm& norm : op.norms)
+    launch_cpu(norm);
+}
+
 void launch_cpu(const ClipFactor& op) {
   const double* partial = op.partial.data<double>();
   double sum = 0;

@@ -4,7 +4,9 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/base/dynamic_map.h"
 #include "kernels/base/fused.h"
@@ -13,6 +15,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/master_weight.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/warp.h"
 
 namespace sluice {
@@ -46,6 +49,7 @@ struct Arrays {
   const BFloat16* narrow_grad;  ///< used instead of grad if not null
   const float* scale;
 
+  Arrays() = default;
   explicit Arrays(const AdamW& op)
       : master(op.remainder ? nullptr : op.master.data<float>()),
         working(op.working ? op.working.data<W>() : nullptr),
@@ -119,39 +123,53 @@ __device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
   }
 }
 
-/// Updates N parameters per thread; reads and writes each array once. `element` is the position of
-/// the first parameter in the parameter space.
+/// What the update of one run of parameters reads and writes. `element` is the position of the
+/// first parameter in the parameter space.
+template <class W, class M, class V>
+struct UpdatePart {
+  Arrays<W> arrays;
+  M* first_moment;
+  V* second_moment;
+  std::int64_t count;
+  std::int64_t element;
+  float keep;
+};
+
+/// Updates N parameters per thread; reads and writes each array once.
 template <class W, class M, class V, int N>
 __global__ void __launch_bounds__(threads)
-    update(Arrays<W> arrays, M* first_moment, V* second_moment, std::int64_t count, Coefficients c,
-           RoundingBits random_bits, std::int64_t element) {
+    update(const __grid_constant__ Parts<UpdatePart<W, M, V>> parts, Coefficients c,
+           RoundingBits random_bits) {
+  const auto [part, block] = parts.of_block(blockIdx.x);
+  const Arrays<W>& arrays = part.arrays;
   const float scale = arrays.scale != nullptr ? *arrays.scale : 1.0f;
   if (!(scale - scale == 0)) return;  // not finite: the whole update is skipped
-  const auto first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
-  if (first >= count) return;
+  const auto first = (static_cast<std::int64_t>(block) * threads + threadIdx.x) * N;
+  if (first >= part.count) return;
   float w[N], m[N], v[N], g[N];
   arrays.load_master(w, first);
-  load_floats(m, first_moment + first);
-  load_floats(v, second_moment + first);
+  load_floats(m, part.first_moment + first);
+  load_floats(v, part.second_moment + first);
   arrays.load_grad(g, first);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     g[i] *= scale;
     m[i] = fused(c.beta1, m[i], (1.0f - c.beta1) * g[i]);
     v[i] = fused(c.beta2, v[i], (1.0f - c.beta2) * g[i] * g[i]);
-    w[i] = fused(w[i], c.keep, -c.rate * m[i] / fused(sqrtf(v[i]), c.root_correction, c.epsilon));
+    w[i] =
+        fused(w[i], part.keep, -c.rate * m[i] / fused(sqrtf(v[i]), c.root_correction, c.epsilon));
   }
   std::uint32_t random[N] = {};
   if constexpr (std::is_same_v<M, BFloat16>) {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      random[i] = random_bits(element + first + i);
+      random[i] = random_bits(part.element + first + i);
   }
-  store_moment(first_moment + first, m, random);
+  store_moment(part.first_moment + first, m, random);
 #pragma unroll
   for (int i = 0; i < N; ++i)
     random[i] >>= 16;
-  store_moment(second_moment + first, v, random);
+  store_moment(part.second_moment + first, v, random);
   arrays.store_master(w, first);
 }
 
@@ -278,14 +296,21 @@ bool in_fours(const AdamW& op) {
   return true;
 }
 
-template <class M, class V, class W>
-void launch_plain(const AdamW& op, const Arrays<W>& arrays, Stream stream) {
-  const std::int64_t count = op.grad.size();
-  const bool packed = count % 4 == 0 && in_fours(op);
-  const int elements = packed ? 4 : 1;
-  launch(packed ? update<W, M, V, 4> : update<W, M, V, 1>, {pieces(count, threads * elements)},
-         {threads}, 0, stream, arrays, op.first_moment.data<M>(), op.second_moment.data<V>(), count,
-         Coefficients(op), RoundingBits(op.rounding_key), op.first_element);
+template <class W, class M, class V, int N>
+void launch_plain(std::span<const AdamW> updates, Stream stream) {
+  Parts<UpdatePart<W, M, V>> parts;
+  const auto flush = [&] {
+    launch(update<W, M, V, N>, {parts.blocks()}, {threads}, 0, stream, parts,
+           Coefficients(updates.front()), RoundingBits(updates.front().rounding_key));
+    parts = {};
+  };
+  for (const AdamW& op : updates) {
+    if (parts.full()) flush();
+    parts.add({Arrays<W>(op), op.first_moment.data<M>(), op.second_moment.data<V>(), op.grad.size(),
+               op.first_element, Coefficients(op).keep},
+              pieces(op.grad.size(), threads * N));
+  }
+  flush();
 }
 
 template <class W>
@@ -305,18 +330,64 @@ void launch_coded(const AdamW& op, const Arrays<W>& arrays, Stream stream) {
          arrays, moments, rows, Coefficients(op), RoundingBits(op.rounding_key), op.first_element);
 }
 
+/// What decides which kernel updates a run of parameters.
+struct KernelChoice {
+  DType master, working, first_moment, second_moment;
+  bool split, fours;
+
+  explicit KernelChoice(const AdamW& op)
+      : master(op.master.dtype),
+        working(op.working ? op.working.dtype : op.master.dtype),
+        first_moment(op.first_moment.dtype),
+        second_moment(op.second_moment.dtype),
+        split(op.remainder),
+        fours(op.grad.size() % 4 == 0 && in_fours(op)) {}
+  bool operator==(const KernelChoice&) const = default;
+};
+
+/// Launches updates of one kernel.
+void launch_alike(std::span<const AdamW> updates, bool fours, Stream stream) {
+  const AdamW& first = updates.front();
+  for (const AdamW& op : updates)
+    check_layout(op);
+  dispatch_working(first.remainder ? DType::f32 : first.master.dtype, first.working,
+                   [&]<class W>() {
+                     const auto plain = [&]<class M, class V>() {
+                       if (fours)
+                         launch_plain<W, M, V, 4>(updates, stream);
+                       else
+                         launch_plain<W, M, V, 1>(updates, stream);
+                     };
+                     if (first.first_moment.dtype == DType::u8) {
+                       for (const AdamW& op : updates)
+                         launch_coded(op, Arrays<W>(op), stream);
+                     } else if (first.first_moment.dtype == DType::f32) {
+                       plain.template operator()<float, float>();
+                     } else if (first.second_moment.dtype == DType::f32) {
+                       plain.template operator()<BFloat16, float>();
+                     } else {
+                       plain.template operator()<BFloat16, BFloat16>();
+                     }
+                   });
+}
+
 }  // namespace
 
 void launch_cuda(const AdamW& op, Stream stream) {
-  check_layout(op);
-  dispatch_working(op.remainder ? DType::f32 : op.master.dtype, op.working, [&]<class W>() {
-    const Arrays<W> arrays(op);
-    if (op.first_moment.dtype == DType::u8) return launch_coded(op, arrays, stream);
-    if (op.first_moment.dtype == DType::f32) return launch_plain<float, float>(op, arrays, stream);
-    if (op.second_moment.dtype == DType::f32)
-      return launch_plain<BFloat16, float>(op, arrays, stream);
-    launch_plain<BFloat16, BFloat16>(op, arrays, stream);
-  });
+  launch_cuda(AdamWBatch{{&op, 1}}, stream);
+}
+
+void launch_cuda(const AdamWBatch& op, Stream stream) {
+  std::vector<AdamW> rest(op.updates.begin(), op.updates.end());
+  while (!rest.empty()) {
+    // Those that the same kernel computes as the first.
+    const KernelChoice choice(rest.front());
+    const auto others = std::stable_partition(rest.begin(), rest.end(), [&](const AdamW& other) {
+      return KernelChoice(other) == choice;
+    });
+    launch_alike({rest.begin(), others}, choice.fours, stream);
+    rest.erase(rest.begin(), others);
+  }
 }
 
 }  // namespace sluice

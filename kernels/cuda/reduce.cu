@@ -3,6 +3,7 @@
 #include "kernels/cuda/column_partials.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/warp.h"
 
 namespace sluice {
@@ -59,32 +60,59 @@ __global__ void __launch_bounds__(lone_threads)
   *factor_out = finite ? static_cast<float>(factor) : NAN;
 }
 
+template <class T>
+struct NormPart {
+  double* partial;
+  const T* in;
+  std::int64_t count;
+  std::int64_t block;
+};
+
 /// One thread block per block of elements. Sums are fp32 within a thread's share and fp64 across
 /// threads.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    squared_norm(double* partial, const T* in, std::int64_t count, std::int64_t block) {
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * block;
-  const std::int64_t end = first + block < count ? first + block : count;
+    squared_norm(const __grid_constant__ Parts<NormPart<T>> parts) {
+  const auto [part, index] = parts.of_block(blockIdx.x);
+  const std::int64_t first = static_cast<std::int64_t>(index) * part.block;
+  const std::int64_t end = first + part.block < part.count ? first + part.block : part.count;
   float mine = 0;
   for (std::int64_t i = first + static_cast<std::int64_t>(threadIdx.x) * N; i < end;
        i += threads * N) {
     if (i + N <= end) {
       float values[N];
-      load_floats(values, in + i);
+      load_floats(values, part.in + i);
 #pragma unroll
       for (int j = 0; j < N; ++j)
         mine += values[j] * values[j];
     } else {
       for (std::int64_t j = i; j < end; ++j) {
-        const float value = to_float(in[j]);
+        const float value = to_float(part.in[j]);
         mine += value * value;
       }
     }
   }
   const double total =
       block_sum<warps>(static_cast<double>(mine), shared_memory<Partials<warps>>().partial);
-  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+  if (threadIdx.x == 0) part.partial[index] = total;
+}
+
+/// Launches those of the norms whose arrays have elements of T and can be read N at a time, or not.
+template <class T, int N>
+void launch_norms(std::span<const SquaredNorm> norms, Stream stream) {
+  Parts<NormPart<T>> parts;
+  const auto flush = [&] {
+    launch(squared_norm<T, N>, {parts.blocks()}, {threads}, sizeof(Partials<warps>), stream, parts);
+    parts = {};
+  };
+  for (const SquaredNorm& op : norms) {
+    const bool in_fours = aligned(4 * sizeof(T), {op.in}) && op.block % 4 == 0;
+    if (op.in.dtype != dtype_for<T>() || in_fours != (N == 4)) continue;
+    if (parts.full()) flush();
+    parts.add({op.partial.data<double>(), op.in.data<T>(), op.in.size(), op.block},
+              pieces(op.in.size(), op.block));
+  }
+  flush();
 }
 
 /// A block sums 32 * N columns of one part of the rows; its warps take the rows in turn.
@@ -180,15 +208,14 @@ void launch_cuda(const ColumnSum& op, Stream stream) {
 }
 
 void launch_cuda(const SquaredNorm& op, Stream stream) {
-  const std::int64_t count = op.in.size();
-  const auto launch_for = [&]<class T>() {
-    const bool packed = aligned(4 * sizeof(T), {op.in}) && op.block % 4 == 0;
-    launch(packed ? squared_norm<T, 4> : squared_norm<T, 1>, {pieces(count, op.block)}, {threads},
-           sizeof(Partials<warps>), stream, op.partial.data<double>(), op.in.data<T>(), count,
-           op.block);
-  };
-  if (op.in.dtype == DType::bf16) return launch_for.template operator()<BFloat16>();
-  launch_for.template operator()<float>();
+  launch_cuda(SquaredNormBatch{{&op, 1}}, stream);
+}
+
+void launch_cuda(const SquaredNormBatch& op, Stream stream) {
+  launch_norms<float, 4>(op.norms, stream);
+  launch_norms<float, 1>(op.norms, stream);
+  launch_norms<BFloat16, 4>(op.norms, stream);
+  launch_norms<BFloat16, 1>(op.norms, stream);
 }
 
 void launch_cuda(const ClipFactor& op, Stream stream) {

@@ -269,6 +269,7 @@ void ParameterSpace::zero_unused_gradients() {
 const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
   const Stream stream = working_.stream();
   norm_partials_.fill_zero();
+  std::vector<SquaredNorm> norms;
   std::int64_t first_partial = 0;
   for (const auto& stretch : layout_.stretches) {
     for (const auto& range : ranges) {
@@ -278,16 +279,14 @@ const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges)
       check(begin % stretch.block == 0, "a norm was asked for from the middle of a block on");
       const std::int64_t blocks = (end - begin + stretch.block - 1) / stretch.block;
       const Tensor& buffer = gradients(stretch.narrow);
-      run(
-          SquaredNorm{
-              .partial =
-                  norm_partials_.slice(first_partial + begin / stretch.block, {blocks}).view(),
-              .in = buffer.slice(stretch.gradient_offset + begin, {end - begin}).view(),
-              .block = stretch.block},
-          stream);
+      norms.push_back(
+          {.partial = norm_partials_.slice(first_partial + begin / stretch.block, {blocks}).view(),
+           .in = buffer.slice(stretch.gradient_offset + begin, {end - begin}).view(),
+           .block = stretch.block});
     }
     first_partial += stretch.blocks();
   }
+  run(SquaredNormBatch{norms}, stream);
   return norm_partials_;
 }
 

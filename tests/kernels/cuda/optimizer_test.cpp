@@ -53,6 +53,12 @@ Values squares(std::int64_t count, std::uint64_t seed) {
 constexpr double none = 0;
 
 /// The arguments that all updates have.
+/// Elements [first, first + count) of a View in one dimension.
+View part_of(const View& whole, std::int64_t first, std::int64_t count) {
+  return {
+      whole.address + static_cast<std::size_t>(first) * size_of(whole.dtype), whole.dtype, {count}};
+}
+
 struct Common {
   Parity::Id master, grad, working{}, scale{};
 
@@ -101,6 +107,48 @@ TEST_CASE("cuda: AdamW", "[cuda]") {
                   .correction2 = 1 - std::pow(0.95, step)},
             stream);
     });
+  });
+}
+
+TEST_CASE("cuda: many runs of AdamW at once", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  // More than one launch has, and every second one with other moments. Only some begin and end
+  // where four elements at a time can be accessed.
+  constexpr std::int64_t lengths[] = {4, 1024, 1, 1025, 7, 4096, 256};
+  constexpr int runs = 130;
+  std::int64_t count = 0;
+  for (int i = 0; i < runs; ++i)
+    count += lengths[i % std::size(lengths)];
+  Parity parity(devices);
+  const auto master = parity.state("master", DType::f32, {count}, random_values(count, 1), none);
+  const auto working = parity.output("working", DType::bf16, {count}, none);
+  const auto grad = parity.input("grad", DType::f32, {count});
+  std::vector<Parity::Id> first, second;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    first.push_back(
+        parity.state("first_moment", dtype, {count}, random_values(count, 4, 0.1), none));
+    second.push_back(parity.state("second_moment", dtype, {count}, squares(count, 5), none));
+  }
+  parity.compare([=](const Parity::Views& at, Stream stream) {
+    std::vector<AdamW> updates;
+    std::int64_t begin = 0;
+    for (int i = 0; i < runs; ++i) {
+      const std::int64_t length = lengths[i % std::size(lengths)];
+      const auto part = [&](Parity::Id id) { return part_of(at[id], begin, length); };
+      updates.push_back({.master = part(master),
+                         .first_moment = part(first[i % 2]),
+                         .second_moment = part(second[i % 2]),
+                         .grad = part(grad),
+                         .working = part(working),
+                         .rounding_key = 99,
+                         .first_element = begin + 5,
+                         .rate = 1e-2,
+                         .weight_decay = i % 3 == 0 ? 0.1 : 0.0});
+      begin += length;
+    }
+    run(AdamWBatch{updates}, stream);
+    run(AdamWBatch{}, stream);
   });
 }
 

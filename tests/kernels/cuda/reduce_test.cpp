@@ -94,6 +94,38 @@ TEST_CASE("cuda: squared norms of blocks", "[cuda]") {
   }
 }
 
+TEST_CASE("cuda: squared norms of many arrays at once", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  // More than one launch has, in both types, some at odd addresses, some with an end within a
+  // block.
+  constexpr int arrays = 300;
+  constexpr std::int64_t block = 64, each = 4 * block, longest = 3 * block + 5;
+  Parity parity(devices);
+  std::vector<Parity::Id> in;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    in.push_back(parity.input("in", dtype, {arrays * each}, 3));
+  const auto partial = parity.state("partial", DType::f64, {arrays * 4},
+                                    Values(std::size_t{arrays} * 4, -1.0), norm_tolerance);
+  parity.compare([=](const Parity::Views& at, Stream stream) {
+    std::vector<SquaredNorm> norms;
+    for (int i = 0; i < arrays; ++i) {
+      const View& from = at[in[i % 2]];
+      const std::int64_t begin = i * each + i % 5, count = 1 + 37 * i % longest;
+      norms.push_back(
+          {.partial = {at[partial].address + std::size_t{32} * static_cast<std::size_t>(i),
+                       DType::f64,
+                       {(count + block - 1) / block}},
+           .in = {from.address + static_cast<std::size_t>(begin) * size_of(from.dtype),
+                  from.dtype,
+                  {count}},
+           .block = block});
+    }
+    run(SquaredNormBatch{norms}, stream);
+    run(SquaredNormBatch{}, stream);
+  });
+}
+
 TEST_CASE("cuda: squared norms of numbers that are not finite", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
