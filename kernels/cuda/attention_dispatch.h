@@ -99,10 +99,12 @@ inline BlockOrder block_order(Stream stream, std::int64_t sequences, int heads, 
                               int width, int tile_rows) {
   constexpr std::int64_t element_bytes = 2;
   const auto l2_bytes = static_cast<std::int64_t>(queue_of(stream).l2_bytes);
-  const std::int64_t fitting = l2_bytes / 2 / (2 * length * width * element_bytes);
   const std::int64_t all_heads = sequences * heads;
+  const std::int64_t fitting =
+      std::clamp<std::int64_t>(l2_bytes / 2 / (2 * length * width * element_bytes), 1, all_heads);
+  // Groups of equal size: behind a last group of few heads most multiprocessors would wait.
   return {pieces(length, tile_rows), static_cast<unsigned>(heads), static_cast<unsigned>(all_heads),
-          static_cast<unsigned>(std::clamp<std::int64_t>(fitting, 1, all_heads))};
+          pieces(all_heads, pieces(all_heads, fitting))};
 }
 
 /// True if the tensor-core kernels can compute this: 16-bit heads of at most max_tile_width, whose

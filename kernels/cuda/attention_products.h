@@ -64,9 +64,8 @@ __device__ __forceinline__ LeftOperand load_left(BlockAddresses<T, D> tile, int 
   return result;
 }
 
-/// sums[m][j] (16 x 8 each) = initial(m, j) + left rows times the transpose of the tile (products
-/// of rows with rows). left(m, k) gives the LeftOperand of 16-row group m at columns 16 k, and
-/// initial(m, j) the Accumulators from which a sum starts.
+/// sums[m][j] (16 x 8 each) = Accumulators initial(m, j) + left rows times the transpose of the
+/// tile. left(m, k) gives the LeftOperand of 16-row group m at columns 16 k.
 template <class T, int rows, int D, int groups, class Left, class Initial>
 __device__ __forceinline__ void multiply_rows(float (&sums)[groups][rows / 8][4],
                                               BlockAddresses<T, D> tile, Left&& left,
@@ -131,19 +130,17 @@ __device__ __forceinline__ void store_rows(T* to, int stride, int count, int wid
                                            const float (&sums)[D / 8][4], T* tile, int first) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
 #pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
+  for (int j = 0; j < D / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       T* at = tile + chunk_offset<D>(first + lane / 4 + 8 * half, j) + lane % 4 * 2;
       *reinterpret_cast<std::uint32_t*>(at) = pair<T>(sums[j][2 * half], sums[j][2 * half + 1]);
     }
-  }
   sync_warp();
 #pragma unroll
   for (int i = 0; i < 16 * (D / chunk) / warp_size; ++i) {
     const int at = i * warp_size + lane;
-    const int row = at / (D / chunk);
-    const int column = at % (D / chunk) * chunk;
+    const int row = at / (D / chunk), column = at % (D / chunk) * chunk;
     if (row < count && column < width)
       store<chunk>(to + static_cast<std::int64_t>(row) * stride + column,
                    load<chunk>(tile + chunk_offset<D>(first + row, column / chunk)));

@@ -138,8 +138,8 @@ struct BackwardArrays {
 };
 
 constexpr int max_warps = 16;
-/// Rows per iteration of a block, with one barrier: a thread has two or three loads of 16 bytes of
-/// each under way.
+/// Rows per iteration of a block, with one barrier: a thread has two loads of 16 bytes of each
+/// under way, then three.
 constexpr int rows_at_once = 4;
 /// Rows per block, unless there are very many rows: a few blocks for each multiprocessor at the
 /// sizes of GPT-2, so that one computes while others wait for memory.
@@ -175,12 +175,18 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   int parity = 0;  // two sets of sums need only one barrier per call
   // All loads come before the first use.
   const auto advance = [&]<int count>(std::int64_t row) {
-    Packed<T, N> grads[count], ins[count], others[count];
+    Packed<T, N> grads[count], ins[count], others[count] = {};
     float mean[count], rstd[count];
+    const auto load_rows = [&] {
+#pragma unroll
+      for (int r = 0; r < count; ++r) {
+        grads[r] = load_packed<N>(a.grad_out + at + r * width);
+        ins[r] = load_packed<N>(a.in + at + r * width);
+      }
+    };
+    load_rows();
 #pragma unroll
     for (int r = 0; r < count; ++r) {
-      grads[r] = load_packed<N>(a.grad_out + at + r * width);
-      ins[r] = load_packed<N>(a.in + at + r * width);
       mean[r] = a.mean[row + r];
       rstd[r] = a.rstd[row + r];
     }
@@ -196,23 +202,22 @@ __global__ void __launch_bounds__(max_warps* warp_size)
         sums[r] += weighted;
         dots[r] += weighted * normalized(r, i);
       }
-    if (a.grad_sum != nullptr)
-#pragma unroll
-      for (int r = 0; r < count; ++r)
-        others[r] = load_packed<N>(a.grad_sum + at + r * width);
-    else
-#pragma unroll
-      for (int r = 0; r < count; ++r)
-        others[r] = {};
 #pragma unroll
     for (int r = 0; r < count; ++r) {
       const float sum = warp_sum(sums[r]), dot = warp_sum(dots[r]);
       if (lane == 0) shared.sums[parity][warp][r] = {sum, dot};
     }
     __syncthreads();
+    load_rows();  // again, from the nearest cache: held all the time, they would spill
+    if (a.grad_sum != nullptr) {
+#pragma unroll
+      for (int r = 0; r < count; ++r)
+        others[r] = load_packed<N>(a.grad_sum + at + r * width);
+    }
 #pragma unroll
     for (int r = 0; r < count; ++r) {
       float sum = 0, dot = 0;
+#pragma unroll 4
       for (int w = 0; w < warps; ++w) {
         sum += shared.sums[parity][w][r].sum;
         dot += shared.sums[parity][w][r].dot;
