@@ -59,19 +59,24 @@ double largest_rate(const std::vector<double>& operations,
     return seconds > 0 ? seconds : 1e-9;
   };
   std::size_t size = 0;
-  double seconds = 0;
+  double seconds = 0, rate = 0;
   for (;; ++size) {
+    // A size has several times the operations of the one before. Where the time hardly grew, it
+    // went by while the threads waited for a processor that another program had.
+    const double waited = size == 0 ? slow : 4 * seconds;
     seconds = measure(size);  // warms up
-    if (size > 0 || seconds < slow) seconds = std::min(seconds, measure(size));
-    if (seconds >= measurable || size + 1 == operations.size()) break;
+    const bool certain = size > 0 && seconds >= std::max(waited, slow);
+    if (!certain) seconds = std::min(seconds, measure(size));
+    rate = std::max(rate, operations[size] / seconds);
+    if (seconds >= std::max(waited, measurable) || size + 1 == operations.size()) break;
   }
   double spent = seconds;
   for (int repetition = 0; repetition < 4 && spent < enough; ++repetition) {
     const double again = measure(size);
-    seconds = std::min(seconds, again);
+    rate = std::max(rate, operations[size] / again);
     spent += again;
   }
-  return operations[size] / seconds;
+  return rate;
 }
 
 double measure_matmul_rate(DeviceKind kind, const Precision& precision) {

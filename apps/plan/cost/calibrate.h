@@ -9,9 +9,10 @@
 namespace sluice {
 
 /// Returns the operations per second of the fastest run of a matrix product. Tries sizes from the
-/// smallest until a run takes 2 ms, so that a slow machine need not run the size that a fast one
-/// needs. `operations[size]` is the size's operation count; `seconds_of(size)` runs it once. If the
-/// smallest size takes 50 ms, it runs only once.
+/// smallest until a run takes 2 ms and four times as long as the size before: a slow machine need
+/// not run the size that a fast one needs, and waiting for a busy processor is not taken for work.
+/// No size is tried after a smallest one of 50 ms. `operations[size]` is the size's operation
+/// count, some eight times that of the size before; `seconds_of(size)` runs it once.
 double largest_rate(const std::vector<double>& operations,
                     const std::function<double(std::size_t)>& seconds_of);
 

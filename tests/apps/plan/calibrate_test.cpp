@@ -13,6 +13,7 @@ const std::vector<double> operations{1e6, 8e6, 64e6, 512e6, 4096e6};
 /// A machine that does `rate` operations a second, and takes three times as long at first.
 struct Machine {
   double rate;
+  double wait = 0;   ///< seconds before each product, in which other programs have the processor
   double spent = 0;  ///< seconds
   std::vector<std::size_t> sizes{};
 
@@ -20,7 +21,7 @@ struct Machine {
     return largest_rate(operations, [&](std::size_t size) {
       const bool first = sizes.empty() || sizes.back() != size;
       sizes.push_back(size);
-      const double seconds = (first ? 3 : 1) * operations[size] / rate;
+      const double seconds = (first ? 3 : 1) * operations[size] / rate + wait;
       spent += seconds;
       return seconds;
     });
@@ -37,10 +38,21 @@ TEST_CASE("the rate of products is measured in little time on machines of any sp
   }
 }
 
-TEST_CASE("a smallest product of more than 50 ms runs once") {
+TEST_CASE("time in which other programs have the processor is not taken for slow products") {
+  for (const double wait : {0.003, 0.012, 0.03})
+    for (double rate = 1e9; rate < 1e11; rate *= 3) {
+      INFO(rate << " " << wait);
+      Machine machine{.rate = rate, .wait = wait};
+      CHECK(machine.measured() > 0.2 * rate);
+      CHECK(machine.measured() <= 1.001 * rate);
+      CHECK(machine.spent < 5);
+    }
+}
+
+TEST_CASE("nothing is tried after a smallest product of more than 50 ms") {
   Machine machine{1e6};
-  CHECK(machine.measured() == Approx(1e6 / 3));
-  CHECK(machine.sizes == std::vector<std::size_t>{0});
+  CHECK(machine.measured() == Approx(1e6));
+  CHECK(machine.sizes == std::vector<std::size_t>{0, 0});
 }
 
 TEST_CASE("a fast machine is measured with the largest product, a slow one with a smaller") {
