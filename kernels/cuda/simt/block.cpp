@@ -74,6 +74,7 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
     warp->waiting.clear();
   }
   ready_.clear();
+  late_.clear();
   at_barrier_.clear();
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = threads_[i];
@@ -82,7 +83,7 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
                     i / (launch.block.x * launch.block.y)};
     thread.copies.pending.clear();
     thread.copies.group = 0;
-    ready_.push_back(i);
+    make_ready(i);
   }
   constexpr std::size_t alignment = 128;
   if (shared_memory_.size() < launch.shared_bytes + alignment)
@@ -95,16 +96,19 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
 }
 
 void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
-  prepare(launch, block);
   random_ = seed * 0x9E3779B97F4A7C15u | 1;
   draw();
+  slow_warp_ = static_cast<unsigned>(
+      draw() % (launch.block.x * launch.block.y * launch.block.z / warp_size + 1));
+  prepare(launch, block);
   while (ended_ < count_ && !error_) {
-    if (ready_.empty()) break;
+    std::vector<unsigned>& ready = ready_.empty() ? late_ : ready_;
+    if (ready.empty()) break;
     // Taking the upper half of a product is cheaper than a remainder.
-    const std::size_t pick = (draw() & 0xFFFFFFFFu) * ready_.size() >> 32;
-    current_ = ready_[pick];
-    ready_[pick] = ready_.back();
-    ready_.pop_back();
+    const std::size_t pick = (draw() & 0xFFFFFFFFu) * ready.size() >> 32;
+    current_ = ready[pick];
+    ready[pick] = ready.back();
+    ready.pop_back();
     thread_index = threads_[current_].index;
     threads_[current_].fiber->enter();
   }
@@ -114,6 +118,11 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
     threads_[i].fiber->restart();
   if (error_) std::rethrow_exception(error_);
   report_stuck();
+}
+
+void BlockRunner::make_ready(unsigned thread) {
+  threads_[thread].state = State::ready;
+  (thread / warp_size == slow_warp_ ? late_ : ready_).push_back(thread);
 }
 
 bool BlockRunner::arrive(Warp& warp, Meeting kind) {
@@ -129,8 +138,7 @@ bool BlockRunner::arrive(Warp& warp, Meeting kind) {
 
 void BlockRunner::release(Warp& warp) {
   for (const unsigned thread : warp.waiting) {
-    threads_[thread].state = State::ready;
-    ready_.push_back(thread);
+    make_ready(thread);
   }
   warp.waiting.clear();
   warp.arrived = 0;
@@ -141,8 +149,7 @@ void BlockRunner::sync_threads() {
   at_barrier_.push_back(current_);
   if (at_barrier_.size() == count_) {
     for (const unsigned thread : at_barrier_) {
-      threads_[thread].state = State::ready;
-      if (thread != current_) ready_.push_back(thread);
+      if (thread != current_) make_ready(thread);
     }
     at_barrier_.clear();
     return;

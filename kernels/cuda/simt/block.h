@@ -25,7 +25,9 @@ struct Launch {
 enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ldmatrix, mma };
 
 /// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
-/// order: at every wait, the next thread is drawn from all that may run. Shared memory is all NaN
+/// order: at every wait, the next thread is drawn from all that may run. But one warp in each
+/// block, or none, runs only while no other can: a missing barrier shows where the others run
+/// ahead, which an order that is fair to all hardly ever lets them do. Shared memory is all NaN
 /// when a block starts. A thread that never reaches a barrier is an Error naming block and threads.
 class BlockRunner {
  public:
@@ -103,6 +105,7 @@ class BlockRunner {
 
   static void thread_main();
   Warp& current_warp() { return *warps_[current_ / warp_size]; }
+  void make_ready(unsigned thread);
   bool arrive(Warp& warp, Meeting kind);
   void release(Warp& warp);
   void prepare(const Launch& launch, Index block);
@@ -112,6 +115,8 @@ class BlockRunner {
   std::vector<Thread> threads_;
   std::vector<std::unique_ptr<Warp>> warps_;
   std::vector<unsigned> ready_;
+  std::vector<unsigned> late_;  ///< those of the slow warp that are ready
+  unsigned slow_warp_ = 0;      ///< the number of warps: none
   std::vector<unsigned> at_barrier_;
   unsigned count_ = 0;
   unsigned ended_ = 0;
