@@ -123,8 +123,8 @@ __device__ __forceinline__ void store_moment(T* to, const float (&values)[N],
   }
 }
 
-/// What the update of one run of parameters reads and writes. `element` is the position of the
-/// first parameter in the parameter space.
+/// An UpdatePart holds the arrays that the update of one run of parameters reads and writes.
+/// `element` is the position of the first parameter in the parameter space.
 template <class W, class M, class V>
 struct UpdatePart {
   Arrays<W> arrays;
@@ -330,7 +330,7 @@ void launch_coded(const AdamW& op, const Arrays<W>& arrays, Stream stream) {
          arrays, moments, rows, Coefficients(op), RoundingBits(op.rounding_key), op.first_element);
 }
 
-/// What decides which kernel updates a run of parameters.
+/// Two runs of parameters with an equal choice are updated by the same kernel.
 struct KernelChoice {
   DType master, working, first_moment, second_moment;
   bool split, fours;
@@ -380,7 +380,7 @@ void launch_cuda(const AdamW& op, Stream stream) {
 void launch_cuda(const AdamWBatch& op, Stream stream) {
   std::vector<AdamW> rest(op.updates.begin(), op.updates.end());
   while (!rest.empty()) {
-    // Those that the same kernel computes as the first.
+    // The same kernel updates the first run and all others up to `others`.
     const KernelChoice choice(rest.front());
     const auto others = std::stable_partition(rest.begin(), rest.end(), [&](const AdamW& other) {
       return KernelChoice(other) == choice;

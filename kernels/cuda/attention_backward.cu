@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       if (own_keys) statistics_copy.finish(shared.statistics[stage]);
     };
 
-    // Of the rows of accumulators, if the block owns queries.
+    // A block that owns queries keeps the statistics of its accumulators' rows in registers.
     float own_log_sum_exp[groups][2];
     Accumulators own_minus_delta[groups];
 #pragma unroll
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       const auto transposed =
           transposed_blocks<T, D>(shared.moving[0][0]).behind(stage * 2 * moving_bytes);
       const auto straight = straight_blocks<T, D>(shared.moving[stage][0]);
-      // Statistics of accumulators: of their columns if queries move, else of their rows.
+      // An accumulator takes the statistics of its column if queries move, else those of its row.
       const auto log_sum_exp = [&](int m, int j, int i) {
         if constexpr (own_keys)
           return shared.statistics[stage][4 * j + lane % 4].log_sum_exp[i % 2];

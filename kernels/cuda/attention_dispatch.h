@@ -20,7 +20,7 @@ constexpr int max_tile_width = 128;
 /// is seven matrix products instead of five.
 enum class Owner { queries, keys };
 
-/// What the backward pass needs of two neighbouring queries, beside their rows. An array of them
+/// Softmax statistics of two neighbouring queries, which the backward pass reads. An array of them
 /// has statistics_rows(length) / 2 per head, so that no tile needs a check of its end.
 struct PairStatistics {
   /// -(sum of grad_out * out) over either row, twice: the accumulators of two neighbouring columns,

@@ -33,7 +33,7 @@ struct BlockAddresses {
   }
 };
 
-/// Of lane l: row l % 16, chunk l / 16. ldmatrix then gives a left operand of mma, or transposed
+/// Lane l has row l % 16, chunk l / 16. ldmatrix then gives a left operand of mma, or transposed
 /// the right operand of a product with the tile.
 template <class T, int D>
 __device__ __forceinline__ BlockAddresses<T, D> straight_blocks(const T* tile) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ BlockAddresses<T, D> straight_blocks(const T* tile) {
   return {shared_address(tile + chunk_offset<D>(lane % 16, lane / 16))};
 }
 
-/// Of lane l: row l / 16 * 8 + l % 8, chunk l / 8 % 2. ldmatrix then gives the right operand of a
+/// Lane l has row l / 16 * 8 + l % 8, chunk l / 8 % 2. ldmatrix then gives the right operand of a
 /// product with the transpose of the tile.
 template <class T, int D>
 __device__ __forceinline__ BlockAddresses<T, D> transposed_blocks(const T* tile) {

@@ -199,8 +199,8 @@ TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::i
 }
 
 /// Block (position, columns). The block at the first place of a bucket adds the rows of grad_out at
-/// all of the bucket's places, in rising order, to the token's row. The others have nothing to do:
-/// there are fewer of them than tokens in the vocabulary. A thread has N columns.
+/// all of the bucket's places, in rising order, to the token's row. The others end at once. A
+/// thread has N columns.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
     add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t first_row,

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   if (active) load_floats(weight, a.weight + column);
   std::int64_t at = first * width + (active ? column : 0);
   int parity = 0;  // two sets of sums need only one barrier per call
-  // All loads come before the first use.
+  // Each of its two passes over the rows has all loads before their first use.
   const auto advance = [&]<int count>(std::int64_t row) {
     Packed<T, N> grads[count], ins[count], others[count] = {};
     float mean[count], rstd[count];
