@@ -16,9 +16,14 @@ constexpr int partials_of_row = 3;
 constexpr int row_warps = 16;
 constexpr int row_threads = row_warps * warp_size;
 
+constexpr int loads_ahead = 4;  // of a thread, before it uses the first
+
+/// If the row of logits is kept, it follows this in shared memory.
 struct RowShared {
   float maxima[row_warps];
   float sums[row_warps];
+
+  __device__ float* row() { return reinterpret_cast<float*>(this + 1); }
 };
 
 /// Running maximum and the sum of exp(x - maximum) so far (Milakov & Gimelshein, "Online normalizer
@@ -27,30 +32,52 @@ struct Online {
   float top = -INFINITY;
   float sum = 0;
 
-  __device__ void add(float x) {
-    if (x == -INFINITY) return;  // impossible token; -inf - -inf would be NaN
-    const float higher = maximum(top, x);
-    if (higher != top) sum *= exp2_fast((top - higher) * log2_e);
+  /// Numbers together need one change of the maximum. -infinity is the logit of an impossible
+  /// token.
+  template <int rows, int N>
+  __device__ __forceinline__ void add(const float (&x)[rows][N]) {
+    float higher = top;
+#pragma unroll
+    for (int i = 0; i < rows * N; ++i)
+      higher = maximum(higher, x[i / N][i % N]);
+    const float base = higher == -INFINITY ? 0.0f : higher;  // -inf - -inf would be NaN
+    sum *= exp2_fast((top - base) * log2_e);
     top = higher;
-    sum += exp2_fast((x - top) * log2_e);
+#pragma unroll
+    for (int i = 0; i < rows * N; ++i)
+      sum += exp2_fast((x[i / N][i % N] - base) * log2_e);
   }
 };
 
-/// Maximum and sum of a whole row; -infinity and 0 for no columns.
-template <int N>
+/// Maximum and sum of a whole row; -infinity and 0 for no columns. `keep`: copies the row to shared
+/// memory, complete after the next barrier.
+template <int N, bool keep = false>
 __device__ __forceinline__ Online normalizer(const float* x, std::int64_t columns,
                                              RowShared& shared) {
+  constexpr std::int64_t round = row_threads * N;
   const std::int64_t packed = columns / N * N;
   Online mine;
-  for (std::int64_t j = static_cast<std::int64_t>(threadIdx.x) * N; j < packed;
-       j += row_threads * N) {
-    float values[N];
-    load_floats(values, x + j);
+  for (std::int64_t base = static_cast<std::int64_t>(threadIdx.x) * N; base < packed;
+       base += loads_ahead * round) {
+    float values[loads_ahead][N];
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      mine.add(values[i]);
+    for (int ahead = 0; ahead < loads_ahead; ++ahead) {
+#pragma unroll
+      for (float& value : values[ahead])
+        value = -INFINITY;
+      if (base + ahead * round < packed) load_floats(values[ahead], x + base + ahead * round);
+    }
+    mine.add(values);
+#pragma unroll
+    for (int ahead = 0; ahead < loads_ahead && keep; ++ahead)
+      if (base + ahead * round < packed)
+        store_floats(shared.row() + base + ahead * round, values[ahead]);
   }
-  if (packed + threadIdx.x < columns) mine.add(x[packed + threadIdx.x]);
+  if (const std::int64_t j = packed + threadIdx.x; j < columns) {
+    const float value[1][1] = {{x[j]}};
+    mine.add(value);
+    if constexpr (keep) shared.row()[j] = value[0][0];
+  }
   Online row;
   row.top = block_max<row_warps>(mine.top, shared.maxima);
   const float base = row.top == -INFINITY ? 0.0f : row.top;  // 0 if all are impossible, as above
@@ -99,8 +126,8 @@ __device__ __forceinline__ void write_gradient(T* out, const float* x, std::int6
 }
 
 /// One block per row. The first pass computes the normalizer; the second writes the gradient, if
-/// `gradient` is given.
-template <class T, int N>
+/// `gradient` is given. `keep`: the second one reads the logits from shared memory.
+template <class T, int N, bool keep>
 __global__ void __launch_bounds__(row_threads)
     cross_entropy(float* losses, const float* logits, std::int64_t logits_stride, T* gradient,
                   std::int64_t gradient_stride, const std::int32_t* targets,
@@ -110,10 +137,11 @@ __global__ void __launch_bounds__(row_threads)
   const float* x = logits + row * logits_stride;
   const std::int32_t target = targets[row];
   const float at_target = x[target];
-  const Online whole = normalizer<N>(x, vocabulary, shared);
+  const Online whole = normalizer<N, keep>(x, vocabulary, shared);
   if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
   if (gradient == nullptr) return;
-  write_gradient<N>(gradient + row * gradient_stride, x, vocabulary, target, whole, padding, scale);
+  write_gradient<N>(gradient + row * gradient_stride, keep ? shared.row() : x, vocabulary, target,
+                    whole, padding, scale);
 }
 
 /// One block per row.
@@ -164,9 +192,15 @@ void launch_cuda(const CrossEntropy& op, Stream stream) {
   const std::int64_t vocabulary = op.logits.dim(1);
   dispatch(op.gradient ? op.gradient.dtype : DType::f32, [&]<class T>() {
     const bool packed = aligned(16, {op.logits, op.gradient});
-    launch(packed ? cross_entropy<T, 4> : cross_entropy<T, 1>, {static_cast<unsigned>(rows)},
-           {row_threads}, sizeof(RowShared), stream, op.losses.data<float>(),
-           op.logits.data<float>(), op.logits.stride(0),
+    // 50257 logits fit from compute capability 9.0 on.
+    const std::size_t kept_row =
+        sizeof(RowShared) + static_cast<std::size_t>(vocabulary) * sizeof(float);
+    const bool keep = packed && op.gradient && kept_row <= queue_of(stream).shared_limit;
+    launch(keep     ? cross_entropy<T, 4, true>
+           : packed ? cross_entropy<T, 4, false>
+                    : cross_entropy<T, 1, false>,
+           {static_cast<unsigned>(rows)}, {row_threads}, keep ? kept_row : sizeof(RowShared),
+           stream, op.losses.data<float>(), op.logits.data<float>(), op.logits.stride(0),
            op.gradient ? op.gradient.data<T>() : nullptr, op.gradient ? op.gradient.stride(0) : 0,
            op.targets.data<std::int32_t>(), vocabulary, op.padding,
            static_cast<float>(op.gradient_scale));

@@ -39,6 +39,7 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
   check(shared_bytes <= queue_of(stream).shared_limit,
         "a kernel was launched with more shared memory than a block of this GPU has");
   check(grid.y < 65536 && grid.z < 65536, "a kernel was launched with too large a grid");
+  ++queue_of(stream).launches;
 #ifdef __CUDACC__
   const cudaStream_t handle = handle_of(stream);  // selects the device
   constexpr std::size_t free_limit = 48 << 10;    // larger sizes need an attribute

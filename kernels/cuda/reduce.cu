@@ -1,6 +1,8 @@
 #include "kernels/reduce.h"
 
-#include "kernels/cuda/column_partials.h"
+#include <algorithm>
+
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/parts.h"
@@ -16,19 +18,26 @@ constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
 constexpr int lone_warps = 16;
 constexpr int lone_threads = lone_warps * warp_size;
-constexpr int finish_warps = 32;  // as many loads at once as possible: there are few columns
 
 template <int count>
 struct Partials {
   double partial[count];
 };
-struct FinishSums {
-  float sums[finish_warps][warp_size];
-};
 template <int N>
 struct Columns {
   float partial[warps][warp_size * N];
+  int last;
 };
+
+/// Number of parts into which the rows are split: a function of the shape alone, so that the bits
+/// do not depend on the GPU. Enough blocks for four on each of 128 multiprocessors.
+constexpr std::int64_t row_splits(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t blocks = 512, columns_of_block = 256, least_rows = 64;
+  if (columns > max_arrivals * warp_size)
+    return 1;  // there is no counter for each block of columns
+  const std::int64_t enough = blocks / ((columns + columns_of_block - 1) / columns_of_block);
+  return std::clamp<std::int64_t>(enough, 1, std::max<std::int64_t>(1, rows / least_rows));
+}
 
 /// Sum of numbers by one block, because they are few. Each thread adds its own in order, then the
 /// threads' sums are added in a fixed tree.
@@ -115,11 +124,58 @@ void launch_norms(std::span<const SquaredNorm> norms, Stream stream) {
   flush();
 }
 
-/// A block sums 32 * N columns of one part of the rows; its warps take the rows in turn.
+/// A sum of columns, and whether it is added to what is there.
+struct ColumnTotals {
+  float* out;
+  bool accumulate;
+};
+
+/// Adds the partial sums of 32 * N columns, which begin with `first`, in a fixed order.
+template <int N>
+__device__ __forceinline__ void add_splits(const ColumnTotals& total, const float* partial,
+                                           std::int64_t splits, std::int64_t first,
+                                           std::int64_t columns, Columns<N>& shared) {
+  constexpr int vector = N % 4 == 0 ? 4 : 1;
+  constexpr int row_lanes = warp_size * N / vector;  // threads that read one split
+  constexpr int at_once = threads / row_lanes;
+  const int thread = static_cast<int>(threadIdx.y * warp_size + threadIdx.x);
+  const int column = thread % row_lanes * vector;
+  float sum[vector] = {};
+  if (first + column < columns) {
+    constexpr int ahead = 8;  // loads under way in a thread: this block is alone
+    for (std::int64_t s = thread / row_lanes; s < splits; s += ahead * at_once) {
+      float values[ahead][vector] = {};
+#pragma unroll
+      for (int a = 0; a < ahead; ++a)
+        if (s + a * at_once < splits)
+          load_floats(values[a], partial + (s + a * at_once) * columns + first + column);
+#pragma unroll
+      for (int a = 0; a < ahead; ++a)
+#pragma unroll
+        for (int i = 0; i < vector; ++i)
+          sum[i] += values[a][i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < vector; ++i)
+    shared.partial[thread / row_lanes][column + i] = sum[i];
+  __syncthreads();
+  for (int i = thread; i < warp_size * N && first + i < columns; i += threads) {
+    float all = 0;
+#pragma unroll
+    for (int s = 0; s < at_once; ++s)
+      all += shared.partial[s][i];
+    float& out = total.out[first + i];
+    out = total.accumulate ? out + all : all;
+  }
+}
+
+/// A block sums 32 * N columns of one part of the rows; its warps take the rows in turn. The last
+/// block of these columns adds the parts.
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
-    sum_rows(float* partial, const T* in, std::int64_t rows, std::int64_t columns,
-             std::int64_t stride, std::int64_t rows_per_split) {
+    sum_rows(ColumnTotals total, float* partial, int* arrivals, const T* in, std::int64_t rows,
+             std::int64_t columns, std::int64_t stride, std::int64_t rows_per_split) {
   auto& shared = shared_memory<Columns<N>>();
   const int lane = static_cast<int>(threadIdx.x);
   const int warp = static_cast<int>(threadIdx.y);
@@ -140,50 +196,20 @@ __global__ void __launch_bounds__(threads)
   for (int i = 0; i < N; ++i)
     shared.partial[warp][lane * N + i] = sum[i];
   __syncthreads();
-  for (int i = warp * warp_size + lane; i < warp_size * N; i += threads) {
-    float total = 0;
+  const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * warp_size * N;
+  for (int i = warp * warp_size + lane; i < warp_size * N && first_column + i < columns;
+       i += threads) {
+    float part = 0;
 #pragma unroll
     for (int w = 0; w < warps; ++w)
-      total += shared.partial[w][i];
-    const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * warp_size * N + i;
-    if (at < columns) partial[blockIdx.y * columns + at] = total;
+      part += shared.partial[w][i];
+    partial[blockIdx.y * columns + first_column + i] = part;
   }
-}
-
-/// A block has 32 columns. Its warps take the partial sums in turn, and the first warp adds what
-/// they have.
-__global__ void __launch_bounds__(finish_warps* warp_size)
-    finish(ColumnTotals first, ColumnTotals second, const float* partial, std::int64_t splits,
-           std::int64_t columns, std::int64_t stride) {
-  auto& shared = shared_memory<FinishSums>();
-  const int lane = static_cast<int>(threadIdx.x);
-  const int warp = static_cast<int>(threadIdx.y);
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * warp_size + lane;
-  float sum = 0;
-  if (at < stride) {
-#pragma unroll 8
-    for (std::int64_t s = warp; s < splits; s += finish_warps)
-      sum += partial[s * stride + at];
-  }
-  shared.sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || at >= stride) return;
-#pragma unroll
-  for (int w = 1; w < finish_warps; ++w)
-    sum += shared.sums[w][lane];
-  const ColumnTotals& totals = at < columns ? first : second;
-  float& out = totals.out[at < columns ? at : at - columns];
-  out = totals.accumulate ? out + sum : sum;
+  if (is_last_block(arrivals + blockIdx.x, gridDim.y, shared.last))
+    add_splits<N>(total, partial, gridDim.y, first_column, columns, shared);
 }
 
 }  // namespace
-
-void cuda::add_partials(const ColumnTotals (&totals)[2], const float* partial, std::int64_t splits,
-                        std::int64_t columns, Stream stream) {
-  const std::int64_t stride = totals[1].out != nullptr ? 2 * columns : columns;
-  launch(finish, {pieces(stride, warp_size)}, {warp_size, finish_warps}, sizeof(FinishSums), stream,
-         totals[0], totals[1], partial, splits, columns, stride);
-}
 
 void launch_cuda(const Sum& op, Stream stream) {
   launch(sum, {1}, {lone_threads}, sizeof(Partials<lone_warps>), stream, op.out.data<float>(),
@@ -193,7 +219,7 @@ void launch_cuda(const Sum& op, Stream stream) {
 void launch_cuda(const ColumnSum& op, Stream stream) {
   const std::int64_t rows = op.in.dim(0);
   const std::int64_t columns = op.in.dim(1);
-  const std::int64_t splits = row_splits(rows);
+  const std::int64_t splits = row_splits(rows, columns);
   auto* partial = workspace<float>(stream, splits * columns);
   dispatch(op.in.dtype, [&]<class T>() {
     constexpr int packed = wide<T>;
@@ -202,9 +228,9 @@ void launch_cuda(const ColumnSum& op, Stream stream) {
     launch(wide_enough ? sum_rows<T, packed> : sum_rows<T, 1>,
            {pieces(columns, warp_size * elements), static_cast<unsigned>(splits)},
            {warp_size, warps}, wide_enough ? sizeof(Columns<packed>) : sizeof(Columns<1>), stream,
-           partial, op.in.data<T>(), rows, columns, op.in.stride(0), (rows + splits - 1) / splits);
+           ColumnTotals{op.out.data<float>(), op.accumulate}, partial, queue_of(stream).arrivals,
+           op.in.data<T>(), rows, columns, op.in.stride(0), (rows + splits - 1) / splits);
   });
-  add_partials({{op.out.data<float>(), op.accumulate}}, partial, splits, columns, stream);
 }
 
 void launch_cuda(const SquaredNorm& op, Stream stream) {

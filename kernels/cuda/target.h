@@ -47,8 +47,11 @@ inline void __syncthreads() {
   ::sluice::simt::sync_threads();
 }
 
+/// The atomics below order other accesses too.
+inline void __threadfence() {}
+
 /// Not for floats, whose sums would depend on the order.
 inline int atomicAdd(int* to, int value) {
-  return std::atomic_ref(*to).fetch_add(value, std::memory_order_relaxed);
+  return std::atomic_ref(*to).fetch_add(value, std::memory_order_acq_rel);
 }
 #endif

@@ -75,6 +75,7 @@ bool GemmPlans::run(const GemmKey& key, const Gemm& op, Stream stream) {
   set_pointers(plan.matmul, key, op);
   const float alpha = 1;
   const float beta = key.accumulate ? 1 : 0;
+  ++queue_of(stream).launches;
   SLUICE_CUBLAS_CHECK(cublasLtMatmul(
       handle_.get(), plan.matmul.get(), &alpha, op.b.address, plan.b.get(), op.a.address,
       plan.a.get(), &beta, op.out.address, plan.out.get(), op.out.address, plan.out.get(),

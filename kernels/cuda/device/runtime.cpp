@@ -146,8 +146,8 @@ class CudaRuntime final : public Runtime {
     return std::size_t{capability_ >= 90 ? 64u : 32u} << 20;
   }
   void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
-    queue_of(stream).workspace = start;
-    queue_of(stream).workspace_bytes = bytes;
+    cuda::set_workspace(queue_of(stream), start, bytes);
+    CudaRuntime::fill_zero(start, arrivals_bytes, stream);
   }
 
   Stream compute_stream() const override { return compute_; }

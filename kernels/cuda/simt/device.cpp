@@ -116,8 +116,8 @@ class SimtRuntime final : public Runtime {
     return {device(), reinterpret_cast<std::uint64_t>(queues_.back().get())};
   }
   void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
-    cuda::queue_of(stream).workspace = start;
-    cuda::queue_of(stream).workspace_bytes = bytes;
+    cuda::set_workspace(cuda::queue_of(stream), start, bytes);
+    SimtRuntime::fill_zero(start, cuda::arrivals_bytes, stream);
   }
   void synchronize(Stream stream) override {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/queue.h"
 #include "tests/kernels/attention_parts.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
@@ -216,7 +217,8 @@ TEST_CASE("cuda: attention at odd addresses at capability 90", "[cuda]") {
 TEST_CASE("cuda: attention backward goes through a batch in parts if the workspace is small",
           "[cuda]") {
   constexpr Sizes sizes[] = {{3, 33, 2, 16}, {3, 33, 2, 5}};
-  constexpr std::size_t two_sequences = 2 * 2 * 128 * 16;  // heads, rows of a tile, bytes of a row
+  constexpr std::size_t two_sequences =
+      cuda::arrivals_bytes + 2 * 2 * 128 * 16;  // heads, rows of a tile, bytes of a row
   each_case(80, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
     for (CudaDevice* device : devices.runs())
       device->runtime().set_workspace(device->stream(), device->take(two_sequences), two_sequences);

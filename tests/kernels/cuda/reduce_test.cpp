@@ -28,7 +28,10 @@ TEST_CASE("cuda: sums down columns", "[cuda]") {
                           {33, 1600},
                           {5, 2050},
                           {3001, 5},
-                          {1025, 70}}) {
+                          {1025, 70},
+                          {130, 768},               // two parts
+                          {200, 32 * 1024 + 5}}) {  // more blocks of columns than counters
+
       for (const auto offsets : both_offsets) {
         for (const bool accumulate : {false, true}) {
           CAPTURE(name_of(dtype), s.rows, s.columns, offsets.read, accumulate);
