@@ -1,5 +1,8 @@
 #include "engine/timeline.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -9,19 +12,26 @@ Timeline::Timeline(DevicePtr device)
       by_events_(device_->device().kind == DeviceKind::cuda),
       start_(Clock::now()) {
   if (!by_events_) return;
-  base_ = device_->runtime().make_event();
-  rebase();
+  Runtime& runtime = device_->runtime();
+  for (Event* event : {&base_, &next_base_}) {
+    *event = runtime.make_event();
+    runtime.record(*event, device_->stream());
+  }
+  runtime.synchronize(base_);
+  base_time_ = since_start();
 }
 
 double Timeline::since_start() const {
   return std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
 }
 
-/// Moves the origin to now, because differences of event times lose precision as they grow.
+/// Moves the origin, because differences of event times lose precision as they grow.
 void Timeline::rebase() {
-  device_->runtime().record(base_, device_->stream());
-  device_->runtime().synchronize(base_);
-  base_time_ = since_start();
+  Runtime& runtime = device_->runtime();
+  runtime.synchronize(next_base_);  // recorded before the work of this take()
+  base_time_ += runtime.milliseconds(base_, next_base_);
+  std::swap(base_, next_base_);
+  runtime.record(next_base_, device_->stream());
 }
 
 std::size_t Timeline::begin(std::string_view name, Lane lane, Stream stream, Label label) {
@@ -53,11 +63,16 @@ void Timeline::end(std::size_t index) {
     span.ended = Clock::now();
 }
 
+void Timeline::close_step() {
+  if (by_events_) closed_ = count_;
+}
+
 std::vector<Timeline::Span> Timeline::take() {
+  const std::size_t count = std::exchange(closed_, {}).value_or(count_);
   std::vector<Span> taken;
-  taken.reserve(count_);
+  taken.reserve(count);
   Runtime& runtime = device_->runtime();
-  for (std::size_t i = 0; i < count_; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const Open& span = spans_[i];
     double start = 0, length = 0;
     if (by_events(span.lane)) {
@@ -70,7 +85,10 @@ std::vector<Timeline::Span> Timeline::take() {
     }
     taken.push_back({span.name, span.lane, start, length, span.label});
   }
-  count_ = 0;
+  const auto begin = spans_.begin();
+  std::rotate(begin, begin + static_cast<std::ptrdiff_t>(count),
+              begin + static_cast<std::ptrdiff_t>(count_));
+  count_ -= count;
   if (by_events_) rebase();
   return taken;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -44,7 +45,11 @@ class Timeline {
   /// Opens a span that begins with the next work given to the stream; returns the span's number.
   std::size_t begin(std::string_view name, Lane lane, Stream stream, Label label = {});
   void end(std::size_t span);
-  /// Waits for the recorded work and returns its spans in the order of the calls of begin().
+  /// Leaves spans that begin from now on in a device's streams to the take() after the next one,
+  /// so that the host need not wait for them.
+  void close_step();
+  /// Waits for the recorded work and returns its spans in the order of the calls of begin(). All
+  /// spans must have ended.
   std::vector<Span> take();
 
  private:
@@ -65,10 +70,13 @@ class Timeline {
   DevicePtr device_;
   bool by_events_;
   Clock::time_point start_;
-  Event base_;
+  /// Events of the compute stream, the later one recorded by the last take(). No span that is still
+  /// to be taken began before the earlier one.
+  Event base_, next_base_;
   double base_time_ = 0;     ///< time of `base_`, in milliseconds since the start
   std::vector<Open> spans_;  ///< entries are reused, because a runtime does not take events back
   std::size_t count_ = 0;
+  std::optional<std::size_t> closed_{};  ///< how many spans the next take() returns; none: all
 };
 
 /// Records a span for the length of a scope; does nothing without a timeline.

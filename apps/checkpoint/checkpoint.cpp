@@ -202,7 +202,8 @@ CheckpointManifest describe(std::int64_t step, const Json& run, const Checkpoint
               {"run", run},
               {"memory", to_json({.micro_batch = state.micro_batch,
                                   .layout = space.layout,
-                                  .narrow_gradients = space.narrow_gradients})}};
+                                  .narrow_gradients = space.narrow_gradients,
+                                  .head_chunk = state.head_chunk})}};
   if (state.scaler.enabled())
     fields["loss_scale"] = {{"scale", state.scaler.state().scale},
                             {"good_updates", state.scaler.state().good_updates}};

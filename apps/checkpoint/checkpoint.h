@@ -30,7 +30,8 @@ struct CheckpointState {
   const SpaceLayout& whole;         ///< layout of the whole model; `space` may be a part of it
   const GatherLinks& gather_links;  ///< collect the parts on rank 0
   SpikeGuard* spikes = nullptr;
-  std::int64_t micro_batch = 1;  ///< sequences; recorded only
+  std::int64_t micro_batch = 1;    ///< sequences; recorded only
+  std::int64_t head_chunk = 1024;  ///< tokens; recorded only
 
   /// All ranks call it together.
   ModelState model() const { return {space, optimizer, ranks.optimizer, whole, gather_links}; }

@@ -213,14 +213,18 @@ void verify_files(const fs::path& checkpoint, const CheckpointManifest& manifest
 }
 
 std::string to_flags(const RecordedChoice& choice) {
-  return fmt::format("--micro-batch {} --state-layout {} --gradients {}", choice.micro_batch,
-                     name_of(choice.layout), choice.gradients());
+  std::string flags = fmt::format("--micro-batch {} --state-layout {} --gradients {}",
+                                  choice.micro_batch, name_of(choice.layout), choice.gradients());
+  if (choice.head_chunk != RecordedChoice().head_chunk)
+    flags += fmt::format(" --head-chunk {}", choice.head_chunk);
+  return flags;
 }
 
 Json to_json(const RecordedChoice& choice) {
   return {{"micro_batch", choice.micro_batch},
           {"state_layout", name_of(choice.layout)},
-          {"gradients", choice.gradients()}};
+          {"gradients", choice.gradients()},
+          {"head_chunk", choice.head_chunk}};
 }
 
 std::optional<RecordedChoice> recorded_choice(const fs::path& checkpoint,
@@ -228,16 +232,19 @@ std::optional<RecordedChoice> recorded_choice(const fs::path& checkpoint,
   const auto found = manifest.fields->find("memory");
   if (found == manifest.fields->end()) return {};
   const fs::path file = checkpoint / "state.json";
-  constexpr std::int64_t max_sequences = std::int64_t{1} << 32;
+  constexpr std::int64_t max_sequences = std::int64_t{1} << 32, max_tokens = std::int64_t{1} << 30;
   try {
     const auto layout = layout_named(found->at("state_layout").get<std::string>());
     const auto gradients = found->at("gradients").get<std::string>();
     if (!layout || (gradients != "bf16" && gradients != "fp32"))
       damaged(file, "it tells of a use of memory that there is not");
-    return RecordedChoice{
+    RecordedChoice choice{
         .micro_batch = whole_number(found->at("micro_batch"), 1, max_sequences, file),
         .layout = *layout,
         .narrow_gradients = gradients == "bf16"};
+    if (const auto chunk = found->find("head_chunk"); chunk != found->end())
+      choice.head_chunk = whole_number(*chunk, 1, max_tokens, file);
+    return choice;
   } catch (const Json::exception&) {
     damaged(file, "a field is missing or of the wrong type");
   }

@@ -85,6 +85,7 @@ struct RecordedChoice {
   std::int64_t micro_batch = 1;  ///< sequences
   StateLayout layout = StateLayout::fp32;
   bool narrow_gradients = false;
+  std::int64_t head_chunk = 1024;  ///< tokens
 
   const char* gradients() const { return narrow_gradients ? "bf16" : "fp32"; }
 };

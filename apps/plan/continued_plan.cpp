@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
   if (micro_batch && !o.micro_batch) o.micro_batch = record.micro_batch;
   if (!o.state_layout) o.state_layout = record.layout;
+  if (!o.head_chunk) o.head_chunk = record.head_chunk;
   if (!o.gradients) o.gradients = record.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }

@@ -89,13 +89,14 @@ bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
 }
 
 bool fixes_memory(const TrainOptions& o) {
-  return o.micro_batch || o.recompute || o.state_layout || o.gradients || o.offload ||
-         o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
+  return o.micro_batch || o.head_chunk || o.recompute || o.state_layout || o.gradients ||
+         o.offload || o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
          o.speculative_blocks != 0;
 }
 
 TrainOptions without_memory_flags(TrainOptions o) {
   o.micro_batch.reset();
+  o.head_chunk.reset();
   o.recompute.reset();
   o.state_layout.reset();
   o.gradients.reset();

@@ -61,6 +61,7 @@ class Planner {
   MemoryChoice choice_of(const StagedPrecision& precision, std::int64_t resident,
                          std::int64_t cpu = 0, std::int64_t speculative = 0) const {
     MemoryChoice choice{
+        .head_chunk = options_.head_chunk.value_or(MemoryChoice().head_chunk),
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = precision.layout,
         .narrow_gradients = precision.narrow_gradients,
@@ -264,7 +265,33 @@ class Planner {
       };
       if (auto faster = best_of({{precision}, staging}, beats)) best = std::move(faster);
     }
+    if (best && may_widen_head()) widen_head(*best);
     return best;
+  }
+
+  /// A CPU gains little from larger chunks. Ranks with different parts of the model may have less
+  /// memory left than the one that is counted.
+  bool may_widen_head() const {
+    const bool alike =
+        !options_.pipelined() && mesh_.tp == 1 && (options_.zero != 1 || mesh_.dp == 1);
+    return profile_.gpu && !options_.head_chunk && alike;
+  }
+
+  /// Takes the largest chunk of the vocabulary head that fits beside everything else.
+  void widen_head(Plan& plan) const {
+    const std::int64_t tokens = plan.choice.micro_batch * setup_.trainer.seq_len;
+    for (std::int64_t chunk = 8192; chunk > plan.choice.head_chunk; chunk /= 2) {
+      if (chunk / 2 >= tokens) continue;  // half of it is no less
+      MemoryChoice choice = plan.choice;
+      choice.head_chunk = chunk;
+      const MemoryPlan memory = counted(choice);
+      if (excess({memory.high_water, memory.host}) > 0) continue;
+      const StateMemory state =
+          state_memory({{choice.layout, choice.narrow_gradients}, choice.staging});
+      plan = {choice, memory, placement_.time_of(choice, state),
+              budgets_.host_allowed - budgets_.host_reserve - memory.host};
+      return;
+    }
   }
 
   /// Returns the fastest choice that fits by a full count and for which beats(seconds) is true.

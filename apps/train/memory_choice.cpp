@@ -24,6 +24,8 @@ std::string to_flags(const MemoryChoice& c) {
   std::string flags =
       fmt::format("--micro-batch {} --recompute {} --state-layout {} --gradients {}", c.micro_batch,
                   to_string(c.recompute), name_of(c.layout), c.narrow_gradients ? "bf16" : "fp32");
+  if (c.head_chunk != MemoryChoice().head_chunk)
+    flags += fmt::format(" --head-chunk {}", c.head_chunk);
   flags += c.streams() ? fmt::format(" --resident-blocks {}", c.resident_blocks) : " --offload off";
   // The chunk size matters without streaming too: rounding up to chunks takes memory.
   if (c.streams() || c.staging.chunk != Staging().chunk)

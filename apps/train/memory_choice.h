@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/ops/linear_cross_entropy.h"
 #include "models/gpt2/recompute.h"
 #include "optim/space/state_layout.h"
 
@@ -20,7 +21,8 @@ struct Staging {
 
 /// Everything besides the model and the batch that decides how much memory a training takes.
 struct MemoryChoice {
-  std::int64_t micro_batch = 1;        ///< sequences computed at a time
+  std::int64_t micro_batch = 1;  ///< sequences computed at a time
+  std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;
   std::vector<Recompute> recompute{};  ///< by layer
   StateLayout layout = StateLayout::fp32;
   bool narrow_gradients = false;     ///< accumulates the blocks' matrix gradients in bf16
@@ -41,6 +43,11 @@ struct MemoryChoice {
   double gradient_bytes() const { return narrow_gradients ? 2 : 4; }
   bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
 };
+
+/// Returns the number of chunks in which the vocabulary head computes a micro-batch's logits.
+inline std::int64_t head_chunks(const MemoryChoice& choice, std::int64_t tokens) {
+  return (tokens + choice.head_chunk - 1) / choice.head_chunk;
+}
 
 /// Returns, for each layer, where the state of its matrices is kept.
 std::vector<Residency> residency_of(const MemoryChoice& choice);

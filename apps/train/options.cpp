@@ -118,6 +118,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_or_auto("--recompute", o.recompute,
                    "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
                    "block*12,gelu+ln");
+  line.add("--head-chunk", o.head_chunk,
+           "Tokens whose logits exist at a time; default: 1024, on a GPU up to 8192 if they fit", 1,
+           std::int64_t{1} << 30);
   line.add_choice("--state-layout", o.state_layout, "How master weights and moments are stored",
                   state_layouts);
   line.add_choice("--gradients", o.gradients, "Dtype in which matrices' gradients are summed",

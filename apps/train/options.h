@@ -48,6 +48,7 @@ struct TrainOptions {
   std::optional<StateLayout> state_layout;
   std::optional<DType> gradients;
   std::optional<Offload> offload;
+  std::optional<std::int64_t> head_chunk;
   std::optional<std::int64_t> speculative_blocks = 0;
   std::optional<std::int64_t> resident_blocks, cpu_blocks, stream_chunk, staging_chunks;
   bool plan = false, json = false;

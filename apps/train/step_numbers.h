@@ -8,24 +8,31 @@
 
 namespace sluice {
 
-/// Keeps the losses of an update's micro-batches in pinned host memory, so that they take no device
-/// memory and the host waits only once for all of them.
-class LossRecord {
+/// The losses of an update's micro-batches and the norm of its gradient, in pinned host memory.
+/// They take no device memory, and the host waits once for all of them. By then the device may have
+/// been given the update and computes it while the host goes on.
+class StepNumbers {
  public:
-  LossRecord(const DevicePtr& device, std::int64_t micro_batches, DType dtype);
+  /// `dtype`: of the losses.
+  StepNumbers(const DevicePtr& device, std::int64_t micro_batches, DType dtype);
 
   /// Sets all losses to zero.
-  void clear();
+  void clear_losses();
   /// Queues a copy of `loss`, one element of the dtype, to the host on the loss's stream.
-  void keep(std::int64_t micro_batch, const Tensor& loss);
-  /// Returns the first `count` losses. Waits for the device.
-  std::vector<double> values(std::int64_t count) const;
+  void keep_loss(std::int64_t micro_batch, const Tensor& loss);
+  /// Queues a copy of the norm, one f64. It comes last: all losses have been kept.
+  void keep_norm(const Tensor& norm);
+
+  /// These wait for the copy of the norm, but for no later work.
+  std::vector<double> losses(std::int64_t count) const;
+  double norm() const;
 
  private:
   DevicePtr device_;
   DType dtype_;
-  std::size_t bytes_;
-  PinnedBuffer values_;
+  std::size_t loss_bytes_;
+  PinnedBuffer losses_, norm_;
+  Event complete_;
 };
 
 }  // namespace sluice

@@ -22,13 +22,11 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
       pipeline_(divided.pipeline),
       tensor_(divided.tensor),
       spikes_(options.spikes),
-      losses_(
-          space.device(),
-          std::max<std::int64_t>(1, options.batch_size / ranks.replicas() / options.micro_batch),
-          accumulator_of(space.working().dtype())),
+      numbers_(space.device(), micro_batches_of_step(), accumulator_of(space.working().dtype())),
       timeline_(space.device()) {
   if (pipeline_ == nullptr)
-    upload_.emplace(space.device(), options.micro_batch, options.seq_len, options.copy_stream);
+    upload_.emplace(space.device(), options.micro_batch, options.seq_len, micro_batches_of_step(),
+                    options.copy_stream);
   else
     pipeline_->set_timeline(&timeline_);
   if (tensor_ != nullptr) tensor_->set_timeline(&timeline_);
@@ -45,6 +43,10 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
   model.set_before_weights([this](std::int64_t layer) {
     ranks_.optimizer.update_through(ends_[static_cast<std::size_t>(layer)]);
   });
+}
+
+std::int64_t Trainer::micro_batches_of_step() const {
+  return std::max<std::int64_t>(1, options_.batch_size / ranks_.replicas() / options_.micro_batch);
 }
 
 void Trainer::set_block_inputs(HostStack* inputs) {
@@ -93,7 +95,7 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
     upload(first + piece);
     const auto [tokens, targets] = upload_->take();
     const Tensor loss = forward(tokens, targets, batch.loss, dropout);
-    losses_.keep(micro_batch++, loss);
+    numbers_.keep_loss(micro_batch++, loss);
     dropout.first_sample += batch.rows;
     if (first + piece >= batch.tokens.size()) {
       ranks_.optimizer.prefetch();
@@ -109,15 +111,16 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
 }
 
 void Trainer::compute_in_pipeline(const MicroBatches& batch) {
-  losses_.clear();  // only the last stage's rank sets them
+  numbers_.clear_losses();  // only the last stage's rank sets them
   bool first = true;
-  pipeline_->step(batch, {.loss = [this](int m, const Tensor& loss) { losses_.keep(m, loss); },
-                          .before_first_backward = [this] { ranks_.optimizer.finish(); },
-                          .before_last_backward =
-                              [&](const SpaceRange& range) {
-                                if (std::exchange(first, false)) ranks_.optimizer.prefetch();
-                                ranks_.gradients.expect(range);
-                              }});
+  pipeline_->step(batch,
+                  {.loss = [this](int m, const Tensor& loss) { numbers_.keep_loss(m, loss); },
+                   .before_first_backward = [this] { ranks_.optimizer.finish(); },
+                   .before_last_backward =
+                       [&](const SpaceRange& range) {
+                         if (std::exchange(first, false)) ranks_.optimizer.prefetch();
+                         ranks_.gradients.expect(range);
+                       }});
 }
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
@@ -129,7 +132,9 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
       .targets = batch.targets,
       .rows = options_.micro_batch,
       .seq_len = options_.seq_len,
-      .loss = {.scale = 1.0 / tokens_per_update, .loss_scale = scaler_.scale()},
+      .loss = {.scale = 1.0 / tokens_per_update,
+               .loss_scale = scaler_.scale(),
+               .chunk = options_.head_chunk},
       .dropout = {.seed = options_.seed,
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
@@ -140,13 +145,15 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   // Launches the update before the host waits for the norm: if the norm is not finite, the kernels
   // change nothing. But a spike guard has to see loss and norm before the update. With speculative
   // updates step() itself waits for the scale.
+  numbers_.keep_norm(space_.norm());
+  timeline_.close_step();
   if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
-  result.gradient_norm = space_.gradient_norm();
+  result.gradient_norm = numbers_.norm();
   // Gathers the losses of all micro-batches of all ranks, in the order of the batch. A rank that
   // computes no loss, or the same losses as another rank, contributes zeros.
   const auto count =
       static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
-  auto here = losses_.values(count);
+  auto here = numbers_.losses(count);
   if (!ranks_.reports_loss) std::ranges::fill(here, 0.0);
   for (const double loss : ranks_.control.gather_values(std::span<const double>(here), "losses"))
     result.loss += loss;

@@ -7,8 +7,8 @@
 #include "apps/data/loader.h"
 #include "apps/train/batch_upload.h"
 #include "apps/train/evaluation.h"
-#include "apps/train/loss_record.h"
 #include "apps/train/pipeline.h"
+#include "apps/train/step_numbers.h"
 #include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
@@ -46,6 +46,7 @@ class Trainer {
     std::int64_t batch_size = 1;   ///< sequences per update, of all ranks together
     std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides a rank's share
     std::int64_t seq_len = 1;
+    std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;
     double grad_clip = 1;
     double dropout = 0;
     std::uint64_t seed = 0;
@@ -75,7 +76,7 @@ class Trainer {
   /// pipeline.
   void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
 
-  std::int64_t micro_batch() const { return options_.micro_batch; }
+  const Options& options() const { return options_; }
   LossScaler& scaler() { return scaler_; }
   SpikeGuard& spikes() { return spikes_; }
   /// The timeline's spans of the last step.
@@ -84,6 +85,8 @@ class Trainer {
   Timeline::Clock::time_point started() const { return timeline_.started(); }
 
  private:
+  /// Of this replica.
+  std::int64_t micro_batches_of_step() const;
   Tensor forward(const Tensor& tokens, const Tensor& targets,
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
   /// `rate`: learning rate of the update that follows; none: no update follows.
@@ -107,7 +110,7 @@ class Trainer {
   LossScaler scaler_;
   SpikeGuard spikes_;
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, which needs several at once
-  LossRecord losses_;
+  StepNumbers numbers_;
   std::vector<std::int64_t> ends_;  ///< end of each block in the parameter space, then of all
   Timeline timeline_;
   std::vector<Timeline::Span> spans_;

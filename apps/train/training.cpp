@@ -75,6 +75,7 @@ SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const Buck
 Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choice) {
   Trainer::Options options = setup.trainer;
   options.micro_batch = choice.micro_batch;
+  options.head_chunk = choice.head_chunk;
   return options;
 }
 
@@ -87,8 +88,8 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   Exchanges bytes{.stages = boundary_bytes(setup, choice)};
   // Takes the largest of these: hidden states of a micro-batch or prompt, softmax statistics, a
   // token's logits.
-  const std::size_t softmax =
-      static_cast<std::size_t>(3 * mesh.tp * LinearCrossEntropyOptions().chunk) * wide;
+  const std::int64_t chunk = std::max(choice.head_chunk, LinearCrossEntropyOptions().chunk);
+  const std::size_t softmax = static_cast<std::size_t>(3 * mesh.tp * chunk) * wide;
   // The gradients of a LayerNorm's two parameters.
   const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
   bytes.tensor = std::max(

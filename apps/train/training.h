@@ -34,8 +34,15 @@ struct Training {
   /// under way. `when` is for the message: "at the start", "after step 100".
   void require_equal_copies(std::string_view when);
   CheckpointState checkpoint() {
-    return {space, *optimizer,         trainer.scaler(),  parallel,
-            whole, ranks.gather_links, &trainer.spikes(), trainer.micro_batch()};
+    return {.space = space,
+            .optimizer = *optimizer,
+            .scaler = trainer.scaler(),
+            .ranks = parallel,
+            .whole = whole,
+            .gather_links = ranks.gather_links,
+            .spikes = &trainer.spikes(),
+            .micro_batch = trainer.options().micro_batch,
+            .head_chunk = trainer.options().head_chunk};
   }
 
   Ranks ranks;

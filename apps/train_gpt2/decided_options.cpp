@@ -10,6 +10,7 @@ namespace fs = std::filesystem;
 void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
   const bool streams = choice.streams();
   o.micro_batch = choice.micro_batch;
+  o.head_chunk = choice.head_chunk;
   o.recompute = to_string(choice.recompute);
   o.state_layout = choice.layout;
   o.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;

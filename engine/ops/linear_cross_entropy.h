@@ -14,7 +14,8 @@ struct LinearCrossEntropyOptions {
   /// Multiplies the gradients in addition, but not the loss: prevents underflow in f16
   /// (Micikevicius et al., "Mixed precision training", 2018, section 3.2).
   double loss_scale = 1;
-  /// Number of tokens whose logits exist at one time.
+  /// Number of tokens whose logits exist at one time. The gradient of the table is read and written
+  /// once for each chunk, and its sum is rounded once for each.
   std::int64_t chunk = 1024;
   /// Ranks that divide the vocabulary; this rank's part begins with vocabulary row `first_row`. No
   /// rank has the logits of all rows. The parts of the gradient of `hidden` are summed.

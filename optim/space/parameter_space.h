@@ -106,7 +106,9 @@ class ParameterSpace {
   /// others. clip_factor() takes the sums of all blocks.
   const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
   const Tensor& clip_factor(const Tensor& partials, double limit, double loss_scale = 1);
-  /// The norm that clip_gradients measured, without the loss scale. Waits for the device.
+  /// The norm that clip_gradients measured, without the loss scale: one f64.
+  const Tensor& norm() const { return norm_; }
+  /// Waits for the device.
   double gradient_norm() const { return norm_.item(); }
 
  private:

@@ -131,6 +131,16 @@ struct Speculation {
   double state = 0, saved = 0;  ///< bytes
 };
 
+/// Returns the seconds of reading and writing the gradient of the vocabulary's table, in fp32, once
+/// for each chunk of a micro-batch but the first.
+double head_accumulation(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+                         const DeviceProfile& profile) {
+  const ShardSize size(config, work.shards.ranks);
+  const std::int64_t again = head_chunks(choice, choice.micro_batch * work.seq_len) - 1;
+  return static_cast<double>(again * size.vocabulary * size.embedding) * 2 * 4 /
+         profile.memory_rate;
+}
+
 struct TensorWait {
   double forward = 0, backward = 0;
 };
@@ -181,6 +191,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   // Every micro-batch but the first reads and writes the accumulated gradients.
   time.backward +=
       (micro_batches - 1) * parameters * 2 * choice.gradient_bytes() / profile.memory_rate;
+  time.backward += micro_batches * head_accumulation(config, choice, work, profile);
 
   // The seconds of a pass that reads and writes the residual stream once; GELU's is four times as
   // wide.
@@ -244,6 +255,7 @@ PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const Memo
   if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
   time.backward +=
       static_cast<double>(parameters) * 2 * choice.gradient_bytes() / profile.memory_rate;
+  if (predicts) time.backward += head_accumulation(config, choice, work, profile);
   const TensorWait wait = wait_of(config, part, choice, work, forward, rate);
   time.forward_tensor = wait.forward;
   time.backward_tensor = wait.backward;

@@ -83,9 +83,8 @@ TensorTraffic tensor_traffic(const GPT2Config& config, const GPT2Part& part,
     traffic.norms = of(2 * blocks + (predicts ? 1 : 0), 2 * config.n_embd, wide);
   }
   if (predicts) {
-    const std::int64_t chunk = LinearCrossEntropyOptions().chunk;
     traffic.softmax = of(1, tokens * 3 * task.shards.ranks, wide);
-    traffic.softmax.operations *= (tokens + chunk - 1) / chunk;
+    traffic.softmax.operations *= head_chunks(choice, tokens);
   }
   return traffic;
 }

@@ -30,7 +30,7 @@ const std::string run = small_shape + " --precision bf16 --host-memory 1GiB";
 const std::string plenty = run + " --gpu-memory 1GiB";
 /// Nothing that a planner with plenty of memory would choose.
 constexpr RecordedChoice record{
-    .micro_batch = 2, .layout = StateLayout::bf16m, .narrow_gradients = true};
+    .micro_batch = 2, .layout = StateLayout::bf16m, .narrow_gradients = true, .head_chunk = 24};
 
 }  // namespace
 
@@ -45,13 +45,15 @@ TEST_CASE("what a checkpoint records is kept where flags leave it open", "[conti
   CHECK(kept.micro_batch == 2);
   CHECK(kept.choice.layout == StateLayout::bf16m);
   CHECK(kept.choice.narrow_gradients);
+  CHECK(kept.choice.head_chunk == 24);
   CHECK(kept.warning.empty());
 
-  const Continued told =
-      go_on(plenty + " --micro-batch 4 --state-layout split --gradients fp32", record);
+  const Continued told = go_on(
+      plenty + " --micro-batch 4 --state-layout split --gradients fp32 --head-chunk 40", record);
   CHECK(told.choice.micro_batch == 4);
   CHECK(told.choice.layout == StateLayout::split);
   CHECK_FALSE(told.choice.narrow_gradients);
+  CHECK(told.choice.head_chunk == 40);
   CHECK(told.warning.empty());
 }
 

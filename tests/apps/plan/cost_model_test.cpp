@@ -44,6 +44,12 @@ TEST_CASE("a step's forward, backward and update are those counted by hand", "[p
   CHECK(time.tensor == 0);
   CHECK(time.bytes_each_way == 0);
   CHECK(time.total() == Approx(1 + 4 + 4));
+  // The eight tokens of a micro-batch in chunks of three read and write the table's 3 * 2 gradients
+  // twice more.
+  MemoryChoice chunks = two_micro_batches(Recompute::none);
+  chunks.head_chunk = 3;
+  CHECK(predict_step(tiny, chunks, work, machine(16 * 124)).backward ==
+        Approx(2 + (92 + 2 * 2 * 6) * 8 / 368.0));
   // One micro-batch adds to no earlier gradients.
   MemoryChoice whole = two_micro_batches(Recompute::none);
   whole.micro_batch = 4;

@@ -81,6 +81,56 @@ TEST_CASE("every plan fits the budgets, and planning again gives the same", "[pl
   CHECK(fitted > by_form(15, 40));
 }
 
+TEST_CASE("on a GPU, the vocabulary head takes the largest chunk that fits", "[planner]") {
+  const std::string shape =
+      "--n-layer 1 --n-head 1 --n-embd 64 --vocab-size 960 --context 512 --batch-size 24 "
+      "--micro-batch 24 --precision bf16 --recompute none --offload off --sample-tokens 0";
+  const auto head = [](const Plan& plan) {
+    return plan.memory.by_use[static_cast<std::size_t>(MemoryUse::head)];
+  };
+  const auto at = [&](std::size_t device) {
+    return plan(shape + budget(device, std::size_t{1} << 30, true), true).chosen;
+  };
+  const Plan roomy = at(std::size_t{1} << 30);
+  CHECK(roomy.choice.head_chunk == 8192);
+  CHECK(head(roomy) == 8192 * 960 * 4);
+  CHECK_THAT(to_flags(roomy.choice), Contains(" --head-chunk 8192 "));
+  std::vector<std::int64_t> chunks{8192};
+  double seconds = roomy.time.total();
+  for (Plan last = roomy; last.choice.head_chunk > 1024;) {
+    last = at(need_of(last, true).device - 1);
+    chunks.push_back(last.choice.head_chunk);
+    CHECK(last.time.total() > std::exchange(seconds, last.time.total()));
+  }
+  CHECK(chunks == std::vector<std::int64_t>{8192, 4096, 2048, 1024});
+
+  const auto told = [&](const std::string& flags, bool gpu = true) {
+    return plan(shape + flags + budget(std::size_t{1} << 30, std::size_t{1} << 30, gpu), gpu)
+        .chosen;
+  };
+  CHECK(told(" --head-chunk 100").choice.head_chunk == 100);
+  CHECK(told(" --head-chunk 100").memory.peak < roomy.memory.peak);
+  CHECK(told(" --head-chunk 8192").memory.peak == roomy.memory.peak);
+  CHECK(told("", false).choice.head_chunk == 1024);
+  // A rank with another part of the model may have less memory left.
+  CHECK(told(" --pp 1 --pipeline gpipe").choice.head_chunk == 1024);
+}
+
+TEST_CASE("no chunk of the vocabulary head is larger than the tokens", "[planner]") {
+  const auto chunk = [](const std::string& tokens) {
+    return plan(
+               "--n-layer 1 --n-head 1 --n-embd 64 --vocab-size 99 --batch-size 1 "
+               "--gpu-memory 1GiB --host-memory 1GiB --context " +
+                   tokens,
+               true)
+        .chosen.choice.head_chunk;
+  };
+  CHECK(chunk("1024") == 1024);
+  CHECK(chunk("1025") == 2048);
+  CHECK(chunk("2048") == 2048);
+  CHECK(chunk("4097") == 8192);
+}
+
 TEST_CASE("what a plan needs is enough for it, and one byte less is not", "[planner]") {
   int checked = 0;
   for (const PlanRow& row : rows)

@@ -108,7 +108,8 @@ TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]
     const TrainOptions options = parsed(
         "--model gpt2-large --seq-len 1024 --batch-size 64 --micro-batch 4 --recompute block "
         "--state-layout split --gradients fp32 --resident-blocks 4 --stream-chunk 4194304 "
-        "--staging-chunks 4 --cpu-blocks 0 --host-memory 64GiB --speculative-blocks " +
+        "--staging-chunks 4 --cpu-blocks 0 --head-chunk 1024 --host-memory 64GiB "
+        "--speculative-blocks " +
         number + " --gpu-memory " + device);
     const DeviceProfile profile = known_profile("3090");
     return plan_run(options, resolve_shape(options, true, profile.capability, profile.name),

@@ -1,56 +1,19 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
-#include "tests/support/gpu/gpu.h"
+#include "tests/support/gpu/forwarding_runtime.h"
 
 namespace sluice::test {
 
 /// A GPU whose system pins blocks of less than `limit` bytes only.
-class UnpinnedRuntime final : public Runtime {
+class UnpinnedRuntime final : public ForwardingRuntime {
  public:
-  UnpinnedRuntime(std::uint64_t seed, std::size_t limit) : gpu_(gpu_runtime(seed)), limit_(limit) {}
+  UnpinnedRuntime(std::uint64_t seed, std::size_t limit) : ForwardingRuntime(seed), limit_(limit) {}
 
   std::byte* reserve_pinned(std::size_t bytes) override {
-    return bytes < limit_ ? gpu_->reserve_pinned(bytes) : nullptr;
-  }
-  Device device() const override { return gpu_->device(); }
-  DeviceInfo info() const override { return gpu_->info(); }
-  std::byte* reserve(std::size_t bytes) override { return gpu_->reserve(bytes); }
-  void release(std::byte* start, std::size_t bytes) override { gpu_->release(start, bytes); }
-  std::size_t capacity() const override { return gpu_->capacity(); }
-  void release_pinned(std::byte* at, std::size_t bytes) override {
-    gpu_->release_pinned(at, bytes);
-  }
-  std::size_t workspace_bytes() const override { return gpu_->workspace_bytes(); }
-  Stream compute_stream() const override { return gpu_->compute_stream(); }
-  Stream make_stream() override { return gpu_->make_stream(); }
-  void set_workspace(Stream stream, std::byte* start, std::size_t bytes) override {
-    gpu_->set_workspace(stream, start, bytes);
-  }
-  void synchronize(Stream stream) override { gpu_->synchronize(stream); }
-  Event make_event() override { return gpu_->make_event(); }
-  void record(Event event, Stream stream) override { gpu_->record(event, stream); }
-  void wait(Stream stream, Event event) override { gpu_->wait(stream, event); }
-  void synchronize(Event event) override { gpu_->synchronize(event); }
-  bool reached(Event event) override { return gpu_->reached(event); }
-  double milliseconds(Event a, Event b) override { return gpu_->milliseconds(a, b); }
-  void copy_from_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_from_host(to, from, n, s);
-  }
-  void copy_to_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_to_host(to, from, n, s);
-  }
-  void copy_within(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
-    gpu_->copy_within(to, from, n, s);
-  }
-  void fill_zero(std::byte* start, std::size_t n, Stream s) override {
-    gpu_->fill_zero(start, n, s);
+    return bytes < limit_ ? ForwardingRuntime::reserve_pinned(bytes) : nullptr;
   }
 
  private:
-  std::unique_ptr<Runtime> gpu_;
   std::size_t limit_;
 };
 
