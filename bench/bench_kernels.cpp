@@ -12,6 +12,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "bench/kernels/report.h"
+#include "bench/kernels/roofline.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/config.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct Options {
   std::optional<DeviceKind> device;
-  std::string op, shape, dtype, variant, json, csv, compare;
+  std::string op, shape, dtype, variant, json, csv, compare, roofline;
   std::int64_t tokens = 0, seq = 1024, parameters = 0, threads = 0;
   double warmup = 25, rep = 100, threshold = 0.1;
   bool check = false, list = false, cold = false, hot = false, calibrate = false;
@@ -48,6 +49,10 @@ void declare(CommandLine& line, Options& o) {
   line.add("--cold", o.cold, "Operands in no cache (on a GPU the default)");
   line.add("--hot", o.hot, "Operands where the last repetition left them");
   line.add("--check", o.check, "Compare the results with the CPU's in f64; exit 1 when one is off");
+  line.add(
+      "--roofline", o.roofline,
+      "Print what is predicted for this card (h200, 4090, ...) beside what is measured; without "
+      "a GPU, the prediction alone");
   line.group("Results");
   line.add("--json", o.json, "Write all figures here");
   line.add("--csv", o.csv, "Write the rows here");
@@ -129,6 +134,8 @@ class Bench {
         host_(device_->device().kind == DeviceKind::cpu ? device_ : make_cpu_device()),
         gpu_(is_gpu(device_)),
         cold_(o.cold || (gpu_ && !o.hot)),
+        roofline_(roofline_of(o, device_)),
+        as_gpu_(gpu_ || roofline_),
         timer_(device_, {.warmup_ms = o.warmup, .measured_ms = o.rep, .cold = cold_}),
         calibration_(device_, {.warmup_ms = 20, .measured_ms = 50}) {}
 
@@ -137,16 +144,30 @@ class Bench {
  private:
   static DevicePtr open(const Options& o) { return make_device(choose_device(o.device), {}); }
 
+  /// Returns none for a card that is not known, unless it was asked for.
+  static std::optional<Roofline> roofline_of(const Options& o, const DevicePtr& device) {
+    if (!o.roofline.empty()) return Roofline(o.roofline);
+    if (!is_gpu(device)) return {};
+    try {
+      return Roofline(device->runtime().info().name);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+
   std::vector<Model> chosen_models() const;
   std::vector<DType> chosen_dtypes(const Case& item) const;
   Extent extent_of(const Model& model) const;
   void calibrate();
   void measure(const Case& item, const Model& model, DType dtype);
+  void predict(const Case& item, const Model& model, DType dtype) const;
   int finish();
 
   const Options& options_;
   DevicePtr device_, host_;
   bool gpu_, cold_;
+  std::optional<Roofline> roofline_;
+  bool as_gpu_;  ///< sizes and dtypes are those of a GPU
   Timer timer_;
   Calibration calibration_;
   std::map<std::string, double> saved_;
@@ -158,7 +179,7 @@ std::vector<Model> Bench::chosen_models() const {
   std::vector<std::string> known{"all"};
   for (const Model& model : models)
     known.emplace_back(model.label);
-  const std::string fallback = gpu_ ? "all" : "124M";
+  const std::string fallback = as_gpu_ ? "all" : "124M";
   const auto wanted = names("--shape", options_.shape.empty() ? fallback : options_.shape, known);
   std::vector<Model> chosen;
   for (const Model& model : models)
@@ -167,7 +188,7 @@ std::vector<Model> Bench::chosen_models() const {
 }
 
 std::vector<DType> Bench::chosen_dtypes(const Case& item) const {
-  const std::string fallback = gpu_ ? "bf16" : "fp32";
+  const std::string fallback = as_gpu_ ? "bf16" : "fp32";
   const auto wanted = names("--dtype", options_.dtype.empty() ? fallback : options_.dtype,
                             {"all", "fp32", "bf16", "fp16"});
   // A case with a single dtype is measured unless another dtype was requested.
@@ -181,13 +202,13 @@ std::vector<DType> Bench::chosen_dtypes(const Case& item) const {
 Extent Bench::extent_of(const Model& model) const {
   const GPT2Config config = *preset(model.preset);
   Extent e{.width = config.n_embd, .heads = config.n_head};
-  e.tokens = options_.tokens > 0 ? options_.tokens : gpu_ ? model.gpu_tokens : 256;
+  e.tokens = options_.tokens > 0 ? options_.tokens : as_gpu_ ? model.gpu_tokens : 256;
   e.positions = std::min(options_.seq, e.tokens);
   if (e.tokens % e.positions != 0)
     fail(fmt::format("--tokens {} is no whole number of sequences of --seq {}", e.tokens,
                      options_.seq),
          ErrorKind::usage);
-  const bool emulated = !gpu_ && device_->device().kind == DeviceKind::cuda;
+  const bool emulated = !as_gpu_ && device_->device().kind == DeviceKind::cuda;
   e.parameters = options_.parameters > 0 ? options_.parameters
                  : emulated              ? 65536
                                          : config.parameter_count();
@@ -239,14 +260,28 @@ void Bench::measure(const Case& item, const Model& model, DType dtype) {
                      ? row.bytes_per_second() / calibration_.copy_rate()
                      : row.flops_per_second() / calibration_.gemm_rate(dtype);
   if (gpu_) row.goal = item.goal;
+  if (roofline_) row.predicted = roofline_->milliseconds(item, problem, dtype);
   if (row.deviation && !row.deviation->within()) ++wrong_;
   if (const auto saved = saved_.find(row.key()); saved != saved_.end()) {
     row.times_saved = row.timing.median / saved->second;
     row.slower = *row.times_saved > 1 + options_.threshold;
     slower_ += row.slower ? 1 : 0;
   }
-  say(table_line(row, !options_.compare.empty()));
+  say(table_line(row, {.predicted = roofline_.has_value(), .compared = !options_.compare.empty()}));
   rows_.push_back(std::move(row));
+}
+
+void Bench::predict(const Case& item, const Model& model, DType dtype) const {
+  const Problem problem = item.make(extent_of(model), dtype);
+  say(prediction_line({.op = item.op,
+                       .variant = item.variant,
+                       .shape = model.label,
+                       .dimensions = problem.dimensions,
+                       .dtype = label_of(dtype),
+                       .bytes = problem.bytes,
+                       .flops = problem.flops,
+                       .ceiling = item.ceiling,
+                       .predicted = roofline_->milliseconds(item, problem, dtype)}));
 }
 
 int Bench::finish() {
@@ -266,6 +301,13 @@ int Bench::finish() {
 
 int Bench::run(std::vector<Case> cases) {
   // Reports problems with the request before anything is measured.
+  if (roofline_ && !gpu_ &&
+      (options_.check || options_.calibrate || !options_.json.empty() || !options_.csv.empty() ||
+       !options_.compare.empty()))
+    fail(
+        "--roofline without a GPU measures nothing that --check, --calibrate, --json, --csv or "
+        "--compare could use; leave them out",
+        ErrorKind::usage);
   if (!gpu_) std::erase_if(cases, [](const Case& item) { return item.baseline; });
   if (cases.empty()) fail("these rows are another library's on a GPU", ErrorKind::usage);
   const auto chosen = chosen_models();
@@ -282,6 +324,18 @@ int Bench::run(std::vector<Case> cases) {
   for (const std::string& path : {options_.json, options_.csv})
     if (!path.empty()) require_writable(path);
 
+  const auto each = [&](auto&& visit) {
+    for (const Case& item : cases)
+      for (const Model& model : chosen)
+        for (const DType dtype : chosen_dtypes(item))
+          visit(item, model, dtype);
+  };
+  if (roofline_ && !gpu_) {
+    say(fmt::format("predicted for {}, not measured\n\n", roofline_->chip()) + prediction_head());
+    each([&](const auto&... at) { predict(at...); });
+    return 0;
+  }
+
   const DeviceInfo info = device_->runtime().info();
   say(fmt::format(
       "device {}, {}\n", info.name,
@@ -289,11 +343,10 @@ int Bench::run(std::vector<Case> cases) {
            : fmt::format("{} threads", cpu::threads())));
   calibrate();
   if (options_.calibrate) return finish();
-  say(fmt::format("caches {}\n\n", cold_ ? "cold" : "hot") + table_head(!options_.compare.empty()));
-  for (const Case& item : cases)
-    for (const Model& model : chosen)
-      for (const DType dtype : chosen_dtypes(item))
-        measure(item, model, dtype);
+  if (roofline_) say(fmt::format("predicted for {}\n", roofline_->chip()));
+  say(fmt::format("caches {}\n\n", cold_ ? "cold" : "hot") +
+      table_head({.predicted = roofline_.has_value(), .compared = !options_.compare.empty()}));
+  each([&](const auto&... at) { measure(at...); });
   return finish();
 }
 

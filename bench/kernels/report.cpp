@@ -45,6 +45,10 @@ std::string rate(const Row& row) {
              : fmt::format("{:.4g} TFLOP/s", row.flops_per_second() / 1e12);
 }
 
+std::string predicted(const Row& row) {
+  return row.predicted > 0 ? milliseconds(row.predicted) : "-";
+}
+
 std::string goal(const Row& row) {
   if (row.goal.of_copy > 0) return fmt::format("{:.0f}%", row.goal.of_copy * 100);
   if (row.goal.tflop_per_s > 0) return fmt::format("{:.0f} TFLOP/s", row.goal.tflop_per_s);
@@ -78,6 +82,7 @@ Json to_json(const Row& row) {
             {"tflop_per_s", row.flops_per_second() / 1e12},
             {"ceiling", name_of_ceiling(row.ceiling)},
             {"percent_of_ceiling", row.fraction * 100}};
+  if (row.predicted > 0) json["predicted_ms"] = row.predicted;
   if (row.goal.of_copy > 0) json["goal_percent_of_copy"] = row.goal.of_copy * 100;
   if (row.goal.tflop_per_s > 0) json["goal_tflop_per_s"] = row.goal.tflop_per_s;
   if (row.deviation) {
@@ -97,27 +102,38 @@ std::string Row::key() const {
   return key_of(op, variant, shape, dimensions, dtype, mode_of(*this));
 }
 
-std::string table_head(bool compared) {
+std::string table_head(const Columns& columns) {
   return fmt::format(
       "{:<18} {:<16} {:<5} {:<16} {:<5} {:>9} {:>9} {:>9} {:>13} {:>15} {:>12} "
-      "{:>11} {:>13}{}\n",
+      "{:>11} {:>13}{}{}\n",
       "op", "variant", "shape", "size", "dtype", "median ms", "p20", "p80", "counted", "rate",
-      "of ceiling", "goal", "error", compared ? "   / saved" : "");
+      "of ceiling", "goal", "error", columns.predicted ? "  predicted ms" : "",
+      columns.compared ? "   / saved" : "");
 }
 
-std::string table_line(const Row& row, bool compared) {
+std::string table_line(const Row& row, const Columns& columns) {
   std::string saved;
-  if (compared)
+  if (columns.compared)
     saved = row.times_saved
                 ? fmt::format("   {:.2f}x{}", *row.times_saved, row.slower ? " SLOWER" : "")
                 : "   new";
   return fmt::format(
       "{:<18} {:<16} {:<5} {:<16} {:<5} {:>9} {:>9} {:>9} {:>13} {:>15} {:>12} "
-      "{:>11} {:>13}{}\n",
+      "{:>11} {:>13}{}{}\n",
       row.op, row.variant, row.shape, row.dimensions, row.dtype, milliseconds(row.timing.median),
       milliseconds(row.timing.p20), milliseconds(row.timing.p80), amount(row), rate(row),
       fmt::format("{:.1f}% {}", row.fraction * 100, name_of_ceiling(row.ceiling)), goal(row),
-      deviation(row), saved);
+      deviation(row), columns.predicted ? fmt::format(" {:>13}", predicted(row)) : "", saved);
+}
+
+std::string prediction_head() {
+  return fmt::format("{:<18} {:<16} {:<5} {:<16} {:<5} {:>13} {:>13}\n", "op", "variant", "shape",
+                     "size", "dtype", "counted", "predicted ms");
+}
+
+std::string prediction_line(const Row& row) {
+  return fmt::format("{:<18} {:<16} {:<5} {:<16} {:<5} {:>13} {:>13}\n", row.op, row.variant,
+                     row.shape, row.dimensions, row.dtype, amount(row), predicted(row));
 }
 
 Json to_json(const Machine& machine, Calibration& calibration, const std::vector<Row>& rows) {

@@ -19,8 +19,9 @@ struct Row {
   double bytes = 0;
   double flops = 0;
   Ceiling ceiling = Ceiling::copy;
-  double fraction = 0;  ///< fraction of that ceiling
-  Goal goal{};          ///< 0: no goal, or not on this device
+  double fraction = 0;   ///< fraction of that ceiling
+  Goal goal{};           ///< 0: no goal, or not on this device
+  double predicted = 0;  ///< milliseconds; 0: not asked for, or not known
   std::optional<Deviation> deviation{};
   std::optional<double> times_saved{};  ///< median divided by the saved run's median
   bool slower = false;                  ///< slower than saved, beyond the threshold
@@ -36,8 +37,16 @@ struct Machine {
   int threads = 0;
 };
 
-std::string table_head(bool compared);
-std::string table_line(const Row& row, bool compared);
+/// The columns that a table has beside the measured ones.
+struct Columns {
+  bool predicted = false, compared = false;
+};
+std::string table_head(const Columns& columns);
+std::string table_line(const Row& row, const Columns& columns);
+
+/// The table of rows that were not measured.
+std::string prediction_head();
+std::string prediction_line(const Row& row);
 
 nlohmann::ordered_json to_json(const Machine& machine, Calibration& calibration,
                                const std::vector<Row>& rows);
