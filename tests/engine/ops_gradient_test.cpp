@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "engine/autograd.h"
 #include "engine/ops/attention.h"
@@ -39,6 +40,22 @@ TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   CHECK_THAT(gradcheck([](const Leaves& in) { return gelu(in[0]); },
                        {random_tensor(cpu, {3}, 1), random_tensor(cpu, {3}, 2)}),
              Catch::Contains("leaf 1 has no gradient"));
+}
+
+TEST_CASE("gradcheck perturbs a sample of a large leaf, both ends included", "[gradient]") {
+  constexpr std::size_t size = 300, samples = 20;
+  const Tensor zeros = Tensor::from_host(device(), {size}, DType::f64, Values(size, 0.0));
+  std::set<std::size_t> perturbed;
+  const auto watched = [&](const Leaves& in) {
+    const Values values = in[0].to_host();
+    for (std::size_t i = 0; i < size; ++i)
+      if (values[i] != 0) perturbed.insert(i);
+    return gelu(in[0]);
+  };
+  CHECK(gradcheck(watched, {zeros}, {.samples = samples}) == "");
+  CHECK(perturbed.size() == samples);
+  CHECK(perturbed.contains(0));
+  CHECK(perturbed.contains(size - 1));
 }
 
 TEST_CASE("linear has the gradient of its formula", "[gradient]") {
