@@ -265,7 +265,6 @@ class Planner {
       };
       if (auto faster = best_of({{precision}, staging}, beats)) best = std::move(faster);
     }
-    if (best && may_widen_head()) widen_head(*best);
     return best;
   }
 
@@ -277,22 +276,27 @@ class Planner {
     return profile_.gpu && !options_.head_chunk && alike;
   }
 
-  /// Takes the largest chunk of the vocabulary head that fits beside everything else.
-  void widen_head(Plan& plan) const {
+  /// Returns the plan with the largest chunk of the vocabulary head that fits beside everything
+  /// else.
+  Plan with_wide_head(Plan plan, const StateMemory& state) const {
     const std::int64_t tokens = plan.choice.micro_batch * setup_.trainer.seq_len;
-    for (std::int64_t chunk = 8192; chunk > plan.choice.head_chunk; chunk /= 2) {
+    for (std::int64_t chunk = 8192; chunk > plan.choice.head_chunk && may_widen_head();
+         chunk /= 2) {
       if (chunk / 2 >= tokens) continue;  // half of it is no less
       MemoryChoice choice = plan.choice;
       choice.head_chunk = chunk;
-      const MemoryPlan memory = counted(choice);
-      if (excess({memory.high_water, memory.host}) > 0) continue;
-      const StateMemory state =
-          state_memory({{choice.layout, choice.narrow_gradients}, choice.staging});
-      plan = {choice, memory, placement_.time_of(choice, state),
-              budgets_.host_allowed - budgets_.host_reserve - memory.host};
-      return;
+      if (const MemoryPlan memory = counted(choice); excess(bytes_of(memory)) == 0)
+        return plan_of(choice, memory, state);
     }
+    return plan;
   }
+
+  Plan plan_of(const MemoryChoice& choice, const MemoryPlan& memory,
+               const StateMemory& state) const {
+    return {choice, memory, placement_.time_of(choice, state),
+            budgets_.host_allowed - budgets_.host_reserve - memory.host};
+  }
+  static MemoryBytes bytes_of(const MemoryPlan& memory) { return {memory.high_water, memory.host}; }
 
   /// Returns the fastest choice that fits by a full count and for which beats(seconds) is true.
   template <class Beats>
@@ -310,10 +314,8 @@ class Planner {
       for (; tries > 0 && !left.empty() && beats(left.begin()->first); --tries) {
         MemoryChoice choice = left.extract(left.begin()).mapped();
         const MemoryPlan memory = counted(choice);
-        const MemoryBytes need{memory.high_water, memory.host};
-        if (excess(need) == 0)
-          return Plan{choice, memory, placement_.time_of(choice, state),
-                      budgets_.host_allowed - budgets_.host_reserve - need.host};
+        const MemoryBytes need = bytes_of(memory);
+        if (excess(need) == 0) return with_wide_head(plan_of(choice, memory, state), state);
         note(choice, need);
         if (const auto less = lesser(choice, need, state))
           left.emplace(placement_.time_of(*less, state).total(), *less);

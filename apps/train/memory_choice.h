@@ -21,9 +21,9 @@ struct Staging {
 
 /// Everything besides the model and the batch that decides how much memory a training takes.
 struct MemoryChoice {
-  std::int64_t micro_batch = 1;  ///< sequences computed at a time
-  std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;
-  std::vector<Recompute> recompute{};  ///< by layer
+  std::int64_t micro_batch = 1;                                 ///< sequences computed at a time
+  std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;  ///< tokens
+  std::vector<Recompute> recompute{};                           ///< by layer
   StateLayout layout = StateLayout::fp32;
   bool narrow_gradients = false;     ///< accumulates the blocks' matrix gradients in bf16
   std::int64_t resident_blocks = 0;  ///< lowest blocks, whose state stays on the device

@@ -46,7 +46,7 @@ class Trainer {
     std::int64_t batch_size = 1;   ///< sequences per update, of all ranks together
     std::int64_t micro_batch = 1;  ///< sequences computed at a time; divides a rank's share
     std::int64_t seq_len = 1;
-    std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;
+    std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;  ///< tokens
     double grad_clip = 1;
     double dropout = 0;
     std::uint64_t seed = 0;
