@@ -5,10 +5,11 @@
 
 namespace sluice::cuda {
 
-/// Returns true to every thread of that block which is the last of `blocks` to call this with the
-/// same counter. It sees all that the others wrote before their calls, so it can combine what they
-/// have computed, as in the CUDA sample threadFenceReduction. It also resets the counter. Which
-/// block this is, is chance. `last` is in the block's shared memory. Acts as a barrier.
+/// Returns true to every thread of the block that is the last of `blocks` to call this with the
+/// same counter, as in the CUDA sample threadFenceReduction. That block sees all that the others
+/// wrote before their calls, so it can combine what they have computed. It resets the counter. The
+/// order in which blocks end is not fixed. `last` is in the block's shared memory. The call is a
+/// barrier of the block.
 __device__ __forceinline__ bool is_last_block(int* arrivals, unsigned blocks, int& last) {
   if (blocks == 1) {
     __syncthreads();
