@@ -16,7 +16,9 @@ constexpr int partials_of_row = 3;
 constexpr int row_warps = 16;
 constexpr int row_threads = row_warps * warp_size;
 
-constexpr int loads_ahead = 4;  // of a thread, before it uses the first
+/// Loads of a thread before it uses the first: 40 KiB of a block are under way, and 50257 logits
+/// take five rounds.
+constexpr int loads_ahead = 5;
 
 /// If the row of logits is kept, it follows this in shared memory.
 struct RowShared {
