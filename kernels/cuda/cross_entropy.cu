@@ -89,34 +89,39 @@ __device__ __forceinline__ Online normalizer(const float* x, std::int64_t column
 }
 
 /// Writes scale * (softmax - one-hot), using the normalizer of the whole vocabulary, then `padding`
-/// zeros. `target` may be outside of these columns.
-template <int N, class T>
-__device__ __forceinline__ void write_gradient(T* out, const float* x, std::int64_t columns,
+/// zeros. `target` may be outside of these columns. `over`: the gradient may overlay the logits, in
+/// fewer bytes.
+template <int N, bool over, class T>
+__device__ __forceinline__ void write_gradient(T* out, const float* x, int columns,
                                                std::int64_t target, const Online& whole,
-                                               std::int64_t padding, float scale) {
+                                               int padding, float scale) {
   const float factor = scale / whole.sum;
-  const auto slope = [&](float value, std::int64_t j) {
-    const float p = exp2_fast((value - whole.top) * log2_e);
-    // Uses the unrounded probability, because in 16 bits 1 - p would lose a small p.
-    return j == target ? scale * (p / whole.sum - 1.0f) : p * factor;
-  };
-  // The gradient may overlay the logits, in fewer bytes. A round of the block only overwrites
-  // logits that were read in this round or before; the barrier keeps that order.
-  const std::int64_t end = columns + padding;
-  for (std::int64_t base = 0; base < end; base += row_threads * N) {
-    const std::int64_t j = base + static_cast<std::int64_t>(threadIdx.x) * N;
+  const auto exponential = [&](float value) { return exp2_fast((value - whole.top) * log2_e); };
+  const int own = 0 <= target && target < columns ? static_cast<int>(target) : -1;
+  // Uses the unrounded probability, because in 16 bits 1 - p would lose a small p.
+  const float at_own = own >= 0 ? scale * (exponential(x[own]) / whole.sum - 1.0f) : 0.0f;
+  const int end = columns + padding;
+  for (int base = 0; base < end; base += row_threads * N) {
+    const int j = base + static_cast<int>(threadIdx.x) * N;
     float values[N];
     if (j + N <= columns) {
       load_floats(values, x + j);
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        values[i] = slope(values[i], j + i);
+        values[i] = exponential(values[i]) * factor;
     } else {
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        values[i] = j + i < columns ? slope(x[j + i], j + i) : 0.0f;
+        values[i] = j + i < columns ? exponential(x[j + i]) * factor : 0.0f;
     }
-    __syncthreads();
+    if (j <= own && own < j + N) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (j + i == own) values[i] = at_own;
+    }
+    // A round of the block only overwrites logits that were read in this round or before; the
+    // barrier keeps that order.
+    if constexpr (over) __syncthreads();
     if (j + N <= end) {
       store_floats(out + j, values);
     } else {
@@ -142,8 +147,9 @@ __global__ void __launch_bounds__(row_threads)
   const Online whole = normalizer<N, keep>(x, vocabulary, shared);
   if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
   if (gradient == nullptr) return;
-  write_gradient<N>(gradient + row * gradient_stride, keep ? shared.row() : x, vocabulary, target,
-                    whole, padding, scale);
+  write_gradient<N, !keep>(gradient + row * gradient_stride, keep ? shared.row() : x,
+                           static_cast<int>(vocabulary), target, whole, static_cast<int>(padding),
+                           scale);
 }
 
 /// One block per row.
@@ -183,8 +189,9 @@ __global__ void __launch_bounds__(row_threads)
   }
   if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
   if (gradient == nullptr) return;
-  write_gradient<N>(gradient + row * gradient_stride, logits + row * logits_stride, columns,
-                    targets[row] - first, whole, padding, scale);
+  write_gradient<N, true>(gradient + row * gradient_stride, logits + row * logits_stride,
+                          static_cast<int>(columns), targets[row] - first, whole,
+                          static_cast<int>(padding), scale);
 }
 
 }  // namespace
