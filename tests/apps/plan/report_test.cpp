@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "apps/report/cluster_report.h"
+
 namespace sluice::test::report_test {
 namespace {
 
@@ -48,4 +50,46 @@ TEST_CASE("a table without rows is an empty array and no lines", "[plan]") {
 }
 
 }  // namespace
+TEST_CASE("the reason why a way is slower is the part that takes most time beyond the best's",
+          "[cluster]") {
+  const struct {
+    const char* name;
+    double ClusterTime::*part;
+  } parts[] = {{"the pipeline's bubble", &ClusterTime::bubble},
+               {"messages between stages", &ClusterTime::messages},
+               {"the tied table", &ClusterTime::table},
+               {"gradients among replicas", &ClusterTime::data},
+               {"the update", &ClusterTime::update},
+               {"streaming state", &ClusterTime::stall}};
+  // Every part of the other takes two seconds more, and its computing and waiting one.
+  const ClusterTime best{.compute = 10,
+                         .bubble = 1,
+                         .messages = 2,
+                         .tensor = 3,
+                         .table = 4,
+                         .data = 5,
+                         .update = 6,
+                         .stall = 7};
+  ClusterTime other = best;
+  other.compute += 2;
+  other.tensor += 1;
+  for (const auto& [name, part] : parts)
+    other.*part += 2;
+  const auto why = [&](const ClusterTime& time) {
+    return why_slower({.time = best}, {.time = time});
+  };
+  for (const auto& [name, part] : parts) {
+    ClusterTime slow = other;
+    slow.*part += 0.5;
+    CHECK(why(slow) == std::string(name) + " (+2.5 s)");
+  }
+  ClusterTime computing = other;
+  computing.compute += 1.5;
+  CHECK(why(computing) == "computing (+2.5 s)");
+  ClusterTime waiting = other;
+  waiting.tensor += 1.5;
+  waiting.compute += 1.5;
+  CHECK(why(waiting) == "waiting for other shards (+2.5 s)");
+}
+
 }  // namespace sluice::test::report_test
