@@ -51,8 +51,8 @@ void declare(CommandLine& line, Options& o) {
   line.add("--check", o.check, "Compare the results with the CPU's in f64; exit 1 when one is off");
   line.add(
       "--roofline", o.roofline,
-      "Print what is predicted for this card (h200, 4090, ...) beside what is measured; without "
-      "a GPU, the prediction alone");
+      "The card (h200, 4090, ...) for which to print predicted times: beside those measured or, "
+      "without a GPU, alone; default: this GPU");
   line.group("Results");
   line.add("--json", o.json, "Write all figures here");
   line.add("--csv", o.csv, "Write the rows here");

@@ -45,8 +45,8 @@ class Timeline {
   /// Opens a span that begins with the next work given to the stream; returns the span's number.
   std::size_t begin(std::string_view name, Lane lane, Stream stream, Label label = {});
   void end(std::size_t span);
-  /// Leaves spans that begin from now on in a device's streams to the take() after the next one,
-  /// so that the host need not wait for them.
+  /// Spans that begin from now on are returned by the take() after the next one, so that the host
+  /// need not wait for them. Does nothing where work is done when a call returns.
   void close_step();
   /// Waits for the recorded work and returns its spans in the order of the calls of begin(). All
   /// spans must have ended.

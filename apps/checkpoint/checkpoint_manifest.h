@@ -85,7 +85,7 @@ struct RecordedChoice {
   std::int64_t micro_batch = 1;  ///< sequences
   StateLayout layout = StateLayout::fp32;
   bool narrow_gradients = false;
-  std::int64_t head_chunk = 1024;  ///< tokens
+  std::int64_t head_chunk = 1024;  ///< tokens; 1024 if the checkpoint does not say
 
   const char* gradients() const { return narrow_gradients ? "bf16" : "fp32"; }
 };

@@ -85,7 +85,7 @@ class Trainer {
   Timeline::Clock::time_point started() const { return timeline_.started(); }
 
  private:
-  /// Of this replica.
+  /// Returns how many micro-batches this replica computes in a step.
   std::int64_t micro_batches_of_step() const;
   Tensor forward(const Tensor& tokens, const Tensor& targets,
                  const LinearCrossEntropyOptions& options, const DropoutSource& dropout);

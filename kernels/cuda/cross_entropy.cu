@@ -34,7 +34,7 @@ struct Online {
   float top = -INFINITY;
   float sum = 0;
 
-  /// Numbers together need one change of the maximum. -infinity is the logit of an impossible
+  /// Adds the numbers with one change of the maximum. -infinity is the logit of an impossible
   /// token.
   template <int rows, int N>
   __device__ __forceinline__ void add(const float (&x)[rows][N]) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ Online normalizer(const float* x, std::int64_t column
 
 /// Writes scale * (softmax - one-hot), using the normalizer of the whole vocabulary, then `padding`
 /// zeros. `target` may be outside of these columns. `over`: the gradient may overlay the logits, in
-/// fewer bytes.
+/// fewer bytes. Columns are counted in int, because the ids of tokens are i32.
 template <int N, bool over, class T>
 __device__ __forceinline__ void write_gradient(T* out, const float* x, int columns,
                                                std::int64_t target, const Online& whole,

@@ -124,15 +124,9 @@ void launch_norms(std::span<const SquaredNorm> norms, Stream stream) {
   flush();
 }
 
-/// A sum of columns, and whether it is added to what is there.
-struct ColumnTotals {
-  float* out;
-  bool accumulate;
-};
-
 /// Adds the partial sums of 32 * N columns, which begin with `first`, in a fixed order.
 template <int N>
-__device__ __forceinline__ void add_splits(const ColumnTotals& total, const float* partial,
+__device__ __forceinline__ void add_splits(float* out, bool accumulate, const float* partial,
                                            std::int64_t splits, std::int64_t first,
                                            std::int64_t columns, Columns<N>& shared) {
   constexpr int vector = N % 4 == 0 ? 4 : 1;
@@ -165,17 +159,18 @@ __device__ __forceinline__ void add_splits(const ColumnTotals& total, const floa
 #pragma unroll
     for (int s = 0; s < at_once; ++s)
       all += shared.partial[s][i];
-    float& out = total.out[first + i];
-    out = total.accumulate ? out + all : all;
+    float& total = out[first + i];
+    total = accumulate ? total + all : all;
   }
 }
 
 /// A block sums 32 * N columns of one part of the rows; its warps take the rows in turn. The last
 /// block of these columns adds the parts.
 template <class T, int N>
-__global__ void __launch_bounds__(threads)
-    sum_rows(ColumnTotals total, float* partial, int* arrivals, const T* in, std::int64_t rows,
-             std::int64_t columns, std::int64_t stride, std::int64_t rows_per_split) {
+__global__ void __launch_bounds__(threads, 4)
+    sum_rows(float* out, bool accumulate, float* partial, int* arrivals, const T* in,
+             std::int64_t rows, std::int64_t columns, std::int64_t stride,
+             std::int64_t rows_per_split) {
   auto& shared = shared_memory<Columns<N>>();
   const int lane = static_cast<int>(threadIdx.x);
   const int warp = static_cast<int>(threadIdx.y);
@@ -206,7 +201,7 @@ __global__ void __launch_bounds__(threads)
     partial[blockIdx.y * columns + first_column + i] = part;
   }
   if (is_last_block(arrivals + blockIdx.x, gridDim.y, shared.last))
-    add_splits<N>(total, partial, gridDim.y, first_column, columns, shared);
+    add_splits<N>(out, accumulate, partial, gridDim.y, first_column, columns, shared);
 }
 
 }  // namespace
@@ -228,8 +223,8 @@ void launch_cuda(const ColumnSum& op, Stream stream) {
     launch(wide_enough ? sum_rows<T, packed> : sum_rows<T, 1>,
            {pieces(columns, warp_size * elements), static_cast<unsigned>(splits)},
            {warp_size, warps}, wide_enough ? sizeof(Columns<packed>) : sizeof(Columns<1>), stream,
-           ColumnTotals{op.out.data<float>(), op.accumulate}, partial, queue_of(stream).arrivals,
-           op.in.data<T>(), rows, columns, op.in.stride(0), (rows + splits - 1) / splits);
+           op.out.data<float>(), op.accumulate, partial, queue_of(stream).arrivals, op.in.data<T>(),
+           rows, columns, op.in.stride(0), (rows + splits - 1) / splits);
   });
 }
 
