@@ -31,6 +31,9 @@ class DeviceContext {
   /// True if f32 matrix products may round their operands to tf32.
   bool tf32() const { return tf32_; }
   void allow_tf32(bool yes) { tf32_ = yes; }
+  /// True if attention asks for AttentionForward::wgmma.
+  bool wgmma_attention() const { return wgmma_attention_; }
+  void ask_for_wgmma_attention(bool yes) { wgmma_attention_ = yes; }
 
   std::byte* allocate(std::size_t bytes) { return start_ + arena_->allocate(bytes, use_); }
   void release(std::byte* block) { arena_->release(static_cast<std::size_t>(block - start_)); }
@@ -42,6 +45,7 @@ class DeviceContext {
   std::unique_ptr<Arena> arena_;
   std::optional<Stream> copy_stream_;
   bool tf32_ = false;
+  bool wgmma_attention_ = false;
   MemoryUse use_ = MemoryUse::activations;
   friend class MemoryScope;
 };

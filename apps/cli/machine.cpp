@@ -95,6 +95,7 @@ std::unique_ptr<Runtime> make_runtime(DeviceKind kind) {
 DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget) {
   auto device = std::make_shared<DeviceContext>(make_runtime(kind), budget);
   device->allow_tf32(precision.tf32);
+  device->ask_for_wgmma_attention(precision.wgmma_attention);
   return device;
 }
 

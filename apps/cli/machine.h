@@ -14,8 +14,9 @@ namespace sluice {
 /// The precision of training: the dtype of weights and activations and what comes with it.
 struct Precision {
   DType dtype = DType::f32;
-  bool tf32 = false;          ///< f32 matrix products may round their operands to TF32
-  bool loss_scaling = false;  ///< needed for f16
+  bool tf32 = false;             ///< f32 matrix products may round their operands to TF32
+  bool loss_scaling = false;     ///< needed for f16
+  bool wgmma_attention = false;  ///< 16-bit attention by AttentionForward::wgmma
 };
 
 /// The choices of --device.

@@ -26,6 +26,11 @@ inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::
 enum class Offload : std::uint8_t { off, all };
 inline constexpr Choices<Offload, 2> offloads{{{"off", Offload::off}, {"all", Offload::all}}};
 
+/// The instructions with which a GPU computes 16-bit attention.
+enum class AttentionKernel : std::uint8_t { mma, tma };
+inline constexpr Choices<AttentionKernel, 2> attention_kernels{
+    {{"mma", AttentionKernel::mma}, {"tma", AttentionKernel::tma}}};
+
 inline constexpr Choices<GpuExchange, 2> communications{
     {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
 

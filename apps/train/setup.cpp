@@ -256,6 +256,27 @@ void resolve_memory(const TrainOptions& o, RunSetup& setup) {
 
 namespace {
 
+/// Takes the kernel of --attention if `has` it: the device, or one that is not present.
+void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
+                       const std::string& device_name) {
+  if (o.attention == AttentionKernel::mma) return;
+  const std::int64_t width = setup.config.n_embd / setup.config.n_head;
+  const auto refuse = [](const std::string& reason) {
+    fail(fmt::format("--attention tma {}; leave it out", reason), ErrorKind::usage);
+  };
+  if (!has)
+    refuse(
+        fmt::format("needs a GPU of compute capability 9.0 and a program compiled for it, and "
+                    "this is {}",
+                    device_name));
+  if (size_of(setup.precision.dtype) != 2)
+    refuse(fmt::format("is for bf16 and fp16, and the precision is {}", name_of(setup.precision)));
+  if (o.dropout > 0) refuse(fmt::format("has no dropout, and --dropout is {}", o.dropout));
+  if (width % 8 != 0 || width > 128)
+    refuse(fmt::format("is for heads of 8, 16 and so on to 128, and they are {} wide", width));
+  setup.precision.wgmma_attention = true;
+}
+
 /// Refuses a trace file that the run reads as data; an existing trace may be overwritten.
 void require_free_trace(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
   require_trace_or_new(o.trace);
@@ -289,6 +310,12 @@ RunSetup resolve(const TrainOptions& o) {
   if (setup.tokenizer) require_special(*setup.tokenizer, o.text.special);
   setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
+  if (o.attention != AttentionKernel::mma) {
+    const bool gpu = setup.device == DeviceKind::cuda;
+    const DeviceInfo info =
+        gpu ? make_runtime(setup.device)->info() : DeviceInfo{.name = "the CPU"};
+    resolve_attention(o, setup, info.wgmma_attention, info.name);
+  }
   setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
                             setup.tokenizer.get(), setup.config.vocab_size);
   require_tensor_parallel(o, setup.config);
@@ -334,6 +361,7 @@ RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
   setup.precision = resolve_precision(o.precision, gpu, capability, device_name);
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
+  resolve_attention(o, setup, capability == 90, device_name);
   resolve_memory(o, setup);
   resolve_schedule(o, setup);
   return setup;

@@ -3,6 +3,7 @@
 #include "bench/kernels/case.h"
 #include "kernels/attention.h"
 #include "kernels/base/run.h"
+#include "kernels/base/runtime.h"
 
 namespace sluice::bench {
 namespace {
@@ -29,21 +30,22 @@ Operand sums(const Extent& e, DType dtype, Role role) {
       .dtype = accumulator_of(dtype), .shape = {e.sequences(), e.heads, e.positions}, .role = role};
 }
 
-Problem forward(const Extent& e, DType dtype, float probability) {
-  Problem problem{
-      .dimensions = dimensions_of(e),
-      .operands = {rows(e, dtype, e.width, Role::output), sums(e, dtype, Role::output),
-                   rows(e, dtype, 3 * e.width, Role::input)},
-      .launch =
-          [heads = static_cast<int>(e.heads), probability](const Operands& v, Stream stream) {
-            run(AttentionForward{.out = v[0],
-                                 .log_sum_exp = v[1],
-                                 .qkv = v[2],
-                                 .heads = heads,
-                                 .mask = mask_of(probability)},
-                stream);
-          },
-      .flops = forward_flops(e)};
+Problem forward(const Extent& e, DType dtype, float probability, bool wgmma = false) {
+  Problem problem{.dimensions = dimensions_of(e),
+                  .operands = {rows(e, dtype, e.width, Role::output), sums(e, dtype, Role::output),
+                               rows(e, dtype, 3 * e.width, Role::input)},
+                  .launch =
+                      [heads = static_cast<int>(e.heads), probability, wgmma](const Operands& v,
+                                                                              Stream stream) {
+                        run(AttentionForward{.out = v[0],
+                                             .log_sum_exp = v[1],
+                                             .qkv = v[2],
+                                             .heads = heads,
+                                             .mask = mask_of(probability),
+                                             .wgmma = wgmma},
+                            stream);
+                      },
+                  .flops = forward_flops(e)};
   problem.bytes = bytes_of(problem.operands);
   return problem;
 }
@@ -131,6 +133,15 @@ void add_attention_cases(std::vector<Case>& cases) {
                      .error_factor = 2,
                      .least_checked_tokens = 64});
   }
+  // Other devices would measure the first case again.
+  if (cuda_devices() > 0 && make_cuda_runtime(0)->info().wgmma_attention)
+    cases.push_back({.op = "attention",
+                     .variant = "forward_tma",
+                     .dtypes = {DType::bf16, DType::f16},
+                     .ceiling = Ceiling::gemm,
+                     .make = [](const Extent& e, DType d) { return forward(e, d, 0, true); },
+                     .goal = {.tflop_per_s = 290.0},
+                     .least_checked_tokens = 64});
   cases.push_back({.op = "cached_attention",
                    .variant = "token",
                    .dtypes = model_dtypes(),

@@ -16,6 +16,8 @@ namespace {
 /// instructions of a warp in its inner loops, counted as kernel_budget counts.
 constexpr double published_forward = 229e12, published_backward = 180e12;
 constexpr double their_forward = 571, their_backward = 624;  // for 32 x 64 and 16 x 64 scores
+/// FlashAttention-3's rate there.
+constexpr double published_wgmma = 265e12;
 
 /// On these the tensor cores limit attention; rates of all products that a kernel computes. The
 /// backward pass computes seven, of which five count as work.
@@ -65,6 +67,8 @@ double Roofline::milliseconds(const Case& item, const Problem& problem, DType dt
     const bool known = (backward || item.variant == "forward") && dtype != DType::f32 &&
                        problem.dimensions.ends_with("x64");
     rate = known ? attention_rate(backward) : 0;
+    if (item.variant == "forward_tma" && problem.dimensions.ends_with("x64"))
+      rate = profile_.capability == 90 ? published_wgmma : 0;
   } else if (item.ceiling == Ceiling::gemm) {
     rate = dtype == DType::f32 ? 0 : profile_.narrow_flops;
   } else {

@@ -66,7 +66,8 @@ Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask, int firs
                        .qkv = qkv.view(),
                        .heads = heads,
                        .mask = mask,
-                       .first_head = first_head},
+                       .first_head = first_head,
+                       .wgmma = qkv.device()->wgmma_attention()},
       qkv.stream());
   if (recording({qkv}))
     attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, heads, mask, first_head),

@@ -16,9 +16,10 @@ struct DeviceInfo {
   std::size_t memory = 0;       ///< total bytes
   std::size_t free_memory = 0;  ///< bytes that were free when it was queried
   std::string driver{};
-  std::string code{};     ///< CUDA: whose instructions run, "sm_90" or "PTX of sm_90"
-  bool emulated = false;  ///< the CUDA kernels run on the host
-  std::string uuid{};     ///< CUDA: "GPU-3f2a..."; ranks use it to detect a shared GPU
+  std::string code{};            ///< CUDA: whose instructions run, "sm_90" or "PTX of sm_90"
+  bool emulated = false;         ///< the CUDA kernels run on the host
+  bool wgmma_attention = false;  ///< it can run AttentionForward::wgmma
+  std::string uuid{};            ///< CUDA: "GPU-3f2a..."; ranks use it to detect a shared GPU
 };
 
 /// Memory, copies, streams and events of one device. It has no allocation policy: the engine's

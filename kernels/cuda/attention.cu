@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/attention_dispatch.h"
 #include "kernels/cuda/attention_dropout.h"
+#include "kernels/cuda/attention_softmax.h"
+#include "kernels/cuda/attention_wgmma.h"
 
 namespace sluice {
 namespace {
@@ -40,61 +42,6 @@ struct Shared {
   static constexpr int key_tile = key_tile_of<D, staging>;
   alignas(128) T query[1][query_tile<D, staging> * D];
   alignas(128) T keys_values[stages][2][key_tile * D];
-};
-
-/// Turns scores of one key tile into probabilities relative to a running maximum (Dao,
-/// "FlashAttention-2", 2023, algorithm 1), and scales the sums so far when the maximum rises. A
-/// thread has two rows of each group; a row is spread over four lanes.
-template <int D, Staging staging>
-struct Softmax {
-  static constexpr int groups = groups_of<D, staging>;
-  static constexpr int key_tile = key_tile_of<D, staging>;
-  float top[groups][2];
-  float sum[groups][2];
-
-  __device__ __forceinline__ Softmax() {
-#pragma unroll
-    for (int m = 0; m < groups; ++m) {
-      top[m][0] = top[m][1] = -INFINITY;
-      sum[m][0] = sum[m][1] = 0;
-    }
-  }
-
-  __device__ __forceinline__ void absorb(float (&scores)[groups][key_tile / 8][4],
-                                         float (&out)[groups][D / 8][4], float scale_log2) {
-#pragma unroll
-    for (int m = 0; m < groups; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float highest = top[m][half];
-#pragma unroll
-        for (int j = 0; j < key_tile / 8; ++j)
-          highest = maximum(highest, maximum(scores[m][j][2 * half], scores[m][j][2 * half + 1]));
-        highest = maximum(highest, shuffle_xor(highest, 1));
-        highest = maximum(highest, shuffle_xor(highest, 2));
-        // One fused multiply-add per exponent: score * scale - highest * scale.
-        const float shift = highest * scale_log2;
-        const float shrink = exp2_fast(top[m][half] * scale_log2 - shift);
-        top[m][half] = highest;
-        float total = 0;
-#pragma unroll
-        for (int j = 0; j < key_tile / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float& score = scores[m][j][2 * half + i];
-            score = exp2_fast(score * scale_log2 - shift);
-            total += score;
-          }
-        }
-        sum[m][half] = sum[m][half] * shrink + total;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-          out[m][n][2 * half] *= shrink;
-          out[m][n][2 * half + 1] *= shrink;
-        }
-      }
-    }
-  }
 };
 
 /// A block has a tile of queries, which stay in registers, and loops over tiles of keys and values
@@ -135,7 +82,7 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     const int warp_row = warp * 16 * groups;
     LeftOperand query[groups][D / 16];
     float out[groups][D / 8][4] = {};
-    Softmax<D, staging> softmax;
+    Softmax<groups, key_tile> softmax;
 #pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
     for (int tile = 0; tile < tiles; ++tile) {
       const int first_key = tile * key_tile;
@@ -168,7 +115,9 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
               if (key > row) scores[m][j][i] = -INFINITY;
             }
       }
-      softmax.absorb(scores, out, a.scale_log2);
+      float shrink[groups][2];
+      softmax.absorb(scores, shrink, a.scale_log2);
+      scale_rows(out, shrink);
       if constexpr (dropout) {
         const std::int64_t mask_row =
             a.first_mask_row + static_cast<std::int64_t>(task.head) * a.length;
@@ -190,25 +139,11 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
       if (staging == Staging::registers && more) arrive(0);
     }
 
+    softmax.finish(out, a.log_sum_exp + (task.sample * a.order.heads + task.head) * a.length,
+                   first + warp_row, a.length, a.scale_log2);
 #pragma unroll
     for (int m = 0; m < groups; ++m) {
       const int row = first + warp_row + 16 * m;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float total = softmax.sum[m][half];
-        total += shuffle_xor(total, 1);
-        total += shuffle_xor(total, 2);
-        const float inverse = 1.0f / total;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-          out[m][n][2 * half] *= inverse;
-          out[m][n][2 * half + 1] *= inverse;
-        }
-        const int mine = row + lane / 4 + 8 * half;
-        if (lane % 4 == 0 && mine < a.length)
-          a.log_sum_exp[(task.sample * a.order.heads + task.head) * a.length + mine] =
-              (softmax.top[m][half] * a.scale_log2) * ln_2 + logf(total);
-      }
       store_rows<T, D>(a.out + (task.sample * a.length + row) * a.channels + column, a.channels,
                        a.length - row, a.width, out[m], shared.query[0], warp_row + 16 * m);
     }
@@ -221,6 +156,8 @@ void launch_cuda(const AttentionForward& op, Stream stream) {
   const auto length = static_cast<int>(op.qkv.dim(1));
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   if (!fits_tiles(width, {op.qkv, op.out})) return attention_plain(op, stream);
+  if (op.wgmma && has_attention_wgmma(queue_of(stream).capability) && !op.mask.active())
+    return attention_wgmma(op, stream);
   dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
                  [&]<class T, int D, Staging staging, bool dropout>() {
                    const Arguments<T> arguments{

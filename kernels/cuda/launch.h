@@ -69,7 +69,7 @@ constexpr unsigned pieces(std::int64_t count, Size size) {
 }
 
 #ifdef __CUDACC__
-extern __shared__ __align__(128) unsigned char shared_bytes_of_block[];
+extern __shared__ __align__(1024) unsigned char shared_bytes_of_block[];
 #endif
 
 /// The block's shared memory, of the size given at the launch. A kernel declares a struct with all

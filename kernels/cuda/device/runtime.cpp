@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/device/gemm_plan.h"
 #include "kernels/cuda/device/kernels.h"
 
@@ -109,6 +110,7 @@ class CudaRuntime final : public Runtime {
             .free_memory = free_memory(),
             .driver = driver_version(),
             .code = code_,
+            .wgmma_attention = has_attention_wgmma(capability_),
             .uuid = uuid_};
   }
 

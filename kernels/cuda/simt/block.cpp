@@ -1,5 +1,7 @@
 #include "kernels/cuda/simt/block.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 
 namespace sluice::simt {
@@ -12,7 +14,8 @@ constinit thread_local dim3 grid_size;
 namespace {
 
 const char* name_of(Meeting kind) {
-  constexpr const char* names[] = {"nothing", "a warp barrier", "a shuffle", "ldmatrix", "mma"};
+  constexpr const char* names[] = {"nothing", "a warp barrier", "a shuffle", "ldmatrix",
+                                   "mma",     "wgmma"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -72,10 +75,13 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
   for (const auto& warp : warps_) {
     warp->arrived = 0;
     warp->waiting.clear();
+    warp->products = {};
   }
   ready_.clear();
   late_.clear();
   at_barrier_.clear();
+  at_mbarrier_.clear();
+  later_.clear();
   for (unsigned i = 0; i < count_; ++i) {
     Thread& thread = threads_[i];
     thread.state = State::ready;
@@ -85,7 +91,9 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
     thread.copies.group = 0;
     make_ready(i);
   }
-  constexpr std::size_t alignment = 128;
+  // A struct's size is a multiple of its alignment.
+  const std::size_t alignment = std::min<std::size_t>(
+      std::max<std::size_t>(launch.shared_bytes & -launch.shared_bytes, 128), 1024);
   if (shared_memory_.size() < launch.shared_bytes + alignment)
     shared_memory_.resize(launch.shared_bytes + alignment);
   auto start = reinterpret_cast<std::uintptr_t>(shared_memory_.data());
@@ -103,6 +111,11 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
   prepare(launch, block);
   while (ended_ < count_ && !error_) {
     std::vector<unsigned>& ready = ready_.empty() ? late_ : ready_;
+    // Work that is late is late by as much as a warp's way to its next barrier.
+    if (!later_.empty() && (ready.empty() || draw() % 512 == 0)) {
+      do_later_work();
+      continue;
+    }
     if (ready.empty()) break;
     // Taking the upper half of a product is cheaper than a remainder.
     const std::size_t pick = (draw() & 0xFFFFFFFFu) * ready.size() >> 32;
@@ -112,12 +125,26 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
     thread_index = threads_[current_].index;
     threads_[current_].fiber->enter();
   }
-  if (!error_ && ended_ == count_) return;
+  if (!error_ && ended_ == count_ && later_.empty()) return;
   // The other fibers are abandoned; their stacks hold only plain data.
   for (unsigned i = 0; i < count_; ++i)
     threads_[i].fiber->restart();
   if (error_) std::rethrow_exception(error_);
+  if (ended_ == count_) fail(place(block_index) + " has ended before its copies to shared memory");
   report_stuck();
+}
+
+void BlockRunner::do_later_work() {
+  std::swap(later_[draw() % later_.size()], later_.back());
+  const std::function<void()> work = std::move(later_.back());
+  later_.pop_back();
+  work();
+}
+
+void BlockRunner::recheck() {
+  for (const unsigned thread : at_mbarrier_)
+    make_ready(thread);
+  at_mbarrier_.clear();
 }
 
 void BlockRunner::make_ready(unsigned thread) {
@@ -170,6 +197,8 @@ void BlockRunner::report_stuck() const {
       text += " have left the kernel;";
     else if (state == State::in_block)
       text += " wait at __syncthreads;";
+    else if (state == State::at_mbarrier)
+      text += " wait at an mbarrier;";
     else
       text += std::string(" wait at ") + name_of(warps_[i / warp_size]->kind) + ";";
     i = end;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/simt/fiber.h"
+#include "kernels/cuda/simt/warp_products.h"
 #include "kernels/cuda/target.h"
 
 namespace sluice::simt {
@@ -22,7 +23,7 @@ struct Launch {
 };
 
 /// Points at which lanes of a warp wait for each other. All lanes must reach the same one.
-enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ldmatrix, mma };
+enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ldmatrix, mma, wgmma };
 
 /// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
 /// order: at every wait, the next thread is drawn from all that may run. But one warp in each
@@ -62,6 +63,22 @@ class BlockRunner {
     std::memcpy(&out, slots.out + lane * sizeof(Out), sizeof(Out));
     return out;
   }
+  /// Waits until `done()` is true. Who may have made it true calls recheck().
+  template <class Done>
+  void wait_until(Done&& done) {
+    while (!done()) {
+      threads_[current_].state = State::at_mbarrier;
+      at_mbarrier_.push_back(current_);
+      Fiber::leave();
+    }
+  }
+  void recheck();
+  /// Work that is done beside the threads, at any time until no thread can run without it.
+  void later(std::function<void()> work) { later_.push_back(std::move(work)); }
+  /// Products of the running thread's warp.
+  WarpProducts& products() { return current_warp().products; }
+
+  unsigned warp() const { return current_ / warp_size; }
   std::byte* shared() { return shared_; }
   std::size_t shared_bytes() const { return launch_->shared_bytes; }
 
@@ -94,8 +111,9 @@ class BlockRunner {
     unsigned arrived = 0;
     Meeting kind = Meeting::none;
     std::vector<unsigned> waiting;
+    WarpProducts products;
   };
-  enum class State : std::uint8_t { ready, in_warp, in_block, ended };
+  enum class State : std::uint8_t { ready, in_warp, in_block, at_mbarrier, ended };
   struct Thread {
     std::unique_ptr<Fiber> fiber;
     State state = State::ready;
@@ -109,6 +127,7 @@ class BlockRunner {
   bool arrive(Warp& warp, Meeting kind);
   void release(Warp& warp);
   void prepare(const Launch& launch, Index block);
+  void do_later_work();
   [[noreturn]] void report_stuck() const;
 
   const Launch* launch_ = nullptr;
@@ -117,7 +136,8 @@ class BlockRunner {
   std::vector<unsigned> ready_;
   std::vector<unsigned> late_;  ///< those of the slow warp that are ready
   unsigned slow_warp_ = 0;      ///< the number of warps: none
-  std::vector<unsigned> at_barrier_;
+  std::vector<unsigned> at_barrier_, at_mbarrier_;
+  std::vector<std::function<void()>> later_;
   unsigned count_ = 0;
   unsigned ended_ = 0;
   unsigned current_ = 0;

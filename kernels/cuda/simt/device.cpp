@@ -11,6 +11,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/queue.h"
 
 namespace sluice {
@@ -70,6 +71,7 @@ class SimtRuntime final : public Runtime {
             .free_memory = capacity(),
             .driver = "none",
             .emulated = true,
+            .wgmma_attention = cuda::has_attention_wgmma(options_.capability),
             .uuid = "GPU-simt"};
   }
   std::size_t capacity() const override { return make_cpu_runtime()->capacity(); }
@@ -308,8 +310,10 @@ void enqueue(Stream stream, std::function<void()> work) {
 
 std::byte* shared_memory(std::size_t bytes, std::size_t alignment) {
   BlockRunner& runner = BlockRunner::here();
-  check(bytes <= runner.shared_bytes() && alignment <= 128,
+  check(bytes <= runner.shared_bytes(),
         "a kernel uses more shared memory than it was launched with");
+  check(reinterpret_cast<std::uintptr_t>(runner.shared()) % alignment == 0,
+        "a kernel was launched with shared memory of another alignment than it uses");
   return runner.shared();
 }
 
