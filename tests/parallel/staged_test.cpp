@@ -1,17 +1,15 @@
-// Collectives on GPU memory by way of the host, on ranks that are threads with a device each. The
-// emulated GPU empties its streams in an order that a seed decides, so an event that nobody waits
-// for leaves a wrong number.
+// Collectives on GPU memory by way of the host, on ranks that are threads with
+// a device each. The emulated GPU empties its streams in an order that a seed
+// decides, so an event that nobody waits for leaves a wrong number.
 #include "parallel/comm/backend/staged_backend.h"
 
 #include <array>
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "engine/tensor.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
-#include "tests/parallel/checked_ranks.h"
-#include "tests/support/gpu/gpu.h"
+#include "tests/parallel/gpu_ranks.h"
 #include "tests/support/gpu/unpinned_runtime.h"
 
 namespace sluice::test::staged_test {
@@ -20,144 +18,17 @@ namespace {
 
 constexpr std::size_t largest = 256 << 10;
 
-/// A rank with a GPU: collectives on its memory, and the same on the host's beside them.
-struct GpuRank {
-  std::shared_ptr<Transport> transport;
-  DevicePtr device;
-  Communicator gpu, host;
-
-  GpuRank(std::shared_ptr<Transport> by, const DevicePtr& on, std::size_t bytes = largest)
-      : transport(std::move(by)),
-        device(on),
-        gpu(make_staged_backend(transport, device, bytes), transport, nullptr, patient()),
-        host(transport->subgroup(in_order(transport->size()), 1), nullptr, patient()) {}
-
-  Runtime& runtime() const { return device->runtime(); }
-  int rank() const { return gpu.rank(); }
-  int size() const { return gpu.size(); }
-  CallOptions options(std::string_view label) const {
-    return {.label = label, .stream = device->stream()};
-  }
-};
+MakeBackend staged(std::size_t bytes = largest) {
+  return [bytes](const std::shared_ptr<Transport>& transport, const DevicePtr& device) {
+    return make_staged_backend(transport, device, bytes);
+  };
+}
 
 void on_gpus(int ranks, std::uint64_t seed, const std::function<void(GpuRank&)>& body) {
   check_threads(ranks, [&](std::unique_ptr<Transport> transport) {
     const auto own = seed * 100 + static_cast<std::uint64_t>(transport->rank());
-    GpuRank rank(std::move(transport), open_gpu(own));
+    GpuRank rank(std::move(transport), open_gpu(own), staged());
     body(rank);
-  });
-}
-
-/// An array in a GPU's memory; everything happens in the computing stream.
-template <class T>
-struct OnGpu {
-  GpuRank& rank;
-  Tensor tensor;
-  std::int64_t count;
-
-  OnGpu(GpuRank& of, const std::vector<T>& values)
-      : rank(of),
-        tensor(Tensor::empty(of.device, {std::max<std::int64_t>(1, std::ssize(values))},
-                             dtype_for<T>())),
-        count(std::ssize(values)) {
-    // Something else comes before the numbers, for those who look too early.
-    rank.runtime().fill_zero(address(), tensor.bytes(), tensor.stream());
-    write(values);
-  }
-  std::byte* address() const { return tensor.view().address; }
-  View view() const { return {address(), dtype_for<T>(), {count}}; }
-  View piece(std::int64_t at, std::int64_t length) const {
-    return {address() + static_cast<std::size_t>(at) * sizeof(T), dtype_for<T>(), {length}};
-  }
-  std::size_t bytes() const { return static_cast<std::size_t>(count) * sizeof(T); }
-  void write(const std::vector<T>& values) const {
-    rank.runtime().copy_from_host(address(), reinterpret_cast<const std::byte*>(values.data()),
-                                  bytes(), tensor.stream());
-  }
-  std::vector<T> read() const {
-    std::vector<T> values(static_cast<std::size_t>(count));
-    rank.runtime().copy_to_host(reinterpret_cast<std::byte*>(values.data()), address(), bytes(),
-                                tensor.stream());
-    return values;
-  }
-};
-
-/// An operation on a rank's data, and on what the root has of all.
-using Call = std::function<Handle(Communicator&, const View&, const View&, const CallOptions&)>;
-
-/// Calls on the host and on the GPU, and checks that all of the memory is the same afterwards.
-template <class T>
-void expect_as_on_host(GpuRank& rank, std::size_t count, std::string_view what, const Call& call) {
-  auto data = numbers<T>(rank.rank(), count, 1);
-  auto all = numbers<T>(rank.rank(), count * static_cast<std::size_t>(rank.size()), 2);
-  const OnGpu<T> gpu_data(rank, data), gpu_all(rank, all);
-  const Handle operation = call(rank.gpu, gpu_data.view(), gpu_all.view(), rank.options(what));
-  call(rank.host, view_of(data), view_of(all), {.label = what})->wait();
-  operation->wait();
-  expect_same(gpu_data.read(), data, what);
-  expect_same(gpu_all.read(), all, what);
-}
-
-View part_of(const View& view, std::int64_t from, std::int64_t count) {
-  return {view.address + static_cast<std::size_t>(from) * size_of(view.dtype), view.dtype, {count}};
-}
-
-/// Every rank r sends 1 / (3 + r) of its data, from the middle on, to every rank. Ranks with an odd
-/// number send nothing to rank 0.
-std::vector<Transfer> exchange(const Communicator& c, const View& data, const View& all) {
-  const auto length = [&](int from, int to) {
-    return from % 2 == 1 && to == 0 ? 0 : data.size() / (3 + from);
-  };
-  std::vector<Transfer> transfers;
-  for (int peer = 0; peer < c.size(); ++peer)
-    transfers.push_back({true, peer, part_of(data, data.size() / 2, length(c.rank(), peer))});
-  for (int peer = 0; peer < c.size(); ++peer)
-    transfers.push_back({false, peer, part_of(all, peer * data.size(), length(peer, c.rank()))});
-  return transfers;
-}
-
-template <class T>
-void check_every_collective(GpuRank& rank, std::size_t count) {
-  const auto check = [&](std::string_view what, const Call& call) {
-    expect_as_on_host<T>(rank, count, what, call);
-  };
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::maximum})
-    check("all_reduce", [op](Communicator& c, const View& data, const View&, CallOptions options) {
-      options.op = op;
-      return c.all_reduce(data, options);
-    });
-  const auto total = static_cast<std::int64_t>(count);
-  std::vector<Part> last(static_cast<std::size_t>(rank.size()));
-  last.back() = {0, total};
-  for (const auto& parts : {even_parts(total, rank.size()), even_parts(total, rank.size(), 1),
-                            uneven_parts(count, rank.size()), last}) {
-    check("reduce_scatter",
-          [&](Communicator& c, const View& data, const View&, const auto& options) {
-            return c.reduce_scatter(data, parts, options);
-          });
-    check("all_gather", [&](Communicator& c, const View& data, const View&, const auto& options) {
-      return c.all_gather(data, parts, options);
-    });
-  }
-  for (int root = 0; root < rank.size(); ++root) {
-    const auto at_root = [root](Communicator& c, const View& all) {
-      return c.rank() == root ? all : View{};
-    };
-    check("reduce", [=](Communicator& c, const View& data, const View&, const auto& options) {
-      return c.reduce(data, root, options);
-    });
-    check("broadcast", [=](Communicator& c, const View& data, const View&, const auto& options) {
-      return c.broadcast(data, root, options);
-    });
-    check("gather", [=](Communicator& c, const View& data, const View& all, const auto& options) {
-      return c.gather(data, at_root(c, all), root, options);
-    });
-    check("scatter", [=](Communicator& c, const View& data, const View& all, const auto& options) {
-      return c.scatter(at_root(c, all), data, root, options);
-    });
-  }
-  check("p2p", [](Communicator& c, const View& data, const View& all, const auto& options) {
-    return c.p2p(exchange(c, data, all), options);
   });
 }
 
@@ -214,8 +85,10 @@ TEST_CASE("staged: more operations than buffers, waited for in any order", "[thr
     });
 }
 
-TEST_CASE("staged: what the stream does before and after an operation keeps its place",
-          "[threads]") {
+TEST_CASE(
+    "staged: what the stream does before and after an operation keeps "
+    "its place",
+    "[threads]") {
   if (!have_gpu()) return;
   constexpr std::size_t count = 700;
   constexpr std::uint64_t rounds = 7;
@@ -233,7 +106,8 @@ TEST_CASE("staged: what the stream does before and after an operation keeps its 
         rank.runtime().copy_within(copy.address(), data.address(), data.bytes(),
                                    rank.device->stream());
       };
-      // The same array in every round, and the host waits for nothing but the other rank.
+      // The same array in every round, and the host waits for nothing but the
+      // other rank.
       for (std::uint64_t i = 0; i < rounds; ++i) {
         data.write(numbers<float>(rank.rank(), count, i));
         run(Add{.out = data.view(), .a = data.view(), .b = ones[0].view()}, rank.device->stream());
@@ -285,7 +159,7 @@ TEST_CASE("staged: an operation that fits into no buffer is refused", "[threads]
   if (!have_gpu()) return;
   const auto attempt = [](std::size_t count, bool gather) {
     run_on_threads(2, [&](std::unique_ptr<Transport> transport) {
-      GpuRank rank(std::move(transport), open_gpu(1), 4096);
+      GpuRank rank(std::move(transport), open_gpu(1), staged(4096));
       const OnGpu<float> data(rank, std::vector<float>(count));
       const OnGpu<float> all(rank, std::vector<float>(2 * count));
       if (gather)
@@ -315,7 +189,7 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
       const auto mine = numbers<float>(me, count);
       std::unique_ptr<Work> late;
       {
-        GpuRank rank(transport, device);
+        GpuRank rank(transport, device, staged());
         const auto backend = make_staged_backend(transport, device, largest);
         const OnGpu<float> given(rank, mine), got(rank, mine), other(rank, mine);
         const auto start = [&](Collective kind, const View& data, int tag) {
@@ -326,7 +200,8 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
           while (!work.advance())
             std::this_thread::yield();
         };
-        // Rank 0 gives up what rank 1 never starts: in a buffer, and waiting for one.
+        // Rank 0 gives up what rank 1 never starts: in a buffer, and waiting
+        // for one.
         std::vector<std::unique_ptr<Work>> works;
         const auto start_in_vain = [&](int operations) {
           for (int i = 0; i < operations && me == 0; ++i) {
@@ -366,8 +241,10 @@ TEST_CASE("staged: memory that cannot be pinned makes it slower, not wrong", "[t
   if (!have_gpu()) return;
   check_threads(3, [](std::unique_ptr<Transport> transport) {
     const auto seed = static_cast<std::uint64_t>(transport->rank());
-    GpuRank rank(std::move(transport), std::make_shared<DeviceContext>(
-                                           std::make_unique<UnpinnedRuntime>(seed, 1), 64 << 20));
+    GpuRank rank(
+        std::move(transport),
+        std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(seed, 1), 64 << 20),
+        staged());
     check_every_collective<float>(rank, 1000);
   });
 }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/device/gemm_plan.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/stream_handle.h"
 
 namespace sluice {
 namespace {
@@ -270,6 +271,10 @@ std::byte* cuda::workspace(Stream stream, std::size_t bytes) {
     fail("a kernel needs " + std::to_string(bytes) + " bytes of workspace, but the stream has " +
          std::to_string(queue.workspace_bytes) + "; lower --micro-batch");
   return queue.workspace;
+}
+
+CUstream_st* cuda::stream_handle(Stream stream) {
+  return handle_of(stream);
 }
 
 int cuda_devices(std::string* why) {

@@ -1,18 +1,22 @@
 #include "kernels/cuda/simt/device.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/cuda/stream_handle.h"
 
 namespace sluice {
 namespace simt {
@@ -32,6 +36,7 @@ struct EventState {
 struct Work {
   std::function<void()> run;
   std::shared_ptr<const Point> after{};  ///< record that must be reached first
+  std::function<bool()> ready{};         ///< what must be true first, by the work of other devices
 };
 
 class SimtRuntime;
@@ -72,7 +77,7 @@ class SimtRuntime final : public Runtime {
             .driver = "none",
             .emulated = true,
             .wgmma_attention = cuda::has_attention_wgmma(options_.capability),
-            .uuid = "GPU-simt"};
+            .uuid = options_.uuid};
   }
   std::size_t capacity() const override { return make_cpu_runtime()->capacity(); }
   std::size_t workspace_bytes() const override { return std::size_t{16} << 20; }
@@ -153,7 +158,7 @@ class SimtRuntime final : public Runtime {
     const Point& last = *state_of(event).last;
     check(last.reached || queued_ > 0, "what an event stands for was lost to an earlier fault");
     const std::size_t left = queued_ - std::min<std::size_t>(queued_, 1 + draw() % 3);
-    run_until([&] { return last.reached || queued_ <= left; });
+    run_until([&] { return last.reached || queued_ <= left || stalled(); });
     return last.reached;
   }
   double milliseconds(Event from, Event to) override {
@@ -226,12 +231,17 @@ class SimtRuntime final : public Runtime {
   static bool may_start(const SimtQueue& queue) {
     if (queue.work.empty()) return false;
     const Work& next = queue.work.front();
-    return next.after == nullptr || next.after->reached;
+    return (next.after == nullptr || next.after->reached) && (!next.ready || next.ready());
   }
   bool stalled() const {
     for (const auto& queue : queues_)
       if (may_start(*queue)) return false;
     return true;
+  }
+  bool waits_for_others() const {
+    return std::ranges::any_of(queues_, [](const auto& queue) {
+      return !queue->work.empty() && queue->work.front().ready;
+    });
   }
   std::uint64_t draw() {
     random_ ^= random_ << 13;
@@ -269,6 +279,10 @@ class SimtRuntime final : public Runtime {
     std::vector<SimtQueue*> able;
     for (const auto& queue : queues_)
       if (may_start(*queue)) able.push_back(queue.get());
+    if (able.empty() && waits_for_others()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      return;
+    }
     check(!able.empty(), "streams wait for an event that nobody has recorded");
     auto& chosen = *able[draw() % able.size()];
     const Work work = std::move(chosen.work.front());
@@ -308,6 +322,10 @@ void enqueue(Stream stream, std::function<void()> work) {
   owner_of(stream).push(stream, {.run = std::move(work)});
 }
 
+void enqueue_when(Stream stream, std::function<bool()> ready, std::function<void()> work) {
+  owner_of(stream).push(stream, {.run = std::move(work), .ready = std::move(ready)});
+}
+
 std::byte* shared_memory(std::size_t bytes, std::size_t alignment) {
   BlockRunner& runner = BlockRunner::here();
   check(bytes <= runner.shared_bytes(),
@@ -325,12 +343,31 @@ std::byte* cuda::workspace(Stream stream, std::size_t bytes) {
   return queue.workspace;
 }
 
+CUstream_st* cuda::stream_handle(Stream stream) {
+  return reinterpret_cast<CUstream_st*>(stream.id);  // NOLINT(performance-no-int-to-ptr)
+}
+
+// For a library that this program loads and that stands in for one of CUDA's.
+extern "C" {
+void sluice_simt_enqueue_when(std::uint64_t stream, std::function<bool()> ready,
+                              std::function<void()> work) {
+  simt::enqueue_when({{DeviceKind::cuda, 0}, stream}, std::move(ready), std::move(work));
+}
+const void* sluice_simt_device(std::uint64_t stream) {
+  return &simt::owner_of({{DeviceKind::cuda, 0}, stream});
+}
+}
+
 int cuda_devices(std::string*) {
   return 1;
 }
 
 std::unique_ptr<Runtime> make_cuda_runtime(int) {
-  return simt::make_runtime({});
+  simt::Options options;
+  // Processes share the emulated GPU, unless a test says that each has one of its own.
+  if (std::getenv("SLUICE_SIMT_GPU_EACH") != nullptr)
+    options.uuid += "-" + std::to_string(::getpid());
+  return simt::make_runtime(options);
 }
 
 }  // namespace sluice

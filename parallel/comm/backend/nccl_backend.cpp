@@ -3,24 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <deque>
-#include <exception>
-#include <initializer_list>
-#include <thread>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/device/stream.h"
+#include "kernels/cuda/stream_handle.h"
 #include "parallel/comm/backend/host_backend.h"
-#include "parallel/comm/backend/nccl_library.h"
+#include "parallel/comm/backend/nccl_group.h"
 
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr auto nap = std::chrono::milliseconds(1);
 /// The most sends and receives in one NCCL group. A longer list could be split only if all ranks
 /// split theirs alike, which a rank cannot know.
 constexpr std::size_t largest_group = 255;
@@ -53,134 +46,29 @@ bool are_even(const std::vector<Part>& parts) {
   return true;
 }
 
-class NcclWork;
-
-/// The state shared by the operations of a backend.
-class Group {
+class NcclWork final : public Work, private LaneEntry {
  public:
-  Group(const Transport& transport, DevicePtr on, double timeout,
-        const std::function<std::string(const std::string&)>& from_first)
-      : nccl(nccl_library()),
-        device(std::move(on)),
-        runtime(device->runtime()),
-        stream(runtime.make_stream()),
-        rank(transport.rank()),
-        ranks(transport.size()),
-        timeout_(timeout),
-        exceptions_(std::uncaught_exceptions()) {
-    ncclUniqueId id{};
-    if (rank == 0) accept(nccl.get_unique_id(&id));
-    const std::string text = from_first(std::string(id.internal, sizeof id.internal));
-    check(text.size() == sizeof id.internal, "the ranks use different versions of NCCL");
-    std::memcpy(id.internal, text.data(), text.size());
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    cuda::handle_of(stream);  // selects the GPU, to which NCCL binds the communicator
-    try {
-      accept(nccl.comm_init_rank_config(&comm, ranks, id, rank, &config));
-      if (!wait_ready())
-        fail(fmt::format("NCCL has not connected the {} ranks within {:g} s (--collective-timeout)",
-                         ranks, timeout));
-    } catch (const Error&) {
-      abort();
-      throw;
-    }
-  }
-  ~Group() { close(); }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  /// Throws Error if NCCL's answer to a call is a fault.
-  void accept(ncclResult_t result) const {
-    if (result == ncclSuccess || result == ncclInProgress) return;
-    fail(fmt::format("NCCL {} failed with '{}' ({}); NCCL_DEBUG=INFO makes it say more",
-                     nccl.version, nccl.get_error_string(result), nccl.get_last_error(comm)));
-  }
-  /// Returns true if NCCL has handed the requested work to the GPU. Throws Error for a fault, also
-  /// for one of other ranks.
-  bool ready() const {
-    check(comm != nullptr, "an NCCL communicator was used after its end");
-    ncclResult_t state = ncclSuccess;
-    accept(nccl.comm_get_async_error(comm, &state));
-    accept(state);
-    return state == ncclSuccess;
-  }
-
-  Event take_event() {
-    if (events_.empty()) return runtime.make_event();
-    const Event event = events_.back();
-    events_.pop_back();
-    return event;
-  }
-  void give_back(std::initializer_list<Event> events) {
-    events_.insert(events_.end(), events.begin(), events.end());
-  }
-
-  void drive();
-
-  /// Ends the communicator: finalizes it, or aborts it if an operation will never be over.
-  void close() {
-    if (comm == nullptr) return;
-    if (unfinished > 0 || std::uncaught_exceptions() > exceptions_) return abort();
-    try {
-      cuda::handle_of(stream);
-      accept(nccl.comm_finalize(comm));
-      if (!wait_ready()) return abort();
-      nccl.comm_destroy(std::exchange(comm, nullptr));
-    } catch (const Error&) {  // the code that noticed the fault first has reported it
-      abort();
-    }
-  }
-
-  const NcclLibrary& nccl;
-  const DevicePtr device;
-  Runtime& runtime;
-  const Stream stream;
-  const int rank, ranks;
-  ncclComm_t comm = nullptr;
-  std::deque<NcclWork*> waiting;  ///< operations that the GPU has not been given yet, in order
-  int unfinished = 0;
-
- private:
-  bool wait_ready() const {
-    const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
-    while (!ready()) {
-      if (Clock::now() > deadline) return false;
-      std::this_thread::sleep_for(nap);
-    }
-    return true;
-  }
-  void abort() {
-    if (comm != nullptr) nccl.comm_abort(std::exchange(comm, nullptr));
-  }
-
-  double timeout_;
-  int exceptions_;
-  std::vector<Event> events_;
-};
-
-class NcclWork final : public Work {
- public:
-  NcclWork(std::shared_ptr<Group> group, const CollectiveCall& call)
-      : group_(std::move(group)),
+  NcclWork(std::shared_ptr<NcclGroup> group, const CollectiveCall& call)
+      : LaneEntry(group.get()),
+        group_(std::move(group)),
         call_(call),
         written_(group_->take_event()),
         done_(group_->take_event()) {
     group_->runtime.record(written_, call_.stream);
-    group_->waiting.push_back(this);
+    group_->lane->waiting.push_back(this);
     ++group_->unfinished;
   }
   /// An operation that is dropped early stays unfinished: other ranks wait for it, so the group
   /// must be aborted.
   ~NcclWork() override {
-    std::erase(group_->waiting, this);
+    std::erase(group_->lane->waiting, static_cast<LaneEntry*>(this));
     if (!over_) return;
     --group_->unfinished;
     group_->give_back({written_, done_});
   }
 
   /// Gives the operation to NCCL, which accepts it asynchronously; returns true once it has.
-  bool issue() {
+  bool issue() override {
     if (!asked_) {
       group_->runtime.wait(group_->stream, written_);
       asked_ = true;
@@ -193,7 +81,7 @@ class NcclWork final : public Work {
 
   bool advance() override {
     if (over_) return true;
-    group_->drive();
+    group_->lane->drive();
     group_->ready();  // throws if another rank has failed
     return over_ = issued_ && group_->runtime.reached(done_);
   }
@@ -229,11 +117,26 @@ class NcclWork final : public Work {
     group_->accept(group_->nccl.recv(to, bytes, ncclUint8, peer, group_->comm, handle_));
   }
 
+  /// The number of sends, receives or collective operations in the NCCL group of this operation.
+  std::size_t messages() const {
+    switch (call_.kind) {
+      case Collective::p2p:
+        return call_.transfers.size();
+      case Collective::gather:
+      case Collective::scatter:
+        return static_cast<std::size_t>(group_->rank == call_.root ? group_->ranks : 1);
+      case Collective::reduce_scatter:
+      case Collective::all_gather:
+        return are_even(call_.parts) ? 1 : call_.parts.size();
+      default:
+        return 1;
+    }
+  }
+
   void ask() {
     if (call_.kind != Collective::p2p && call_.data.size() == 0) return;
-    handle_ = cuda::handle_of(group_->stream);  // also selects the GPU
-    if (call_.kind == Collective::p2p ? call_.transfers.size() > largest_group
-                                      : static_cast<std::size_t>(group_->ranks) > largest_group)
+    handle_ = cuda::stream_handle(group_->stream);  // also selects the GPU
+    if (messages() > largest_group)
       fail(fmt::format("{} of more than {} messages is too much for NCCL at once; use staged",
                        name_of(call_.kind), largest_group));
     switch (call_.kind) {
@@ -330,38 +233,33 @@ class NcclWork final : public Work {
     });
   }
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<NcclGroup> group_;
   CollectiveCall call_;
   Event written_, done_;
   cudaStream_t handle_ = nullptr;
   bool asked_ = false, issued_ = false, over_ = false;
 };
 
-/// Gives operations to NCCL one at a time, in the same order on all ranks.
-void Group::drive() {
-  while (!waiting.empty() && waiting.front()->issue())
-    waiting.pop_front();
-}
-
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device, double timeout,
+  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device,
+              const std::shared_ptr<Lane>& lane, double timeout,
               const std::function<std::string(const std::string&)>& from_first)
       : host_(make_host_backend(transport)),
-        group_(std::make_shared<Group>(*transport, device, timeout, from_first)) {}
+        group_(std::make_shared<NcclGroup>(*transport, device, lane, timeout, from_first)) {}
   ~NcclBackend() override { group_->close(); }
 
   std::string_view name() const override { return "nccl"; }
   std::unique_ptr<Work> start(const CollectiveCall& call, int tag) override {
     if (call.stream.device.kind != DeviceKind::cuda) return host_->start(call, tag);
     auto work = std::make_unique<NcclWork>(group_, call);
-    group_->drive();
+    group_->lane->drive();
     return work;
   }
 
  private:
   std::unique_ptr<Backend> host_;
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<NcclGroup> group_;
 };
 
 }  // namespace
@@ -371,9 +269,12 @@ std::string loaded_nccl() {
 }
 
 std::unique_ptr<Backend> make_nccl_backend(
-    std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
+    std::shared_ptr<Transport> transport, const DevicePtr& device, GpuLane lane, double timeout,
     const std::function<std::string(const std::string&)>& from_first) {
-  return std::make_unique<NcclBackend>(transport, device, timeout, from_first);
+  return std::make_unique<NcclBackend>(
+      transport, device,
+      lane == GpuLane::shared ? Lane::shared(device) : std::make_shared<Lane>(device->runtime()),
+      timeout, from_first);
 }
 
 }  // namespace sluice

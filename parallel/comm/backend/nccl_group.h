@@ -1,0 +1,93 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/device_context.h"
+#include "parallel/comm/backend/nccl_library.h"
+#include "parallel/comm/transport/transport.h"
+
+namespace sluice {
+
+class NcclGroup;
+
+/// An operation that a lane holds.
+class LaneEntry {
+ public:
+  explicit LaneEntry(const NcclGroup* group) : group_(group) {}
+
+  /// Gives the operation to NCCL, which accepts it asynchronously; returns true once it has.
+  virtual bool issue() = 0;
+  const NcclGroup* group() const { return group_; }
+
+ protected:
+  ~LaneEntry() = default;
+
+ private:
+  const NcclGroup* group_;
+};
+
+/// The order in which a GPU gets the operations of its communicators. An operation occupies the GPU
+/// while it waits for other ranks, and there may be room for one: if two ranks had operations of
+/// two communicators in different orders, each would wait for the other. So communicators share a
+/// lane, and its operations run in the order in which the program starts them.
+struct Lane {
+  explicit Lane(Runtime& runtime) : stream(runtime.make_stream()) {}
+  /// Returns the lane that a GPU's communicators share.
+  static std::shared_ptr<Lane> shared(const DevicePtr& device);
+
+  /// Gives operations to NCCL one at a time.
+  void drive();
+
+  const Stream stream;
+  std::deque<LaneEntry*> waiting{};  ///< operations that the GPU has not been given yet, in order
+};
+
+/// A communicator of NCCL, shared by the operations of a backend.
+class NcclGroup {
+ public:
+  /// All ranks of the transport call this together. `from_first` broadcasts rank 0's text. Throws
+  /// Error if they are not connected within `timeout` seconds.
+  NcclGroup(const Transport& transport, DevicePtr on, std::shared_ptr<Lane> in, double timeout,
+            const std::function<std::string(const std::string&)>& from_first);
+  ~NcclGroup() { close(); }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  /// Throws Error if NCCL's answer to a call is a fault.
+  void accept(ncclResult_t result) const;
+  /// Returns true if NCCL has handed the requested work to the GPU. Throws Error for a fault, also
+  /// for one of other ranks.
+  bool ready() const;
+
+  Event take_event();
+  void give_back(std::initializer_list<Event> events) {
+    events_.insert(events_.end(), events.begin(), events.end());
+  }
+
+  /// Ends the communicator: finalizes it, or aborts it if an operation will never be over.
+  void close();
+
+  const NcclLibrary& nccl;
+  const DevicePtr device;
+  Runtime& runtime;
+  const std::shared_ptr<Lane> lane;
+  const Stream stream;
+  const int rank, ranks;
+  ncclComm_t comm = nullptr;
+  int unfinished = 0;
+
+ private:
+  bool wait_ready() const;
+  void abort();
+
+  double timeout_;
+  int exceptions_;
+  std::vector<Event> events_;
+};
+
+}  // namespace sluice

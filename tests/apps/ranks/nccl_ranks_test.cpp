@@ -1,0 +1,54 @@
+// Jobs of ranks whose emulated GPUs exchange by NCCL, for which a library stands in (tests/nccl).
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "tests/support/training/ranks.h"
+
+namespace sluice::test::nccl_ranks_test {
+namespace {
+
+/// Gives every rank a GPU, and NCCL to all; `options` are those of the stand-in.
+void give_nccl(const RankRuns& runs, const std::string& options) {
+  ::setenv("LD_LIBRARY_PATH", SLUICE_BIN_DIR "/../nccl", 1);
+  ::setenv("SLUICE_SIMT_GPU_EACH", "1", 1);
+  ::setenv("SLUICE_NCCL_STANDIN", (options + " folder=" + runs.path().string()).c_str(), 1);
+}
+
+struct Layout {
+  int ranks;
+  Flags flags;
+  std::string standin = "seed=3 resident=2";
+};
+
+}  // namespace
+
+TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
+  if (!have_mpirun()) return;
+  // A pipeline posts receives ahead, for which a GPU needs room for a second kernel.
+  const Layout layouts[] = {
+      {2, {{"--dp", "2"}}, "seed=1 resident=1"},
+      {3, {{"--dp", "3"}, {"--batch-size", "6"}}, "seed=2 resident=1"},
+      {2, {{"--dp", "2"}, {"--zero", "1"}}, "seed=3 resident=1"},
+      {2, {{"--tp", "2"}}, "seed=4 resident=1"},
+      {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}, "seed=5 resident=1 polls=0"},
+      {2, {{"--pp", "2"}}},
+      {8, {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}}},
+  };
+  const RankRuns runs;
+  int number = 0;
+  for (const Layout& layout : layouts) {
+    const Flags gpu =
+        layout.flags + Flags{{"--device", "cuda"}, {"--precision", "bf16"}, {"--steps", "3"}};
+    CAPTURE(shown(layout.ranks, gpu));
+    give_nccl(runs, layout.standin);
+    const std::string name = "r" + std::to_string(number++);
+    const RanksResult direct =
+        runs.run(layout.ranks, name + "n", gpu + Flags{{"--communication", "nccl"}});
+    direct.require_good();
+    CHECK(direct.out.find("nccl 2.18.0: one GPU for each") != std::string::npos);
+    runs.run_well(layout.ranks, name + "s", gpu + Flags{{"--communication", "staged"}});
+    CHECK(trained_files(runs.at(name + "n")) == trained_files(runs.at(name + "s")));
+  }
+}
+
+}  // namespace sluice::test::nccl_ranks_test

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/nccl/meeting_place.h"
+#include "tests/nccl/operation.h"
+
+namespace sluice::nccl_standin {
+
+/// What a communicator's kernels share with it; they may outlive it.
+struct Shared {
+  Shared(MeetingPlace at, int own_rank, int all)
+      : place(std::move(at)), rank(own_rank), ranks(all) {}
+
+  MeetingPlace place;
+  int rank, ranks;
+  std::atomic<bool> aborted{false}, failed{false};
+  std::atomic<int> unfinished{0};
+  std::string error{};              ///< written before `failed`
+  std::vector<std::string> left{};  ///< this rank's files of the last collective operations
+};
+
+/// An operation under way on a GPU.
+struct Task {
+  Operation operation;
+  std::string name;  ///< of its files, without the rank
+  std::optional<Bytes> received{};
+};
+
+/// The name of a rank's file.
+std::string of_rank(const std::string& name, int rank);
+
+/// One operation or group, as one kernel.
+class Kernel {
+ public:
+  Kernel(std::shared_ptr<Shared> shared, std::vector<Task> tasks)
+      : shared_(std::move(shared)), tasks_(std::move(tasks)) {}
+
+  /// Shows the other ranks what this one contributes.
+  void start();
+  /// True when all that it waits for is there. False for ever if the ranks do not agree.
+  bool ready();
+  /// Writes the results.
+  void end();
+
+ private:
+  bool fail(const std::string& text);
+  bool receive(Task& task);
+  bool all_agree(const Task& task);
+
+  std::shared_ptr<Shared> shared_;
+  std::vector<Task> tasks_;
+};
+
+/// Gives the GPU of the stream a kernel that starts when fewer than `most` others are on it.
+void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cudaStream_t stream,
+            int most);
+
+}  // namespace sluice::nccl_standin

@@ -1,0 +1,95 @@
+// What goes wrong between ranks with NCCL ends with a sentence, not with a wait for ever.
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "tests/parallel/nccl_standin.h"
+
+namespace sluice::test::nccl_faults_test {
+namespace {
+
+using Catch::Contains;
+using Start = std::function<CollectiveCall(int rank, const View& data)>;
+
+/// Two ranks start what `start` says, without the checks of a communicator, and wait at most two
+/// seconds. Returns what the ranks say.
+std::string sentences(const std::string& options, const Start& start) {
+  set_standin(options);
+  std::mutex mutex;
+  std::set<std::string> said;
+  run_on_threads(2, [&](std::unique_ptr<Transport> by) {
+    const std::shared_ptr<Transport> transport = std::move(by);
+    const int rank = transport->rank();
+    const auto say = [&](const std::string& text) {
+      const std::lock_guard lock(mutex);
+      said.insert(text);
+    };
+    try {
+      const DevicePtr device = open_gpu(static_cast<std::uint64_t>(rank) + 1);
+      const auto backend = by_nccl(1)(transport, device);
+      const Tensor data = Tensor::empty(device, {64}, DType::f32);
+      device->runtime().fill_zero(data.view().address, data.bytes(), device->stream());
+      CollectiveCall call = start(rank, data.view());
+      call.stream = device->stream();
+      const auto work = backend->start(call, 8);
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      while (!work->advance()) {
+        if (std::chrono::steady_clock::now() > deadline) fail("it waits for ever");
+        std::this_thread::yield();
+      }
+    } catch (const Error& error) {
+      say(error.what());
+    }
+  });
+  std::string all;
+  for (const std::string& text : said)
+    all += text + "\n";
+  return all;
+}
+
+CollectiveCall sum_of(const View& data) {
+  return {.kind = Collective::all_reduce, .data = data};
+}
+
+}  // namespace
+
+TEST_CASE("nccl: ranks that agree say nothing", "[threads]") {
+  CHECK(sentences("", [](int, const View& data) { return sum_of(data); }) == "");
+}
+
+TEST_CASE("nccl: ranks that do different things are told what", "[threads]") {
+  const auto shorter = [](const View& data) { return View(data.address, data.dtype, {63}); };
+  CHECK_THAT(
+      sentences(
+          "", [&](int rank, const View& data) { return sum_of(rank == 0 ? data : shorter(data)); }),
+      Contains("all_reduce of 64") && Contains("all_reduce of 63"));
+  CHECK_THAT(sentences("",
+                       [](int rank, const View& data) {
+                         return CollectiveCall{
+                             .kind = Collective::broadcast, .data = data, .root = rank};
+                       }),
+             Contains("root 0") && Contains("root 1"));
+  CHECK_THAT(sentences("",
+                       [](int rank, const View& data) {
+                         auto call = sum_of(data);
+                         if (rank == 1) call.kind = Collective::broadcast;
+                         call.root = 0;
+                         return call;
+                       }),
+             Contains("all_reduce") && Contains("broadcast"));
+}
+
+TEST_CASE("nccl: a rank that does not connect ends the others' wait") {
+  CHECK_THAT(sentences("never_joins=1", [](int, const View& data) { return sum_of(data); }),
+             Contains("has not connected the 2 ranks within 1 s (--collective-timeout)"));
+}
+
+TEST_CASE("nccl: a fault of the network is reported", "[threads]") {
+  CHECK_THAT(
+      sentences("fail_rank=0 fail_call=1", [](int, const View& data) { return sum_of(data); }),
+      Contains("remote process exited or there was a network error") &&
+          Contains("the network is gone"));
+}
+
+}  // namespace sluice::test::nccl_faults_test

@@ -1,0 +1,95 @@
+// Collectives of GPUs by NCCL, for which a library stands in (tests/nccl), on ranks that are
+// threads with an emulated GPU each.
+#include "parallel/comm/backend/nccl_backend.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/parallel/gpu_ranks.h"
+#include "tests/parallel/nccl_standin.h"
+
+namespace sluice::test::nccl_test {
+namespace {
+
+void on_gpus(int ranks, std::uint64_t seed, const std::function<void(GpuRank&)>& body) {
+  set_standin(fmt::format("seed={}", seed));
+  check_threads(ranks, [&](std::unique_ptr<Transport> transport) {
+    const auto own = seed * 100 + static_cast<std::uint64_t>(transport->rank());
+    GpuRank rank(std::move(transport), open_gpu(own), by_nccl());
+    body(rank);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("nccl: every collective gives the bits of the host's", "[threads]") {
+  std::uint64_t seed = 0;
+  for (const int ranks : {1, 2, 3, 5})
+    on_gpus(ranks, ++seed, [](GpuRank& rank) {
+      for (const std::size_t count : {0U, 1U, 65U, 1000U}) {
+        check_every_collective<float>(rank, count);
+        check_every_collective<BFloat16>(rank, count);
+      }
+      check_every_collective<double>(rank, 200);
+      check_every_collective<std::int32_t>(rank, 200);
+    });
+}
+
+TEST_CASE("nccl: what the stream does before and after an operation keeps its place", "[threads]") {
+  constexpr std::size_t count = 700;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed)
+    on_gpus(2, seed, [&](GpuRank& rank) {
+      const OnGpu<float> data(rank, std::vector<float>(count)),
+          kept(rank, std::vector<float>(count));
+      for (std::uint64_t round = 0; round < 5; ++round) {
+        data.write(numbers<float>(rank.rank(), count, round));
+        rank.gpu.all_reduce(data.view(), rank.options("round"))->wait();
+        rank.runtime().copy_within(kept.address(), data.address(), data.bytes(),
+                                   rank.device->stream());
+        rank.runtime().fill_zero(data.address(), data.bytes(), rank.device->stream());
+        expect_same(kept.read(), reduced<float>(2, count, round), "a sum");
+      }
+    });
+}
+
+TEST_CASE("nccl: communicators of a mesh need room for one kernel", "[threads]") {
+  // Each of four ranks is in a row and in a column. The GPU of each can run one kernel of NCCL, and
+  // NCCL takes every operation at once.
+  constexpr std::size_t count = 50;
+  constexpr std::uint64_t operations = 6;
+  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+    set_standin(fmt::format("seed={} resident=1 polls=0", seed));
+    check_threads(4, [&](std::unique_ptr<Transport> by) {
+      const std::shared_ptr<Transport> transport = std::move(by);
+      const int me = transport->rank();
+      const DevicePtr device = open_gpu(seed * 100 + static_cast<std::uint64_t>(me));
+      const int row = me / 2, column = me % 2;
+      const int row_members[] = {2 * row, 2 * row + 1}, column_members[] = {column, column + 2};
+      GpuRank rows(transport->subgroup(row_members, 20), device, by_nccl());
+      GpuRank columns(transport->subgroup(column_members, 21), device, by_nccl());
+      std::vector<OnGpu<float>> data;
+      std::vector<Handle> handles;
+      for (std::uint64_t i = 0; i < operations; ++i) {
+        GpuRank& ranks = i % 2 == 0 ? rows : columns;
+        data.emplace_back(ranks, numbers<float>(ranks.rank(), count, i));
+        handles.push_back(ranks.gpu.all_reduce(data.back().view(), ranks.options("sum")));
+      }
+      for (std::uint64_t i = operations; i-- > 0;) {
+        handles[i]->wait();
+        expect_same(data[i].read(), reduced<float>(2, count, i), "a sum in a mesh");
+      }
+    });
+  }
+}
+
+TEST_CASE("nccl: more ranks than a group may have messages add up", "[threads]") {
+  constexpr int ranks = 260;
+  on_gpus(ranks, 1, [](GpuRank& rank) {
+    const OnGpu<std::int32_t> data(rank, {1, rank.rank()});
+    rank.gpu.all_reduce(data.view(), rank.options("sum"))->wait();
+    expect(data.read() == std::vector<std::int32_t>{ranks, ranks * (ranks - 1) / 2}, "a sum");
+  });
+}
+
+}  // namespace sluice::test::nccl_test
