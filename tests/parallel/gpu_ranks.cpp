@@ -23,15 +23,16 @@ View part_of(const View& view, std::int64_t from, std::int64_t count) {
   return {view.address + static_cast<std::size_t>(from) * size_of(view.dtype), view.dtype, {count}};
 }
 
-/// Every rank r sends 1 / (3 + r) of its data, from the middle on, to every rank. Ranks with an odd
-/// number send nothing to rank 0.
+/// Every rank r sends 1 / (3 + r) of its data, from the middle or a third on, to every rank. Ranks
+/// with an odd number send nothing to rank 0.
 std::vector<Transfer> exchange(const Communicator& c, const View& data, const View& all) {
   const auto length = [&](int from, int to) {
     return from % 2 == 1 && to == 0 ? 0 : data.size() / (3 + from);
   };
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < c.size(); ++peer)
-    transfers.push_back({true, peer, part_of(data, data.size() / 2, length(c.rank(), peer))});
+    transfers.push_back(
+        {true, peer, part_of(data, data.size() / (2 + peer % 2), length(c.rank(), peer))});
   for (int peer = 0; peer < c.size(); ++peer)
     transfers.push_back({false, peer, part_of(all, peer * data.size(), length(peer, c.rank()))});
   return transfers;
