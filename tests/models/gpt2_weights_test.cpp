@@ -189,6 +189,10 @@ TEST_CASE("weights that do not make the model are refused by name") {
     entry.second[3] = std::numeric_limits<double>::quiet_NaN();
     reason = "finite";
   }
+  SECTION("NaN at first") {
+    entry.second.front() = std::numeric_limits<double>::quiet_NaN();
+    reason = "not finite at element 0";
+  }
   SECTION("infinity") {
     entry.second.back() = -std::numeric_limits<double>::infinity();
     reason = "finite";

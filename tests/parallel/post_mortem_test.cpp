@@ -323,6 +323,25 @@ TEST_CASE("post mortem: many waiting ranks are told as ranges", "[post_mortem]")
   CHECK_THAT(post_mortem(records, 10), Contains("; ranks 1, 3, 4, 6-9 wait for it"));
 }
 
+TEST_CASE("a report of operations says how each rank is", "[post_mortem]") {
+  const auto state = [](const RankRecord& record) {
+    const std::string report = rank_report({record}, true);
+    const auto from = report.find("rank 0 of 1: pid");
+    REQUIRE(from != std::string::npos);
+    const std::string line = report.substr(from, report.find('\n', from) - from);
+    return line.substr(line.find(", ") + 2);
+  };
+  const auto one = [] { return Rank(0, 1).in("world", gradients_3); };
+  CHECK(state(one()) == "runs");
+  CHECK(state(one().process(ProcessState::stopped)) == "is stopped");
+  CHECK(state(one().process(ProcessState::gone)) == "is gone without a word");
+  CHECK(state(one().process(ProcessState::unknown)) ==
+        "is on another host or in another container");
+  CHECK(state(one().finished()) == "ended well");
+  CHECK(state(one().failed("no memory", 1)) == "ended with an error");
+  CHECK(state(one().at("step 3")) == "runs, at \"step 3\"");
+}
+
 TEST_CASE("the program post_mortem reads a folder", "[post_mortem]") {
   const test::TempDir folder;
   FlightRecorder first(folder.path(), 0, 2), second(folder.path(), 1, 2);

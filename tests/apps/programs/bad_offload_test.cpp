@@ -77,6 +77,17 @@ TEST_CASE("updates begin under the backward pass where that can be, and so many"
   refused("--speculative-blocks 2 --gpus 4");
 }
 
+TEST_CASE("Adafactor's state does not leave the GPU, whichever flag asks for it", "[bad_offload]") {
+  for (const std::string wish :
+       {"--offload all", "--resident-blocks 1", "--cpu-blocks 1", "--speculative-blocks 1"}) {
+    INFO(wish);
+    const std::string said = refused(wish + " --optimizer adafactor");
+    CHECK_THAT(said, Contains("no state can be in host memory"));
+    // Its value is named where it has one word.
+    CHECK((wish != "--offload all" || said.find("--offload all: ") != std::string::npos));
+  }
+}
+
 TEST_CASE("an empty budget is no size", "[bad_offload]") {
   const Folder in;
   for (const char* flag : {"--gpu-memory", "--host-memory"}) {
