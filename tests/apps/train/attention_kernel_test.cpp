@@ -1,7 +1,10 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
 #include "tests/support/gpu/gpu.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/training/options.h"
 #include "tests/support/training/training.h"
 
@@ -44,6 +47,22 @@ TEST_CASE("a model trains with either kernel of attention") {
   REQUIRE(mma.size() == tma.size());
   for (std::size_t step = 0; step < mma.size(); ++step)
     CHECK(tma[step] == Approx(mma[step]).epsilon(2e-3));
+}
+
+TEST_CASE("a run says which kernel of attention was asked for") {
+  if (!have_gpu()) return;
+  if (!open_gpu(1)->runtime().info().wgmma_attention) return;
+  const TempDir dir;
+  write_tokens(dir.path() / "t.bin", 200, 64);
+  const auto said = [&](const std::string& output, const std::string& flags) {
+    return run_well("train_gpt2",
+                    words("--n-layer 1 --n-head 2 --n-embd 16 --vocab-size 64 --context 16 "
+                          "--batch-size 1 --steps 1 --device cuda --precision bf16 --data " +
+                          (dir.path() / "t.bin").string() + " --output " +
+                          (dir.path() / output).string() + flags));
+  };
+  CHECK_THAT(said("tma", " --attention tma"), Contains("bf16, attention by tma, matrix products"));
+  CHECK_THAT(said("mma", ""), Contains("bf16, matrix products"));
 }
 
 TEST_CASE("the kernel of --attention tma is refused where there is no such kernel") {
