@@ -201,6 +201,14 @@ TEST_CASE("weights that do not make the model are refused by name") {
   CHECK_THAT(folder.error(), Contains(word) && Contains(reason));
 }
 
+TEST_CASE("a model has at most 16384 blocks") {
+  GPT2Config config = small_config();
+  config.n_layer = 16384;
+  CHECK(error_message([&] { validate(config); }) == "(no error)");
+  config.n_layer = 16385;
+  CHECK(error_message([&] { validate(config); }) == "n_layer is 16385; it must be from 1 to 16384");
+}
+
 TEST_CASE("an untied head is refused also where it differs far behind") {
   GPT2Config config = small_config();
   config.vocab_size = (1 << 14) + 1;  // 1 MiB of 16 numbers each, and one token more
