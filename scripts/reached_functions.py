@@ -22,11 +22,16 @@ HOOK = r"""
 #include <sys/stat.h>
 #include <unistd.h>
 extern "C" char __executable_start[], etext[], *program_invocation_short_name;
-extern "C" { unsigned char* sluice_reached = nullptr; }
-// A function is about to begin: registers hold its arguments.
+extern "C" {
+unsigned char* sluice_reached = nullptr;
+unsigned long sluice_reached_bytes = 0;
+}
+// A function is about to begin: registers hold its arguments. It may be one of a shared library, which has
+// no marks.
 extern "C" __attribute__((naked)) void __fentry__() {
   asm("pushq %rax\n pushq %rcx\n movq sluice_reached(%rip), %rax\n testq %rax, %rax\n je 1f\n"
       "movq 16(%rsp), %rcx\n leaq __executable_start(%rip), %r11\n subq %r11, %rcx\n"
+      "cmpq sluice_reached_bytes(%rip), %rcx\n jae 1f\n"
       "cmpb $0, (%rax,%rcx)\n jne 1f\n movb $1, (%rax,%rcx)\n 1: popq %rcx\n popq %rax\n ret");
 }
 __attribute__((constructor(101))) static void open_marks() {
@@ -42,7 +47,10 @@ __attribute__((constructor(101))) static void open_marks() {
   const auto before = signal(SIGXFSZ, SIG_IGN);
   if (fstat(file, &status) == 0 && (status.st_size >= size || ftruncate(file, size) == 0)) {
     void* marks = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (marks != MAP_FAILED) sluice_reached = static_cast<unsigned char*>(marks);
+    if (marks != MAP_FAILED) {
+      sluice_reached_bytes = static_cast<unsigned long>(size);
+      sluice_reached = static_cast<unsigned char*>(marks);
+    }
   }
   signal(SIGXFSZ, before);
   close(file);
