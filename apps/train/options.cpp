@@ -108,10 +108,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
                   "Arithmetic; master weights stay fp32. auto: fp32 on the CPU, 16 bits on a GPU",
                   precisions);
   line.add_choice("--device", o.device, "Where to compute", devices);
-  line.add_choice("--attention", o.attention,
-                  "A GPU's kernel for 16 bits; tma (with wgmma, on an H100 or H200, without "
-                  "dropout) has not been measured yet",
-                  attention_kernels);
+  line.add_choice(
+      "--attention", o.attention,
+      "A GPU's attention kernel in 16 bits; tma (with wgmma, on an H100 or H200, without "
+      "dropout) has not been measured yet",
+      attention_kernels);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 
   line.group("Memory");

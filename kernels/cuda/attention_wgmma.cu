@@ -28,6 +28,11 @@ constexpr unsigned box_bytes = tile_rows * 128;
 constexpr unsigned swizzled_rows = 8 * 128;  ///< bytes of eight rows
 /// Tiles of keys and values in shared memory.
 constexpr int slots = 4;
+/// Registers of a thread. Those that the producer gives back are the consumers' surplus over what
+/// the compiler takes, which is all that 384 threads can have.
+constexpr int producer_registers = 24, consumer_registers = 240, compiled_registers = 168;
+static_assert(producer_registers + consumers * consumer_registers <=
+              (1 + consumers) * compiled_registers);
 
 template <class T>
 struct Arguments {
@@ -235,10 +240,10 @@ __global__ void __launch_bounds__(threads, 1) forward(const __grid_constant__ Ar
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / warpgroup - 1;
   if (group < 0) {
-    fewer_registers<24>();
+    fewer_registers<producer_registers>();
     if (threadIdx.x == 0) produce(a, shared, task, first, tiles);
   } else {
-    more_registers<240>();
+    more_registers<consumer_registers>();
     Consumer<T, D> consumer(a, shared, group, first + group * rows_of_consumer);
     consumer.run(tiles);
     consumer.store(a, task, group);

@@ -18,8 +18,7 @@ __device__ __forceinline__ void sync_warp() {
 #ifdef __CUDACC__
   __syncwarp();
 #else
-  simt::BlockRunner::here().meet<char, char>(simt::Meeting::warp_barrier, 0,
-                                             [](const char*, char*) {});
+  simt::BlockRunner::here().meet<char, char>(simt::Meeting::warp, 0, [](const char*, char*) {});
 #endif
 }
 

@@ -5,12 +5,14 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -31,6 +33,8 @@ struct Options {
 };
 
 Options options() {
+  static const std::set<std::string> known{"seed",      "resident",  "polls",
+                                           "fail_rank", "fail_call", "never_joins"};
   Options o;
   const char* given = std::getenv("SLUICE_NCCL_STANDIN");
   std::istringstream words(given != nullptr ? given : "");
@@ -40,6 +44,11 @@ Options options() {
     if (name == "folder") {
       o.folder = word.substr(equals + 1);
       continue;
+    }
+    if (!known.contains(name)) {
+      std::fprintf(stderr, "SLUICE_NCCL_STANDIN: '%s' is no option of the stand-in for NCCL\n",
+                   word.c_str());
+      std::abort();
     }
     const int value = std::stoi(word.substr(equals + 1));
     if (name == "seed") o.seed = static_cast<std::uint64_t>(value);
@@ -158,10 +167,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
                                     ncclConfig_t* config) {
   if (config->blocking != 0) return refuse(ncclInvalidUsage, "the stand-in never blocks");
   const Options given = options();
-  auto* const made = new ncclComm{
+  // All are kept, so that a use after the end is seen.
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<ncclComm>> all;
+  const std::lock_guard lock(mutex);
+  all.push_back(std::unique_ptr<ncclComm>(new ncclComm{
       .shared = std::make_shared<Shared>(MeetingPlace(id.internal), rank, ranks),
       .options = given,
-      .random = (given.seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919) * 2 + 1};
+      .random = (given.seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919) * 2 + 1}));
+  ncclComm* const made = all.back().get();
   made->begin(ncclComm::Phase::connecting);
   if (given.never_joins != rank) made->shared->place.leave(of_rank("joined", rank), {});
   *comm = made;
@@ -218,7 +232,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm->phase != ncclComm::Phase::finalized)
     return refuse(ncclInvalidUsage, "a communicator was destroyed before it was finalized");
-  comm->phase = ncclComm::Phase::destroyed;  // kept, so that a later use is seen
+  comm->phase = ncclComm::Phase::destroyed;
   comm->shared->place.leave(of_rank("destroyed", comm->shared->rank), {});
   for (int peer = 0; peer < comm->shared->ranks; ++peer)
     if (!comm->shared->place.has(of_rank("destroyed", peer))) return ncclSuccess;

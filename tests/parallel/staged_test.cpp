@@ -1,6 +1,6 @@
-// Collectives on GPU memory by way of the host, on ranks that are threads with
-// a device each. The emulated GPU empties its streams in an order that a seed
-// decides, so an event that nobody waits for leaves a wrong number.
+// Collectives on GPU memory by way of the host, on ranks that are threads with a device each. The
+// emulated GPU empties its streams in an order that a seed decides, so an event that nobody waits
+// for leaves a wrong number.
 #include "parallel/comm/backend/staged_backend.h"
 
 #include <array>
@@ -85,10 +85,8 @@ TEST_CASE("staged: more operations than buffers, waited for in any order", "[thr
     });
 }
 
-TEST_CASE(
-    "staged: what the stream does before and after an operation keeps "
-    "its place",
-    "[threads]") {
+TEST_CASE("staged: what the stream does before and after an operation keeps its place",
+          "[threads]") {
   if (!have_gpu()) return;
   constexpr std::size_t count = 700;
   constexpr std::uint64_t rounds = 7;
@@ -106,8 +104,7 @@ TEST_CASE(
         rank.runtime().copy_within(copy.address(), data.address(), data.bytes(),
                                    rank.device->stream());
       };
-      // The same array in every round, and the host waits for nothing but the
-      // other rank.
+      // The same array in every round, and the host waits for nothing but the other rank.
       for (std::uint64_t i = 0; i < rounds; ++i) {
         data.write(numbers<float>(rank.rank(), count, i));
         run(Add{.out = data.view(), .a = data.view(), .b = ones[0].view()}, rank.device->stream());
@@ -200,8 +197,7 @@ TEST_CASE("staged: operations that are given up leave nothing behind", "[threads
           while (!work.advance())
             std::this_thread::yield();
         };
-        // Rank 0 gives up what rank 1 never starts: in a buffer, and waiting
-        // for one.
+        // Rank 0 gives up what rank 1 never starts: in a buffer, and waiting for one.
         std::vector<std::unique_ptr<Work>> works;
         const auto start_in_vain = [&](int operations) {
           for (int i = 0; i < operations && me == 0; ++i) {

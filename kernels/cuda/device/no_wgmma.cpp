@@ -1,7 +1,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/attention_wgmma.h"
 
-// For programs that are not compiled for compute capability 9.0.
+// Programs that are not compiled for compute capability 9.0 have these instead of the kernel.
 
 namespace sluice::cuda {
 

@@ -3,6 +3,8 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <string>
+
 #include "kernels/base/error.h"
 #include "kernels/cuda/device/check.h"
 
@@ -13,8 +15,13 @@ namespace {
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
   SLUICE_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
                                                      cudaEnableDefault, &found));
+#else
+  SLUICE_CUDA_CHECK(
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found));
+#endif
   if (found != cudaDriverEntryPointSuccess)
     fail(
         "the NVIDIA driver has no cuTensorMapEncodeTiled; install one of CUDA 12 or newer, or use "
@@ -43,7 +50,10 @@ TensorMap tensor_map(const MappedTensor& tensor) {
              4, const_cast<void*>(tensor.address), sizes, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(status == CUDA_SUCCESS, "the driver refused the description of a tensor for TMA");
+  if (status != CUDA_SUCCESS)
+    fail("the driver refused the description of a tensor for TMA (status " +
+             std::to_string(static_cast<int>(status)) + "); use --attention mma",
+         ErrorKind::runtime);
   return map;
 }
 

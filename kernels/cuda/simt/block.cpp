@@ -14,8 +14,8 @@ constinit thread_local dim3 grid_size;
 namespace {
 
 const char* name_of(Meeting kind) {
-  constexpr const char* names[] = {"nothing", "a warp barrier", "a shuffle", "ldmatrix",
-                                   "mma",     "wgmma"};
+  constexpr const char* names[] = {"nothing", "a warp barrier", "a shuffle",    "ldmatrix",
+                                   "mma",     "wgmma",          "wgmma_commit", "wgmma_wait"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -23,7 +23,7 @@ struct Launch {
 };
 
 /// Points at which lanes of a warp wait for each other. All lanes must reach the same one.
-enum class Meeting : std::uint8_t { none, warp_barrier, shuffle, ldmatrix, mma, wgmma };
+enum class Meeting : std::uint8_t { none, warp, shuffle, ldmatrix, mma, wgmma, commit, wait };
 
 /// Runs the threads of one block at a time on this OS thread, each as a fiber, in a seeded random
 /// order: at every wait, the next thread is drawn from all that may run. But one warp in each

@@ -347,7 +347,7 @@ CUstream_st* cuda::stream_handle(Stream stream) {
   return reinterpret_cast<CUstream_st*>(stream.id);  // NOLINT(performance-no-int-to-ptr)
 }
 
-// For a library that this program loads and that stands in for one of CUDA's.
+// A library that this program loads, and that stands in for one of CUDA's, calls these.
 extern "C" {
 void sluice_simt_enqueue_when(std::uint64_t stream, std::function<bool()> ready,
                               std::function<void()> work) {

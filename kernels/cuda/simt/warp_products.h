@@ -16,9 +16,9 @@ class WarpProducts {
     void (*multiply)(const Product& product, float* sums);  ///< sums: [lane][tile][4]
     std::array<float*, 32> sums;
     int tiles;
-    std::array<const std::uint32_t*, 32> left;  ///< registers, four of each lane, or
-    std::uint64_t a;                            ///< a descriptor, if `described`
-    bool described;
+    bool described;                             ///< the left operand is in shared memory
+    std::array<const std::uint32_t*, 32> left;  ///< otherwise, each lane's four registers of it
+    std::uint64_t a;                            ///< its descriptor, if `described`
     std::uint64_t b;
     bool add;
     unsigned warp;  ///< of the warpgroup

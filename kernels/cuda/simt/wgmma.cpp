@@ -89,9 +89,8 @@ struct LaneProduct {
 struct Nothing {};
 
 template <class Work>
-void of_whole_warp(Work&& work) {
-  BlockRunner::here().meet<Nothing, Nothing>(Meeting::wgmma, {},
-                                             [&](const Nothing*, Nothing*) { work(); });
+void of_whole_warp(Meeting kind, Work&& work) {
+  BlockRunner::here().meet<Nothing, Nothing>(kind, {}, [&](const Nothing*, Nothing*) { work(); });
 }
 
 }  // namespace
@@ -110,9 +109,9 @@ void wgmma(float* sums, int tiles, const std::uint32_t* a, std::uint64_t left, s
     Product product{.multiply = multiply<T>,
                     .sums = {},
                     .tiles = tiles,
+                    .described = a == nullptr,
                     .left = {},
                     .a = left,
-                    .described = a == nullptr,
                     .b = b,
                     .add = add,
                     .warp = warp,
@@ -132,11 +131,11 @@ template void wgmma<BFloat16>(float*, int, const std::uint32_t*, std::uint64_t, 
                               bool);
 
 void wgmma_commit() {
-  of_whole_warp([] { BlockRunner::here().products().end_group(); });
+  of_whole_warp(Meeting::commit, [] { BlockRunner::here().products().end_group(); });
 }
 
 void wgmma_wait(unsigned pending) {
-  of_whole_warp([pending] { BlockRunner::here().products().wait(pending); });
+  of_whole_warp(Meeting::wait, [pending] { BlockRunner::here().products().wait(pending); });
 }
 
 }  // namespace sluice::simt

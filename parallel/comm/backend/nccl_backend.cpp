@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/stream_handle.h"
 #include "parallel/comm/backend/host_backend.h"
-#include "parallel/comm/backend/nccl_group.h"
+#include "parallel/comm/backend/nccl_communicator.h"
 
 namespace sluice {
 namespace {
@@ -48,7 +48,7 @@ bool are_even(const std::vector<Part>& parts) {
 
 class NcclWork final : public Work, private LaneEntry {
  public:
-  NcclWork(std::shared_ptr<NcclGroup> group, const CollectiveCall& call)
+  NcclWork(std::shared_ptr<NcclCommunicator> group, const CollectiveCall& call)
       : LaneEntry(group.get()),
         group_(std::move(group)),
         call_(call),
@@ -71,8 +71,8 @@ class NcclWork final : public Work, private LaneEntry {
   bool issue() override {
     if (!asked_) {
       group_->runtime.wait(group_->stream, written_);
-      asked_ = true;
       ask();
+      asked_ = true;
     }
     if (!group_->ready()) return false;
     group_->runtime.record(done_, group_->stream);
@@ -233,7 +233,7 @@ class NcclWork final : public Work, private LaneEntry {
     });
   }
 
-  std::shared_ptr<NcclGroup> group_;
+  std::shared_ptr<NcclCommunicator> group_;
   CollectiveCall call_;
   Event written_, done_;
   cudaStream_t handle_ = nullptr;
@@ -246,7 +246,7 @@ class NcclBackend final : public Backend {
               const std::shared_ptr<Lane>& lane, double timeout,
               const std::function<std::string(const std::string&)>& from_first)
       : host_(make_host_backend(transport)),
-        group_(std::make_shared<NcclGroup>(*transport, device, lane, timeout, from_first)) {}
+        group_(std::make_shared<NcclCommunicator>(*transport, device, lane, timeout, from_first)) {}
   ~NcclBackend() override { group_->close(); }
 
   std::string_view name() const override { return "nccl"; }
@@ -259,7 +259,7 @@ class NcclBackend final : public Backend {
 
  private:
   std::unique_ptr<Backend> host_;
-  std::shared_ptr<NcclGroup> group_;
+  std::shared_ptr<NcclCommunicator> group_;
 };
 
 }  // namespace

@@ -16,9 +16,9 @@ namespace sluice {
 /// need be. Throws Error if it can load none.
 std::string loaded_nccl();
 
-/// Which operations a GPU does in the order in which they are started: those of all communicators
-/// with a shared lane, or those of one that has its own. A receive that is posted long before its
-/// send needs a lane of its own, and a GPU that has room for two of NCCL's kernels.
+/// A lane does its operations in the order in which they are started. It has those of all
+/// communicators of a GPU, or of one alone. A receive that is posted long before its send needs a
+/// lane of its own, and room on the GPU for one more of NCCL's kernels.
 enum class GpuLane : std::uint8_t { shared, own };
 
 /// Makes a backend for GPU memory. Every rank of the transport must have a GPU of its own. All

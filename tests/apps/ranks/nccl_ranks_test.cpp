@@ -32,6 +32,7 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
       {2, {{"--tp", "2"}}, "seed=4 resident=1"},
       {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}, "seed=5 resident=1 polls=0"},
       {2, {{"--pp", "2"}}},
+      {3, {{"--pp", "3"}, {"--n-layer", "3"}}, "seed=6 resident=3"},
       {8, {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}}},
   };
   const RankRuns runs;

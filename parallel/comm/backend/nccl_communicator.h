@@ -13,22 +13,22 @@
 
 namespace sluice {
 
-class NcclGroup;
+class NcclCommunicator;
 
 /// An operation that a lane holds.
 class LaneEntry {
  public:
-  explicit LaneEntry(const NcclGroup* group) : group_(group) {}
+  explicit LaneEntry(const NcclCommunicator* group) : group_(group) {}
 
   /// Gives the operation to NCCL, which accepts it asynchronously; returns true once it has.
   virtual bool issue() = 0;
-  const NcclGroup* group() const { return group_; }
+  const NcclCommunicator* group() const { return group_; }
 
  protected:
   ~LaneEntry() = default;
 
  private:
-  const NcclGroup* group_;
+  const NcclCommunicator* group_;
 };
 
 /// The order in which a GPU gets the operations of its communicators. An operation occupies the GPU
@@ -48,15 +48,16 @@ struct Lane {
 };
 
 /// A communicator of NCCL, shared by the operations of a backend.
-class NcclGroup {
+class NcclCommunicator {
  public:
   /// All ranks of the transport call this together. `from_first` broadcasts rank 0's text. Throws
   /// Error if they are not connected within `timeout` seconds.
-  NcclGroup(const Transport& transport, DevicePtr on, std::shared_ptr<Lane> in, double timeout,
-            const std::function<std::string(const std::string&)>& from_first);
-  ~NcclGroup() { close(); }
-  NcclGroup(const NcclGroup&) = delete;
-  NcclGroup& operator=(const NcclGroup&) = delete;
+  NcclCommunicator(const Transport& transport, DevicePtr on, std::shared_ptr<Lane> in,
+                   double timeout,
+                   const std::function<std::string(const std::string&)>& from_first);
+  ~NcclCommunicator() { close(); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   /// Throws Error if NCCL's answer to a call is a fault.
   void accept(ncclResult_t result) const;

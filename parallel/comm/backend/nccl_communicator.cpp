@@ -1,4 +1,4 @@
-#include "parallel/comm/backend/nccl_group.h"
+#include "parallel/comm/backend/nccl_communicator.h"
 
 #include <fmt/format.h>
 
@@ -28,13 +28,20 @@ std::shared_ptr<Lane> Lane::shared(const DevicePtr& device) {
 }
 
 void Lane::drive() {
-  while (!waiting.empty() && waiting.front()->issue())
+  while (!waiting.empty()) {
+    try {
+      if (!waiting.front()->issue()) return;
+    } catch (const Error&) {
+      waiting.pop_front();  // it never will be, and must not be in the way of others
+      throw;
+    }
     waiting.pop_front();
+  }
 }
 
-NcclGroup::NcclGroup(const Transport& transport, DevicePtr on, std::shared_ptr<Lane> in,
-                     double timeout,
-                     const std::function<std::string(const std::string&)>& from_first)
+NcclCommunicator::NcclCommunicator(const Transport& transport, DevicePtr on,
+                                   std::shared_ptr<Lane> in, double timeout,
+                                   const std::function<std::string(const std::string&)>& from_first)
     : nccl(nccl_library()),
       device(std::move(on)),
       runtime(device->runtime()),
@@ -62,13 +69,13 @@ NcclGroup::NcclGroup(const Transport& transport, DevicePtr on, std::shared_ptr<L
     throw;
   }
 }
-void NcclGroup::accept(ncclResult_t result) const {
+void NcclCommunicator::accept(ncclResult_t result) const {
   if (result == ncclSuccess || result == ncclInProgress) return;
   fail(fmt::format("NCCL {} failed with '{}' ({}); NCCL_DEBUG=INFO makes it say more", nccl.version,
                    nccl.get_error_string(result), nccl.get_last_error(comm)));
 }
 
-bool NcclGroup::ready() const {
+bool NcclCommunicator::ready() const {
   check(comm != nullptr, "an NCCL communicator was used after its end");
   ncclResult_t state = ncclSuccess;
   accept(nccl.comm_get_async_error(comm, &state));
@@ -76,13 +83,13 @@ bool NcclGroup::ready() const {
   return state == ncclSuccess;
 }
 
-Event NcclGroup::take_event() {
+Event NcclCommunicator::take_event() {
   if (events_.empty()) return runtime.make_event();
   const Event event = events_.back();
   events_.pop_back();
   return event;
 }
-void NcclGroup::close() {
+void NcclCommunicator::close() {
   if (comm == nullptr) return;
   // Operations that will not run must not be in the way of other communicators'.
   std::erase_if(lane->waiting, [this](const LaneEntry* entry) { return entry->group() == this; });
@@ -97,7 +104,7 @@ void NcclGroup::close() {
   }
 }
 
-bool NcclGroup::wait_ready() const {
+bool NcclCommunicator::wait_ready() const {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_);
   while (!ready()) {
     if (Clock::now() > deadline) return false;
@@ -106,7 +113,7 @@ bool NcclGroup::wait_ready() const {
   return true;
 }
 
-void NcclGroup::abort() {
+void NcclCommunicator::abort() {
   if (comm != nullptr) nccl.comm_abort(std::exchange(comm, nullptr));
 }
 
