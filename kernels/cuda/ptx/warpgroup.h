@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cuda/target.h"
 #ifndef __CUDACC__
 #include "kernels/cuda/simt/wgmma.h"
@@ -15,11 +17,31 @@ namespace sluice::cuda {
 // alone). Its matrix products run beside the threads and are collected in groups. Accumulators and
 // shared memory that a group uses may be touched after a wait for it.
 
-/// Keeps the products that follow behind what was done to their registers.
-__device__ __forceinline__ void wgmma_fence() {
+/// Keeps the products that follow behind what was done to their accumulators.
+template <int tiles>
+__device__ __forceinline__ void wgmma_fence(float (&sums)[tiles][4]) {
 #ifdef SLUICE_HAS_WGMMA
+  // The compiler must not move the last change of a register behind the fence.
+#pragma unroll
+  for (int j = 0; j < tiles; ++j)
+    asm volatile("" : "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3]));
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  static_cast<void>(sums);
 #endif
+}
+/// The same, also for their left operands in registers.
+template <int tiles, int operands>
+__device__ __forceinline__ void wgmma_fence(float (&sums)[tiles][4],
+                                            std::uint32_t (&left)[operands][4]) {
+#ifdef SLUICE_HAS_WGMMA
+#pragma unroll
+  for (int k = 0; k < operands; ++k)
+    asm volatile("" : "+r"(left[k][0]), "+r"(left[k][1]), "+r"(left[k][2]), "+r"(left[k][3]));
+#else
+  static_cast<void>(left);
+#endif
+  wgmma_fence(sums);
 }
 /// Ends the group of all products since the last call.
 __device__ __forceinline__ void wgmma_commit() {
