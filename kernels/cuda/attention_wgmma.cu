@@ -57,7 +57,7 @@ struct Shared {
   Mbarrier arrived[slots], released[slots];
 };
 
-/// Where a warpgroup is in the sequence of key and value tiles: K0, K1, V0, K2, V1 and so on. The
+/// A warpgroup's place in the sequence of key and value tiles: K0, K1, V0, K2, V1 and so on. The
 /// tiles take the slots in turn.
 struct Position {
   int slot = 0;

@@ -12,7 +12,7 @@
 
 namespace sluice::nccl_standin {
 
-/// What a communicator's kernels share with it; they may outlive it.
+/// A communicator shares this with its kernels, which may outlive it.
 struct Shared {
   Shared(MeetingPlace at, int own_rank, int all)
       : place(std::move(at)), rank(own_rank), ranks(all) {}

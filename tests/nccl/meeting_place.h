@@ -11,8 +11,8 @@ namespace sluice::nccl_standin {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// Where the ranks of a communicator, threads or processes, leave bytes for one another: files in a
-/// folder that is in memory. A file appears whole.
+/// The ranks of a communicator, threads or processes, leave bytes for one another here: as files in
+/// a folder. A file appears whole.
 class MeetingPlace {
  public:
   /// Makes the folder if nobody has.

@@ -13,8 +13,8 @@ namespace sluice::cuda {
 // in shared memory have rows of 128 bytes, swizzled as tma_load leaves them. The layouts are those
 // of the PTX ISA, "Asynchronous warpgroup level matrix instructions".
 
-/// Where and how an operand lies in shared memory: "matrix descriptor" in the PTX ISA. Addresses
-/// and distances are in units of 16 bytes.
+/// A matrix descriptor (PTX ISA) gives the address and the layout of an operand in shared memory.
+/// Addresses and distances are in units of 16 bytes.
 using MatrixDescriptor = std::uint64_t;
 
 /// `to_next_rows`: bytes from eight rows to the next eight. `to_next_columns`: bytes from 64

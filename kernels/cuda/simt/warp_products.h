@@ -10,8 +10,7 @@ namespace sluice::simt {
 /// own 16 rows. Until a wait for a product its accumulators are NaN in the lanes' registers.
 class WarpProducts {
  public:
-  /// What a product multiplies. Both operands, also one in the lanes' registers, are read when it
-  /// runs.
+  /// A product reads both operands, also one in the lanes' registers, when it runs.
   struct Product {
     void (*multiply)(const Product& product, float* sums);  ///< sums: [lane][tile][4]
     std::array<float*, 32> sums;
