@@ -32,6 +32,7 @@ struct Options {
   std::int64_t n_layer = 0, n_head = 4, n_embd = 128, vocab_size = 50257;
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
   double grad_clip = 0;
+  bool attention_tma = false;
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -51,6 +52,7 @@ void declare(CommandLine& line, Options& o) {
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.add("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: not even measured", 0,
            1e30);
+  line.add("--attention-tma", o.attention_tma, "Attention as by --attention tma of train_gpt2");
   line.add("--json", o.json, "Write the figures here");
 }
 
@@ -163,7 +165,8 @@ int run(const Options& o) {
   const GPT2Config config = config_of(o);
   if (!o.json.empty()) bench::require_writable(o.json);
   const DeviceKind kind = choose_device(o.device);
-  const Precision precision = resolve_precision(o.precision, kind);
+  Precision precision = resolve_precision(o.precision, kind);
+  precision.wgmma_attention = o.attention_tma;
   const DevicePtr device = make_device(kind, precision);
   const auto times = train(o, config, precision, device);
   // Read before the calibration, which takes memory of its own.
@@ -201,6 +204,7 @@ int run(const Options& o) {
                                        {"threads", cpu::threads()},
                                        {"precision", name_of(precision)},
                                        {"grad_clip", o.grad_clip},
+                                       {"attention", o.attention_tma ? "tma" : "mma"},
                                        {"steps_ms", totals},
                                        {"median_ms", median},
                                        {"p20_ms", p20},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/process_state.h"
 #include "parallel/comm/backend/staged_backend.h"
@@ -12,11 +13,12 @@ namespace sluice {
 namespace {
 
 /// Returns why NCCL would refuse these GPUs; empty if it takes them. A UUID identifies one GPU
-/// everywhere: the same one under two host names means two containers on one computer.
+/// everywhere: the same one under two host names means two containers on one computer. NCCL takes
+/// ranks with different NCCL_HOSTID for ranks of different computers, which share nothing.
 std::string shared_gpu(const std::vector<RankDevice>& ranks) {
   for (std::size_t a = 0; a < ranks.size(); ++a)
     for (std::size_t b = a + 1; b < ranks.size(); ++b)
-      if (ranks[a].uuid == ranks[b].uuid)
+      if (ranks[a].uuid == ranks[b].uuid && ranks[a].host_id == ranks[b].host_id)
         return fmt::format("ranks {} and {} share the GPU {} of {}, which NCCL refuses", a, b,
                            ranks[a].uuid, ranks[a].host);
   return {};
@@ -44,9 +46,11 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mi
 std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl_wanted) {
   const auto hosts = gather_texts(ranks, this_process().host);
   const auto uuids = gather_texts(ranks, runtime.info().uuid);
+  const char* const host_id = std::getenv("NCCL_HOSTID");
+  const auto host_ids = gather_texts(ranks, host_id ? host_id : "");
   std::vector<RankDevice> devices;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank)
-    devices.push_back({.host = hosts[rank], .uuid = uuids[rank]});
+    devices.push_back({.host = hosts[rank], .uuid = uuids[rank], .host_id = host_ids[rank]});
   // NCCL's library has 200 MB, so it is loaded only if it can be used. All ranks decide alike.
   if (!nccl_wanted || !shared_gpu(devices).empty()) return devices;
   std::string why;

@@ -18,6 +18,7 @@ namespace sluice {
 struct RankDevice {
   std::string host;
   std::string uuid;          ///< as in DeviceInfo
+  std::string host_id{};     ///< NCCL_HOSTID, by which NCCL tells computers apart; empty if not set
   std::string nccl{};        ///< version of the NCCL that it has loaded; empty if none
   std::string nccl_error{};  ///< why it has loaded none
 };

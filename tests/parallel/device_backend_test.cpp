@@ -54,6 +54,15 @@ TEST_CASE("ranks that share a GPU go by way of the host") {
   }
 }
 
+TEST_CASE("ranks that share a GPU use NCCL if NCCL_HOSTID puts them on computers of their own") {
+  std::vector<RankDevice> two{with_nccl("a", "GPU-1"), with_nccl("a", "GPU-1")};
+  two[0].host_id = two[1].host_id = "x";
+  const std::string reason = "ranks 0 and 1 share the GPU GPU-1 of a, which NCCL refuses";
+  expect_choice(two, std::nullopt, false, "staged: " + reason);
+  two[1].host_id = "y";
+  expect_choice(two, GpuExchange::nccl, true, "nccl 2.28.9: one GPU for each of 2 ranks");
+}
+
 TEST_CASE("one rank without NCCL, or with another one, keeps all from it") {
   std::vector<RankDevice> two{with_nccl("a", "GPU-1"), without_nccl("b", "GPU-2")};
   expect_choice(two, std::nullopt, false, "staged: rank 1: NCCL cannot be loaded");
