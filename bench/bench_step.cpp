@@ -134,6 +134,9 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
   // A trainer searches for the loss scale; any scale costs the same.
   const double loss_scale = precision.loss_scaling ? 1024 : 1;
   const double scale = loss_scale / static_cast<double>(o.batch * o.seq);
+  // A plan takes logits of up to 8192 tokens at a time where memory allows.
+  const std::int64_t head_chunk =
+      device->device().kind == DeviceKind::cuda ? 8192 : LinearCrossEntropyOptions().chunk;
   const bool measure_norm = o.grad_clip > 0 || precision.loss_scaling;
   Marks marks(device);
   std::vector<StepTimes> times;
@@ -142,7 +145,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
     const Tensor targets = random_tokens(device, o, static_cast<std::uint64_t>(2 * step + 1));
     marks.set(0);
     space.forget_gradients();
-    const auto loss = model.loss(inputs, targets, {.scale = scale});
+    const auto loss = model.loss(inputs, targets, {.scale = scale, .chunk = head_chunk});
     marks.set(1);
     backward(loss.loss);
     space.zero_unused_gradients();

@@ -108,16 +108,24 @@ Tensor Tensor::reshape(const Shape& shape) const {
   return slice(0, shape);
 }
 
-Tensor Tensor::slice(std::int64_t first, const Shape& shape) const {
-  if (first < 0 || first + element_count(shape) > size())
+Tensor Tensor::slice(std::int64_t first, const Shape& shape, std::int64_t spare_rows) const {
+  const std::int64_t spare = spare_rows > 0 ? spare_rows * shape.back() : 0;
+  if (first < 0 || first + element_count(shape) + spare > size())
     fail(fmt::format("a slice {} at element {} lies outside a tensor of shape {}", to_string(shape),
                      first, to_string(impl_->shape)));
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = impl_->storage;
   impl->offset = impl_->offset + static_cast<std::size_t>(first) * size_of(impl_->dtype);
   impl->shape = shape;
+  impl->spare_rows = spare_rows;
   impl->dtype = impl_->dtype;
   return Tensor(std::move(impl));
+}
+
+Tensor Tensor::with_spare_rows() const {
+  Tensor all = slice(0, shape());
+  all.impl_->shape.front() += impl_->spare_rows;
+  return all;
 }
 
 std::vector<double> Tensor::to_host() const {

@@ -77,8 +77,12 @@ class Tensor {
   /// The same elements under another shape of the same size. Like slice(), the result has no
   /// autograd history: gradients do not flow through either.
   Tensor reshape(const Shape& shape) const;
-  /// Elements [first, first + count) of the flattened tensor, sharing memory.
-  Tensor slice(std::int64_t first, const Shape& shape) const;
+  /// Elements [first, first + count) of the flattened tensor, sharing memory. Of the elements
+  /// behind them, `spare_rows` rows are promised to stay zero.
+  Tensor slice(std::int64_t first, const Shape& shape, std::int64_t spare_rows = 0) const;
+  /// A matrix together with its spare rows, sharing memory. With a round number of rows a GPU
+  /// multiplies it several times faster.
+  Tensor with_spare_rows() const;
   /// The same elements without autograd history. A Node saves this form of its own output, because
   /// a handle to the output itself would keep the node alive for ever.
   Tensor detach() const { return slice(0, shape()); }
@@ -120,6 +124,7 @@ struct TensorImpl {
   std::shared_ptr<Storage> storage;
   std::size_t offset = 0;  ///< bytes from the storage's start
   Shape shape;
+  std::int64_t spare_rows = 0;  ///< rows of zeros behind the last one
   DType dtype = DType::f32;
   bool requires_grad = false;
   GradientBuffer gradient;         ///< only of a leaf

@@ -18,7 +18,8 @@ struct Extent {
   std::int64_t positions = 1024;   ///< tokens per sequence
   std::int64_t parameters = 1024;  ///< elements of the flat buffers
   static constexpr std::int64_t vocabulary = 50257;
-  static constexpr std::int64_t vocabulary_stride = 50304;  ///< padded row length of logits
+  /// Padded row length of logits, and the rows of the table with its spare ones.
+  static constexpr std::int64_t vocabulary_stride = 50304;
 
   std::int64_t sequences() const { return tokens / positions; }
 };

@@ -94,13 +94,13 @@ Problem input_gradient_with_gelu(const Extent& e, DType dtype) {
 
 /// Logits are f32 also in 16-bit training.
 Problem head_forward(const Extent& e, DType dtype) {
-  return counted(e.tokens, e.vocabulary, e.width,
+  return counted(e.tokens, e.vocabulary_stride, e.width,
                  {.operands = {{.dtype = accumulator_of(dtype),
-                                .shape = {e.tokens, e.vocabulary},
+                                .shape = {e.tokens, e.vocabulary_stride},
                                 .role = Role::output,
                                 .row_stride = e.vocabulary_stride},
                                {.dtype = dtype, .shape = {e.tokens, e.width}},
-                               {.dtype = dtype, .shape = {e.vocabulary, e.width}}},
+                               {.dtype = dtype, .shape = {e.vocabulary_stride, e.width}}},
                   .launch = [](const Operands& v, Stream stream) {
                     run(Gemm{.out = v[0], .a = v[1], .b = v[2], .transpose_b = true}, stream);
                   }});
@@ -110,21 +110,21 @@ Problem head_forward(const Extent& e, DType dtype) {
 Operand logits_gradient(const Extent& e, DType dtype) {
   const auto narrow = static_cast<std::int64_t>(size_of(accumulator_of(dtype)) / size_of(dtype));
   return {.dtype = dtype,
-          .shape = {e.tokens, e.vocabulary},
+          .shape = {e.tokens, e.vocabulary_stride},
           .row_stride = narrow * e.vocabulary_stride};
 }
 
 /// Bytes without the gaps between rows.
 double logits_bytes(const Extent& e, DType dtype) {
-  return static_cast<double>(e.tokens * e.vocabulary) * static_cast<double>(size_of(dtype));
+  return static_cast<double>(e.tokens * e.vocabulary_stride) * static_cast<double>(size_of(dtype));
 }
 
 Problem head_input_gradient(const Extent& e, DType dtype) {
   Problem problem =
-      counted(e.tokens, e.width, e.vocabulary,
+      counted(e.tokens, e.width, e.vocabulary_stride,
               {.operands = {{.dtype = dtype, .shape = {e.tokens, e.width}, .role = Role::output},
                             logits_gradient(e, dtype),
-                            {.dtype = dtype, .shape = {e.vocabulary, e.width}}},
+                            {.dtype = dtype, .shape = {e.vocabulary_stride, e.width}}},
                .launch = [](const Operands& v, Stream stream) {
                  run(Gemm{.out = v[0], .a = v[1], .b = v[2]}, stream);
                }});
@@ -134,9 +134,9 @@ Problem head_input_gradient(const Extent& e, DType dtype) {
 
 Problem head_weight_gradient(const Extent& e, DType dtype) {
   Problem problem = counted(
-      e.vocabulary, e.width, e.tokens,
+      e.vocabulary_stride, e.width, e.tokens,
       {.operands = {{.dtype = accumulator_of(dtype),
-                     .shape = {e.vocabulary, e.width},
+                     .shape = {e.vocabulary_stride, e.width},
                      .role = Role::updated},
                     logits_gradient(e, dtype),
                     {.dtype = dtype, .shape = {e.tokens, e.width}}},

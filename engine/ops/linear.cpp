@@ -133,13 +133,16 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
   const std::int64_t out = weight.dim(0);
   require_width(x, in, weight);
   const std::int64_t rows = x.size() / in;
-  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), out), out_dtype);
-  run(Gemm{.out = result.view({rows, out}),
+  // One row may be followed by the products of the spare rows.
+  const Tensor used = rows == 1 ? weight.with_spare_rows() : weight;
+  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), used.dim(0)), out_dtype);
+  run(Gemm{.out = result.view({rows, used.dim(0)}),
            .a = x.view({rows, in}),
-           .b = weight.view(),
+           .b = used.view(),
            .transpose_b = true,
            .tf32 = x.device()->tf32()},
       x.stream());
+  result = result.slice(0, with_last(x.shape(), out));
   if (recording({x, weight})) {
     check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");
     attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, result);

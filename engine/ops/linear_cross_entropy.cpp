@@ -102,6 +102,11 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   // products. Rows are padded, so that GPUs can use wide loads.
   constexpr std::int64_t multiple = 64;
   const std::int64_t padded = (vocabulary + multiple - 1) / multiple * multiple;
+  // The products include the table's spare rows. Their logits are 0 and the loss ignores them;
+  // their gradient is 0.
+  const Tensor rows_of_table = table.with_spare_rows();
+  const std::int64_t columns = rows_of_table.dim(0);
+  check(columns <= padded, "a table has more spare rows than logits have padding");
   const Tensor buffer = [&] {
     const MemoryScope scope(*device, MemoryUse::head);
     return Tensor::empty(device, {chunk, padded}, sums);
@@ -110,13 +115,17 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);
     const View inputs = hidden.slice(first * width, {count, width}).view();
-    View logits(buffer.view().address, sums, {count, vocabulary});
-    logits.strides[0] = padded;
-    View grad_logits(logits.address, hidden.dtype(), {count, vocabulary});
-    grad_logits.strides[0] = narrow * padded;
-    run(Gemm{.out = logits,
+    const auto first_columns = [&](DType dtype, std::int64_t width_of, std::int64_t stride) {
+      View view(buffer.view().address, dtype, {count, width_of});
+      view.strides[0] = stride;
+      return view;
+    };
+    const View logits = first_columns(sums, vocabulary, padded);
+    const View grad_logits = first_columns(hidden.dtype(), vocabulary, narrow * padded);
+    const View wide_gradient = first_columns(hidden.dtype(), columns, narrow * padded);
+    run(Gemm{.out = first_columns(sums, columns, padded),
              .a = inputs,
-             .b = table.view(),
+             .b = rows_of_table.view(),
              .transpose_b = true,
              .tf32 = device->tf32()},
         stream);
@@ -124,14 +133,15 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
              targets.slice(first, {count}), padded - vocabulary, options);
     if (grad_hidden)
       run(Gemm{.out = grad_hidden.slice(first * width, {count, width}).view(),
-               .a = grad_logits,
-               .b = table.view(),
+               .a = wide_gradient,
+               .b = rows_of_table.view(),
                .tf32 = device->tf32()},
           stream);
     if (record && table.requires_grad()) {
       const auto target = leaf_gradient_target(table, sums);
-      run(Gemm{.out = target.tensor.view(),
-               .a = grad_logits,
+      const Tensor sum = target.tensor.with_spare_rows();
+      run(Gemm{.out = sum.view(),
+               .a = sum.dim(0) == columns ? wide_gradient : grad_logits,
                .b = inputs,
                .transpose_a = true,
                .accumulate = target.accumulate,

@@ -10,10 +10,9 @@ namespace {
 
 using namespace cuda;
 
-constexpr int warps = 4;
+constexpr int warps = 8;
 constexpr int threads = warps * warp_size;
 constexpr int max_width = 256;
-constexpr int per_lane = max_width / warp_size;
 
 /// Copies the new keys and values to their positions in the caches.
 template <class T>
@@ -35,9 +34,11 @@ struct Shared {
   float out[warps][max_width];
 };
 
-/// Block (head, new position, sequence). Its warps take the keys in turn, each with its own
-/// softmax, and the four results are combined in order at the end.
-template <class T>
+/// Block (head, new position, sequence). Its warps take groups of keys in turn, each with its own
+/// softmax, and their results are combined in order at the end. A lane has `per_lane` columns of a
+/// head. One block has a whole head to read, so that the time is that of the loads' latency: those
+/// of a group, keys and values, are all under way together.
+template <class T, int per_lane>
 __global__ void __launch_bounds__(threads)
     attend(T* out, const T* key_cache, const T* value_cache, const T* qkv, std::int64_t fresh,
            std::int64_t start, std::int64_t capacity, std::int64_t channels, int width,
@@ -56,24 +57,41 @@ __global__ void __launch_bounds__(threads)
     const int d = i * warp_size + lane;
     if (d < width) query[i] = to_float(qkv[row * 3 * channels + head + d]) * scale;
   }
+  constexpr int group = 16 / per_lane;
   float top = -INFINITY, sum = 0;
-  for (std::int64_t j = warp; j < keys; j += warps) {
-    float score = 0;
+  for (std::int64_t first = warp * group; first < keys; first += warps * group) {
+    float key[group][per_lane] = {}, value[group][per_lane] = {};
 #pragma unroll
-    for (int i = 0; i < per_lane; ++i) {
-      const int d = i * warp_size + lane;
-      if (d < width) score += query[i] * to_float(k[j * channels + d]);
+    for (int g = 0; g < group; ++g)
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i) {
+        const int d = i * warp_size + lane;
+        if (d >= width || first + g >= keys) continue;
+        key[g][i] = to_float(k[(first + g) * channels + d]);
+        value[g][i] = to_float(v[(first + g) * channels + d]);
+      }
+    float score[group] = {}, higher = top;
+#pragma unroll
+    for (int g = 0; g < group; ++g) {
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i)
+        score[g] += query[i] * key[g][i];
+      score[g] = first + g < keys ? warp_sum(score[g]) * log2_e : -INFINITY;
+      higher = maximum(higher, score[g]);
     }
-    score = warp_sum(score) * log2_e;
-    const float higher = maximum(top, score);
     const float shrink = exp2_fast(top - higher);
-    const float weight = exp2_fast(score - higher);
     top = higher;
-    sum = sum * shrink + weight;
+    sum *= shrink;
 #pragma unroll
-    for (int i = 0; i < per_lane; ++i) {
-      const int d = i * warp_size + lane;
-      if (d < width) sums[i] = sums[i] * shrink + weight * to_float(v[j * channels + d]);
+    for (int i = 0; i < per_lane; ++i)
+      sums[i] *= shrink;
+#pragma unroll
+    for (int g = 0; g < group; ++g) {
+      const float weight = exp2_fast(score[g] - higher);
+      sum += weight;
+#pragma unroll
+      for (int i = 0; i < per_lane; ++i)
+        sums[i] += weight * value[g][i];
     }
   }
   if (lane == 0) {
@@ -106,12 +124,13 @@ void launch_cuda(const CachedAttention& op, Stream stream) {
   const std::int64_t channels = op.out.dim(2);
   const std::int64_t capacity = op.key_cache.dim(1);
   const auto width = static_cast<int>(channels / op.heads);
+  constexpr int few = 2, many = max_width / warp_size;  // columns of a lane
   check(width <= max_width, "attention heads on a GPU are at most 256 wide when generating");
   dispatch(op.qkv.dtype, [&]<class T>() {
     launch(append<T>, {static_cast<unsigned>(batch * fresh)}, {threads}, 0, stream,
            op.key_cache.data<T>(), op.value_cache.data<T>(), op.qkv.data<T>(), fresh, op.start,
            capacity, channels);
-    launch(attend<T>,
+    launch(width <= few * warp_size ? attend<T, few> : attend<T, many>,
            {static_cast<unsigned>(op.heads), static_cast<unsigned>(fresh),
             static_cast<unsigned>(batch)},
            {threads}, sizeof(Shared), stream, op.out.data<T>(), op.key_cache.data<T>(),

@@ -158,6 +158,7 @@ __global__ void __launch_bounds__(scan_threads)
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * stretch;
   const std::int64_t end = begin + stretch < vocabulary ? begin + stretch : vocabulary;
   std::int32_t mine = 0;
+#pragma unroll 8
   for (std::int64_t v = begin; v < end; ++v)
     mine += counts[v];
   const std::int32_t through = warp_scan(mine);
@@ -165,10 +166,17 @@ __global__ void __launch_bounds__(scan_threads)
   __syncthreads();
   const std::int32_t all_warps = warp_scan(shared.sums[lane]);
   std::int32_t sum = through - mine + (warp > 0 ? shuffle(all_warps, warp - 1) : 0);
-  for (std::int64_t v = begin; v < end; ++v) {
-    const std::int32_t own = counts[v];
-    counts[v] = sum;
-    sum += own;
+  constexpr int ahead = 8;  // loads before the first store, behind which none may move
+  for (std::int64_t v = begin; v < end; v += ahead) {
+    std::int32_t own[ahead] = {};
+#pragma unroll
+    for (int a = 0; a < ahead; ++a)
+      if (v + a < end) own[a] = counts[v + a];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      if (v + a < end) counts[v + a] = sum;
+      sum += own[a];
+    }
   }
 }
 

@@ -12,8 +12,10 @@ using namespace cuda;
 /// One warp per row.
 constexpr int row_warps = 4;
 constexpr int row_threads = row_warps * warp_size;
-/// Elements of a row that a lane keeps in registers: rows of up to 2048 are read only once.
+/// Elements of a row that a lane keeps in registers at most: rows of up to 2048 are read only once.
 constexpr int kept_elements = 64;
+/// Rows of up to 1024 need half of these registers, so that more warps wait for memory at one time.
+constexpr int few_elements = 32;
 
 template <class T>
 struct Arrays {
@@ -32,29 +34,38 @@ __device__ __forceinline__ std::int64_t row_of_warp() {
 }
 
 /// The row stays in registers, so that mean and variance are two exact passes without a second read
-/// from memory.
-template <class T, int N>
+/// from memory. All loads come before the first store, behind which the compiler may not move them.
+template <class T, int N, int kept>
 __global__ void __launch_bounds__(row_threads)
     normalize(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
-  constexpr int packs = kept_elements / N;
+  constexpr int packs = kept / N;
   const std::int64_t row = row_of_warp();
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const auto column = [lane](int p) { return (p * warp_size + lane) * N; };
   const std::int64_t start = row * width;
+  Packed<T, N> in[packs], branch[packs];
+#pragma unroll
+  for (int p = 0; p < packs; ++p)
+    if (column(p) < width) in[p] = load_packed<N>(a.in + start + column(p));
+  if (a.branch != nullptr) {
+#pragma unroll
+    for (int p = 0; p < packs; ++p)
+      if (column(p) < width) branch[p] = load_packed<N>(a.branch + start + column(p));
+  }
   float x[packs][N];
   float mean = 0;
 #pragma unroll
   for (int p = 0; p < packs; ++p) {
     if (column(p) >= width) continue;
-    load_floats(x[p], a.in + start + column(p));
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[p][i] = in[p][i];
     if (a.branch != nullptr) {
-      float branch[N];
-      load_floats(branch, a.branch + start + column(p));
       // The LayerNorm uses the sum as it was rounded and stored.
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        x[p][i] = to_float(from_float<T>(x[p][i] + branch[i]));
+        x[p][i] = to_float(from_float<T>(x[p][i] + branch[p][i]));
       store_floats(a.sum + start + column(p), x[p]);
     }
 #pragma unroll
@@ -140,8 +151,12 @@ void launch_cuda(const LayerNormForward& op, Stream stream) {
     constexpr int packed = wide<T>;
     const bool kept = width % packed == 0 && width <= kept_elements * warp_size &&
                       aligned(16, {op.out, op.sum, op.in, op.branch, op.weight, op.bias});
-    launch(kept ? normalize<T, packed> : normalize_any<T>, {pieces(rows, row_warps)}, {row_threads},
-           0, stream, arrays, rows, width, static_cast<float>(op.epsilon));
+    const bool few = width <= few_elements * warp_size;
+    launch(!kept ? normalize_any<T>
+           : few ? normalize<T, packed, few_elements>
+                 : normalize<T, packed, kept_elements>,
+           {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows, width,
+           static_cast<float>(op.epsilon));
   });
 }
 

@@ -179,12 +179,17 @@ __global__ void __launch_bounds__(threads, 4)
   const std::int64_t end = first + rows_per_split < rows ? first + rows_per_split : rows;
   float sum[N] = {};
   if (column < columns) {
-    for (std::int64_t row = first + warp; row < end; row += warps) {
-      float values[N];
-      load_floats(values, in + row * stride + column);
+    constexpr int ahead = 4;  // loads under way in a thread
+    for (std::int64_t row = first + warp; row < end; row += ahead * warps) {
+      float values[ahead][N] = {};
 #pragma unroll
-      for (int i = 0; i < N; ++i)
-        sum[i] += values[i];
+      for (int a = 0; a < ahead; ++a)
+        if (row + a * warps < end) load_floats(values[a], in + (row + a * warps) * stride + column);
+#pragma unroll
+      for (int a = 0; a < ahead; ++a)
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          sum[i] += values[a][i];
     }
   }
 #pragma unroll

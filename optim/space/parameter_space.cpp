@@ -50,7 +50,7 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     working_ = Tensor::zeros(device, {size()}, working);
   }
   for (const Slot& slot : slots())
-    *slot.tensor = working_.slice(slot.offset, slot.shape);
+    *slot.tensor = working_.slice(slot.offset, slot.shape, slot.spare_rows);
   if (use == Use::inference) return;
   cut_into_chunks();
   if (options_.owned) cut_at_borders();
@@ -93,10 +93,10 @@ void ParameterSpace::cut_into_chunks() {
     const bool joins =
         !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
     if (joins)
-      chunks_.back().size += SpaceLayout::padded(slot.size);
+      chunks_.back().size += slot.padded_size;
     else
       chunks_.push_back({.offset = slot.offset,
-                         .size = SpaceLayout::padded(slot.size),
+                         .size = slot.padded_size,
                          .gradient_offset = slot.gradient_offset,
                          .row_length = 0,
                          .decay = slot.decay,
@@ -143,7 +143,8 @@ void ParameterSpace::make_gradients() {
   for (const Slot& slot : slots()) {
     const Tensor& buffer = gradients(slot.bulk && options_.narrow_gradients);
     slot.tensor->set_requires_grad(true);
-    set_gradient_buffer(*slot.tensor, buffer.slice(slot.gradient_offset, slot.shape));
+    set_gradient_buffer(*slot.tensor,
+                        buffer.slice(slot.gradient_offset, slot.shape, slot.spare_rows));
   }
 }
 

@@ -32,12 +32,19 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
         matrix && (shard.divided() ? element_count(shard.whole()) : elements) >= bulk_threshold;
     const bool bulk = large && !parameter.embedding;
     const bool narrow = bulk && options.narrow_gradients;
+    const std::int64_t spare =
+        large && parameter.embedding
+            ? (table_rows - parameter.shape.front() % table_rows) % table_rows
+            : 0;
+    const std::int64_t extent = padded(elements + spare * parameter.shape.back());
     std::int64_t& gradient_size = narrow ? narrow_size : wide_size;
     const Slot& slot = slots.emplace_back(
         Slot{.name = parameter.name,
              .shape = parameter.shape,
              .offset = size,
              .size = elements,
+             .spare_rows = spare,
+             .padded_size = extent,
              .decay = matrix,
              .bulk = bulk,
              .residency = bulk ? residency_of(parameter.section, options) : Residency::device,
@@ -57,9 +64,9 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
     in_small_stretch = !large;
     in_divided = divided;
     section = parameter.section;
-    stretches.back().size += padded(elements);
-    size += padded(elements);
-    gradient_size += padded(elements);
+    stretches.back().size += extent;
+    size += extent;
+    gradient_size += extent;
     parameters += elements;
   }
 }

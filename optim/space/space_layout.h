@@ -30,6 +30,9 @@ struct LayoutOptions {
 struct SpaceLayout {
   /// Slots start at multiples of this many elements. The gaps between them always hold zeros.
   static constexpr std::int64_t slot_alignment = 64;
+  /// Rows of zeros follow a large embedding table up to a multiple of this many rows. cuBLASLt has
+  /// its fast kernels only for sizes that are multiples of 8, and 50257 is odd.
+  static constexpr std::int64_t table_rows = 64;
   /// Matrices of fewer elements count as small tensors, which are never quantised or streamed.
   static constexpr std::int64_t bulk_threshold = 4096;
   /// Approximate number of elements in a block. The gradient norm is summed block by block, and no
@@ -41,8 +44,10 @@ struct SpaceLayout {
     Shape shape;
     std::int64_t offset;  ///< in elements
     std::int64_t size;
-    bool decay;  ///< weight decay applies: the tensor has two or more dimensions
-    bool bulk;   ///< a large matrix that is not an embedding
+    std::int64_t spare_rows;   ///< rows of zeros that belong to the gap behind it
+    std::int64_t padded_size;  ///< up to the next slot
+    bool decay;                ///< weight decay applies: the tensor has two or more dimensions
+    bool bulk;                 ///< a large matrix that is not an embedding
     Residency residency;
     int section;                   ///< Parameter::section
     std::int64_t gradient_offset;  ///< in elements, in its gradient buffer

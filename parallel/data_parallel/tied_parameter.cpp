@@ -29,7 +29,7 @@ TiedParameter::TiedParameter(ParameterSpace& space, const std::string& name, Com
     return;
   }
   const MemoryScope scope(*space.device(), MemoryUse::gradients);
-  second_ = space.working().slice(slot_.offset, slot_.shape);
+  second_ = space.working().slice(slot_.offset, slot_.shape, slot_.spare_rows);
   second_.set_requires_grad(true);
   second_gradient_ = Tensor::zeros(space.device(), slot_.shape, sums);
   set_gradient_buffer(second_, second_gradient_);

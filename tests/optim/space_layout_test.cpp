@@ -22,4 +22,21 @@ TEST_CASE("a matrix is large from 4096 elements on, whatever part of it a rank h
   CHECK(layout.narrow_size == 4096 + 2048);
 }
 
+TEST_CASE("rows of zeros follow a large table up to a multiple of 64") {
+  const std::vector<Parameter> parameters{{"table", {70, 64}, {}, nullptr, true},
+                                          {"matrix", {70, 64}, {}, nullptr},
+                                          {"small table", {7, 64}, {}, nullptr, true}};
+  const SpaceLayout layout(parameters, {});
+  CHECK(layout.slots[0].spare_rows == 58);
+  CHECK(layout.slots[0].size == 70 * 64);
+  CHECK(layout.slots[1].offset == 128 * 64);
+  CHECK(layout.slots[1].gradient_offset == 128 * 64);
+  CHECK(layout.slots[1].spare_rows == 0);
+  CHECK(layout.slots[2].offset == 198 * 64);
+  CHECK(layout.slots[2].spare_rows == 0);
+  CHECK(layout.size == 205 * 64);
+  CHECK(layout.parameters == 147 * 64);
+  CHECK(layout.stretches[0].size == 128 * 64);
+}
+
 }  // namespace sluice::test::space_layout_test

@@ -5,7 +5,15 @@
 
 namespace sluice::test::gemm_test {
 
-TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
+#ifdef SLUICE_TEST_SIMT
+constexpr double bound = 6e-4;  // a second rounding would make it 1.6e-3
+#else
+// cuBLASLt rounds some products to bf16 before it adds them: 2.7e-3 on an H200.
+constexpr double bound = 4e-3;
+#endif
+
+TEST_CASE("cuda: a product is added to bf16 sums with one rounding, by cuBLASLt with two",
+          "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
   struct Size {
@@ -22,10 +30,10 @@ TEST_CASE("cuda: a product is added to bf16 sums with one rounding", "[cuda]") {
       const auto b = parity.input(
           "b", DType::bf16,
           transposed ? std::vector<std::int64_t>{s.k, s.n} : std::vector<std::int64_t>{s.n, s.k});
-      // Sums in f32 in another order move a rounding now and then; a second rounding would move
-      // every other one, by 1.6e-3 in all.
+      // Sums in f32 in another order move a rounding now and then; a second rounding moves every
+      // other one.
       const auto out = parity.state("out", DType::bf16, {s.m, s.n}, random_values(s.m * s.n, 9, 8),
-                                    s.m == 1 ? 4e-3 : 6e-4);
+                                    s.m == 1 ? 4e-3 : bound);
       parity.compare([=](const Parity::Views& at, Stream stream) {
         run(Gemm{.out = at[out],
                  .a = at[a],

@@ -26,7 +26,9 @@ std::unique_ptr<Runtime> gpu_runtime([[maybe_unused]] std::uint64_t seed) {
 }
 
 DevicePtr open_gpu(std::uint64_t seed, std::size_t budget) {
-  return std::make_shared<DeviceContext>(gpu_runtime(seed), budget);
+  auto runtime = gpu_runtime(seed);
+  const std::size_t workspace = runtime->workspace_bytes();
+  return std::make_shared<DeviceContext>(std::move(runtime), budget + workspace);
 }
 
 DevicePtr device_of_rank(DeviceKind kind, int rank) {
