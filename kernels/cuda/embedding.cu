@@ -147,35 +147,39 @@ __device__ __forceinline__ std::int32_t warp_scan(std::int32_t value) {
   return value;
 }
 
-/// One block turns counts into the starts of the buckets. Each thread has a contiguous part.
+/// One block turns counts into the starts of the buckets. Each warp has a contiguous part, which
+/// its lanes read side by side.
 __global__ void __launch_bounds__(scan_threads)
     scan(std::int32_t* counts, std::int64_t vocabulary) {
   static_assert(scan_threads == warp_size * warp_size);
   auto& shared = shared_memory<ScanShared>();
   const auto lane = static_cast<int>(threadIdx.x) % warp_size;
   const auto warp = static_cast<int>(threadIdx.x) / warp_size;
-  const std::int64_t stretch = (vocabulary + scan_threads - 1) / scan_threads;
-  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * stretch;
+  const std::int64_t stretch = (vocabulary + warp_size - 1) / warp_size;
+  const std::int64_t begin = warp * stretch;
   const std::int64_t end = begin + stretch < vocabulary ? begin + stretch : vocabulary;
   std::int32_t mine = 0;
 #pragma unroll 8
-  for (std::int64_t v = begin; v < end; ++v)
+  for (std::int64_t v = begin + lane; v < end; v += warp_size)
     mine += counts[v];
   const std::int32_t through = warp_scan(mine);
   if (lane == warp_size - 1) shared.sums[warp] = through;
   __syncthreads();
   const std::int32_t all_warps = warp_scan(shared.sums[lane]);
-  std::int32_t sum = through - mine + (warp > 0 ? shuffle(all_warps, warp - 1) : 0);
+  std::int32_t sum = shuffle(all_warps, warp > 0 ? warp - 1 : 0);
+  if (warp == 0) sum = 0;
   constexpr int ahead = 8;  // loads before the first store, behind which none may move
-  for (std::int64_t v = begin; v < end; v += ahead) {
+  for (std::int64_t first = begin; first < end; first += ahead * warp_size) {
     std::int32_t own[ahead] = {};
 #pragma unroll
     for (int a = 0; a < ahead; ++a)
-      if (v + a < end) own[a] = counts[v + a];
+      if (const std::int64_t v = first + a * warp_size + lane; v < end) own[a] = counts[v];
 #pragma unroll
     for (int a = 0; a < ahead; ++a) {
-      if (v + a < end) counts[v + a] = sum;
-      sum += own[a];
+      const std::int32_t up_to_here = warp_scan(own[a]);
+      if (const std::int64_t v = first + a * warp_size + lane; v < end)
+        counts[v] = sum + up_to_here - own[a];
+      sum += shuffle(up_to_here, warp_size - 1);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "engine/rng.h"
 #include "kernels/base/half.h"
 #include "kernels/base/run.h"
+#include "kernels/cpu/parallel_for.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 
@@ -238,9 +239,14 @@ void ParameterSpace::initialize(std::uint64_t seed) {
       if (slot.initial.standard_deviation > 0)
         slot.shard.for_each_run(
             first, count, [&](std::int64_t at, std::int64_t index, std::int64_t length) {
-              fill_normal(key, static_cast<std::uint64_t>(index), slot.initial.standard_deviation,
-                          std::span(values).subspan(static_cast<std::size_t>(at - first),
-                                                    static_cast<std::size_t>(length)));
+              const auto part = std::span(values).subspan(static_cast<std::size_t>(at - first),
+                                                          static_cast<std::size_t>(length));
+              cpu::parallel_ranges(length, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+                fill_normal(key, static_cast<std::uint64_t>(index + begin),
+                            slot.initial.standard_deviation,
+                            part.subspan(static_cast<std::size_t>(begin),
+                                         static_cast<std::size_t>(end - begin)));
+              });
             });
       std::span<const std::byte> bytes = std::as_bytes(std::span(values));
       if (weight_dtype() == DType::f32) {

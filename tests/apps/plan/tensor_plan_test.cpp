@@ -68,10 +68,10 @@ TEST_CASE("parameters of the shards add up to the model's", "[tensor-plan]") {
 TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-plan]") {
   // Wide enough that no share of a tensor leaves a gap behind it.
   const std::string wide =
-      "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 96 "
+      "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 256 "
       "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --recompute none ";
   constexpr GPT2Config config{
-      .n_layer = 3, .n_head = 4, .n_embd = 256, .vocab_size = 96, .n_positions = 16};
+      .n_layer = 3, .n_head = 4, .n_embd = 256, .vocab_size = 256, .n_positions = 16};
   const Json one = plan_of(wide).at("chosen"), two = plan_of(wide + "--tp 2").at("tensor"),
              four = plan_of(wide + "--tp 4").at("tensor");
   REQUIRE(two.at("shards").size() == 1);
@@ -98,7 +98,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
     CHECK(b2 - b4 == each * static_cast<std::size_t>(all.divided));
   }
   CHECK(four.at("shards")[0].at("heads") == 1);
-  CHECK(four.at("shards")[0].at("vocabulary") == 24);
+  CHECK(four.at("shards")[0].at("vocabulary") == 64);
   CHECK(four.at("shards")[0].at("parameters") == parameters_of_shard(config, 4));
 }
 
