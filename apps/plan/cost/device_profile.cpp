@@ -27,9 +27,10 @@ constexpr double giga = 1e9;
 constexpr std::size_t mebi = std::size_t{1} << 20;
 constexpr std::size_t gibi = std::size_t{1} << 30;
 
-/// Assumed GPU memory of a CUDA context with this program's kernels (0.45 GiB, and 0.1 GiB for
-/// modules that load late), and host memory of the process. Neither has been measured.
-constexpr std::size_t usual_context = 564 * mebi;
+/// GPU memory of a CUDA context with this program's kernels and cuBLASLt's: 574 to 614 MiB in runs
+/// on an H200, with driver 580. A GPU with fewer multiprocessors should need less.
+constexpr std::size_t usual_context = 624 * mebi;
+/// Host memory of the process, assumed.
 constexpr std::size_t usual_gpu_process = 1536 * mebi;
 /// The workspace size that NVIDIA advises for cuBLASLt; the CUDA runtime here uses the same size.
 constexpr std::size_t usual_workspace(int capability) {
@@ -48,8 +49,9 @@ struct Known {
   double peer_rate, peer_latency;            ///< GB/s to another GPU in the node; microseconds
   double host_rate;                          ///< GB/s of host memory in a suitable host
 };
-// Assumed rates for 16-bit training, below the peaks; this project has measured none. Peer rates
-// are the data sheets', in one direction: NVLink 3 (600 GB/s both ways together) and 4 (900).
+// Rates for 16-bit training, below the peaks. They are assumed but for the H200's: one trained
+// GPT-2 Large and XL at 500 to 520 TFLOP/s, and copied 45 GB/s to and from the host at once. Peer
+// rates are the data sheets', in one direction: NVLink 3 (600 GB/s both ways together) and 4 (900).
 // GeForce cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so transfers pass through
 // host memory at half that rate. Latencies are those in NCCL's tuning table for one ring step over
 // NVLink and over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
@@ -59,7 +61,7 @@ constexpr Known known[] = {
     {"4090", "RTX 4090", 89, 128, 24, 24 * gibi, 120, 1008, 25, 16, 5.7, 55},
     {"a100", "A100 80 GB", 80, 108, 80, 80 * gibi, 190, 1935, 25, 300, 3.4, 120},
     {"h100", "H100 80 GB", 90, 132, 80, 79 * gibi, 420, 3350, 55, 450, 3.4, 200},
-    {"h200", "H200", 90, 132, 141, 139 * gibi, 450, 4800, 55, 450, 3.4, 200},
+    {"h200", "H200", 90, 132, 141, 139 * gibi, 510, 4800, 55, 450, 3.4, 200},
 };
 
 /// Words to ignore around a card's name, as in "NVIDIA GeForce RTX 3090", "A100-SXM4-80GB", "H100
@@ -104,6 +106,10 @@ constexpr std::size_t unlimited = std::size_t{1} << 46;
 constexpr double duplex = 0.85;
 /// Fraction of the memory's peak rate that a plain pass over memory reaches.
 constexpr double memory_share = 0.8;
+
+/// Fraction of a large matrix product's rate that whole passes reach on a GPU, with attention and
+/// what else they compute: 0.60 for GPT-2 Large and 0.64 for XL on an H200.
+constexpr double passes_share = 0.62;
 
 /// Fraction of a link's nominal rate that collectives reach: NCCL counts 235 of an A100's 300 GB/s.
 constexpr double peer_share = 0.75;
@@ -287,7 +293,8 @@ DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   measure_copies(profile, make_device(kind, precision, 2 * copied_bytes + profile.workspace));
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
-  (wide ? profile.wide_flops : profile.narrow_flops) = rate;
+  const bool real_gpu = profile.context > 0;
+  (wide ? profile.wide_flops : profile.narrow_flops) = real_gpu ? passes_share * rate : rate;
   if (profile.gpu) profile.host_rate = measure_update_rate();
   assume_link(profile);
   return profile;
