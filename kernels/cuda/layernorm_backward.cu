@@ -26,9 +26,12 @@ constexpr int max_warps = 16;
 /// Rows per iteration of a block, with one barrier: a thread has two loads of 16 bytes of each
 /// under way, then three.
 constexpr int rows_at_once = 4;
-/// Rows per block, unless there are very many rows: a few blocks for each multiprocessor at the
-/// sizes of GPT-2, so that one computes while others wait for memory.
+/// Rows per block, unless there are many rows: a few blocks for each multiprocessor at the sizes of
+/// GPT-2, so that one computes while others wait for memory.
 constexpr std::int64_t rows_per_block = 4 * rows_at_once;
+/// More blocks would not all be on an H100 or H200 at one time: each of its 132 multiprocessors has
+/// registers for six of width 768.
+constexpr std::int64_t max_blocks = 512;
 constexpr std::int64_t max_partials = std::int64_t{1} << 20;  // of either sum, in the workspace
 
 struct Shared {
@@ -225,9 +228,11 @@ __global__ void __launch_bounds__(row_threads)
 void launch_cuda(const LayerNormBackward& op, Stream stream) {
   const std::int64_t rows = op.grad_out.rows();
   const std::int64_t width = op.grad_out.dim(-1);
+  const auto rows_for = [](std::int64_t elements, std::int64_t limit) {
+    return std::int64_t{pieces(elements, limit * rows_at_once)} * rows_at_once;
+  };
   const std::int64_t rows_per_split =
-      std::max(rows_per_block,
-               pieces(rows * width, max_partials * rows_at_once) * std::int64_t{rows_at_once});
+      std::max({rows_per_block, rows_for(rows, max_blocks), rows_for(rows * width, max_partials)});
   const std::int64_t splits = pieces(rows, rows_per_split);
   auto* partial = workspace<float>(stream, splits * 2 * width);
   dispatch(op.grad_out.dtype, [&]<class T>() {
