@@ -81,6 +81,7 @@ void Optimizer::make_cpu_updater(int buffers) {
   for (const std::size_t i : on_host_) {
     if (residency(i) != Residency::cpu) continue;
     const Chunk& chunk = space_.chunks()[i];
+    on_cpu_.push_back(i);
     items.push_back({.gradient = space_.gradient_view(chunk),
                      .weights = working_view(chunk),
                      .reads_weights = !whole_master});
@@ -126,7 +127,7 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
   }
   if (on_host_.empty()) return;
   pending_ = true;
-  next_ = 0;
+  next_ = next_on_cpu_ = 0;
   if (speculating_) {
     resolve_speculation(gradient_scale);
   } else if (ring_) {
@@ -213,10 +214,12 @@ void Optimizer::update_through(std::int64_t end) {
   for (; pending_ && next_ < on_host_.size(); ++next_) {
     const std::size_t index = on_host_[next_];
     if (space_.chunks()[index].offset >= end) return;
-    if (residency(index) == Residency::cpu)
-      update_on_cpu(index);
-    else if (residency(index) == Residency::streamed || again_)
+    if (residency(index) == Residency::cpu) {
+      wait_for_cpu(index);
+    } else if (residency(index) == Residency::streamed || again_) {
+      update_on_cpu_meanwhile();
       update_in_ring(index);
+    }
   }
   pending_ = false;
   if (std::exchange(again_, false)) commit();
@@ -259,8 +262,25 @@ void set_weights(ChunkViews& views, const View& working, const View& master) {
 
 }  // namespace
 
+/// Lets the CPU update chunks of its own while the ring's next one is on its way. Copies may run in
+/// the order in which the host starts them; if it started all of the ring's first, those of the
+/// CPU's chunks would come after them, and the GPU would wait for the sum of both.
+void Optimizer::update_on_cpu_meanwhile() {
+  while (next_on_cpu_ < on_cpu_.size() && ring_->on_its_way())
+    update_next_on_cpu();
+}
+
+/// Makes work queued in the compute stream after this call see the chunk's new weights.
+void Optimizer::wait_for_cpu(std::size_t chunk) {
+  const Recorded span(timeline_, "stall", Timeline::Lane::compute, space_.working().stream());
+  while (next_on_cpu_ < on_cpu_.size() && on_cpu_[next_on_cpu_] <= chunk)
+    update_next_on_cpu();
+  cpu_updater_->deliver();
+}
+
 /// Updates a chunk's state in host memory, from staged copies of its gradient and weights.
-void Optimizer::update_on_cpu(std::size_t index) {
+void Optimizer::update_next_on_cpu() {
+  const std::size_t index = on_cpu_[next_on_cpu_++];
   const CpuUpdater::Staged at = cpu_updater_->take();
   {
     const Recorded span(timeline_, "cpu update", Timeline::Lane::host, cpu_updater_->host_stream());

@@ -93,7 +93,9 @@ class Optimizer {
   void make_cpu_updater(int buffers);
   ChunkViews device_views(std::size_t chunk, const std::vector<std::byte*>& visiting) const;
   void update_in_ring(std::size_t chunk);
-  void update_on_cpu(std::size_t chunk);
+  void update_next_on_cpu();
+  void update_on_cpu_meanwhile();
+  void wait_for_cpu(std::size_t chunk);
   /// True if the chunks of this slot hold no other slot.
   bool alone(const ParameterSpace::Slot& slot) const {
     return slot.bulk || space_.options().whole_tensors;
@@ -107,14 +109,16 @@ class Optimizer {
   ChunkedState state_;
   std::vector<std::size_t> on_host_;      ///< chunks with state in host memory, in order
   std::vector<std::size_t> speculative_;  ///< the speculative ones of these, in reverse order
+  std::vector<std::size_t> on_cpu_;       ///< those of these that the CPU updates, in order
   std::optional<StateRing> ring_;
   std::optional<CpuUpdater> cpu_updater_;
   UpdateStep step_;
   Tensor scale_;
-  Tensor scratch_;            ///< memory for the rule, used by one chunk after another
-  bool pending_ = false;      ///< some chunks with state in host memory await their update
-  std::size_t next_ = 0;      ///< position in on_host_
-  Tensor speculative_scale_;  ///< one element
+  Tensor scratch_;               ///< memory for the rule, used by one chunk after another
+  bool pending_ = false;         ///< some chunks with state in host memory await their update
+  std::size_t next_ = 0;         ///< position in on_host_
+  std::size_t next_on_cpu_ = 0;  ///< position in on_cpu_
+  Tensor speculative_scale_;     ///< one element
   double speculative_factor_ = 0;
   bool speculating_ = false;  ///< speculative updates have begun since the last step
   std::size_t next_speculative_ = 0;

@@ -96,8 +96,6 @@ void CpuUpdater::fetch() {
 
 CpuUpdater::Staged CpuUpdater::take() {
   check(taken_ < items_.size(), "a round of updates has no more items");
-  if (timeline_ != nullptr)
-    stall_ = timeline_->begin("stall", Timeline::Lane::compute, device_->stream());
   Buffer& buffer = buffer_of(taken_);
   device_->runtime().synchronize(buffer.arrived);
   return views_of(items_[taken_], buffer);
@@ -121,10 +119,13 @@ void CpuUpdater::done() {
     moved_.to_device += bytes_of(item.weights);
   }
   runtime.record(buffer.delivered, to_device_);
-  runtime.wait(device_->stream(), buffer.delivered);
-  if (timeline_ != nullptr) timeline_->end(stall_);
   if (++taken_ == items_.size()) last_moved_ = std::exchange(moved_, {});
   if (fetched_ < items_.size()) fetch();
+}
+
+void CpuUpdater::deliver() {
+  // The copies to the device follow each other.
+  if (taken_ > 0) device_->runtime().wait(device_->stream(), buffer_of(taken_ - 1).delivered);
 }
 
 void CpuUpdater::synchronize() {

@@ -35,7 +35,7 @@ class CpuUpdater {
   CpuUpdater(const CpuUpdater&) = delete;
   CpuUpdater& operator=(const CpuUpdater&) = delete;
 
-  /// Records copies ("gradients", "weights") and how long the compute stream waits ("stall").
+  /// Records copies ("gradients", "weights").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
   /// Begins a round: starts copying the first items to the host. All work that writes the gradients
@@ -44,9 +44,12 @@ class CpuUpdater {
   void round(const View& scale);
   /// Waits until the next item has arrived and returns its staged copies.
   Staged take();
-  /// Marks the item taken last as updated and starts copying its weights back. Work queued in the
-  /// compute stream after this call sees them. Copies nothing if the scale is not finite.
+  /// Marks the item taken last as updated and starts copying its weights back. Copies nothing if
+  /// the scale is not finite. No work in the compute stream may read these weights before
+  /// deliver().
   void done();
+  /// Makes work queued in the compute stream after this call see the weights of all items done.
+  void deliver();
   /// The CPU stream on which the updates run.
   Stream host_stream() const { return scale_memory_.stream(); }
   /// Waits until all copies are complete.
@@ -76,7 +79,6 @@ class CpuUpdater {
   std::size_t fetched_ = 0, taken_ = 0;  ///< items of this round so far
   StreamedBytes moved_, last_moved_;
   Timeline* timeline_ = nullptr;
-  std::size_t stall_ = 0;  ///< the timeline span that take() began
 };
 
 }  // namespace sluice

@@ -105,6 +105,10 @@ void StateRing::prefetch() {
     fetch();
 }
 
+bool StateRing::on_its_way() const {
+  return fetched_ > taken_ && !device_->runtime().reached(buffer_of(turn_).arrived);
+}
+
 std::vector<std::byte*> StateRing::take() {
   if (fetched_ == taken_) fetch();
   Buffer& buffer = buffer_of(turn_);

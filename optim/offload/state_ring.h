@@ -44,6 +44,8 @@ class StateRing {
   std::size_t items() const { return items_.size(); }
   /// Starts copying the first items of a round; may be called before the round begins.
   void prefetch();
+  /// True if the copy of the next item has been started and is not complete; does not wait.
+  bool on_its_way() const;
   /// Returns the device addresses of the parts of the next item. Work given to the compute stream
   /// after this call finds them filled.
   std::vector<std::byte*> take();
@@ -83,6 +85,7 @@ class StateRing {
     return turn < speculative_.size();  // the other items follow them, as do items to redo
   }
   Buffer& buffer_of(std::size_t turn) { return buffers_[turn % buffers_.size()]; }
+  const Buffer& buffer_of(std::size_t turn) const { return buffers_[turn % buffers_.size()]; }
 
   DevicePtr device_;
   Stream to_device_, to_host_;

@@ -326,43 +326,6 @@ TEST_CASE("a recorded and an unrecorded loss are the same number", "[gradient]")
   CHECK(plain.loss.item() == Approx(0.5 * sum).epsilon(1e-12));
 }
 
-TEST_CASE("spare rows of a table change no loss and no gradient, and their gradient is zero") {
-  const auto cpu = device();
-  constexpr std::int64_t rows = 5, spare = 3, width = 9;
-  const Tensor targets = Tensor::from_tokens(cpu, {3}, std::vector<std::int32_t>{0, 4, 2});
-  Tensor hidden = random_tensor(cpu, {3, width}, 1);
-  hidden.set_requires_grad(true);
-  const auto train = [&](Tensor& table, const Tensor& gradient) {
-    table.set_requires_grad(true);
-    set_gradient_buffer(table, gradient);
-    set_gradient_buffer(hidden, Tensor::empty(cpu, hidden.shape(), DType::f64));
-    const auto result = linear_cross_entropy(hidden, table, targets, {.scale = 0.5, .chunk = 2});
-    backward(result.loss);
-    return result.losses.to_host();
-  };
-  Tensor plain = random_tensor(cpu, {rows, width}, 2);
-  Values elements = plain.to_host();
-  const Values losses = train(plain, Tensor::empty(cpu, plain.shape(), DType::f64));
-  const Values wanted = hidden.grad().to_host();
-
-  elements.resize((rows + spare) * width);
-  const Tensor all = Tensor::from_host(cpu, {rows + spare, width}, DType::f64, elements);
-  Tensor table = all.slice(0, {rows, width}, spare);
-  CHECK(table.with_spare_rows().shape() == all.shape());
-  CHECK(table.shape() == plain.shape());
-  const Tensor sums = Tensor::from_host(cpu, all.shape(), DType::f64, Values(elements.size(), 7.0));
-  CHECK(train(table, sums.slice(0, {rows, width}, spare)) == losses);
-  CHECK_THAT(hidden.grad().to_host(), Catch::Approx(wanted).margin(1e-14));
-  Values gradient = sums.to_host();
-  const Values tail(gradient.begin() + rows * width, gradient.end());
-  CHECK(tail == Values(spare * width, 0.0));
-  gradient.resize(rows * width);
-  CHECK(gradient == plain.grad().to_host());
-  CHECK(linear_transposed(hidden.slice(0, {1, width}), table, DType::f64).to_host() ==
-        linear_transposed(hidden.slice(0, {1, width}), plain, DType::f64).to_host());
-  CHECK_THROWS(all.slice(0, {rows, width}, spare + 1));
-}
-
 TEST_CASE("every parameter of the MLP has the right gradient", "[gradient]") {
   const auto cpu = device();
   Mlp model({.in = 7, .width = 19, .layers = 3, .classes = 5});

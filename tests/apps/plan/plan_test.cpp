@@ -179,8 +179,12 @@ struct Planned {
   }
 };
 
+std::unique_ptr<Runtime> runtime_of(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? gpu_runtime(1) : make_cpu_runtime();
+}
+
 DevicePtr open(DeviceKind kind, std::size_t bytes) {
-  return kind == DeviceKind::cuda ? open_gpu(1, bytes) : make_cpu_device(bytes);
+  return std::make_shared<DeviceContext>(runtime_of(kind), bytes);
 }
 
 void check_case(const PlanCase& c, DeviceKind kind) {
@@ -188,7 +192,7 @@ void check_case(const PlanCase& c, DeviceKind kind) {
           name_of(c.layout), c.batch, c.micro_batch, c.recompute, c.resident, c.chunk, c.staging,
           c.validation, c.sample, c.optimizer, c.cpu, c.speculative);
   const Planned planned(c, kind);
-  const std::size_t workspace = open(kind, 20 << 20)->runtime().workspace_bytes();
+  const std::size_t workspace = runtime_of(kind)->workspace_bytes();
   const MemoryPlan plan = plan_memory(planned.options, planned.setup, planned.choice, workspace);
   CHECK(plan.peak <= plan.high_water);
   std::size_t sum = 0;
