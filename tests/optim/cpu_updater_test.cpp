@@ -98,6 +98,26 @@ TEST_CASE("the CPU updates chunks of its own while others are on their way", "[o
   if (here.space.device()->runtime().info().emulated) CHECK(early > 0);
 }
 
+TEST_CASE("work that is queued after an update reads the weights of the CPU's chunks",
+          "[optimizer]") {
+  if (!have_gpu()) return;
+  Matrices here(open_gpu(9), DType::bf16, false, false);
+  here.step(1, 1);
+  const auto expected = here.tensors[2].to_host();
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    CAPTURE(seed);
+    const DevicePtr device = open_gpu(seed);
+    Matrices away(device, DType::bf16, true, false);
+    const Tensor& weights = away.tensors[2];
+    const Tensor copy = Tensor::empty(device, weights.shape(), weights.dtype());
+    away.begin_step(1, 1);
+    away.optimizer->update_through(away.space.size());
+    device->runtime().copy_within(copy.view().address, weights.view().address, weights.bytes(),
+                                  device->stream());
+    CHECK(copy.to_host() == expected);
+  }
+}
+
 TEST_CASE("a round of the CPU's updates that is given up leaves no trace", "[optimizer]") {
   for (const DeviceKind kind : device_kinds()) {
     const auto device = [&](std::uint64_t at) {
