@@ -37,9 +37,10 @@ struct Shared {
 /// Block (head, new position, sequence). Its warps take groups of keys in turn, each with its own
 /// softmax, and their results are combined in order at the end. A lane has `per_lane` columns of a
 /// head. One block has a whole head to read, so that the time is that of the loads' latency: those
-/// of a group, keys and values, are all under way together.
+/// of a group, keys and values, are all under way together. There are few blocks, so the compiler
+/// need not save registers for more than two on a multiprocessor.
 template <class T, int per_lane>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 2)
     attend(T* out, const T* key_cache, const T* value_cache, const T* qkv, std::int64_t fresh,
            std::int64_t start, std::int64_t capacity, std::int64_t channels, int width,
            float scale) {
