@@ -344,7 +344,7 @@ GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype) {
 void zero_unused_gradient(const Tensor& leaf) {
   auto& gradient = leaf.impl()->gradient;
   if (gradient.filled || !gradient.tensor) return;
-  gradient.tensor.fill_zero();
+  gradient.tensor.with_spare_rows().fill_zero();
   gradient.filled = true;
 }
 

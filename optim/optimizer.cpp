@@ -266,6 +266,8 @@ void set_weights(ChunkViews& views, const View& working, const View& master) {
 /// the order in which the host starts them; if it started all of the ring's first, those of the
 /// CPU's chunks would come after them, and the GPU would wait for the sum of both.
 void Optimizer::update_on_cpu_meanwhile() {
+  if (next_on_cpu_ == on_cpu_.size() || !ring_->on_its_way()) return;
+  const Recorded span(timeline_, "stall", Timeline::Lane::compute, space_.working().stream());
   while (next_on_cpu_ < on_cpu_.size() && ring_->on_its_way())
     update_next_on_cpu();
 }
@@ -273,9 +275,10 @@ void Optimizer::update_on_cpu_meanwhile() {
 /// Makes work queued in the compute stream after this call see the chunk's new weights.
 void Optimizer::wait_for_cpu(std::size_t chunk) {
   const Recorded span(timeline_, "stall", Timeline::Lane::compute, space_.working().stream());
-  while (next_on_cpu_ < on_cpu_.size() && on_cpu_[next_on_cpu_] <= chunk)
+  const auto item = static_cast<std::size_t>(std::ranges::find(on_cpu_, chunk) - on_cpu_.begin());
+  while (next_on_cpu_ <= item)
     update_next_on_cpu();
-  cpu_updater_->deliver();
+  cpu_updater_->deliver(item);
 }
 
 /// Updates a chunk's state in host memory, from staged copies of its gradient and weights.

@@ -51,8 +51,8 @@ class Optimizer {
   void speculate_down_to(std::int64_t begin);
   /// Undoes the speculative updates. Called if no step follows.
   void cancel();
-  /// Launches the pending updates of all elements below `end`. Call it before their weights are
-  /// read.
+  /// Launches the pending updates of all elements below `end`, and perhaps of some above. Call it
+  /// before their weights are read: from step() until then, no work may read them.
   void update_through(std::int64_t end);
   /// Launches all pending updates.
   void finish();

@@ -133,7 +133,7 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
   const std::int64_t out = weight.dim(0);
   require_width(x, in, weight);
   const std::int64_t rows = x.size() / in;
-  // One row may be followed by the products of the spare rows.
+  // The products of the spare rows lie behind the row. With several rows they would lie between.
   const Tensor used = rows == 1 ? weight.with_spare_rows() : weight;
   Tensor result = Tensor::empty(x.device(), with_last(x.shape(), used.dim(0)), out_dtype);
   run(Gemm{.out = result.view({rows, used.dim(0)}),

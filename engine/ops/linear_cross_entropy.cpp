@@ -100,13 +100,12 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   // Logits are f32 also in 16-bit training, because rounding them costs more accuracy than all
   // other rounding of the loss together. Their gradient overwrites them, in the dtype of the next
   // products. Rows are padded, so that GPUs can use wide loads.
-  constexpr std::int64_t multiple = 64;
-  const std::int64_t padded = (vocabulary + multiple - 1) / multiple * multiple;
   // The products include the table's spare rows. Their logits are 0 and the loss ignores them;
   // their gradient is 0.
   const Tensor rows_of_table = table.with_spare_rows();
   const std::int64_t columns = rows_of_table.dim(0);
-  check(columns <= padded, "a table has more spare rows than logits have padding");
+  constexpr std::int64_t multiple = 64;
+  const std::int64_t padded = (columns + multiple - 1) / multiple * multiple;
   const Tensor buffer = [&] {
     const MemoryScope scope(*device, MemoryUse::head);
     return Tensor::empty(device, {chunk, padded}, sums);

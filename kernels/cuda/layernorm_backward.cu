@@ -29,8 +29,9 @@ constexpr int rows_at_once = 4;
 /// Rows per block, unless there are many rows: a few blocks for each multiprocessor at the sizes of
 /// GPT-2, so that one computes while others wait for memory.
 constexpr std::int64_t rows_per_block = 4 * rows_at_once;
-/// More blocks would not all be on an H100 or H200 at one time: each of its 132 multiprocessors has
-/// registers for six of width 768.
+/// Blocks at most, so that all are on an H100 or H200 at one time: each of its 132 multiprocessors
+/// has registers for six blocks of width 768, and a second, smaller wave costs as much as the
+/// first.
 constexpr std::int64_t max_blocks = 512;
 constexpr std::int64_t max_partials = std::int64_t{1} << 20;  // of either sum, in the workspace
 

@@ -123,9 +123,10 @@ void CpuUpdater::done() {
   if (fetched_ < items_.size()) fetch();
 }
 
-void CpuUpdater::deliver() {
-  // The copies to the device follow each other.
-  if (taken_ > 0) device_->runtime().wait(device_->stream(), buffer_of(taken_ - 1).delivered);
+void CpuUpdater::deliver(std::size_t item) {
+  check(item < taken_, "an item was asked for before it was updated");
+  // Copies to the device follow each other, so the copy of a later item in its buffer covers it.
+  device_->runtime().wait(device_->stream(), buffer_of(item).delivered);
 }
 
 void CpuUpdater::synchronize() {

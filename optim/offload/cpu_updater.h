@@ -48,8 +48,9 @@ class CpuUpdater {
   /// the scale is not finite. No work in the compute stream may read these weights before
   /// deliver().
   void done();
-  /// Makes work queued in the compute stream after this call see the weights of all items done.
-  void deliver();
+  /// Makes work queued in the compute stream after this call see the weights of an item that is
+  /// done.
+  void deliver(std::size_t item);
   /// The CPU stream on which the updates run.
   Stream host_stream() const { return scale_memory_.stream(); }
   /// Waits until all copies are complete.

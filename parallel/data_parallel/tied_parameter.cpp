@@ -31,7 +31,9 @@ TiedParameter::TiedParameter(ParameterSpace& space, const std::string& name, Com
   const MemoryScope scope(*space.device(), MemoryUse::gradients);
   second_ = space.working().slice(slot_.offset, slot_.shape, slot_.spare_rows);
   second_.set_requires_grad(true);
-  second_gradient_ = Tensor::zeros(space.device(), slot_.shape, sums);
+  const Shape rows{slot_.shape[0] + slot_.spare_rows, slot_.shape[1]};
+  second_gradient_ =
+      Tensor::zeros(space.device(), rows, sums).slice(0, slot_.shape, slot_.spare_rows);
   set_gradient_buffer(second_, second_gradient_);
 }
 

@@ -37,6 +37,9 @@ TEST_CASE("spare rows of a table change no loss and no gradient, and their gradi
   CHECK(table.with_spare_rows().shape() == all.shape());
   CHECK(table.shape() == plain.shape());
   const Tensor sums = Tensor::from_host(cpu, all.shape(), DType::f64, Values(elements.size(), 7.0));
+  const Tensor narrow = Tensor::empty(cpu, plain.shape(), DType::f64);
+  CHECK(train(table, narrow) == losses);
+  CHECK(narrow.to_host() == plain.grad().to_host());
   CHECK(train(table, sums.slice(0, {rows, width}, spare)) == losses);
   CHECK_THAT(hidden.grad().to_host(), Catch::Approx(wanted).margin(1e-14));
   Values gradient = sums.to_host();
@@ -46,6 +49,9 @@ TEST_CASE("spare rows of a table change no loss and no gradient, and their gradi
   CHECK(gradient == plain.grad().to_host());
   CHECK(linear_transposed(hidden.slice(0, {1, width}), table, DType::f64).to_host() ==
         linear_transposed(hidden.slice(0, {1, width}), plain, DType::f64).to_host());
+  forget_gradient(table);
+  zero_unused_gradient(table);
+  CHECK(sums.to_host() == Values(elements.size(), 0.0));
   CHECK_THROWS(all.slice(0, {rows, width}, spare + 1));
 }
 

@@ -108,7 +108,8 @@ constexpr double duplex = 0.85;
 constexpr double memory_share = 0.8;
 
 /// Fraction of a large matrix product's rate that whole passes reach on a GPU, with attention and
-/// what else they compute: 0.60 for GPT-2 Large and 0.64 for XL on an H200.
+/// what else they compute: 0.60 for GPT-2 Large and 0.64 for XL on an H200, in bf16. It is assumed
+/// for other GPUs and for fp32.
 constexpr double passes_share = 0.62;
 
 /// Fraction of a link's nominal rate that collectives reach: NCCL counts 235 of an A100's 300 GB/s.
