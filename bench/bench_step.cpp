@@ -32,7 +32,7 @@ struct Options {
   std::int64_t n_layer = 0, n_head = 4, n_embd = 128, vocab_size = 50257;
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
   double grad_clip = 0;
-  bool attention_tma = false;
+  std::string attention = "mma";
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -52,7 +52,7 @@ void declare(CommandLine& line, Options& o) {
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.add("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: not even measured", 0,
            1e30);
-  line.add("--attention-tma", o.attention_tma, "Attention as by --attention tma of train_gpt2");
+  line.add_choice("--attention", o.attention, "As of train_gpt2", {"mma", "tma"});
   line.add("--json", o.json, "Write the figures here");
 }
 
@@ -169,8 +169,10 @@ int run(const Options& o) {
   if (!o.json.empty()) bench::require_writable(o.json);
   const DeviceKind kind = choose_device(o.device);
   Precision precision = resolve_precision(o.precision, kind);
-  precision.wgmma_attention = o.attention_tma;
+  precision.wgmma_attention = o.attention == "tma";
   const DevicePtr device = make_device(kind, precision);
+  if (precision.wgmma_attention && !device->runtime().info().wgmma_attention)
+    fail("--attention tma needs a GPU of compute capability 9.0; leave it out", ErrorKind::usage);
   const auto times = train(o, config, precision, device);
   // Read before the calibration, which takes memory of its own.
   const double tensors = static_cast<double>(device->arena().peak()) / (1 << 20);
@@ -207,7 +209,7 @@ int run(const Options& o) {
                                        {"threads", cpu::threads()},
                                        {"precision", name_of(precision)},
                                        {"grad_clip", o.grad_clip},
-                                       {"attention", o.attention_tma ? "tma" : "mma"},
+                                       {"attention", o.attention},
                                        {"steps_ms", totals},
                                        {"median_ms", median},
                                        {"p20_ms", p20},

@@ -99,9 +99,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   const std::int64_t chunk = std::min(options.chunk, rows);
   // Logits are f32 also in 16-bit training, because rounding them costs more accuracy than all
   // other rounding of the loss together. Their gradient overwrites them, in the dtype of the next
-  // products. Rows are padded, so that GPUs can use wide loads.
-  // The products include the table's spare rows. Their logits are 0 and the loss ignores them;
-  // their gradient is 0.
+  // products. Rows are padded, so that GPUs can use wide loads. The products include the table's
+  // spare rows: their logits are 0 and the loss ignores them; their gradient is 0.
   const Tensor rows_of_table = table.with_spare_rows();
   const std::int64_t columns = rows_of_table.dim(0);
   constexpr std::int64_t multiple = 64;

@@ -30,7 +30,7 @@ constexpr std::size_t gibi = std::size_t{1} << 30;
 /// GPU memory of a CUDA context with this program's kernels and cuBLASLt's: 574 to 614 MiB in runs
 /// on an H200, with driver 580. A GPU with fewer multiprocessors should need less.
 constexpr std::size_t usual_context = 624 * mebi;
-/// Host memory of the process, assumed.
+/// Assumed host memory of the process.
 constexpr std::size_t usual_gpu_process = 1536 * mebi;
 /// The workspace size that NVIDIA advises for cuBLASLt; the CUDA runtime here uses the same size.
 constexpr std::size_t usual_workspace(int capability) {
@@ -49,12 +49,12 @@ struct Known {
   double peer_rate, peer_latency;            ///< GB/s to another GPU in the node; microseconds
   double host_rate;                          ///< GB/s of host memory in a suitable host
 };
-// Rates for 16-bit training, below the peaks. They are assumed but for the H200's: one trained
-// GPT-2 Large and XL at 500 to 520 TFLOP/s, and copied 45 GB/s to and from the host at once. Peer
-// rates are the data sheets', in one direction: NVLink 3 (600 GB/s both ways together) and 4 (900).
-// GeForce cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so transfers pass through
-// host memory at half that rate. Latencies are those in NCCL's tuning table for one ring step over
-// NVLink and over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
+// Rates for 16-bit training, below the peaks. They are assumed, but for those of the H200's matrix
+// products and of its link: one trained GPT-2 Large and XL at 500 to 520 TFLOP/s, and copied 45
+// GB/s each way. Peer rates are the data sheets', in one direction: NVLink 3 (600 GB/s both ways
+// together) and 4 (900). GeForce cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so
+// transfers pass through host memory at half that rate. Latencies are those in NCCL's tuning table
+// for one ring step over NVLink and over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
 constexpr Known known[] = {
     {"2080ti", "RTX 2080 Ti", 75, 68, 11, 11 * gibi, 50, 616, 12, 8, 5.7, 35},
     {"3090", "RTX 3090", 86, 82, 24, 24 * gibi, 58, 936, 25, 16, 5.7, 40},
