@@ -35,8 +35,9 @@ int run(const Options& o) {
   const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
                           : o.dtype == "f16" ? StoredType::F16
                                              : StoredType::F32;
-  export_model(o.output, loaded.model->config(), tokenizer.get(), type,
-               [&](const auto& file) { save_weights(file, *loaded.space, type); });
+  ModelExport files(o.output);
+  save_weights(files.weights(), *loaded.space, type);
+  files.publish(loaded.model->config(), tokenizer.get(), type);
   fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), printable(o.output),
              o.dtype);
   return 0;

@@ -15,6 +15,7 @@
 #include "apps/data/dataset.h"
 #include "apps/train/evaluation.h"
 #include "kernels/cpu/parallel_for.h"
+#include "parallel/comm/keep_alive.h"
 #include "parallel/comm/world.h"
 
 // Computes the loss of a model on all tokens of some data. Ranks of mpirun divide the sequences.
@@ -103,15 +104,18 @@ Score score(const GPT2& model, const DevicePtr& device, const TokenSource& token
   std::vector<double> mine;
   std::int64_t bytes = 0;
   ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
-  for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
-       i += static_cast<std::size_t>(world.size())) {
-    const Piece& piece = pieces[i];
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(piece.rows * piece.length + 1));
-    tokens.read(piece.first, ids);
-    mine.push_back(loss_of(model, device, ids, piece.rows));
-    if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, std::span(ids).subspan(1));
-    bar.advance(world.size());
-  }
+  // Ranks that read or compute faster than others may have to wait long for them.
+  keep_alive(*ranks, "evaluation", [&] {
+    for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
+         i += static_cast<std::size_t>(world.size())) {
+      const Piece& piece = pieces[i];
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(piece.rows * piece.length + 1));
+      tokens.read(piece.first, ids);
+      mine.push_back(loss_of(model, device, ids, piece.rows));
+      if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, std::span(ids).subspan(1));
+      bar.advance(world.size());
+    }
+  });
   const auto losses = gather_losses(*ranks, mine, static_cast<std::int64_t>(pieces.size()),
                                     world.rank(), world.size(), true);
   // A whole batch has weight one: without other pieces the sum is bit for bit the mean that

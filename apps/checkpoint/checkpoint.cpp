@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
 #include "models/gpt2/weights.h"
+#include "parallel/comm/keep_alive.h"
 
 namespace sluice {
 namespace {
@@ -26,6 +28,28 @@ using Json = nlohmann::json;
 std::string state_name(std::string_view field, std::string_view parameter) {
   return fmt::format("{}.{}", field, parameter);
 }
+
+/// Passes on to rank 0's output what all ranks write. The others wait for its disk.
+class SharedOutput final : public Output {
+ public:
+  SharedOutput(Communicator& ranks, Output& output) : ranks_(ranks), output_(output) {}
+
+  std::string name() const override { return output_.name(); }
+  void write(std::span<const std::byte> bytes) override {
+    together([&] { output_.write(bytes); });
+  }
+  void finish() override {
+    together([&] { output_.finish(); });
+  }
+
+ private:
+  void together(const std::function<void()>& work) {
+    keep_alive(ranks_, "checkpoint", ranks_.rank() == 0 ? work : std::function<void()>());
+  }
+
+  Communicator& ranks_;
+  Output& output_;
+};
 
 /// Calls body(slot, index of the field, field) for every field of the optimizer state.
 template <class Body>
@@ -182,6 +206,17 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
   });
 }
 
+void read_files(const fs::path& checkpoint, ParameterSpace& space, Optimizer& optimizer) {
+  const SafetensorsReader weights(checkpoint / weights_file);
+  const SafetensorsReader moments(checkpoint / optimizer_file);
+  require_same_layout(moments, space, optimizer);
+  for (const auto& slot : space.slots())
+    read_weights(weights, slot, space);
+  for_each_field(space, optimizer, [&](const auto& slot, std::size_t i, const StateField& field) {
+    read_state(moments, slot, i, field, optimizer);
+  });
+}
+
 }  // namespace
 
 CheckpointBytes bytes_of(const CheckpointState& state) {
@@ -192,8 +227,10 @@ CheckpointBytes bytes_of(const CheckpointState& state) {
 
 void write_files(const CheckpointState& state, Output& weights, Output& optimizer) {
   ModelState model = state.model();
-  write_weights(weights, state, model, stored_type(state.space.weight_dtype()));
-  write_optimizer(optimizer, model);
+  SharedOutput all_weights(state.ranks.control, weights);
+  SharedOutput all_optimizer(state.ranks.control, optimizer);
+  write_weights(all_weights, state, model, stored_type(state.space.weight_dtype()));
+  write_optimizer(all_optimizer, model);
 }
 
 CheckpointManifest describe(std::int64_t step, const Json& run, const CheckpointState& state) {
@@ -216,7 +253,8 @@ void save_weights(const fs::path& file, const CheckpointState& state, StoredType
   std::unique_ptr<Output> output = std::make_unique<NoOutput>();
   if (!file.empty()) output = std::make_unique<FileOutput>(file);
   ModelState model = state.model();
-  write_weights(*output, state, model, type);
+  SharedOutput all_output(state.ranks.control, *output);
+  write_weights(all_output, state, model, type);
 }
 
 std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifest& manifest,
@@ -242,14 +280,7 @@ std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifes
     damaged(file, "a field is missing or of the wrong type");
   }
   into.ranks.optimizer.synchronize();
-  const SafetensorsReader weights(checkpoint / weights_file);
-  const SafetensorsReader moments(checkpoint / optimizer_file);
-  require_same_layout(moments, space, optimizer);
-  for (const auto& slot : space.slots())
-    read_weights(weights, slot, space);
-  for_each_field(space, optimizer, [&](const auto& slot, std::size_t i, const StateField& field) {
-    read_state(moments, slot, i, field, optimizer);
-  });
+  keep_alive(into.ranks.control, "checkpoint", [&] { read_files(checkpoint, space, optimizer); });
   return manifest.step;
 }
 

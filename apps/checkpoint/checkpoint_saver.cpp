@@ -11,6 +11,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/cli/progress.h"
 #include "kernels/base/error.h"
+#include "parallel/comm/keep_alive.h"
 
 namespace sluice {
 namespace {
@@ -21,12 +22,14 @@ namespace fs = std::filesystem;
 /// since the other ranks still send what rank 0 was to write.
 class GuardedFile final : public Output {
  public:
-  GuardedFile(fs::path path, std::string& error) : path_(std::move(path)), error_(error) {}
+  /// `place` returns the file's path; it may wait for the disk and throw.
+  GuardedFile(std::string name, std::function<fs::path()> place, std::string& error)
+      : name_(std::move(name)), place_(std::move(place)), error_(error) {}
 
-  std::string name() const override { return path_.string(); }
+  std::string name() const override { return name_; }
   void write(std::span<const std::byte> bytes) override {
     guard([&] {
-      if (!file_) file_.emplace(path_);
+      if (!file_) file_.emplace(place_());
       file_->write(bytes);
       sums_.add(bytes);
     });
@@ -47,16 +50,21 @@ class GuardedFile final : public Output {
     }
   }
 
-  fs::path path_;
+  std::string name_;
+  std::function<fs::path()> place_;
   std::string& error_;
   std::optional<FileOutput> file_;
   SectionSums sums_;
 };
 
-/// Makes a checkpoint whose files `write` fills. Returns the error, or "".
+/// Runs work on a disk.
+using OnDisk = std::function<void(const std::function<void()>& work)>;
+
+/// Makes a checkpoint whose files `write` fills and `on_disk` then publishes. Returns the error, or
+/// "".
 std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest, std::int64_t keep,
-                            SaveResult& result,
-                            const std::function<void(Output&, Output&)>& write) {
+                            SaveResult& result, const std::function<void(Output&, Output&)>& write,
+                            const OnDisk& on_disk) {
   std::string error;
   const auto guarded = [&](const auto& body) {
     if (!error.empty()) return;
@@ -67,27 +75,32 @@ std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest,
     }
   };
   std::optional<NewCheckpoint> checkpoint;
-  guarded([&] { checkpoint.emplace(folder, manifest.step); });
   const auto file = [&](const char* name) {
-    return GuardedFile(checkpoint ? checkpoint->file(name) : folder / name, error);
+    const auto place = [&, name] {
+      if (!checkpoint) checkpoint.emplace(folder, manifest.step);
+      return checkpoint->file(name);
+    };
+    return GuardedFile((folder / name).string(), place, error);
   };
   GuardedFile weights = file(weights_file);
   GuardedFile optimizer = file(optimizer_file);
   write(weights, optimizer);
   manifest.files = {{weights_file, weights.sums()}, {optimizer_file, optimizer.sums()}};
-  guarded([&] {
-    const fs::path before = checkpoint->publish(manifest);
-    result.path = checkpoint->path();
-    if (!before.empty())
-      result.warning = fmt::format("there was a {} already; it is kept as {}", result.path.string(),
-                                   before.string());
-    result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
+  on_disk([&] {
+    guarded([&] {
+      const fs::path before = checkpoint->publish(manifest);
+      result.path = checkpoint->path();
+      if (!before.empty())
+        result.warning = fmt::format("there was a {} already; it is kept as {}",
+                                     result.path.string(), before.string());
+      result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
+    });
+    try {
+      if (error.empty()) remove_old_checkpoints(result.path, keep);
+    } catch (const std::exception& caught) {
+      result.warning = caught.what();
+    }
   });
-  try {
-    if (error.empty()) remove_old_checkpoints(result.path, keep);
-  } catch (const std::exception& caught) {
-    result.warning = caught.what();
-  }
   return error;
 }
 
@@ -100,9 +113,12 @@ CheckpointSaver::CheckpointSaver(fs::path folder, std::int64_t keep, SaveNumbers
       numbers_(std::move(numbers)),
       copy_(std::move(copy)) {}
 
-void CheckpointSaver::synchronize() {
-  if (!under_way_.valid()) return;
-  end(under_way_.get());
+void CheckpointSaver::synchronize(Communicator& control) {
+  keep_alive(control, "checkpoint", [&] { end_save_in_flight(); });
+}
+
+void CheckpointSaver::end_save_in_flight() {
+  if (under_way_.valid()) end(under_way_.get());
 }
 
 void CheckpointSaver::end(SaveResult result) {
@@ -117,19 +133,21 @@ void CheckpointSaver::end(SaveResult result) {
 
 bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
                            const CheckpointState& state) {
-  synchronize();
+  Communicator& ranks = state.ranks.control;
+  synchronize(ranks);
   state.ranks.optimizer.synchronize();
   CheckpointManifest manifest = describe(step, run, state);
   manifest.keep = keep_;
   manifest.lineage = numbers_.lineage;
   manifest.lineage.add(numbers_.last + 1);
   lineage_ = manifest.lineage;
-  Communicator& ranks = state.ranks.control;
   if (ranks.rank() > 0) {
     NoOutput nowhere;
     write_files(state, nowhere, nowhere);
+    keep_alive(ranks, "checkpoint");
   } else if (copy_.memory) {
     save_copy(state, manifest);
+    keep_alive(ranks, "checkpoint");
   } else {
     save_here(state, manifest);
   }
@@ -142,7 +160,8 @@ void CheckpointSaver::save_here(const CheckpointState& state, const CheckpointMa
   SaveResult result{.step = manifest.step};
   result.error = make_checkpoint(
       folder_, manifest, keep_, result,
-      [&](Output& weights, Output& optimizer) { write_files(state, weights, optimizer); });
+      [&](Output& weights, Output& optimizer) { write_files(state, weights, optimizer); },
+      [&](const auto& publish) { keep_alive(state.ranks.control, "checkpoint", publish); });
   result.waited_ms = result.total_ms = watch.milliseconds();
   end(std::move(result));
 }
@@ -153,13 +172,15 @@ void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointMa
   write_files(state, weights, optimizer);
   SaveResult result{.step = manifest.step, .waited_ms = watch.milliseconds()};
   under_way_ = std::async(std::launch::async, [=, this]() mutable {
-    result.error =
-        make_checkpoint(folder_, manifest, keep_, result, [&](Output& first, Output& second) {
+    result.error = make_checkpoint(
+        folder_, manifest, keep_, result,
+        [&](Output& first, Output& second) {
           first.write(copy_.weights());
           first.finish();
           second.write(copy_.optimizer());
           second.finish();
-        });
+        },
+        [](const auto& publish) { publish(); });
     result.total_ms = watch.milliseconds();
     return result;
   });
@@ -168,7 +189,7 @@ void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointMa
 std::vector<SaveResult> CheckpointSaver::results() {
   if (under_way_.valid() &&
       under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    synchronize();
+    end_save_in_flight();
   return std::exchange(ended_, {});
 }
 

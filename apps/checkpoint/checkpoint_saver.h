@@ -40,8 +40,8 @@ class CheckpointSaver {
 
   /// Returns true if the checkpoint is saved or its save is in flight.
   bool save(std::int64_t step, const nlohmann::json& run, const CheckpointState& state);
-  /// Waits for the save in flight.
-  void synchronize();
+  /// Waits for the save in flight. All ranks of `control` call it together.
+  void synchronize(Communicator& control);
   /// Returns the results of saves that ended since the last call; on rank 0 only.
   std::vector<SaveResult> results();
   /// Throws Error on all ranks if the last save has failed. None may be in flight.
@@ -49,6 +49,7 @@ class CheckpointSaver {
 
  private:
   void end(SaveResult result);
+  void end_save_in_flight();
   void save_here(const CheckpointState& state, const CheckpointManifest& manifest);
   void save_copy(const CheckpointState& state, const CheckpointManifest& manifest);
 

@@ -8,7 +8,6 @@
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/cli/progress.h"
 #include "engine/io/durable.h"
-#include "engine/io/replaced_folder.h"
 #include "kernels/base/error.h"
 #include "models/gpt2/weights.h"
 
@@ -133,25 +132,24 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
   return loaded;
 }
 
-void export_model(const fs::path& folder, const GPT2Config& config, const Tokenizer* tokenizer,
-                  StoredType type, const std::function<void(const fs::path&)>& save,
-                  const ModelNote& note) {
-  ReplacedFolder files(folder, "config.json", [&](std::string_view name) {
-    return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
-           name == note.name;
-  });
+ModelExport::ModelExport(const fs::path& folder, ModelNote note)
+    : note_(std::move(note)), files_(folder, "config.json", [this](std::string_view name) {
+        return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
+               name == note_.name;
+      }) {}
+
+void ModelExport::publish(const GPT2Config& config, const Tokenizer* tokenizer, StoredType type) {
   const auto write = [&](const std::string& name, const std::string& text) {
-    write_file_durably(files.path() / name, std::as_bytes(std::span(text)));
+    write_file_durably(files_.path() / name, std::as_bytes(std::span(text)));
   };
-  save(files.path() / "model.safetensors");
   std::int64_t end_of_text = -1;
   if (tokenizer != nullptr) {
-    tokenizer->save(files.path());
+    tokenizer->save(files_.path());
     end_of_text = tokenizer->end_of_text().value_or(-1);
   }
-  if (!note.name.empty()) write(note.name, note.text);
+  if (!note_.name.empty()) write(note_.name, note_.text);
   write("config.json", config_json(config, torch_name(type), end_of_text));
-  for (const std::string& stayed : files.publish())
+  for (const std::string& stayed : files_.publish())
     say_warning(stayed);
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/io/replaced_folder.h"
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/config.h"
 #include "models/gpt2/gpt2.h"
@@ -53,13 +54,22 @@ struct ModelNote {
   std::string name{}, text{};
 };
 
-/// Writes config.json, model.safetensors, the tokenizer's files and the note. They replace all
-/// files of a model in the folder: after a crash it holds the old ones, the new ones or, if the
-/// file system cannot exchange folders, no config.json. Other files stay. Hugging Face can open the
-/// folder. `save` writes the weights to a file.
-void export_model(const std::filesystem::path& folder, const GPT2Config& config,
-                  const Tokenizer* tokenizer, StoredType type,
-                  const std::function<void(const std::filesystem::path&)>& save,
-                  const ModelNote& note = {});
+/// A model that is being written to a folder: config.json, model.safetensors, the tokenizer's files
+/// and the note. They replace all files of a model in the folder: after a crash it holds the old
+/// ones, the new ones or, if the file system cannot exchange folders, no config.json. Other files
+/// stay. Hugging Face can open the folder.
+class ModelExport {
+ public:
+  explicit ModelExport(const std::filesystem::path& folder, ModelNote note = {});
+
+  /// Returns the file to write the weights to, before publish().
+  std::filesystem::path weights() const { return files_.path() / "model.safetensors"; }
+  /// Writes the other files and puts all in their place. `type` is that of the weights.
+  void publish(const GPT2Config& config, const Tokenizer* tokenizer, StoredType type);
+
+ private:
+  ModelNote note_;
+  ReplacedFolder files_;
+};
 
 }  // namespace sluice

@@ -116,7 +116,8 @@ void Job::start(TrainOptions& o) {
         fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
       MpiProcess::abort(1);
     };
-    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job);
+    const auto warn = [](const std::string& sentence) { say_warning(sentence); };
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job, warn);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);

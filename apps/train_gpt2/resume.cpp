@@ -9,6 +9,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/cli/progress.h"
 #include "kernels/base/error.h"
+#include "parallel/comm/keep_alive.h"
 
 namespace sluice {
 namespace {
@@ -18,12 +19,14 @@ namespace fs = std::filesystem;
 /// Returns the damage that any rank finds (ranks may see different disks); "" if there is none.
 std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, Job& job) {
   std::string damage;
-  try {
-    manifest = read_manifest(checkpoint);
-    verify_files(checkpoint, manifest);
-  } catch (const Error& error) {
-    damage = error.what();
-  }
+  keep_alive(job.control(), "checkpoint", [&] {
+    try {
+      manifest = read_manifest(checkpoint);
+      verify_files(checkpoint, manifest);
+    } catch (const Error& error) {
+      damage = error.what();
+    }
+  });
   const auto all = job.control().gather_values(damage.empty() ? 0 : 1, "checkpoint is whole");
   const auto first = static_cast<int>(std::ranges::find(all, 1) - all.begin());
   if (first < job.size()) return job.control().share_text(damage, first, "damage");
@@ -153,10 +156,14 @@ void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Re
 
 }  // namespace
 
-std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, const Job& job) {
-  if (job.rank() > 0) return nullptr;
-  const std::string output = o.output.empty() ? run_of_resume(o.resume.path).string() : o.output;
-  return std::make_unique<RunFolder>(output, "train_gpt2");
+std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, Job& job) {
+  std::unique_ptr<RunFolder> folder;
+  keep_alive(job.control(), "output", [&] {
+    if (job.rank() > 0) return;
+    const std::string output = o.output.empty() ? run_of_resume(o.resume.path).string() : o.output;
+    folder = std::make_unique<RunFolder>(output, "train_gpt2");
+  });
+  return folder;
 }
 
 void Resumption::warn(const std::string& warning) {

@@ -34,8 +34,8 @@ struct Resumption {
 };
 
 /// Returns on rank 0 the folder of the run: --output, else that of the run that --resume names,
-/// else a new one. Returns null on other ranks.
-std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, const Job& job);
+/// else a new one. Returns null on other ranks. All ranks call it together.
+std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, Job& job);
 
 /// Finds the checkpoint to resume from. If --resume names a checkpoint, it is that one. Otherwise
 /// it is looked for in the run that --resume names, or in `output`: the newest complete checkpoint,

@@ -36,6 +36,7 @@
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/gpt2/weights.h"
+#include "parallel/comm/keep_alive.h"
 
 namespace sluice {
 namespace {
@@ -148,24 +149,25 @@ void Session::require_agreement() {
 
 void Session::prepare_output() {
   times_.emplace(options_, job_, setup_.pipeline, training_.trainer.started());
-  if (job_.rank() > 0) return;
-  folder_->begin();
-  if (setup_.tokenizer) setup_.tokenizer->save(output_ / "tokenizer");  // for its checkpoints
-  log_.emplace(output_ / "log.jsonl");
-  take_up(found_, output_);
-  for (const auto& warning : found_.warnings)
-    log("warning", {{"message", warning}});
-  decided_.keep = found_.keep;
-  const std::string config = config_text(decided_);
-  write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
+  keep_alive(job_.control(), "output", [&] {
+    if (job_.rank() > 0) return;
+    folder_->begin();
+    if (setup_.tokenizer) setup_.tokenizer->save(output_ / "tokenizer");  // for its checkpoints
+    log_.emplace(output_ / "log.jsonl");
+    take_up(found_, output_);
+    for (const auto& warning : found_.warnings)
+      log("warning", {{"message", warning}});
+    decided_.keep = found_.keep;
+    const std::string config = config_text(decided_);
+    write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
+  });
 }
 
 void Session::load_or_initialize() {
   require_other_model(setup_.model_folder, output_);
-  if (setup_.model_folder.empty())
-    training_.space.initialize(options_.seed);
-  else
-    load_weights(setup_.model_folder, setup_.config, training_.space);
+  if (setup_.model_folder.empty()) return training_.space.initialize(options_.seed);
+  keep_alive(job_.control(), "model",
+             [&] { load_weights(setup_.model_folder, setup_.config, training_.space); });
 }
 
 void Session::resume() {
@@ -334,11 +336,12 @@ void Session::report_saves() {
 void Session::export_to(const fs::path& folder, const ModelNote& note) {
   now(fmt::format("the export of the model to {}", folder.string()));
   training_.parallel.optimizer.synchronize();
-  const auto save = [&](const fs::path& file) {
-    save_weights(file, training_.checkpoint(), StoredType::F32);
-  };
-  if (job_.rank() > 0) return save({});
-  export_model(folder, setup_.config, setup_.tokenizer.get(), StoredType::F32, save, note);
+  std::optional<ModelExport> files;
+  if (job_.rank() == 0) files.emplace(folder, note);
+  save_weights(files ? files->weights() : fs::path(), training_.checkpoint(), StoredType::F32);
+  keep_alive(job_.control(), "export", [&] {
+    if (files) files->publish(setup_.config, setup_.tokenizer.get(), StoredType::F32);
+  });
 }
 
 void Session::finish() {
@@ -348,7 +351,7 @@ void Session::finish() {
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
   if (!options_.no_save) {
     save_now(step_);
-    saver_.synchronize();
+    saver_.synchronize(job_.control());
     report_saves();
     saver_.require_saved(job_.control());
   }
@@ -391,8 +394,7 @@ void run_training(TrainOptions options, const std::string& resolved, Job& job) {
   set_quiet(options.quiet);
   job.start(options);
   job.require_equal_options(resolved);
-  RunSetup setup = resolve_with_split(options, job);
-  Session(options, std::move(setup), job).run();
+  Session(options, resolve_with_split(options, job), job).run();
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "apps/cli/progress.h"
 #include "engine/autograd.h"
 #include "models/gpt2/parallelize.h"
+#include "parallel/comm/keep_alive.h"
 
 namespace sluice {
 namespace {
@@ -81,26 +82,33 @@ std::array<double, 3> measure(const RunSetup& setup) {
   return best;
 }
 
+/// Returns the number of blocks of each stage, as --pipeline-split takes it.
+std::string split_by_time(const RunSetup& setup) {
+  const auto [first, block, last] = measure(setup);
+  const auto more = [block = block](double seconds) { return std::max(0.0, seconds - block); };
+  std::string split = fmt::format(
+      "{}", fmt::join(balanced_blocks(setup.config.n_layer, setup.pipeline->schedule.stages,
+                                      {.block = block, .first = more(first), .last = more(last)}),
+                      ","));
+  say(
+      fmt::format("split        {} blocks: of a micro-batch a block takes {:.1f} ms, the "
+                  "embedding {:.1f} ms, the head {:.1f} ms\n",
+                  split, 1e3 * block, 1e3 * more(first), 1e3 * more(last)));
+  return split;
+}
+
 }  // namespace
 
 RunSetup resolve_with_split(TrainOptions& options, Job& job) {
-  if (!options.pipelined() || options.pipeline_split.by != BlockSplit::By::time)
-    return resolve(options);
-  options.pipeline_split = {};  // until it is known
-  RunSetup setup = resolve(options);
+  const bool by_time = options.pipelined() && options.pipeline_split.by == BlockSplit::By::time;
+  if (by_time) options.pipeline_split = {};  // until it is known
+  RunSetup setup;
   std::string split;
-  if (job.rank() == 0) {
-    const auto [first, block, last] = measure(setup);
-    const auto more = [block = block](double seconds) { return std::max(0.0, seconds - block); };
-    split = fmt::format(
-        "{}", fmt::join(balanced_blocks(setup.config.n_layer, setup.pipeline->schedule.stages,
-                                        {.block = block, .first = more(first), .last = more(last)}),
-                        ","));
-    say(
-        fmt::format("split        {} blocks: of a micro-batch a block takes {:.1f} ms, the "
-                    "embedding {:.1f} ms, the head {:.1f} ms\n",
-                    split, 1e3 * block, 1e3 * more(first), 1e3 * more(last)));
-  }
+  keep_alive(job.control(), "data", [&] {
+    setup = resolve(options);
+    if (by_time && job.rank() == 0) split = split_by_time(setup);
+  });
+  if (!by_time) return setup;
   options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));
   setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
   return setup;

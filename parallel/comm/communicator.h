@@ -17,9 +17,8 @@ namespace sluice {
 
 class Communicator;
 
-/// Communicators of one rank, all used by one thread, that progress together. While the rank waits
-/// in one of them, it also progresses the others: a peer may need those messages before it can
-/// answer.
+/// Communicators of one rank that progress together, all used by one thread. While the rank waits
+/// in one, it also progresses the others, whose messages a peer may need before it can answer.
 using Progress = std::vector<Communicator*>;
 
 /// A started operation. Dropping the handle does not stop it. The communicator must outlive it.
@@ -60,7 +59,7 @@ struct CallOptions {
 };
 
 /// Runs collectives among the ranks of a group. All ranks must start the same operations in the
-/// same order. Results are in place. Only one thread of each rank may use it.
+/// same order. Results are in place. Only one thread of a rank may use it at a time.
 class Communicator {
  public:
   struct Options {
@@ -85,6 +84,7 @@ class Communicator {
 
   /// Sets the monitor that sees all later operations.
   void set_monitor(std::shared_ptr<Monitor> monitor) { monitor_ = std::move(monitor); }
+  Monitor* monitor() const { return monitor_.get(); }  ///< may be none
   void set_checked(bool checked) { options_.checked = checked; }
 
   int rank() const { return rank_; }

@@ -125,9 +125,6 @@ void ModelState::collect(const Entry& entry, bool divided, std::int64_t first, s
     }
     if (rank == 0 && piece.data() != out.data()) shard.put(first, piece, width, out);
   }
-  // All ranks keep in step with rank 0, which writes the file, so that no single operation waits
-  // for all of it.
-  gather_links_.all->barrier("checkpoint")->wait();
 }
 
 void ModelState::read_weights(const Entry& entry, std::int64_t first, std::span<std::byte> out) {

@@ -1,17 +1,20 @@
 #include "parallel/flight_recorder/rank_monitor.h"
 
 #include <chrono>
+#include <utility>
 
 #include "parallel/flight_recorder/post_mortem.h"
 
 namespace sluice {
 
 RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         const Injection& injection, Watchdog::OnFailure on_failure)
+                         const Injection& injection, Watchdog::OnFailure on_failure,
+                         std::function<void(const std::string&)> on_delay)
     : folder_(folder),
       rank_(rank),
       size_(size),
       injection_(injection),
+      on_delay_(std::move(on_delay)),
       ring_(folder, rank, size),
       watchdog_(folder, rank, size, std::move(on_failure),
                 {.grace = std::chrono::milliseconds(1500)}) {}
@@ -29,6 +32,10 @@ void RankMonitor::wait(std::uint64_t number, double timeout) {
 void RankMonitor::end(std::uint64_t number) {
   ring_.end(number);
   watchdog_.end(number);
+}
+
+void RankMonitor::slow(std::string_view sentence) {
+  if (on_delay_) on_delay_(std::string(sentence));
 }
 
 std::string RankMonitor::post_mortem() {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "parallel/comm/monitor.h"
 #include "parallel/flight_recorder/flight_recorder.h"
@@ -15,14 +17,17 @@ namespace sluice {
 class RankMonitor final : public Monitor {
  public:
   /// `folder`: a new folder for this job, which all ranks of this computer see. `on_failure` is
-  /// called on the watchdog's thread with the sentence for the user, and ends the job.
+  /// called on the watchdog's thread with the sentence for the user, and ends the job. `on_delay`
+  /// is called, on any thread, with one about a rank that all wait for.
   RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
-              Watchdog::OnFailure on_failure);
+              Watchdog::OnFailure on_failure,
+              std::function<void(const std::string& sentence)> on_delay = {});
 
   Fault before() override { return injection_.apply(rank_, operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
   void wait(std::uint64_t number, double timeout) override;
   void end(std::uint64_t number) override;
+  void slow(std::string_view sentence) override;
   std::string post_mortem() override;
   /// The operation or the note at which this rank is, for use in a sentence.
   std::string whereabouts() const;
@@ -38,6 +43,7 @@ class RankMonitor final : public Monitor {
   std::filesystem::path folder_;
   int rank_, size_;
   Injection injection_;
+  std::function<void(const std::string&)> on_delay_;
   std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
   FlightRecorder ring_;
   Watchdog watchdog_;

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "apps/checkpoint/checkpoint_folder.h"
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
 #include "tests/support/skip.h"
@@ -46,6 +47,37 @@ TEST_CASE("a rank that freezes during a save ends the job at the deadline") {
     runs.forget("frozen");
     fs::remove_all(files);
   }
+}
+
+TEST_CASE("ranks wait for a disk that is slower than the deadline") {
+  if (!have_mpirun() || !have_strace()) return;
+  FaultRuns runs(two_ranks);
+  Tally tally("k: a disk slower than the deadline");
+  const Flags impatient{{"--collective-timeout", "2"}};
+  // Of rank 0's files some are synced late: of the run's folder, of saves and of the export.
+  const Ended saving = runs.run(
+      "slow", {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3+6")},
+      120);
+  Problems problems;
+  problems.require(!saving.timed_out && saving.exit_code == 0, saving.err);
+  problems.require(saving.out.find("for rank 0 at 'checkpoint'") != std::string::npos,
+                   "no line says what ranks wait for: " + saving.out);
+  problems.add(difference(outcome(runs.path() / "slow"), runs.undisturbed()));
+  tally.round("saving", problems.text());
+
+  // Rank 0 opens the checkpoint late, to verify it and to read it.
+  runs.run("early", {.flags = {{"--steps", "2"}}});
+  const fs::path weights =
+      checkpoint_path(runs.path() / "early/checkpoints", 2) / "weights.safetensors";
+  Arguments late = injecting("openat", "delay_enter=3000000");
+  late.insert(late.end(), {"-P", weights.string()});
+  const Ended reading = runs.run("early", {.flags = impatient, .tracer = late}, 120);
+  Problems more;
+  more.require(!reading.timed_out && reading.exit_code == 0, reading.err);
+  more.require(reading.out.find("for rank 0 at 'checkpoint'") != std::string::npos,
+               "no line says what ranks wait for: " + reading.out);
+  more.add(difference(outcome(runs.path() / "early"), runs.undisturbed()));
+  tally.round("reading", more.text());
 }
 
 TEST_CASE("a trace that cannot be written ends the job with the reason, and loses nothing") {
