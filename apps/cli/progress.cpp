@@ -146,7 +146,7 @@ void ProgressBar::advance(double amount) {
   done_ += amount;
   const double fraction = total_ > 0 ? done_ / total_ : 1;
   const int percent = static_cast<int>(fraction * 100);
-  if (!terminal_ || percent == drawn_percent_) return;
+  if (!terminal_ || percent == drawn_percent_ || since_.milliseconds() < 1000) return;
   drawn_percent_ = percent;
   const int beside = static_cast<int>(label_.size()) + 10;  // brackets, blanks, percent
   const int width = std::clamp(columns_of(STDERR_FILENO) - beside, 0, 40);

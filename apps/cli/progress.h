@@ -60,7 +60,8 @@ std::string format_bytes(std::size_t bytes);
 /// Returns "[====    ]", which is two columns wider than `width`.
 std::string format_bar(double fraction, int width);
 
-/// A progress bar on stderr for work of a known size; drawn on a terminal only.
+/// A progress bar on stderr for work of a known size; drawn on a terminal only, and only if the
+/// work takes longer than a second.
 class ProgressBar {
  public:
   ProgressBar(std::string label, double total);
@@ -75,6 +76,7 @@ class ProgressBar {
   double total_;
   double done_ = 0;
   int drawn_percent_ = -1;
+  Stopwatch since_;
   bool terminal_;
 };
 

@@ -8,9 +8,9 @@
 
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
+#include "apps/plan/memory_counter.h"
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/plan_candidates.h"
-#include "apps/plan/state_memory.h"
 #include "apps/plan/update_placement.h"
 
 namespace sluice {
@@ -23,8 +23,7 @@ class Planner {
       : options_(o),
         setup_(setup),
         profile_(profile),
-        mesh_(planned_mesh(o)),
-        ranks_(ranks),
+        counter_(o, setup, profile, ranks),
         layers_(setup.config.n_layer),
         budgets_(budgets_of(o, profile)),
         placement_(o, setup, profile, budgets_) {
@@ -72,30 +71,9 @@ class Planner {
     return choice;
   }
 
-  /// Returns the memory held between updates: the maximum over the ranks, separately for device and
-  /// host.
   MemoryBytes state_at(const StagedPrecision& precision, std::int64_t resident,
                        std::int64_t cpu = 0, std::int64_t speculative = 0) const {
-    const MemoryChoice choice = choice_of(precision, resident, cpu, speculative);
-    MemoryBytes most;
-    for (const int rank : ranks_) {
-      const MemoryPlan plan =
-          plan_state(options_, setup_, choice, profile_.workspace, {mesh_, rank});
-      most.device = std::max(most.device, plan.high_water);
-      most.host = std::max(most.host, plan.host);
-    }
-    return most;
-  }
-
-  /// Returns the counted memory of the rank that needs the most device memory.
-  MemoryPlan counted(const MemoryChoice& choice) const {
-    std::optional<MemoryPlan> most;
-    for (const int rank : ranks_) {
-      const MemoryPlan plan =
-          plan_memory(options_, setup_, choice, profile_.workspace, {mesh_, rank});
-      if (!most || plan.high_water > most->high_water) most = plan;
-    }
-    return *most;
+    return counter_.state(choice_of(precision, resident, cpu, speculative));
   }
 
   StateMemory state_memory(const StagedPrecision& precision) const {
@@ -131,47 +109,34 @@ class Planner {
     return staging == stagings(options_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
 
-  /// Returns the temporary memory of one update, beyond what is held between updates.
-  MemoryBytes planned_transient(std::int64_t micro_batch,
-                                const std::vector<Recompute>& list) const {
-    MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
-    choice.micro_batch = micro_batch;
-    choice.recompute = list;
-    MemoryBytes most;
-    for (const int rank : ranks_) {
-      const MemoryPlan all =
-          plan_memory(options_, setup_, choice, profile_.workspace, {mesh_, rank});
-      const MemoryPlan state =
-          plan_state(options_, setup_, choice, profile_.workspace, {mesh_, rank});
-      most.device = std::max(most.device, all.high_water - state.high_water);
-      most.host = std::max(most.host, all.host - state.host);
-    }
-    return most;
-  }
-
-  /// Returns planned_transient(), cached. For a list of two modes it interpolates between the
-  /// counts of each mode alone, unless flags fix the list.
+  /// Returns the temporary memory of one update. For a list of two modes it interpolates between
+  /// the counts of each mode alone, unless flags fix the list.
   MemoryBytes transient(std::int64_t micro_batch, const std::vector<Recompute>& list) {
-    const auto known = [&](const std::vector<Recompute>& modes) {
-      const auto [entry, fresh] = transients_.try_emplace({micro_batch, to_string(modes)});
-      if (fresh) entry->second = planned_transient(micro_batch, modes);
-      return entry->second;
+    const auto counted = [&](const std::vector<Recompute>& modes) {
+      MemoryChoice choice = choice_of({{StateLayout::fp32, false}}, layers_);
+      choice.micro_batch = micro_batch;
+      choice.recompute = modes;
+      return counter_.transient(choice);
     };
-    if (options_.recompute) return known(list);
+    if (options_.recompute) return counted(list);
     double device = 0, host = 0;
     for (const Recompute mode : recompute_modes) {
       const auto share =
           static_cast<double>(std::ranges::count(list, mode)) / static_cast<double>(list.size());
       if (share == 0) continue;
-      const MemoryBytes need = known(std::vector(list.size(), mode));
+      const MemoryBytes need = counted(std::vector(list.size(), mode));
       device += static_cast<double>(need.device) * share;
       host += static_cast<double>(need.host) * share;
     }
     return {static_cast<std::size_t>(device), static_cast<std::size_t>(host)};
   }
 
+  struct Estimate {
+    MemoryChoice choice;
+    std::optional<MemoryPlan> memory{};  ///< none: not counted yet
+  };
   /// Maps the predicted seconds of a step to the choice.
-  using Estimates = std::multimap<double, MemoryChoice>;
+  using Estimates = std::multimap<double, Estimate>;
 
   /// Returns every choice that would fit if the device had `slack` bytes more, fastest first.
   /// Estimates add up parts that were counted separately, and interpolate for layers of two modes.
@@ -222,15 +187,50 @@ class Planner {
       const bool forced = !best && !fewest;
       if (forced && found) continue;
       const MemoryChoice& fitting = best ? *best : fewest ? *fewest : *all;
-      estimates.emplace(placement_.time_of(fitting, state).total(), fitting);
+      estimates.emplace(placement_.time_of(fitting, state).total(), Estimate{fitting});
       if (!forced) return;
       found = true;
     }
   }
 
+  /// Returns `choice` with so many resident blocks, and counts its memory.
+  Estimate with_resident(MemoryChoice choice, std::int64_t resident) const {
+    const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
+    const std::int64_t fewer = choice.resident_blocks - resident;
+    if (!options_.cpu_blocks && placement_.uses_cpu() && !ring && choice.cpu_blocks > 0)
+      choice.cpu_blocks += fewer;
+    choice.resident_blocks = resident;
+    choice.speculative_blocks = placement_.still_speculative(choice);
+    return {choice, counter_.all(choice)};
+  }
+
+  /// Returns `choice`, which does not fit, with as few resident blocks less as make it fit on the
+  /// device or no longer fit into host memory; if there is no such number, with the fewest.
+  Estimate with_fewer_resident(const MemoryChoice& choice) const {
+    const auto enough = [&](const Estimate& tried) {
+      return budgets_.device_excess(tried.memory->high_water) == 0 ||
+             !host_holds(tried.memory->host);
+    };
+    std::int64_t too_many = choice.resident_blocks, step = 1;
+    const auto next = [&] { return std::max(least_resident(), choice.resident_blocks - step); };
+    Estimate less = with_resident(choice, next());
+    for (; !enough(less) && less.choice.resident_blocks > least_resident(); step *= 2) {
+      too_many = less.choice.resident_blocks;
+      less = with_resident(choice, next());
+    }
+    while (enough(less) && too_many - less.choice.resident_blocks > 1) {
+      const std::int64_t middle = (too_many + less.choice.resident_blocks) / 2;
+      if (Estimate tried = with_resident(choice, middle); enough(tried))
+        less = std::move(tried);
+      else
+        too_many = middle;
+    }
+    return less;
+  }
+
   /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
-  std::optional<MemoryChoice> lesser(MemoryChoice choice, const MemoryBytes& need,
-                                     const StateMemory& state) const {
+  std::optional<Estimate> lesser(MemoryChoice choice, const MemoryBytes& need,
+                                 const StateMemory& state) const {
     const bool free = !options_.cpu_blocks && placement_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory
@@ -241,8 +241,7 @@ class Planner {
       else
         return {};
     } else if (choice.resident_blocks > least_resident()) {
-      --choice.resident_blocks;
-      if (free && !ring && choice.cpu_blocks > 0) ++choice.cpu_blocks;
+      return with_fewer_resident(choice);
     } else if (placement_.may_do_without_ring() && ring && host_holds(need.host + state.staging)) {
       choice.cpu_blocks = layers_ - choice.resident_blocks;
     } else if (placement_.may_stop_speculating(choice)) {
@@ -251,7 +250,7 @@ class Planner {
       return {};
     }
     choice.speculative_blocks = placement_.still_speculative(choice);
-    return choice;
+    return Estimate{choice};
   }
 
   /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
@@ -271,8 +270,9 @@ class Planner {
   /// A CPU gains little from larger chunks. Ranks with different parts of the model may have less
   /// memory left than the one that is counted.
   bool may_widen_head() const {
+    const Mesh mesh = planned_mesh(options_);
     const bool alike =
-        !options_.pipelined() && mesh_.tp == 1 && (options_.zero != 1 || mesh_.dp == 1);
+        !options_.pipelined() && mesh.tp == 1 && (options_.zero != 1 || mesh.dp == 1);
     return profile_.gpu && !options_.head_chunk && alike;
   }
 
@@ -285,7 +285,7 @@ class Planner {
       if (chunk / 2 >= tokens) continue;  // half of it is no less
       MemoryChoice choice = plan.choice;
       choice.head_chunk = chunk;
-      if (const MemoryPlan memory = counted(choice); excess(bytes_of(memory)) == 0)
+      if (const MemoryPlan memory = counter_.all(choice); excess(bytes_of(memory)) == 0)
         return plan_of(choice, memory, state);
     }
     return plan;
@@ -296,7 +296,6 @@ class Planner {
     return {choice, memory, placement_.time_of(choice, state),
             budgets_.host_allowed - budgets_.host_reserve - memory.host};
   }
-  static MemoryBytes bytes_of(const MemoryPlan& memory) { return {memory.high_water, memory.host}; }
 
   /// Returns the fastest choice that fits by a full count and for which beats(seconds) is true.
   template <class Beats>
@@ -312,13 +311,14 @@ class Planner {
     for (auto [slack, tries] : {Round{budgets_.device_allowed / 64, 48}, Round{0, 12}}) {
       Estimates left = estimates_of(precision, state, slack);
       for (; tries > 0 && !left.empty() && beats(left.begin()->first); --tries) {
-        MemoryChoice choice = left.extract(left.begin()).mapped();
-        const MemoryPlan memory = counted(choice);
+        const Estimate tried = left.extract(left.begin()).mapped();
+        const MemoryChoice& choice = tried.choice;
+        const MemoryPlan memory = tried.memory ? *tried.memory : counter_.all(choice);
         const MemoryBytes need = bytes_of(memory);
         if (excess(need) == 0) return with_wide_head(plan_of(choice, memory, state), state);
         note(choice, need);
         if (const auto less = lesser(choice, need, state))
-          left.emplace(placement_.time_of(*less, state).total(), *less);
+          left.emplace(placement_.time_of(less->choice, state).total(), *less);
       }
     }
     return {};
@@ -338,7 +338,7 @@ class Planner {
 
   [[noreturn]] void refuse() {
     const MemoryChoice& choice = *nearest_;
-    const MemoryPlan memory = counted(choice);
+    const MemoryPlan memory = counter_.all(choice);
     const std::size_t device = memory.high_water + budgets_.device_reserve;
     const std::size_t host = memory.host + budgets_.host_reserve;
     const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
@@ -372,12 +372,10 @@ class Planner {
   const TrainOptions& options_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
-  Mesh mesh_;
-  std::span<const int> ranks_;  ///< ranks whose memory is counted
+  MemoryCounter counter_;
   std::int64_t layers_;
   Budgets budgets_;
   UpdatePlacement placement_;
-  std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
   std::optional<MemoryChoice> nearest_;
   std::size_t nearest_excess_ = 0;
 };

@@ -123,6 +123,22 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
                        }});
 }
 
+/// Adds up the losses of all micro-batches, of which each replica has so many, in the order of the
+/// batch.
+double Trainer::sum_of_losses(std::int64_t micro_batches) {
+  const std::int64_t all = ranks_.replicas() * micro_batches;
+  std::vector<double> losses(static_cast<std::size_t>(all));
+  if (ranks_.reports_loss)
+    std::ranges::copy(numbers_.losses(micro_batches),
+                      losses.begin() + ranks_.replica() * micro_batches);
+  // One rank of a replica has the losses, and the others have zeros, so the sums are exact.
+  ranks_.control
+      .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
+                  {.label = "losses"})
+      ->wait();
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   // Counts the tokens of all ranks: gradients are summed over ranks and not divided afterwards.
   const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
@@ -149,14 +165,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
   timeline_.close_step();
   if (!spikes_.active()) ranks_.optimizer.step(result.rate, factor);
   result.gradient_norm = numbers_.norm();
-  // Gathers the losses of all micro-batches of all ranks, in the order of the batch. A rank that
-  // computes no loss, or the same losses as another rank, contributes zeros.
-  const auto count =
-      static_cast<std::int64_t>(batch.tokens.size()) / (options_.micro_batch * options_.seq_len);
-  auto here = numbers_.losses(count);
-  if (!ranks_.reports_loss) std::ranges::fill(here, 0.0);
-  for (const double loss : ranks_.control.gather_values(std::span<const double>(here), "losses"))
-    result.loss += loss;
+  result.loss = sum_of_losses(static_cast<std::int64_t>(batch.tokens.size()) /
+                              (options_.micro_batch * options_.seq_len));
   const bool finite = std::isfinite(result.gradient_norm);
   result.applied = finite;
   if (spikes_.active()) {

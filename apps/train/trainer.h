@@ -94,6 +94,7 @@ class Trainer {
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
   StreamedBytes moved();
+  double sum_of_losses(std::int64_t micro_batches);
   void diagnose(const MicroBatches& batch, TrainStep& result);
   std::vector<double> evaluate_here(const TokenSource& tokens,
                                     const EvaluationBatches& batches) const;

@@ -1,99 +1,170 @@
 #include "parallel/data_parallel/bucket_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "kernels/base/error.h"
 
 namespace sluice {
 namespace {
 
-/// A range of the space that is never divided between ranks or buckets.
-struct Unit {
+/// Consecutive units of a stretch: ranges that are never divided between ranks or buckets. A model
+/// of 175B parameters has 10 million, so they are counted and not listed.
+struct Run {
   SpaceRange space;
+  std::int64_t unit;  ///< elements in a unit; the last one may be shorter
   bool narrow;
   std::int64_t gradient;  ///< where its gradient begins
 
   std::int64_t size() const { return space.end - space.begin; }
-};
-
-std::vector<Unit> units_of(const SpaceLayout& layout, const BucketPlan::Options& options) {
-  std::vector<Unit> units;
-  for (const auto& stretch : layout.stretches) {
-    const bool whole = options.ranks == 1 || options.whole_tensors;
-    const std::int64_t step = whole ? stretch.size : stretch.block;
-    for (std::int64_t begin = 0; begin < stretch.size; begin += step)
-      units.push_back(
-          {.space = {stretch.offset + begin, stretch.offset + std::min(begin + step, stretch.size)},
-           .narrow = stretch.narrow,
-           .gradient = stretch.gradient_offset + begin});
+  std::int64_t units() const { return (size() + unit - 1) / unit; }
+  /// Returns some of its units: `count` from number `first` on.
+  Run some(std::int64_t first, std::int64_t count) const {
+    const std::int64_t begin = space.begin + first * unit;
+    return {.space = {begin, std::min(space.end, begin + count * unit)},
+            .unit = unit,
+            .narrow = narrow,
+            .gradient = gradient + first * unit};
   }
+  /// Returns the number of its units that begin before `place`.
+  std::int64_t units_before(std::int64_t place) const {
+    const std::int64_t elements = std::clamp<std::int64_t>(place - space.begin, 0, size());
+    return (elements + unit - 1) / unit;
+  }
+};
+using Runs = std::vector<Run>;
+
+Runs runs_of(const SpaceLayout& layout, const BucketPlan::Options& options) {
+  const bool whole = options.ranks == 1 || options.whole_tensors;
+  Runs runs;
+  for (const auto& stretch : layout.stretches)
+    if (stretch.size > 0)
+      runs.push_back({.space = {stretch.offset, stretch.offset + stretch.size},
+                      .unit = whole ? stretch.size : stretch.block,
+                      .narrow = stretch.narrow,
+                      .gradient = stretch.gradient_offset});
+  return runs;
+}
+
+std::int64_t units_of(const Runs& runs) {
+  std::int64_t units = 0;
+  for (const Run& run : runs)
+    units += run.units();
   return units;
 }
 
-using Units = std::span<const Unit>;
+/// Where some units, in ascending order, begin and end.
+struct Extent {
+  std::optional<SpaceRange> space{};
+  /// Of their gradients in the wide and in the narrow buffer.
+  std::array<std::optional<SpaceRange>, 2> gradients{};
 
-SpaceRange range_of(Units units, std::int64_t otherwise) {
-  if (units.empty()) return {otherwise, otherwise};
-  return {units.front().space.begin, units.back().space.end};
-}
-
-/// Returns the range of the units' gradients in one gradient buffer; if it is empty, it begins at
-/// `otherwise`.
-SpaceRange gradients_of(Units units, bool narrow, std::int64_t otherwise) {
-  SpaceRange range{otherwise, otherwise};
-  bool first = true;
-  for (const Unit& unit : units) {
-    if (unit.narrow != narrow) continue;
-    if (std::exchange(first, false)) range.begin = unit.gradient;
-    range.end = unit.gradient + unit.size();
+  void add(const Run& run) {
+    extend(space, run.space.begin, run.size());
+    extend(gradients[run.narrow ? 1 : 0], run.gradient, run.size());
   }
-  return range;
+
+ private:
+  static void extend(std::optional<SpaceRange>& range, std::int64_t begin, std::int64_t size) {
+    if (!range) range = {begin, begin};
+    range->end = begin + size;
+  }
+};
+
+Extent extent_of(const Runs& runs) {
+  Extent all;
+  for (const Run& run : runs)
+    all.add(run);
+  return all;
 }
 
 /// Divides units between ranks: each goes to the rank in whose share of the elements it begins. If
 /// there are fewer units than ranks, rank `turn` gets the first, to spare the first ranks.
-std::vector<Units> divide(Units units, int ranks, std::size_t turn) {
-  const SpaceRange all = range_of(units, 0);
-  std::vector<Units> parts(static_cast<std::size_t>(ranks));
-  if (units.size() < parts.size()) {
-    for (std::size_t i = 0; i < units.size(); ++i)
-      parts[(turn + i) % parts.size()] = units.subspan(i, 1);
+std::vector<Extent> divide(const Runs& runs, int ranks, std::size_t turn) {
+  std::vector<Extent> parts(static_cast<std::size_t>(ranks));
+  if (units_of(runs) < ranks) {
+    for (const Run& run : runs)
+      for (std::int64_t i = 0; i < run.units(); ++i)
+        parts[turn++ % parts.size()].add(run.some(i, 1));
     return parts;
   }
-  std::size_t first = 0;
+  const SpaceRange all{runs.front().space.begin, runs.back().space.end};
+  auto run = runs.begin();
+  std::int64_t given = 0;  // units of the run that ranks have
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::int64_t share = (all.end - all.begin) * (rank + 1) / ranks;
-    std::size_t end = first;
-    while (end < units.size() && units[end].space.begin - all.begin < share)
-      ++end;
-    parts[static_cast<std::size_t>(rank)] = units.subspan(first, end - first);
-    first = end;
+    const std::int64_t share = all.begin + (all.end - all.begin) * (rank + 1) / ranks;
+    for (; run != runs.end(); ++run, given = 0) {
+      const std::int64_t before = run->units_before(share);
+      if (before > given)
+        parts[static_cast<std::size_t>(rank)].add(run->some(given, before - given));
+      given = before;
+      if (before < run->units()) break;
+    }
   }
   return parts;
 }
 
-BucketPlan::Bucket bucket_of(Units units, const SpaceLayout& layout, int ranks, std::size_t turn) {
-  const SpaceRange space = range_of(units, 0);
-  BucketPlan::Bucket bucket{.space = space};
-  const auto shares = divide(units, ranks, turn);
-  for (const Units& share : shares) {
-    const SpaceRange range = range_of(share, space.begin);
-    bucket.parts.push_back({range.begin - space.begin, range.end - range.begin});
-  }
-  for (const bool narrow : {false, true}) {
-    const SpaceRange all = gradients_of(units, narrow, 0);
-    if (all.begin == all.end) continue;
-    BucketPlan::Gradients gradients{.narrow = narrow, .begin = all.begin, .end = all.end};
-    for (const Units& share : shares) {
-      const SpaceRange range = gradients_of(share, narrow, all.begin);
-      gradients.parts.push_back({range.begin - all.begin, range.end - range.begin});
+/// Takes units from the end of `runs`: one at least, and as many as fit into a bucket.
+Runs take_bucket(Runs& runs, const BucketPlan::Options& options) {
+  Runs bucket;
+  std::size_t room = options.bucket_bytes;
+  while (!runs.empty()) {
+    Run& run = runs.back();
+    const std::size_t width = run.narrow ? options.narrow_bytes : options.wide_bytes;
+    const std::int64_t units = run.units();
+    const auto bytes_from = [&](std::int64_t first) {
+      return static_cast<std::size_t>(run.some(first, units).size()) * width;
+    };
+    std::int64_t first = units;
+    if (bucket.empty() || bytes_from(units - 1) <= room) {
+      // The last unit may be shorter than the others.
+      const std::size_t last = std::min(bytes_from(units - 1), room);
+      const auto more = (room - last) / (static_cast<std::size_t>(run.unit) * width);
+      first = units - 1 - std::min(static_cast<std::int64_t>(more), units - 1);
+      room -= std::min(bytes_from(first), room);
     }
-    bucket.gradients.push_back(std::move(gradients));
+    if (first == units) break;
+    bucket.insert(bucket.begin(), run.some(first, units - first));
+    if (first > 0) {
+      run = run.some(0, first);
+      break;
+    }
+    runs.pop_back();
   }
-  for (std::size_t i = 0; i < layout.slots.size(); ++i) {
-    const auto& slot = layout.slots[i];
-    if (slot.offset < space.end && slot.offset + slot.size > space.begin) bucket.slots.push_back(i);
+  return bucket;
+}
+
+BucketPlan::Bucket bucket_of(const Runs& runs, const SpaceLayout& layout, int ranks,
+                             std::size_t turn) {
+  const Extent all = extent_of(runs);
+  const SpaceRange space = *all.space;
+  BucketPlan::Bucket bucket{.space = space};
+  const auto shares = divide(runs, ranks, turn);
+  // An empty part begins where the whole does.
+  const auto parts_of = [&](const SpaceRange& whole, auto&& range_in) {
+    std::vector<Part> parts;
+    parts.reserve(shares.size());
+    for (const Extent& share : shares) {
+      const std::optional<SpaceRange>& range = range_in(share);
+      parts.push_back(range ? Part{range->begin - whole.begin, range->end - range->begin} : Part{});
+    }
+    return parts;
+  };
+  bucket.parts = parts_of(space, [](const Extent& share) { return share.space; });
+  for (const bool narrow : {false, true}) {
+    const auto range_in = [narrow](const Extent& one) { return one.gradients[narrow ? 1 : 0]; };
+    if (const std::optional<SpaceRange> whole = range_in(all))
+      bucket.gradients.push_back({.narrow = narrow,
+                                  .begin = whole->begin,
+                                  .end = whole->end,
+                                  .parts = parts_of(*whole, range_in)});
   }
+  const auto& slots = layout.slots;  // by ascending offset
+  auto slot = std::ranges::partition_point(
+      slots, [&](const auto& one) { return one.offset + one.size <= space.begin; });
+  for (; slot != slots.end() && slot->offset < space.end; ++slot)
+    bucket.slots.push_back(static_cast<std::size_t>(slot - slots.begin()));
   return bucket;
 }
 
@@ -101,22 +172,13 @@ BucketPlan::Bucket bucket_of(Units units, const SpaceLayout& layout, int ranks, 
 
 BucketPlan::BucketPlan(const SpaceLayout& layout, const Options& options) {
   check(options.ranks > 0, "a parameter space is divided between one rank or more");
-  const auto units = units_of(layout, options);
+  Runs runs = runs_of(layout, options);
   std::size_t turn = 0;
-  for (std::size_t end = units.size(); end > 0;) {
-    std::size_t begin = end, bytes = 0;
-    while (begin > 0) {
-      const Unit& unit = units[begin - 1];
-      const std::size_t more = static_cast<std::size_t>(unit.size()) *
-                               (unit.narrow ? options.narrow_bytes : options.wide_bytes);
-      if (begin < end && bytes + more > options.bucket_bytes) break;
-      bytes += more;
-      --begin;
-    }
-    const Units bucket = Units(units).subspan(begin, end - begin);
+  while (!runs.empty()) {
+    const Runs bucket = take_bucket(runs, options);
     buckets_.push_back(bucket_of(bucket, layout, options.ranks, turn));
-    if (bucket.size() < static_cast<std::size_t>(options.ranks)) turn += bucket.size();
-    end = begin;
+    if (const std::int64_t units = units_of(bucket); units < options.ranks)
+      turn += static_cast<std::size_t>(units);
   }
 }
 

@@ -93,10 +93,11 @@ void GradientReducer::start(std::size_t index) {
 }
 
 void GradientReducer::note_finished() {
+  if (timeline_ == nullptr) return;
   for (UnderWay& one : under_way_) {
     if (one.recorded || !one.handle->over()) continue;
     one.recorded = true;
-    if (timeline_ != nullptr) timeline_->end(one.span);
+    timeline_->end(one.span);
   }
 }
 

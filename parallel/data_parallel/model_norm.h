@@ -44,7 +44,7 @@ class ModelNorm {
   ParameterSpace& space_;
   Communicator& ranks_;
   std::vector<Stretch> stretches_;
-  std::vector<double> sums_;  ///< sums of squares, for the blocks of all shards
+  std::vector<double> sums_;  ///< sums of squares, for the blocks of all shards; empty in a plan
   Tensor partials_;           ///< the same on the device
 };
 

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
+#include <tuple>
 
+#include "apps/cli/progress.h"
 #include "apps/plan/cluster/cluster_plan.h"
 #include "apps/plan/plan_candidates.h"
+#include "kernels/cpu/parallel_for.h"
 
 namespace sluice {
 namespace {
@@ -73,6 +77,18 @@ std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
   return most;
 }
 
+/// Returns the bytes of rank 0's weights and gradients, which stay on the device.
+double weights_and_gradients(const ClusterTask& task, const ParallelConfig& candidate,
+                             const RunSetup& setup) {
+  GPT2 model(task.config, {.size = candidate.mesh.tp});
+  double parameters = 0;
+  for (const Parameter& parameter :
+       setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
+    parameters += static_cast<double>(element_count(parameter.shape));
+  return parameters *
+         (candidate.choice.gradient_bytes() + static_cast<double>(size_of(task.precision.dtype)));
+}
+
 void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,
               const RunSetup& setup) {
   MemoryChoice bare = candidate.choice;
@@ -80,19 +96,20 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
   std::ranges::fill(bare.recompute, Recompute::none);
   const Mesh replica{.pp = candidate.mesh.pp, .tp = candidate.mesh.tp};
   const MemoryPlan held = plan_state(o, setup, bare, task.profile.workspace, {replica});
-  double parameters = 0;
-  GPT2 model(task.config, {.size = candidate.mesh.tp});
-  for (const Parameter& parameter :
-       setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
-    parameters += static_cast<double>(element_count(parameter.shape));
   // As in the planner, state is what is held permanently, less weights and gradients.
-  const double passing =
-      candidate.choice.gradient_bytes() + static_cast<double>(size_of(task.precision.dtype));
-  candidate.time = predict_candidate(
-      task, candidate, std::max(0.0, static_cast<double>(held.high_water) - parameters * passing),
-      static_cast<double>(held.host));
+  const double state =
+      static_cast<double>(held.high_water) - weights_and_gradients(task, candidate, setup);
+  candidate.time =
+      predict_candidate(task, candidate, std::max(0.0, state), static_cast<double>(held.host));
   candidate.tokens_per_second =
       static_cast<double>(task.options.batch_size * task.seq_len) / candidate.time.total();
+}
+
+/// Returns the bytes by which the weights and gradients alone exceed the budget.
+std::size_t least_excess(const ClusterTask& task, const ParallelConfig& candidate) {
+  const TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
+  const double least = weights_and_gradients(task, candidate, setup_of(task, o));
+  return budgets_of(o, task.profile).device_excess(static_cast<std::size_t>(least));
 }
 
 class ClusterPlanner {
@@ -105,6 +122,7 @@ class ClusterPlanner {
     for (const StatePrecision& form : precision_candidates(task_.options, task_.precision.dtype)) {
       try_form(form);
       if (!best_.empty()) break;
+      find_nearest_uncounted();
     }
     if (best_.empty() && !nearest_)
       fail(fmt::format(
@@ -162,34 +180,24 @@ class ClusterPlanner {
       why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
                          task_.options.batch_size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
-    // The smallest micro-batch of each kind of candidate that did not fit; larger ones do not fit
-    // either.
-    std::map<std::tuple<Number, std::optional<ScheduleName>, std::int64_t, std::int64_t>,
-             std::int64_t>
-        too_large;
+    too_large_.clear();
     std::vector<std::int64_t> tried(meshes.size(), 0);
-    for (const auto& [mesh, candidate, bound] : candidates) {
-      if (slowest_wanted() <= bound) break;
-      const auto best = best_.find(mesh);
-      if (best != best_.end() && best->second.time.total() <= bound) continue;
-      const auto kind =
-          std::tuple(mesh, candidate.pipeline, candidate.virtual_stages, candidate.zero);
-      const auto known = too_large.find(kind);
-      if (known != too_large.end() && candidate.choice.micro_batch >= known->second) continue;
-      try {
-        if (ClusterFit found = fit_candidate(task_, candidate); found.fits) {
-          if (best == best_.end() || found.candidate.time.total() < best->second.time.total())
-            best_.insert_or_assign(mesh, std::move(found.candidate));
-        } else {
-          note(found);
-          too_large[kind] = candidate.choice.micro_batch;
-        }
-        ++tried[mesh];
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::usage) throw;
-        why_ = error.what();
+    auto next = candidates.begin();
+    ProgressBar bar("planning", static_cast<double>(candidates.size()));
+    do {
+      // Several are tried at once. Results are taken in order, and those are dropped that an
+      // earlier one makes needless, so the plan does not depend on the number of threads.
+      std::vector<std::pair<const Candidate*, std::future<Trial>>> trials;
+      for (; next != candidates.end() && std::ssize(trials) < cpu::available_cores(); ++next) {
+        bar.advance(1);
+        if (!needless(*next))
+          trials.emplace_back(&*next, std::async(std::launch::async, [this, of = &*next] {
+            return trial_of(of->candidate);
+          }));
       }
-    }
+      for (auto& [of, trial] : trials)
+        if (!needless(*of) && take(*of, trial)) ++tried[of->mesh];
+    } while (next != candidates.end());
     plan_.refused = plan_.unfit = plan_.slower = 0;
     const bool ended_early = slowest_wanted() < std::numeric_limits<double>::infinity();
     for (Number mesh = 0; mesh < meshes.size(); ++mesh) {
@@ -203,6 +211,75 @@ class ClusterPlanner {
         ++plan_.refused;
       else
         ++plan_.unfit;
+    }
+  }
+
+  /// Kinds of candidates that differ in the micro-batch alone.
+  using Kind = std::tuple<Number, std::optional<ScheduleName>, std::int64_t, std::int64_t>;
+  static Kind kind_of(const Candidate& one) {
+    return {one.mesh, one.candidate.pipeline, one.candidate.virtual_stages, one.candidate.zero};
+  }
+
+  /// Returns true if the candidate cannot be shown, whatever its memory.
+  bool needless(const Candidate& one) const {
+    if (slowest_wanted() <= one.bound) return true;
+    const auto best = best_.find(one.mesh);
+    if (best != best_.end() && best->second.time.total() <= one.bound) return true;
+    const auto known = too_large_.find(kind_of(one));
+    return known != too_large_.end() && one.candidate.choice.micro_batch >= known->second;
+  }
+
+  struct Trial {
+    ClusterFit fit;
+    bool counted = true;
+  };
+  /// Tries to fit the candidate; does not count the memory of one that cannot fit.
+  Trial trial_of(const ParallelConfig& candidate) const {
+    if (const std::size_t excess = least_excess(task_, candidate); excess > 0)
+      return {.fit = {.candidate = candidate, .excess = excess}, .counted = false};
+    return {.fit = fit_candidate(task_, candidate)};
+  }
+
+  /// Takes up the result of a trial. Returns false if the candidate was refused.
+  bool take(const Candidate& one, std::future<Trial>& trial) {
+    return unless_refused([&] {
+      auto [found, counted] = trial.get();
+      const auto best = best_.find(one.mesh);
+      if (!found.fits) {
+        too_large_[kind_of(one)] = one.candidate.choice.micro_batch;
+        if (counted)
+          note(found);
+        else
+          uncounted_.push_back(std::move(found));
+      } else if (best == best_.end() || found.candidate.time.total() < best->second.time.total()) {
+        best_.insert_or_assign(one.mesh, std::move(found.candidate));
+      }
+    });
+  }
+
+  /// Counts those that were not counted as far as they might come nearer to fitting than others.
+  void find_nearest_uncounted() {
+    std::ranges::stable_sort(uncounted_, {}, &ClusterFit::excess);
+    for (const ClusterFit& one : uncounted_) {
+      if (nearest_ && nearest_excess_ <= one.excess) break;
+      unless_refused([&] {
+        ClusterFit found = fit_candidate(task_, one.candidate);
+        note(found);
+      });
+    }
+    uncounted_.clear();
+  }
+
+  /// Returns false, and remembers why, if `body` throws since flags rule a candidate out.
+  template <class Body>
+  bool unless_refused(Body&& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      why_ = error.what();
+      return false;
     }
   }
 
@@ -226,6 +303,9 @@ class ClusterPlanner {
   const ClusterTask& task_;
   ClusterPlan plan_;
   std::map<Number, ParallelConfig> best_;
+  /// The smallest micro-batch of each kind that did not fit; larger ones do not fit either.
+  std::map<Kind, std::int64_t> too_large_;
+  std::vector<ClusterFit> uncounted_;  ///< their excess is at least that
   std::optional<ParallelConfig> nearest_;
   std::size_t nearest_excess_ = 0;
   std::string why_;  ///< reason why a mesh was refused

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/plan/cost/device_profile.h"
+#include "apps/plan/memory_plan.h"
+#include "apps/plan/state_memory.h"
+
+namespace sluice {
+
+inline MemoryBytes bytes_of(const MemoryPlan& memory) {
+  return {memory.high_water, memory.host};
+}
+
+/// Counts the memory of a run's choices by dry runs of some of its ranks, each of which may need
+/// the most. All arguments must outlive the counter.
+class MemoryCounter {
+ public:
+  MemoryCounter(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+                std::span<const int> ranks)
+      : options_(options),
+        setup_(setup),
+        workspace_(profile.workspace),
+        mesh_(planned_mesh(options)),
+        ranks_(ranks) {}
+
+  /// Returns the memory of the rank that needs the most device memory.
+  MemoryPlan all(const MemoryChoice& choice) const;
+  /// Returns the memory held between updates: the maximum over the ranks, separately for device and
+  /// host.
+  MemoryBytes state(const MemoryChoice& choice) const;
+  /// Returns the temporary memory of one update, beyond what is held between updates. It remembers
+  /// the answer by micro-batch and recompute: `choice` may differ in nothing else between calls.
+  MemoryBytes transient(const MemoryChoice& choice);
+
+ private:
+  const TrainOptions& options_;
+  const RunSetup& setup_;
+  const std::size_t workspace_;
+  Mesh mesh_;
+  std::span<const int> ranks_;
+  std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
+  std::map<std::pair<std::int64_t, int>, MemoryBytes> states_;  ///< by micro-batch and rank
+};
+
+}  // namespace sluice
