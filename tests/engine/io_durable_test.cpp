@@ -112,19 +112,21 @@ TEST_CASE("what a writer that died has left is removed by the next one", "[io][d
     write_file(path.string() + ".tmp." + parent + "." + std::to_string(before) + place, "left");
   // Names of a live process, of another file, of another host, and names that only look alike.
   const std::string number = std::to_string(dead);
-  const std::vector<std::string> others{name_of(::getppid(), path).filename().string(),
-                                        name_of(dead, path.string() + "2").filename().string(),
-                                        "file.tmp." + number + ".1.00000000",
-                                        "file.tmp." + number,
-                                        "file.tmp." + number + ".1",
-                                        "file.tmp.0" + number + ".1" + place,
-                                        "file.tmp." + number + ".1" + place + ".old",
-                                        "file.tmp." + number + ".old.mine",
-                                        "file.tmp.-1.1" + place,
-                                        "file.tmp." + number + ".1" + place.substr(0, 8),
-                                        "file.tmp.backup",
-                                        "file.tmp.x",
-                                        "file.tmp."};
+  const std::vector<std::string> others{
+      name_of(::getppid(), path).filename().string(),
+      name_of(dead, path.string() + "2").filename().string(),
+      name_of(dead, directory.path() / "earlier").filename().string(),
+      "file.tmp." + number + ".1.00000000",
+      "file.tmp." + number,
+      "file.tmp." + number + ".1",
+      "file.tmp.0" + number + ".1" + place,
+      "file.tmp." + number + ".1" + place + ".old",
+      "file.tmp." + number + ".old.mine",
+      "file.tmp.-1.1" + place,
+      "file.tmp." + number + ".1" + place.substr(0, 8),
+      "file.tmp.backup",
+      "file.tmp.x",
+      "file.tmp."};
   for (const std::string& name : others)
     write_file(directory.path() / name, "stays");
   write_file_durably(path, bytes_of("whole"));

@@ -171,6 +171,21 @@ TEST_CASE("staged: an operation that fits into no buffer is refused", "[threads]
   REQUIRE_THROWS_WITH(attempt(1025, false),
                       Catch::StartsWith("all_reduce of 4100 bytes does not fit into a buffer of "
                                         "4096 bytes"));
+  // A p2p needs room for all its messages.
+  const auto exchange = [](std::size_t messages) {
+    run_on_threads(2, [&](std::unique_ptr<Transport> transport) {
+      GpuRank rank(std::move(transport), open_gpu(1), staged(4096));
+      std::vector<OnGpu<float>> data;
+      std::vector<Transfer> transfers;
+      for (std::size_t i = 0; i < messages; ++i) {
+        data.emplace_back(rank, std::vector<float>(512));
+        transfers.push_back({rank.rank() == 0, 1 - rank.rank(), data.back().view()});
+      }
+      rank.gpu.p2p(std::move(transfers), rank.options("messages"))->wait();
+    });
+  };
+  exchange(2);
+  REQUIRE_THROWS_WITH(exchange(3), Catch::StartsWith("p2p of 6144 bytes does not fit"));
   attempt(336, true);
   REQUIRE_THROWS_WITH(attempt(345, true), Catch::StartsWith("gather of 4168 bytes does not fit"));
 }

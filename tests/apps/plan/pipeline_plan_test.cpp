@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <regex>
 
 #include "parallel/pipeline/schedule_text.h"
 #include "tests/support/fixture.h"
@@ -29,6 +30,9 @@ TEST_CASE("a plan shows the pipeline's schedule, stages and ranks", "[plan]") {
   CHECK_THAT(text, Contains("1f1b: 2 stages on 2 ranks, 8 micro-batches"));
   CHECK_THAT(text, Contains(to_grid(one_forward_one_backward(2, 8))));
   CHECK_THAT(text, Contains("wte, wpe, blocks 0 to 1\n"));
+  // Milliseconds of the forward pass, the backward pass and the message.
+  const std::regex row("( +[0-9]+[.][0-9]{3}){3} +wte, wpe, blocks 0 to 1\n");
+  CHECK(std::regex_search(text, row));
   CHECK_THAT(text, Contains("blocks 2 to 3, ln_f, wte (a copy)\n"));
   CHECK_THAT(text, Contains("bubble       11.1 % if all stages cost the same"));
   CHECK_THAT(text, !Contains("tokens/s"));

@@ -77,6 +77,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
   REQUIRE(two.at("shards").size() == 1);
   REQUIRE(four.at("shards").size() == 1);
   CHECK(two.at("shards")[0].at("ranks") == Json{0, 1});
+  CHECK(two.at("shards")[0].at("host_bytes") == 0);
   CHECK(four.at("shards")[0].at("ranks") == Json{0, 1, 2, 3});
   // Gradient buffers that belong to no parameter come on top.
   std::int64_t sums[3], *next = sums;
@@ -224,6 +225,10 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
   counts(stashed[0], "sums_again", 4 * (5 + 4), 4 * 9 * sum);
   // The last stage goes forward once, and its blocks once more.
   counts(stashed[1], "sums_again", 4 * 2, 4 * 2 * sum);
+  // So the first stage waits for its forward sums twice, and the last stage once.
+  const Json kept_graph = tensor_of("--tp 2 --pp 2 --recompute block").at("traffic");
+  CHECK(stashed[0].at("exposed_seconds") > kept_graph[0].at("exposed_seconds"));
+  CHECK(stashed[1].at("exposed_seconds") == kept_graph[1].at("exposed_seconds"));
 
   // Tokens are divided: 6 products and the head; in the backward pass the 6 inputs once more, and
   // the gradients of the 6 outputs and the embedding. 7 norms of 2 x 64.
@@ -318,6 +323,7 @@ TEST_CASE("a plan of a pipeline lists every shard of every stage", "[tensor-plan
   const Json json = plan_of(shape + "--tp 2 --pp 2 --dp 2");
   const Json& ranks = json.at("pipeline").at("ranks");
   REQUIRE(ranks.size() == 4);
+  CHECK_THAT(json.at("command").get<std::string>(), Contains(" -n 8 "));
   CHECK(ranks[1].at("stages") == Json{0});
   CHECK(ranks[2].at("stages") == Json{1});
   CHECK(json.at("pipeline").at("stages")[1].at("rank") == 2);

@@ -286,6 +286,13 @@ TEST_CASE("converting to BF16 and back rounds once") {
   convert("bf16", "back", "f32");
   CHECK(convert("back", "bf16again", "bf16") == narrow);
   CHECK(convert("f32", "same", "f32") == work.bytes("f32/model.safetensors"));
+  const auto dtype = [&](const std::string& name) {
+    return Json::parse(work.bytes(name + "/config.json")).at("torch_dtype");
+  };
+  CHECK(dtype("bf16") == "bfloat16");
+  CHECK(dtype("same") == "float32");
+  convert("f32", "f16", "f16");
+  CHECK(dtype("f16") == "float16");
   const auto read = [&](const std::string& name) {
     return floats(work.path() / name / "model.safetensors", "h.1.mlp.c_fc.weight");
   };

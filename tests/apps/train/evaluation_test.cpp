@@ -114,6 +114,15 @@ TEST_CASE("evaluate gives what validation gave, of every kind of folder") {
   CHECK(all.at("sequences") == 19);
   // A threads' number changes no bit, nor does where sequences of a last one end.
   CHECK(runs.evaluate("run", runs.at("val.txt"), "--threads 1") == all);
+  CHECK(runs.events("run", "end").back().at("skipped_updates") == 0);
+  // Without a tokenizer nobody knows the bytes that tokens stand for. A checkpoint's own folder has
+  // none, and tokens need none.
+  write_tokens(runs.path() / "tokens.bin", 200, 256, 1);
+  const Json tokens =
+      runs.evaluate("run/checkpoints/step-00000006", runs.at("tokens.bin"), "--max-tokens 32");
+  CHECK(tokens.at("tokens") == 32);
+  CHECK(tokens.at("bits_per_byte").is_null());
+  CHECK(tokens.at("bytes").is_null());
   // The mean over all tokens is that over both parts, by their tokens.
   const Json begin = runs.evaluate("run", runs.at("val.txt"), "--max-tokens 160");
   CHECK(begin.at("loss") != all.at("loss"));
