@@ -92,10 +92,19 @@ std::vector<Piece> pieces_of(std::int64_t predicted, std::int64_t length) {
   return pieces;
 }
 
+/// Warns of a rank that the others wait for.
+class SlowRanks final : public Monitor {
+ public:
+  std::uint64_t begin(std::string_view, const Signature&) override { return 0; }
+  void wait(std::uint64_t, double) override {}
+  void end(std::uint64_t) override {}
+  void slow(std::string_view sentence) override { say_warning(std::string(sentence)); }
+};
+
 Score score(const GPT2& model, const DevicePtr& device, const TokenSource& tokens,
             const Tokenizer* tokenizer, std::int64_t length, std::int64_t most,
             const World& world) {
-  const auto ranks = world.communicator(nullptr, {});
+  const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
   const std::int64_t predicted = most > 0 ? std::min(most, tokens.size() - 1) : tokens.size() - 1;
   Score result{.sequences = (predicted + length - 1) / length,
                .tokens = predicted,
@@ -104,7 +113,7 @@ Score score(const GPT2& model, const DevicePtr& device, const TokenSource& token
   std::vector<double> mine;
   std::int64_t bytes = 0;
   ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
-  // Ranks that read or compute faster than others may have to wait long for them.
+  // A rank that is slow may let the others wait long.
   keep_alive(*ranks, "evaluation", [&] {
     for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
          i += static_cast<std::size_t>(world.size())) {

@@ -95,6 +95,7 @@ std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest,
                                      result.path.string(), before.string());
       result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
     });
+    if (!error.empty()) checkpoint.reset();  // removes what was written
     try {
       if (error.empty()) remove_old_checkpoints(result.path, keep);
     } catch (const std::exception& caught) {
@@ -134,8 +135,8 @@ void CheckpointSaver::end(SaveResult result) {
 bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
                            const CheckpointState& state) {
   Communicator& ranks = state.ranks.control;
-  synchronize(ranks);
   state.ranks.optimizer.synchronize();
+  synchronize(ranks);
   CheckpointManifest manifest = describe(step, run, state);
   manifest.keep = keep_;
   manifest.lineage = numbers_.lineage;

@@ -194,19 +194,21 @@ class Planner {
   }
 
   /// Returns `choice` with so many resident blocks, and counts its memory.
-  Estimate with_resident(MemoryChoice choice, std::int64_t resident) const {
+  Estimate with_resident(MemoryChoice choice, std::int64_t resident) {
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     const std::int64_t fewer = choice.resident_blocks - resident;
     if (!options_.cpu_blocks && placement_.uses_cpu() && !ring && choice.cpu_blocks > 0)
       choice.cpu_blocks += fewer;
     choice.resident_blocks = resident;
     choice.speculative_blocks = placement_.still_speculative(choice);
-    return {choice, counter_.all(choice)};
+    Estimate counted{choice, counter_.all(choice)};
+    note(choice, bytes_of(*counted.memory));
+    return counted;
   }
 
-  /// Returns `choice`, which does not fit, with as few resident blocks less as make it fit on the
-  /// device or no longer fit into host memory; if there is no such number, with the fewest.
-  Estimate with_fewer_resident(const MemoryChoice& choice) const {
+  /// Removes the fewest resident blocks after which `choice`, which does not fit, fits on the
+  /// device or no longer fits into host memory; if no number does, removes all that may go.
+  Estimate with_fewer_resident(const MemoryChoice& choice) {
     const auto enough = [&](const Estimate& tried) {
       return budgets_.device_excess(tried.memory->high_water) == 0 ||
              !host_holds(tried.memory->host);
@@ -214,8 +216,9 @@ class Planner {
     std::int64_t too_many = choice.resident_blocks, step = 1;
     const auto next = [&] { return std::max(least_resident(), choice.resident_blocks - step); };
     Estimate less = with_resident(choice, next());
-    for (; !enough(less) && less.choice.resident_blocks > least_resident(); step *= 2) {
+    while (!enough(less) && less.choice.resident_blocks > least_resident()) {
       too_many = less.choice.resident_blocks;
+      step *= 2;
       less = with_resident(choice, next());
     }
     while (enough(less) && too_many - less.choice.resident_blocks > 1) {
@@ -230,7 +233,7 @@ class Planner {
 
   /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
   std::optional<Estimate> lesser(MemoryChoice choice, const MemoryBytes& need,
-                                 const StateMemory& state) const {
+                                 const StateMemory& state) {
     const bool free = !options_.cpu_blocks && placement_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory

@@ -123,8 +123,8 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
                        }});
 }
 
-/// Adds up the losses of all micro-batches, of which each replica has so many, in the order of the
-/// batch.
+/// Adds up the losses of all micro-batches in the order of the batch. `micro_batches`: of a
+/// replica.
 double Trainer::sum_of_losses(std::int64_t micro_batches) {
   const std::int64_t all = ranks_.replicas() * micro_batches;
   std::vector<double> losses(static_cast<std::size_t>(all));

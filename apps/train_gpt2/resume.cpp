@@ -173,7 +173,11 @@ void Resumption::warn(const std::string& warning) {
 
 Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& job) {
   Resumption found;
-  const Search search = shared(job.rank() == 0 ? search_for(o, output) : Search(), job);
+  Search mine;
+  keep_alive(job.control(), "checkpoints", [&] {
+    if (job.rank() == 0) mine = search_for(o, output);
+  });
+  const Search search = shared(mine, job);
   for (const std::string& warning : search.warnings)
     found.warn(warning);
   ResumePoint taken;
@@ -191,7 +195,9 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
     }
   }
   found.skip_batches = o.skip_batches > 0 ? o.skip_batches : taken.skip_batches;
-  if (job.rank() == 0) decide_folder(o, output, taken.named, found);
+  keep_alive(job.control(), "checkpoints", [&] {
+    if (job.rank() == 0) decide_folder(o, output, taken.named, found);
+  });
   return found;
 }
 

@@ -100,17 +100,13 @@ class Session {
   double last_loss_ = NAN, last_val_ = NAN;
 };
 
-std::string shared_output(const std::unique_ptr<RunFolder>& folder, Job& job) {
-  return job.control().share_text(folder ? folder->path().string() : "", 0, "output");
-}
-
 Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
     : options_(options),
       job_(job),
       setup_(std::move(setup)),
       cadence_(options.save_every),
       folder_(take_folder(options, job)),
-      output_(shared_output(folder_, job)),
+      output_(job.control().share_text(folder_ ? folder_->path().string() : "", 0, "output")),
       peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
       plan_(plan_here(options, setup_, found_, job)),
@@ -337,7 +333,9 @@ void Session::export_to(const fs::path& folder, const ModelNote& note) {
   now(fmt::format("the export of the model to {}", folder.string()));
   training_.parallel.optimizer.synchronize();
   std::optional<ModelExport> files;
-  if (job_.rank() == 0) files.emplace(folder, note);
+  keep_alive(job_.control(), "export", [&] {
+    if (job_.rank() == 0) files.emplace(folder, note);
+  });
   save_weights(files ? files->weights() : fs::path(), training_.checkpoint(), StoredType::F32);
   keep_alive(job_.control(), "export", [&] {
     if (files) files->publish(setup_.config, setup_.tokenizer.get(), StoredType::F32);

@@ -103,12 +103,9 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
   const bool by_time = options.pipelined() && options.pipeline_split.by == BlockSplit::By::time;
   if (by_time) options.pipeline_split = {};  // until it is known
   RunSetup setup;
-  std::string split;
-  keep_alive(job.control(), "data", [&] {
-    setup = resolve(options);
-    if (by_time && job.rank() == 0) split = split_by_time(setup);
-  });
+  keep_alive(job.control(), "data", [&] { setup = resolve(options); });
   if (!by_time) return setup;
+  const std::string split = job.rank() == 0 ? split_by_time(setup) : std::string();
   options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));
   setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
   return setup;

@@ -17,8 +17,8 @@ namespace sluice {
 
 class Communicator;
 
-/// Communicators of one rank that progress together, all used by one thread. While the rank waits
-/// in one, it also progresses the others, whose messages a peer may need before it can answer.
+/// Communicators of one rank that progress together; one thread at a time uses them. While the rank
+/// waits in one, it also progresses the others, whose messages a peer may need before it answers.
 using Progress = std::vector<Communicator*>;
 
 /// A started operation. Dropping the handle does not stop it. The communicator must outlive it.

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
 
 namespace sluice {
 namespace {
@@ -44,7 +45,7 @@ void answer(Communicator& ranks, std::string_view label, OwnWork& mine) {
   const double timeout = ranks.options().timeout;
   const Seconds pause(timeout / 4);
   Seconds slow(timeout);
-  const auto start = Clock::now();
+  std::optional<Clock::time_point> start;  // when the first rank was done
   while (true) {
     const OwnWork::State state = mine.wait(pause);
     if (state == OwnWork::State::failed) return;
@@ -52,13 +53,13 @@ void answer(Communicator& ranks, std::string_view label, OwnWork& mine) {
         ranks.gather_values<std::uint8_t>(state == OwnWork::State::going ? 1 : 0, label);
     const auto first = std::ranges::find(working, 1);
     if (first == working.end()) return;
-    if (Clock::now() - start < slow) continue;
+    if (!start && std::ranges::find(working, 0) != working.end()) start = Clock::now();
+    if (!start || Clock::now() - *start < slow) continue;
     slow *= 2;
     if (ranks.monitor() != nullptr)
-      ranks.monitor()->slow(
-          fmt::format("all ranks have waited {:.0f} s for rank {} at '{}'; is a disk slow, or not "
-                      "there?",
-                      Seconds(Clock::now() - start).count(), first - working.begin(), label));
+      ranks.monitor()->slow(fmt::format(
+          "ranks have waited {:.0f} s for rank {} at '{}'; is a disk slow, or not there?",
+          Seconds(Clock::now() - *start).count(), first - working.begin(), label));
   }
 }
 

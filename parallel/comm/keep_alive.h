@@ -12,8 +12,10 @@ namespace sluice {
 /// alive. All ranks call it together, each with its own work or with none, and it returns when the
 /// work of all ranks is done. `ranks` is on host memory.
 ///
-/// If `work` throws, so does this function, and the other ranks wait as for a rank that failed. The
-/// monitor hears of work that takes longer than the timeout (Monitor::slow).
+/// If `work` throws, so does this function, at most a quarter of the timeout later, and the other
+/// ranks wait as for a rank that failed. If a peer fails, `work` ends first. The monitor hears of
+/// work for which others wait longer than the timeout (Monitor::slow). No operation may be open in
+/// `ranks` or in Options::together, which the thread advances too.
 void keep_alive(Communicator& ranks, std::string_view label,
                 const std::function<void()>& work = {});
 

@@ -27,7 +27,7 @@ class Monitor {
   /// Called when the rank only waits for this operation, for at most `timeout` seconds.
   virtual void wait(std::uint64_t number, double timeout) = 0;
   virtual void end(std::uint64_t number) = 0;
-  /// Called, on any thread, when all ranks wait long for the work of one (keep_alive()).
+  /// Called on any thread when ranks wait long for the work of one (keep_alive()).
   virtual void slow(std::string_view sentence) { static_cast<void>(sentence); }
   /// A sentence naming the rank that is behind and its operation; empty: nothing is known.
   virtual std::string post_mortem() { return {}; }

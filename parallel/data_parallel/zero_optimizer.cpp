@@ -105,17 +105,13 @@ void ZeroOptimizer::collect(std::span<std::byte> out) {
 
 void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
   space_.read_weights(first, out);
-  if (space_.options().zero() && space_.has_master()) return collect(out);
-  // The other ranks keep in step with rank 0, which writes the file, so that no single operation
-  // waits for all of it.
-  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+  if (space_.options().zero() && space_.has_master()) collect(out);
 }
 
 void ZeroOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
                                std::int64_t first, std::span<std::byte> out) {
   optimizer_.read_state(slot, field, first, out);
-  if (space_.options().zero()) return collect(out);
-  if (control_.size() > 1) control_.barrier("checkpoint")->wait();
+  if (space_.options().zero()) collect(out);
 }
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ class RankMonitor final : public Monitor {
  public:
   /// `folder`: a new folder for this job, which all ranks of this computer see. `on_failure` is
   /// called on the watchdog's thread with the sentence for the user, and ends the job. `on_delay`
-  /// is called, on any thread, with one about a rank that all wait for.
+  /// is called on any thread with a sentence about a rank that others wait for.
   RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
               Watchdog::OnFailure on_failure,
               std::function<void(const std::string& sentence)> on_delay = {});

@@ -7,6 +7,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/plan/cluster/cluster_plan.h"
+#include "apps/plan/memory_flags.h"
 #include "apps/plan/plan_candidates.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -105,10 +106,13 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
       static_cast<double>(task.options.batch_size * task.seq_len) / candidate.time.total();
 }
 
-/// Returns the bytes by which the weights and gradients alone exceed the budget.
+/// Returns the bytes by which the weights and gradients alone exceed the budget. Throws Error
+/// (usage) if flags rule the candidate out.
 std::size_t least_excess(const ClusterTask& task, const ParallelConfig& candidate) {
   const TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
-  const double least = weights_and_gradients(task, candidate, setup_of(task, o));
+  const RunSetup setup = setup_of(task, o);
+  validate_memory_flags(o, setup, task.profile);
+  const double least = weights_and_gradients(task, candidate, setup);
   return budgets_of(o, task.profile).device_excess(static_cast<std::size_t>(least));
 }
 
@@ -122,8 +126,8 @@ class ClusterPlanner {
     for (const StatePrecision& form : precision_candidates(task_.options, task_.precision.dtype)) {
       try_form(form);
       if (!best_.empty()) break;
-      find_nearest_uncounted();
     }
+    if (best_.empty()) find_nearest_uncounted();
     if (best_.empty() && !nearest_)
       fail(fmt::format(
                "--gpus {}: {}", task_.gpus,
@@ -182,21 +186,26 @@ class ClusterPlanner {
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     too_large_.clear();
     std::vector<std::int64_t> tried(meshes.size(), 0);
+    const std::int64_t threads =
+        task_.options.threads > 0 ? task_.options.threads : cpu::available_cores();
     auto next = candidates.begin();
     ProgressBar bar("planning", static_cast<double>(candidates.size()));
     do {
       // Several are tried at once. Results are taken in order, and those are dropped that an
       // earlier one makes needless, so the plan does not depend on the number of threads.
       std::vector<std::pair<const Candidate*, std::future<Trial>>> trials;
-      for (; next != candidates.end() && std::ssize(trials) < cpu::available_cores(); ++next) {
-        bar.advance(1);
-        if (!needless(*next))
+      for (; next != candidates.end() && std::ssize(trials) < threads; ++next) {
+        if (needless(*next))
+          bar.advance(1);
+        else
           trials.emplace_back(&*next, std::async(std::launch::async, [this, of = &*next] {
             return trial_of(of->candidate);
           }));
       }
-      for (auto& [of, trial] : trials)
+      for (auto& [of, trial] : trials) {
         if (!needless(*of) && take(*of, trial)) ++tried[of->mesh];
+        bar.advance(1);
+      }
     } while (next != candidates.end());
     plan_.refused = plan_.unfit = plan_.slower = 0;
     const bool ended_early = slowest_wanted() < std::numeric_limits<double>::infinity();
@@ -257,7 +266,7 @@ class ClusterPlanner {
     });
   }
 
-  /// Counts those that were not counted as far as they might come nearer to fitting than others.
+  /// Counts the uncounted candidates whose lower bound is below the nearest excess.
   void find_nearest_uncounted() {
     std::ranges::stable_sort(uncounted_, {}, &ClusterFit::excess);
     for (const ClusterFit& one : uncounted_) {
@@ -305,7 +314,7 @@ class ClusterPlanner {
   std::map<Number, ParallelConfig> best_;
   /// The smallest micro-batch of each kind that did not fit; larger ones do not fit either.
   std::map<Kind, std::int64_t> too_large_;
-  std::vector<ClusterFit> uncounted_;  ///< their excess is at least that
+  std::vector<ClusterFit> uncounted_;  ///< `excess` is a lower bound
   std::optional<ParallelConfig> nearest_;
   std::size_t nearest_excess_ = 0;
   std::string why_;  ///< reason why a mesh was refused

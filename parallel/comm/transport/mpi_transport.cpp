@@ -144,6 +144,9 @@ class MpiTransport final : public Transport {
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  // keep_alive() sends from another thread while the main one works.
+  if (provided < MPI_THREAD_SERIALIZED)
+    fail("this MPI lets only the main thread call it; take one that was built with threads");
   int* highest = nullptr;
   int known = 0;
   require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");

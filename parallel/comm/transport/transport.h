@@ -30,8 +30,8 @@ bool all_done(std::vector<MessagePtr>& messages);
 
 /// Moves bytes between the host memories of the ranks of a group. A new way of connecting ranks
 /// only has to implement this class, since every collective is made of messages
-/// (parallel/comm/backend/host_backend.h). Only subgroup() blocks. Only one thread of each rank may
-/// use it.
+/// (parallel/comm/backend/host_backend.h). Only subgroup() blocks. Only one thread of a rank may
+/// use it at a time.
 class Transport {
  public:
   Transport() = default;

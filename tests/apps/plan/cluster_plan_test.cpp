@@ -1,7 +1,6 @@
 #include "apps/plan/cluster/cluster_plan.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -327,22 +326,6 @@ TEST_CASE("where nothing fits a cluster, the nearest is named with its bytes", "
   CHECK(count_lines(result.err) == 1);
   CHECK_THAT(result.err, Contains("--gpus 4: nothing fits; the nearest is --dp ") &&
                              Contains("bytes too many"));
-}
-
-TEST_CASE("a cluster's plan does not depend on the number of cores", "[cluster]") {
-  cpu_set_t all;
-  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
-  int first = 0;
-  while (!CPU_ISSET(first, &all))
-    ++first;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  const Arguments command = words(on_cpu + "--gpus 8 --top 3");
-  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-  const std::string alone = run_well("plan", command);
-  REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
-  CHECK(run_well("plan", command) == alone);
 }
 
 TEST_CASE("plan prints a cluster's ways, and train_gpt2 takes the flags", "[cluster]") {

@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -201,6 +203,30 @@ TEST_CASE("a probe that was saved here plans as this machine does", "[plan]") {
   const Json here = Json::parse(run_well("plan", shape + Arguments{"--device", "cpu"}));
   CHECK(from_file.at("device_budget_bytes") == here.at("device_budget_bytes"));
   CHECK(from_file.at("chosen").at("device_bytes") == here.at("chosen").at("device_bytes"));
+}
+
+TEST_CASE("a cluster's plan does not depend on the number of cores", "[cluster]") {
+  cpu_set_t all;
+  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &all))
+    ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  const std::string command =
+      "--device cpu --n-layer 4 --n-head 4 --n-embd 32 --vocab-size 64 --context 16 --batch-size 8 "
+      "--gpus 8 --top 3";
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const ProgramResult alone = run_program("plan", words(command));
+  REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+  REQUIRE(alone.exit_code == 0);
+  CHECK(run_well("plan", words(command)) == alone.out);
+  // The command that is printed has the flag too.
+  const auto plan_in = [](const std::string& text) {
+    return text.substr(0, text.find("command "));
+  };
+  CHECK(plan_in(run_well("plan", words(command + " --threads 5"))) == plan_in(alone.out));
 }
 
 }  // namespace sluice::test::plan_program_test

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "parallel/comm/mesh.h"
 #include "parallel/comm/transport/thread_transport.h"
@@ -42,6 +43,17 @@ TEST_CASE("flags that all ranks get wrong are refused once") {
                     {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
                     {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
                 });
+}
+
+TEST_CASE("ranks of one computer divide its memory") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Json plan = Json::parse(
+      run_well("plan", words("--device cpu --n-layer 1 --n-head 2 --n-embd 16 --json")));
+  const auto all = plan.at("device_budget_bytes").get<std::uint64_t>();
+  const Flags most{{"--host-memory", std::to_string(all / 5 * 3)}};
+  runs.run_well(1, "alone", most + Flags{{"--steps", "1"}});
+  refused(runs, 2, most, {"--host-memory ", "this machine has ", " to give"});
 }
 
 TEST_CASE("records of an earlier run are not taken for this one's") {
