@@ -31,7 +31,7 @@ MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
   MemoryBytes& most = entry->second;
   for (const int rank : ranks_) {
     const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank});
-    // What is held between updates does not depend on what is recomputed.
+    // Recomputing does not change what is held between updates.
     const auto [held, fresh] = states_.try_emplace({choice.micro_batch, rank});
     if (fresh)
       held->second = bytes_of(plan_state(options_, setup_, choice, workspace_, {mesh_, rank}));

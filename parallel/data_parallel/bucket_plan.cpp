@@ -54,10 +54,10 @@ std::int64_t units_of(const Runs& runs) {
   return units;
 }
 
-/// Where some units, in ascending order, begin and end.
+/// Records where units begin and end, which are added in ascending order.
 struct Extent {
   std::optional<SpaceRange> space{};
-  /// Of their gradients in the wide and in the narrow buffer.
+  /// Ranges of their gradients: in the wide buffer and in the narrow one.
   std::array<std::optional<SpaceRange>, 2> gradients{};
 
   void add(const Run& run) {

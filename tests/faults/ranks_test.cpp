@@ -54,7 +54,7 @@ TEST_CASE("ranks wait for a disk that is slower than the deadline") {
   FaultRuns runs(two_ranks);
   Tally tally("k: a disk slower than the deadline");
   const Flags impatient{{"--collective-timeout", "2"}};
-  // Of rank 0's files some are synced late: of the run's folder, of saves and of the export.
+  // strace delays the third fsync of rank 0 and every sixth one after it.
   const Ended saving = runs.run(
       "slow", {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3+6")},
       120);

@@ -52,7 +52,7 @@ bool SignatureCheck::advance() {
 }
 
 std::string first_disagreement(const std::vector<Signature>& by_rank) {
-  // What follows takes time by the square of the ranks.
+  // The code below takes time by the square of the ranks.
   if (std::ranges::count(by_rank, by_rank.front()) == std::ssize(by_rank)) return {};
   const auto same = [&](const Signature& one) { return std::ranges::count(by_rank, one); };
   // Finds the signature that most ranks have; in a tie, that of the lowest rank.
