@@ -55,7 +55,7 @@ std::string refusal(std::size_t bytes) {
       getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < bytes;  // "unlimited" is large
   return fmt::format(
       "the system refused to pin {} of host memory{}", format_bytes(bytes),
-      limited ? fmt::format(" (ulimit -l: {})", format_bytes(limit.rlim_cur)) : std::string());
+      limited ? fmt::format(" (ulimit -l: {} KiB)", limit.rlim_cur >> 10) : std::string());
 }
 
 bool any(Communicator& ranks, bool here) {

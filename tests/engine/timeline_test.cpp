@@ -1,6 +1,8 @@
 #include "engine/timeline.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 
 #include "engine/tensor.h"
 #include "kernels/base/run.h"
@@ -36,6 +38,21 @@ TEST_CASE("spans of a CPU follow each other and have lengths", "[timeline]") {
 
 TEST_CASE("spans of a GPU follow each other and have lengths", "[timeline]") {
   if (have_gpu()) check_spans(open_gpu(1));
+}
+
+TEST_CASE("the host's own work beside a GPU is timed by the host", "[timeline]") {
+  if (!have_gpu()) return;
+  const DevicePtr device = open_gpu(1);
+  Timeline timeline(device);
+  timeline.end(timeline.begin("on the device", Timeline::Lane::compute, device->stream()));
+  const std::size_t span = timeline.begin("on the host", Timeline::Lane::host, device->stream());
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  timeline.end(span);
+  const std::vector<Timeline::Span> spans = timeline.take();
+  REQUIRE(spans.size() == 2);
+  CHECK(spans[1].name == "on the host");
+  CHECK(spans[1].lane == Timeline::Lane::host);
+  CHECK(spans[1].length >= 2);
 }
 
 }  // namespace sluice::test::timeline_test

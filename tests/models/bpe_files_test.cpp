@@ -274,6 +274,10 @@ TEST_CASE("Characters and bytes come with files for other programs", "[bpe_files
   CHECK(model.at("type") == "WordLevel");
   CHECK(model.at("vocab") ==
         json{{"<0x00>", 0}, {"\n", 1}, {"a", 2}, {"b", 3}, {"\u00E9", 4}, {"<0xFF>", 5}});
+  const json split = written("tokenizer.json").at("pre_tokenizer");
+  CHECK(split.at("type") == "Split");
+  CHECK(split.at("pattern") == json{{"Regex", "[\\s\\S]"}});
+  CHECK(split.at("behavior") == "Isolated");
   CHECK(written("tokenizer_config.json").at("tokenizer_class") == "PreTrainedTokenizerFast");
   // They do not make the folder one of two tokenizers; a BPE's file does.
   CHECK(load_tokenizer(folder.path())->kind() == "chars");

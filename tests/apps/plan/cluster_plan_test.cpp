@@ -124,13 +124,16 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
   ClusterTask task = task_of("", 8);
   const auto candidates = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2});
   std::set<std::string> kinds;
+  std::set<std::int64_t> rows;
   for (const ParallelConfig& candidate : candidates) {
+    rows.insert(candidate.choice.micro_batch);
     CHECK(candidate.micro_batches * candidate.choice.micro_batch == 8);
     kinds.insert(fmt::format("{}{}{}", name_in(pipelines, *candidate.pipeline),
                              candidate.virtual_stages, candidate.zero));
     CHECK((candidate.virtual_stages == 1 || candidate.micro_batches % 2 == 0));
   }
   CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "interleaved20", "interleaved21"});
+  CHECK(rows == std::set<std::int64_t>{1, 2, 4, 8});
   CHECK(candidates_of(task, {.dp = 3, .pp = 2, .tp = 2}).empty());
   task = task_of("--micro-batch 4 --pipeline gpipe", 8);
   task.zero = 1;

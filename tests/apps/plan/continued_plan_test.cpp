@@ -107,6 +107,8 @@ TEST_CASE("a record reads as it was written", "[continued]") {
       REQUIRE(read);
       CHECK(to_flags(*read) == to_flags(written));
     }
+  CHECK_THAT(to_flags(record), Contains("--head-chunk 24"));
+  CHECK_THAT(to_flags(RecordedChoice()), !Contains("--head-chunk"));
   CheckpointManifest older;
   older.fields = std::make_shared<const nlohmann::json>(nlohmann::json::object());
   CHECK_FALSE(recorded_choice("folder", older));

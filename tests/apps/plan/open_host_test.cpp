@@ -1,10 +1,13 @@
 #include "apps/train_gpt2/run_memory.h"
 
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
+#include "tests/support/redirected.h"
 #include "tests/support/training/training.h"
 
 // If the system pins little memory, the CPU updates state that cannot visit the GPU: less and less
@@ -74,6 +77,21 @@ TEST_CASE("of what the system does not pin the CPU updates as much as it must", 
     CHECK(opened.cpu_blocks == cpu_blocks);
     CHECK(opened.unpinned == unpinned);
     CHECK(first_difference(opened.bits, expected) == "");
+  }
+}
+
+TEST_CASE("a refusal to pin names the shell's limit where that may be the cause", "[offload]") {
+  if (!have_gpu()) return;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_MEMLOCK, &before) == 0);
+  for (const rlim_t kib : {64, 4096}) {
+    const rlimit limit{.rlim_cur = kib << 10, .rlim_max = before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    const std::string text =
+        written_to(STDOUT_FILENO, [] { open_and_train(1000, std::size_t{1} << 20); });
+    CHECK(::setrlimit(RLIMIT_MEMLOCK, &before) == 0);
+    CHECK_THAT(text, Catch::Contains("refused to pin 1 MiB"));
+    CHECK((text.find("(ulimit -l: 64 KiB)") != std::string::npos) == (kib == 64));
   }
 }
 

@@ -205,6 +205,12 @@ TEST_CASE("a probe that was saved here plans as this machine does", "[plan]") {
   CHECK(from_file.at("chosen").at("device_bytes") == here.at("chosen").at("device_bytes"));
 }
 
+TEST_CASE("a list of no ways is refused", "[cluster]") {
+  const ProgramResult none = run_program("plan", words("--device cpu --gpus 8 --top 0"));
+  CHECK(none.exit_code == 2);
+  CHECK_THAT(none.err, Contains("--top: '0' is not a whole number from 1"));
+}
+
 TEST_CASE("a cluster's plan does not depend on the number of cores", "[cluster]") {
   cpu_set_t all;
   REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);

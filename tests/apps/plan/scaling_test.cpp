@@ -227,6 +227,23 @@ TEST_CASE("with ZeRO-1 ranks share state, its update and its way to the host", "
   }
 }
 
+TEST_CASE("with ZeRO-1 a rank's CPU updates its share of the state", "[scaling]") {
+  ScalingTask task = some_task(true);
+  task.work.streamed_state = 0;
+  task.work.cpu_state = 8e9;
+  task.profile.host_rate = 1e9;
+  const double two = predict_ranks(task, 2, 4).compute.stall;
+  CHECK(two > 4);  // 4 GB are read and written at 1 GB/s
+  CHECK(predict_ranks(task, 4, 4).compute.stall == Approx(two / 2).epsilon(0.01));
+}
+
+TEST_CASE("a message takes longer over PCIe than over NVLink", "[scaling]") {
+  for (const char* card : {"a100", "h100", "h200"})
+    CHECK(known_profile(card).link_latency == Approx(3.4e-6));
+  for (const char* card : {"2080ti", "3090", "4090"})
+    CHECK(known_profile(card).link_latency == Approx(5.7e-6));
+}
+
 TEST_CASE("rows are powers of two, and the number asked for", "[scaling]") {
   using Counts = std::vector<std::int64_t>;
   const Counts usual{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};

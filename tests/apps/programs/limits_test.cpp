@@ -1,3 +1,4 @@
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -6,9 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
+#include <vector>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/processor.h"
+#include "apps/data/token_source.h"
 #include "apps/train/options.h"
 #include "tests/support/byte_model_folder.h"
 #include "tests/support/error_message.h"
@@ -94,6 +97,25 @@ TEST_CASE("a limit on the size of files is an error with the path", "[row18]") {
   CHECK(made.exit_code == 1);
   CHECK_THAT(made.err,
              StartsWith("convert: error: cannot write b") && EndsWith(": File too large\n"));
+}
+
+TEST_CASE("more shards than a shell lets a program open are opened", "[row18]") {
+  const TempDir folder;
+  std::vector<fs::path> shards;
+  for (int i = 0; i < 600; ++i) {
+    shards.push_back(folder.path() / (std::to_string(i) + ".bin"));
+    write_tokens(shards.back(), 3, 64);
+  }
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE((before.rlim_max == RLIM_INFINITY || before.rlim_max > 700));
+  const rlimit few{.rlim_cur = 550, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::int64_t size = 0;
+  const std::string error = error_message([&] { size = open_token_files(shards, 64)->size(); });
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(error == "(no error)");
+  CHECK(size == 1800);
 }
 
 TEST_CASE("memory that is gone ends a program with one sentence", "[row18]") {

@@ -14,6 +14,7 @@
 #include "apps/report/step_printer.h"
 #include "tests/support/fixture.h"
 #include "tests/support/pseudo_terminal.h"
+#include "tests/support/redirected.h"
 #include "tests/support/temp_dir.h"
 
 // Tests the display of a run: on a terminal of any width, into a pipe, with --quiet and --verbose.
@@ -126,13 +127,8 @@ TEST_CASE("a step's line has as much as fits, the important things first") {
 TEST_CASE("lines of several threads stay whole", "[threads]") {
   const Work work;
   const std::string file = work.at("said");
-  std::fflush(stdout);
-  const int kept = ::dup(STDOUT_FILENO);
-  const int instead = ::open(file.c_str(), O_WRONLY | O_CREAT, 0600);
-  REQUIRE(instead >= 0);
-  ::dup2(instead, STDOUT_FILENO);
-  ::close(instead);
   {
+    const Redirected redirected(STDOUT_FILENO, file);
     std::vector<std::thread> threads;
     for (const char c : {'a', 'b', 'c'})
       threads.emplace_back([c] {
@@ -144,9 +140,6 @@ TEST_CASE("lines of several threads stay whole", "[threads]") {
       thread.join();
     end_live_line();
   }
-  std::fflush(stdout);
-  ::dup2(kept, STDOUT_FILENO);
-  ::close(kept);
   std::istringstream lines(read_file(file));
   std::size_t whole = 0, kept_lines = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 #include <span>
+#include <string>
 
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
@@ -200,6 +202,23 @@ TEST_CASE("inputs of blocks that rest on the host change no bit", "[offload]") {
       CHECK(moved.to_host == 4 * (inputs - 1) * input + streamed);
       CHECK(moved.to_device == 4 * (inputs - 2) * input + streamed);
     }
+}
+
+TEST_CASE("every copy to and from the host has its name in a step's timeline", "[offload]") {
+  if (!have_gpu()) return;
+  const TrainingTask task{.dtype = DType::bf16, .batch_size = 4, .seq_len = 8};
+  MemoryChoice choice = task.resident(StateLayout::split);
+  choice.recompute = std::vector(3, Recompute::block_on_host);
+  TrainingRun run(task, offloaded(choice, 0, 5000, 2, 1, 1), open_gpu(50));
+  run.train(3);
+  std::set<std::string> copies;
+  for (const auto& [name, lane, start, length, label] : run.training().trainer.spans())
+    if (lane != Timeline::Lane::compute)
+      copies.insert(std::string(name) + (lane == Timeline::Lane::to_device ? " down"
+                                         : lane == Timeline::Lane::to_host ? " up"
+                                                                           : ""));
+  CHECK(copies == std::set<std::string>{"cpu update", "drain up", "fetch down", "gradients up",
+                                        "put down up", "save up", "take up down", "weights down"});
 }
 
 TEST_CASE("all that rests on the host moves once each way a step", "[offload]") {

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
+#include "tests/support/redirected.h"
 #include "tests/support/temp_dir.h"
 
 // Tests whose folder a run may write, and that only one process writes it at a time.
@@ -79,15 +79,11 @@ TEST_CASE("a folder that is not a run's is left as it is", "[files]") {
   fs::remove(folder.path() / "empty/run.lock");  // of a program before there was one
   CHECK(folder.train("--steps 3 --output empty").exit_code == 0);
   fs::create_directories(folder.path() / "told");
-  const int out = ::open((folder.path() / "told/out.txt").c_str(), O_WRONLY | O_CREAT, 0666);
-  REQUIRE(out >= 0);
-  const int saved = ::dup(STDERR_FILENO);
-  ::dup2(out, STDERR_FILENO);
-  const std::string error =
-      error_message([&] { RunFolder((folder.path() / "told").string(), "test"); });
-  ::dup2(saved, STDERR_FILENO);
-  ::close(saved);
-  ::close(out);
+  std::string error;
+  {
+    const Redirected redirected(STDERR_FILENO, folder.path() / "told/out.txt");
+    error = error_message([&] { RunFolder((folder.path() / "told").string(), "test"); });
+  }
   CHECK(error == "(no error)");
   CHECK_THAT(error_message([&] { RunFolder((folder.path() / "told").string(), "test"); }),
              Contains("it holds out.txt"));

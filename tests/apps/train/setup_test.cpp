@@ -32,4 +32,24 @@ TEST_CASE("a run without --min-lr ends at a tenth of the rate") {
   }
 }
 
+TEST_CASE("what divides a run over ranks can be taken out of its flags") {
+  TrainOptions options = parsed(
+      "--dp 2 --pp 4 --tp 2 --zero 1 --pipeline interleaved --virtual-stages 2 "
+      "--pipeline-split 1,1,1,1 --stash input --max-stash 3GiB");
+  options.sequence_parallel = true;
+  const TrainOptions alone = without_parallelism(options);
+  const TrainOptions usual;
+  CHECK(alone.dp == 1);
+  CHECK(alone.pp == 1);
+  CHECK(alone.tp == 1);
+  CHECK(alone.zero == 0);
+  CHECK_FALSE(alone.pipeline);
+  CHECK(alone.virtual_stages == usual.virtual_stages);
+  CHECK(alone.pipeline_split == usual.pipeline_split);
+  CHECK(alone.stash == usual.stash);
+  CHECK(alone.max_stash == usual.max_stash);
+  CHECK(alone.sequence_parallel == usual.sequence_parallel);
+  CHECK_FALSE(alone.pipelined());
+}
+
 }  // namespace sluice::test::setup_test

@@ -1,43 +1,22 @@
 #include "apps/report/step_printer.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <iostream>
 
 #include "apps/cli/progress.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/redirected.h"
 
 // The numbers in what a run prints. How lines look on a terminal is tested elsewhere.
 
 namespace sluice::test::step_printer_test {
-namespace {
-
-/// Returns what `action` writes to the standard output.
-template <class Action>
-std::string printed(Action&& action) {
-  const TempDir dir;
-  std::cout.flush();
-  std::fflush(stdout);
-  const int terminal = ::dup(STDOUT_FILENO);
-  const int file = ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT, 0600);
-  ::dup2(file, STDOUT_FILENO);
-  action();
-  ::dup2(terminal, STDOUT_FILENO);
-  ::close(file);
-  ::close(terminal);
-  return read_file(dir.path() / "out");
-}
-
-}  // namespace
 
 TEST_CASE("the time left is that of the steps left, each as long as this start's") {
   // A run of 100 steps that goes on from step 90. What came before took a time that nobody knows.
   StepPrinter printer({.first_step = 90, .steps = 100, .log_every = 1});
   const auto step = [&](std::int64_t number, double milliseconds) {
-    return printed([&] { printer.step({.step = number, .milliseconds = milliseconds}); });
+    return written_to(STDOUT_FILENO,
+                      [&] { printer.step({.step = number, .milliseconds = milliseconds}); });
   };
   CHECK_THAT(step(91, 3000), Catch::Contains("| eta 27s"));  // 9 of 3 s
   CHECK_THAT(step(92, 5000), Catch::Contains("| eta 32s"));  // 8 of 4 s

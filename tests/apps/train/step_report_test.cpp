@@ -47,4 +47,11 @@ TEST_CASE("an update under the backward pass is no part of it, and its undoing i
   }
 }
 
+TEST_CASE("a line of a step has what took time", "[report]") {
+  StepReport report = report_of({{"forward", Lane::compute, 0, 10}}, {});
+  CHECK(spell(report) == "forward 10.0 ms");
+  report.wait = 2.5;
+  CHECK(spell(report) == "forward 10.0 ms, waiting for ranks 2.5");
+}
+
 }  // namespace sluice::test::step_report_test

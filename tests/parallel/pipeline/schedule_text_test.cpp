@@ -152,6 +152,18 @@ TEST_CASE("a picture has a bar for everything computed", "[pipeline]") {
     CHECK(count(svg, colour) == 4);
   CHECK(count(svg, ">rank 0</text>") == 1);
   CHECK(count(svg, ">rank 1</text>") == 1);
+  const auto height_of = [&](const std::string& label) {
+    const std::size_t end = svg.find(">" + label + "</text>"), at = svg.rfind(" y=\"", end);
+    return std::stoi(svg.substr(at + 4));
+  };
+  const auto bar_at = [&](int rank) {
+    std::size_t at = svg.find("<rect ") + 1;  // the ground
+    for (int bar = 0; bar <= 8 * rank; ++bar)
+      at = svg.find("<rect ", at + 1);
+    return std::stoi(svg.substr(svg.find(" y=\"", at) + 4));
+  };
+  CHECK(height_of("rank 1") - height_of("rank 0") == bar_at(1) - bar_at(0));
+  CHECK(bar_at(1) > bar_at(0));
   CHECK(count(svg, ">0</text>") == 8 + 1);  // the axis has a 0 too
   CHECK(count(svg, ">1</text>") == 8);
   CHECK(count(svg, ">14</text>") == 1);  // of 15 units of time, every second is marked
