@@ -68,8 +68,8 @@ int run(const Options& o) {
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
   const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::training);
-  const TokenFile file(o.tokens);
-  file.check_ids(loaded.model->config().vocab_size);
+  TokenFile file(o.tokens);
+  file.read_all(loaded.model->config().vocab_size);
   const auto count = static_cast<std::size_t>(o.batch * o.seq);
   if (file.size() < count + 1)
     fail(fmt::format("{} has {} tokens; --batch {} x --seq {} needs {}", o.tokens, file.size(),
@@ -77,7 +77,6 @@ int run(const Options& o) {
          ErrorKind::usage);
   std::vector<std::int32_t> ids(count + 1);
   file.read(0, ids);
-  file.check_ids_again(0, ids, loaded.model->config().vocab_size);
   const Shape shape{o.batch, o.seq};
   const auto inputs = Tensor::from_tokens(device, shape, std::span(ids).first(count));
   const auto targets = Tensor::from_tokens(device, shape, std::span(ids).subspan(1));

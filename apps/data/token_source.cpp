@@ -18,10 +18,9 @@ namespace fs = std::filesystem;
 /// The tokens of several files, one file after another.
 class FileTokens final : public TokenSource {
  public:
-  FileTokens(const std::vector<fs::path>& paths, std::int64_t vocab_size)
-      : vocab_size_(vocab_size) {
+  FileTokens(const std::vector<fs::path>& paths, std::int64_t vocab_size) {
     for (const fs::path& path : paths) {
-      const TokenFile& file = files_.emplace_back(path);
+      TokenFile& file = files_.emplace_back(path);
       if (file.has_header() != files_.front().has_header())
         fail(fmt::format("{} and {} are token files of two formats, {} llm.c's header and {}; give "
                          "those of one",
@@ -29,12 +28,13 @@ class FileTokens final : public TokenSource {
                          files_.front().has_header() ? "with" : "without",
                          file.has_header() ? "with" : "without"),
              ErrorKind::usage);
-      file.check_ids(vocab_size);
+      checksum_ = file.read_all(vocab_size, checksum_);
       starts_.push_back(size_);
       size_ += static_cast<std::int64_t>(file.size());
     }
   }
   std::int64_t size() const override { return size_; }
+  std::uint32_t checksum() const override { return checksum_; }
   void read(std::int64_t start, std::span<std::int32_t> out) const override {
     const auto after = std::ranges::upper_bound(starts_, start);
     auto at = static_cast<std::size_t>(after - starts_.begin()) - 1;
@@ -44,17 +44,15 @@ class FileTokens final : public TokenSource {
       const std::size_t here =
           at + 1 == files_.size() ? out.size() : std::min(out.size(), files_[at].size() - inside);
       files_[at].read(inside, out.first(here));
-      // The embedding would be read beyond its end for an id beyond the vocabulary.
-      files_[at].check_ids_again(inside, out.first(here), vocab_size_);
       out = out.subspan(here);
     }
   }
 
  private:
-  std::int64_t vocab_size_;
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> starts_;
   std::int64_t size_ = 0;
+  std::uint32_t checksum_ = 0;
 };
 
 class MemoryTokens final : public TokenSource {
@@ -64,6 +62,7 @@ class MemoryTokens final : public TokenSource {
   void read(std::int64_t start, std::span<std::int32_t> out) const override {
     std::copy_n(ids_.begin() + start, out.size(), out.begin());
   }
+  std::uint32_t checksum() const override { return crc32_of(std::as_bytes(std::span(ids_))); }
 
  private:
   std::vector<std::uint16_t> ids_;  // half of int32; larger vocabularies are refused before

@@ -44,6 +44,7 @@ nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
           {"optimizer", name_in(optimizers, optimizer)},
           {"precision", name_of(setup.precision)},
           {"data", fingerprint(*setup.data.train)},
+          {"data_checksum", setup.data.train->checksum()},
           {"data_order", name_in(data_orders, o.data_order)},
           {"batch_size", o.batch_size},
           {"seq_len", setup.trainer.seq_len},

@@ -20,6 +20,7 @@
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/device_backend.h"
+#include "parallel/flight_recorder/earlier_records.h"
 
 namespace sluice {
 namespace {
@@ -87,6 +88,12 @@ void Job::choose_folder(const TrainOptions& o) {
                       fs::temp_directory_path().string(), std::strerror(errno)));
   }
   folder_is_ours_ = o.rank_files.empty();
+  if (!folder_is_ours_ && rank() == 0) {
+    const fs::path earlier = set_earlier_records_aside(path, restarted_by_slurm());
+    if (!earlier.empty())
+      say(fmt::format("{:<12} those of an earlier job are in {} now\n", "rank files",
+                      earlier.string()));
+  }
   folder_ = control_->share_text(path, 0, "rank files");
   fs::create_directories(folder_);
 }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <optional>
 #include <utility>
 
+#include "engine/io/section_sums.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/base/error.h"
 
@@ -17,7 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "ids are copied as they lie in the file");
 
 constexpr std::uint64_t id_bytes = sizeof(std::uint16_t);
-constexpr std::size_t chunk_ids = 32768;
+constexpr std::size_t chunk_ids = 32768;  // read at once; a multiple of a page
 
 constexpr std::int32_t llmc_magic = 20240520;
 constexpr std::int32_t llmc_version = 1;
@@ -52,17 +52,6 @@ std::uint64_t find_data_start(const File& file, std::uint64_t file_size) {
   return llmc_header_bytes;
 }
 
-/// Finds the first id that is not below `vocab_size`. No id may be negative.
-std::optional<std::size_t> first_outside(std::span<const std::int32_t> ids,
-                                         std::int64_t vocab_size) {
-  std::int32_t largest = -1;
-  for (const std::int32_t id : ids)
-    largest = std::max(largest, id);
-  if (largest < vocab_size) return std::nullopt;
-  const auto bad = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= vocab_size; });
-  return static_cast<std::size_t>(bad - ids.begin());
-}
-
 }  // namespace
 
 TokenFile::TokenFile(std::filesystem::path path) : file_(File::open(std::move(path))) {
@@ -90,36 +79,63 @@ void TokenFile::read(std::size_t start, std::span<std::int32_t> out) const {
     fail(fmt::format("{}: {} tokens from position {} were asked for, but the file has {}",
                      path().string(), out.size(), start, size_),
          ErrorKind::usage);
-  std::array<std::uint16_t, chunk_ids> chunk;
+  std::array<std::uint16_t, page_ids> page;
   while (!out.empty()) {
-    const auto ids = std::span(chunk).first(std::min(out.size(), chunk_ids));
-    file_.read_at(data_start_ + start * id_bytes, std::as_writable_bytes(ids));
-    std::ranges::copy(ids, out.begin());
-    start += ids.size();
-    out = out.subspan(ids.size());
+    const std::size_t number = start / page_ids, end = std::min((number + 1) * page_ids, size_);
+    const std::size_t stop = std::min(end, start + out.size());
+    if (sums_.empty()) {
+      read_ids(start, std::span(page).first(stop - start));
+      std::copy_n(page.begin(), stop - start, out.begin());
+    } else {  // only a whole page can be compared with its checksum
+      const std::size_t first = number * page_ids;
+      const auto ids = std::span(page).first(end - first);
+      read_ids(first, ids);
+      check_page(number, ids);
+      std::ranges::copy(ids.subspan(start - first, stop - start), out.begin());
+    }
+    out = out.subspan(stop - start);
+    start = stop;
   }
 }
 
-void TokenFile::check_ids(std::int64_t vocab_size) const {
-  std::vector<std::int32_t> ids(std::min(size_, chunk_ids));
+void TokenFile::read_ids(std::size_t start, std::span<std::uint16_t> out) const {
+  file_.read_at(data_start_ + start * id_bytes, std::as_writable_bytes(out));
+}
+
+void TokenFile::check_page(std::size_t page, std::span<const std::uint16_t> ids) const {
+  if (sums_.empty() || crc32_of(std::as_bytes(ids)) == sums_[page]) return;
+  fail(
+      fmt::format("{}: the tokens at positions {} to {} are not those that it had when it was "
+                  "opened: the file was changed while it was in use; write new tokens to a new "
+                  "file",
+                  path().string(), page * page_ids, page * page_ids + ids.size() - 1));
+}
+
+std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before) {
+  std::vector<std::uint32_t> sums;
+  sums.reserve((size_ + page_ids - 1) / page_ids);
+  std::vector<std::uint16_t> ids(std::min(size_, chunk_ids));
   for (std::size_t start = 0; start < size_; start += ids.size()) {
     ids.resize(std::min(ids.size(), size_ - start));
-    read(start, ids);
-    if (const auto bad = first_outside(ids, vocab_size))
+    read_ids(start, ids);
+    std::uint16_t largest = 0;  // of a plain loop the compiler makes vector instructions
+    for (const std::uint16_t id : ids)
+      largest = std::max(largest, id);
+    if (largest >= vocab_size) {
+      const auto bad = std::ranges::find_if(ids, [&](auto id) { return id >= vocab_size; });
       fail(fmt::format("{}: the token at position {} is {}, but the vocabulary has only {} ids; "
                        "the file was made with another tokenizer",
-                       path().string(), start + *bad, ids[*bad], vocab_size),
+                       path().string(), start + static_cast<std::size_t>(bad - ids.begin()), *bad,
+                       vocab_size),
            ErrorKind::usage);
+    }
+    const std::span<const std::uint16_t> all(ids);
+    for (std::size_t at = 0; at < all.size(); at += page_ids)
+      sums.push_back(crc32_of(std::as_bytes(all.subspan(at, std::min(page_ids, all.size() - at)))));
+    before = crc32_of(std::as_bytes(all), before);
   }
-}
-
-void TokenFile::check_ids_again(std::size_t start, std::span<const std::int32_t> ids,
-                                std::int64_t vocab_size) const {
-  if (const auto bad = first_outside(ids, vocab_size))
-    fail(
-        fmt::format("{}: the token at position {} is {} now, but the vocabulary has only {} ids: "
-                    "the file was changed while it was in use; write new tokens to a new file",
-                    path().string(), start + *bad, ids[*bad], vocab_size));
+  sums_ = std::move(sums);
+  return before;
 }
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {

@@ -24,7 +24,7 @@ namespace sluice {
 /// shrinks while it is open is an Error; with a mapping it would raise SIGBUS.
 class TokenFile {
  public:
-  /// Checks everything but the ids; see check_ids().
+  /// Checks everything but the ids; see read_all().
   explicit TokenFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return file_.path(); }
@@ -35,20 +35,26 @@ class TokenFile {
 
   /// Reads one token with one system call; for single look-ups.
   std::int32_t operator[](std::size_t position) const;
-  /// Fills `out` with the tokens from `start` on. Thread-safe.
+  /// Fills `out` with the tokens from `start` on. After read_all(), tokens that are no longer those
+  /// that it read are an Error (runtime). Thread-safe.
   void read(std::size_t start, std::span<std::int32_t> out) const;
 
-  /// Reads the whole file; an Error names the first id that is not below `vocab_size`.
-  void check_ids(std::int64_t vocab_size) const;
-  /// Checks tokens read from `start` on after check_ids() has accepted all. A bad id now means that
-  /// somebody has changed the file since, which is an Error (runtime).
-  void check_ids_again(std::size_t start, std::span<const std::int32_t> ids,
-                       std::int64_t vocab_size) const;
+  /// Reads the whole file once. An Error names the first id that is not below `vocab_size`. Returns
+  /// the CRC-32 of all ids as uint16; `before`: that of the files before this one.
+  std::uint32_t read_all(std::int64_t vocab_size, std::uint32_t before = 0);
 
  private:
+  /// Number of ids that share a checksum: 8 KiB, so that a short sequence is checked with few
+  /// others and the checksums of a file are a two-thousandth of it.
+  static constexpr std::size_t page_ids = 4096;
+
+  void read_ids(std::size_t start, std::span<std::uint16_t> out) const;
+  void check_page(std::size_t page, std::span<const std::uint16_t> ids) const;
+
   File file_;
   std::uint64_t data_start_ = 0;
   std::size_t size_ = 0;
+  std::vector<std::uint32_t> sums_;  ///< CRC-32 of each page, from read_all() on
 };
 
 /// Writes a headerless file, which appears under its name only at finish(). Errors of the disk name

@@ -98,7 +98,7 @@ std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_poin
 
 bool speak_first(const std::filesystem::path& folder) {
   const int file =
-      ::open((folder / "spoken").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      ::open((folder / spoken_name).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   // If the folder is gone, the rank that spoke has removed it.
   if (file < 0) return errno != EEXIST && errno != ENOENT;
   ::close(file);

@@ -13,7 +13,7 @@
 #include "engine/io/durable.h"
 #include "kernels/base/checked_math.h"
 #include "tests/support/error_message.h"
-#include "tests/support/file_size_limit.h"
+#include "tests/support/process/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::io_durable_test {

@@ -9,8 +9,8 @@
 
 #include "engine/io/durable.h"
 #include "engine/io/replaced_folder.h"
-#include "tests/support/child.h"
 #include "tests/support/error_message.h"
+#include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
 
 // Folders that are replaced as a whole, with what somebody else keeps in them (rows 8 and 11 of

@@ -105,23 +105,72 @@ TEST_CASE("the first id outside the vocabulary is named", "[io][tokens]") {
   ids[70'000] = 10;
   ids[70'001] = 11;
   write_file(path, llmc_header(1, 100'000) + ids_bytes(ids));
-  const TokenFile file(path);
-  REQUIRE_NOTHROW(file.check_ids(12));
-  REQUIRE_THAT(error_message([&] { file.check_ids(10); }),
+  TokenFile file(path);
+  REQUIRE_NOTHROW(file.read_all(12));
+  REQUIRE_THAT(error_message([&] { file.read_all(10); }),
                Contains(path.string()) && Contains("position 70000 is 10"));
-  REQUIRE_THAT(error_message([&] { file.check_ids(11); }), Contains("position 70001 is 11"));
-  REQUIRE_THAT(error_message([&] { file.check_ids(0); }), Contains("position 0 is 9"));
+  REQUIRE_THAT(error_message([&] { file.read_all(11); }), Contains("position 70001 is 11"));
+  REQUIRE_THAT(error_message([&] { file.read_all(0); }), Contains("position 0 is 9"));
 }
 
 TEST_CASE("a token file that shrinks while open is an error", "[io][tokens]") {
   const TempDir dir;
   const auto path = dir.path() / "t.bin";
   write_file(path, std::string(100'000, '\1'));
-  const TokenFile file(path);
+  TokenFile file(path);
   std::filesystem::resize_file(path, 10);
   REQUIRE(file[4] == 257);
   REQUIRE_THAT(error_message([&] { file[5]; }), Contains(path.string()) && Contains("truncated"));
-  REQUIRE_THAT(error_message([&] { file.check_ids(1000); }), Contains("truncated"));
+  REQUIRE_THAT(error_message([&] { file.read_all(1000); }), Contains("truncated"));
+}
+
+TEST_CASE("a token that changes while the file is open is an error of each read of its page",
+          "[io][tokens]") {
+  const TempDir dir;
+  const auto path = dir.path() / "t.bin";
+  constexpr std::size_t size = 10'001, page = 4096;
+  for (const std::size_t header : {0, 1024})
+    for (const std::size_t at : {std::size_t{0}, page - 1, page, 2 * page + 3, size - 1}) {
+      const std::string bytes = header == 0 ? "" : llmc_header(1, size);
+      write_file(path, bytes + ids_bytes(std::vector<std::uint16_t>(size, 9)));
+      TokenFile file(path);
+      file.read_all(12);
+      std::string changed = read_file(path);
+      changed[header + 2 * at] = 8;  // an id of the vocabulary
+      write_file(path, changed);
+      CAPTURE(header, at);
+      std::size_t wrong = 0, refused = 0;
+      for (std::size_t start = 0; start + 7 <= size; start += 7) {
+        Ids ids(7);
+        const bool touches = at / page >= start / page && at / page <= (start + 6) / page;
+        const bool error = error_message([&] { file.read(start, ids); }) != "(no error)";
+        wrong += error != touches;
+        refused += error;
+      }
+      CHECK(wrong == 0);
+      CHECK(refused > 200);
+      Ids page_of_it(1);
+      CHECK_THAT(error_message([&] { file.read(at, page_of_it); }),
+                 Contains(path.string()) && Contains("changed while it was in use"));
+      CHECK_NOTHROW(TokenFile(path).read(at, page_of_it));  // compared with nothing
+    }
+}
+
+TEST_CASE("the checksum of tokens does not depend on how files divide them", "[io][tokens]") {
+  const TempDir dir;
+  std::vector<std::uint16_t> ids(40'000);
+  std::iota(ids.begin(), ids.end(), std::uint16_t{0});
+  const auto sum_of = [&](std::size_t first, std::size_t count, std::uint32_t before) {
+    write_file(dir.path() / "t.bin",
+               ids_bytes({ids.begin() + static_cast<std::ptrdiff_t>(first),
+                          ids.begin() + static_cast<std::ptrdiff_t>(first + count)}));
+    return TokenFile(dir.path() / "t.bin").read_all(65536, before);
+  };
+  const std::uint32_t whole = sum_of(0, ids.size(), 0);
+  for (const std::size_t cut : {1u, 4096u, 39'999u})
+    CHECK(sum_of(cut, ids.size() - cut, sum_of(0, cut, 0)) == whole);
+  ids[20'001] ^= 1;
+  CHECK(sum_of(0, ids.size(), 0) != whole);
 }
 
 TEST_CASE("written token files are read back", "[io][tokens]") {
@@ -169,11 +218,11 @@ TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
   const auto folders = test::fixture_folders();
   for (std::size_t i = 0; i < folders.size(); ++i) {
     CAPTURE(folders[i]);
-    const TokenFile file(std::filesystem::path(folders[i]) / "odd" / "tokens.bin");
+    TokenFile file(std::filesystem::path(folders[i]) / "odd" / "tokens.bin");
     REQUIRE(file.size() == rows[i].size);
     REQUIRE(file[0] == rows[i].first);
-    REQUIRE_NOTHROW(file.check_ids(rows[i].vocabulary));
-    REQUIRE_THROWS_AS(file.check_ids(rows[i].first), Error);
+    REQUIRE_NOTHROW(file.read_all(rows[i].vocabulary));
+    REQUIRE_THROWS_AS(file.read_all(rows[i].first), Error);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
-#include "tests/support/redirected.h"
+#include "tests/support/process/redirected.h"
 #include "tests/support/training/training.h"
 
 // If the system pins little memory, the CPU updates state that cannot visit the GPU: less and less

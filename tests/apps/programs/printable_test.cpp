@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/programs/foreign_text.h"
-#include "tests/support/pseudo_terminal.h"
+#include "tests/support/process/pseudo_terminal.h"
 
 namespace sluice::test::printable_test {
 

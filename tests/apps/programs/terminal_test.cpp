@@ -13,8 +13,8 @@
 #include "apps/cli/terminal.h"
 #include "apps/report/step_printer.h"
 #include "tests/support/fixture.h"
-#include "tests/support/pseudo_terminal.h"
-#include "tests/support/redirected.h"
+#include "tests/support/process/pseudo_terminal.h"
+#include "tests/support/process/redirected.h"
 #include "tests/support/temp_dir.h"
 
 // Tests the display of a run: on a terminal of any width, into a pipe, with --quiet and --verbose.

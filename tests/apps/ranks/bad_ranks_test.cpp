@@ -5,6 +5,7 @@
 #include "parallel/comm/mesh.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/data_parallel/replicas.h"
+#include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/fixture.h"
 #include "tests/support/training/ranks.h"
 
@@ -56,21 +57,28 @@ TEST_CASE("ranks of one computer divide its memory") {
   refused(runs, 2, most, {"--host-memory ", "this machine has ", " to give"});
 }
 
-TEST_CASE("records of an earlier run are not taken for this one's") {
+TEST_CASE("records of an earlier run are set aside") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   const std::string files = runs.at("files");
-  runs.run_well(2, "first", {{"--steps", "1"}, {"--rank-files", files}});
-  refused(runs, 2, {{"--rank-files", files}}, {files, "rank-", "is there already"});
+  runs.run_well(3, "first", {{"--steps", "1"}, {"--batch-size", "6"}, {"--rank-files", files}});
+  runs.run_well(2, "second", {{"--steps", "1"}, {"--rank-files", files}});
+  CHECK(read_records(files).size() == 2);
+  CHECK(read_records(fs::path(files) / "earlier-1").size() == 3);
+  // A job that still runs keeps its folder.
+  const FlightRecorder running(runs.path(), 5, 8);
+  refused(runs, 2, {{"--rank-files", runs.path().string()}},
+          {"another job", "rank 5", "is running", "a folder of their own"});
 }
 
 TEST_CASE("a rank that was given something else than the others is named") {
   if (!have_mpirun()) return;
   const RankRuns runs;
   write_tokens(runs.path() / "other.bin", 1200, 64, 2);
+  int scripts = 0;
   const auto odd = [&](const std::string& flag, const std::string& odd_value,
                        const std::string& value, const std::string& what) -> Refusal {
-    const fs::path script = runs.path() / ("wrapper" + flag);
+    const fs::path script = runs.path() / ("wrapper" + std::to_string(scripts++));
     write_file(script, "#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK\" = 2 ]; then v='" + odd_value +
                            "'; else v='" + value +
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
@@ -79,8 +87,15 @@ TEST_CASE("a rank that was given something else than the others is named") {
     return {4, {{flag, "-"}}, {"rank 2 " + what}, script.string()};
   };
   const std::string others = "was started with other options than rank 0: ";
+  // One token in the middle of much data differs.
+  write_tokens(runs.path() / "long.bin", 500000, 64);
+  std::string middle = read_file(runs.path() / "long.bin");
+  middle[2 * 150000] ^= 1;
+  write_file(runs.path() / "middle.bin", middle);
   refused(runs,
           {odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: "),
+           odd("--data", runs.at("middle.bin"), runs.at("long.bin"),
+               "has another data_checksum than rank 0: "),
            odd("--seed", "7", "8", others + "seed=7 and seed=8"),
            odd("--data-order", "sequential", "shuffled", others + "data-order="),
            odd("--precision", "bf16", "fp32", others + "precision="),

@@ -8,12 +8,13 @@
 #include <set>
 #include <thread>
 
+#include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/output/run_folder.h"
 #include "apps/output/run_lock.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/process/redirected.h"
 #include "tests/support/program.h"
-#include "tests/support/redirected.h"
 #include "tests/support/temp_dir.h"
 
 // Tests whose folder a run may write, and that only one process writes it at a time.
@@ -255,6 +256,33 @@ TEST_CASE("where locks do not reach, a writer that counts is found", "[files]") 
   fs::rename(file, dir.path() / "other");
   fs::create_symlink(dir.path() / "other", file);
   CHECK_THAT(refusal(), Contains("cannot open " + file.string()));
+}
+
+TEST_CASE("a run does not go on with one other token in the middle of its data", "[files]") {
+  const Folder folder;
+  const fs::path data = folder.path() / "t.bin";
+  write_tokens(data, 500000, 64);
+  const std::string run = "--output a --steps ";
+  REQUIRE(folder.train(run + "1").exit_code == 0);
+  const auto exchange_bit = [&] {
+    std::string tokens = read_file(data);
+    tokens[2 * 150000] ^= 1;
+    write_file(data, tokens);
+  };
+  exchange_bit();
+  const ProgramResult result = folder.train(run + "2");
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("cannot be resumed: its data_checksum is "));
+
+  // A checkpoint that an older program has written has no such sum.
+  exchange_bit();
+  const fs::path checkpoint = folder.path() / "a/checkpoints/step-00000001";
+  CheckpointManifest manifest = read_manifest(checkpoint);
+  Json fields = *manifest.fields;
+  REQUIRE(fields.at("run").erase("data_checksum") == 1);
+  manifest.fields = std::make_shared<const Json>(fields);
+  write_file(checkpoint / "state.json", to_text(manifest));
+  CHECK_THAT(folder.train(run + "2").out, Contains("resumed"));
 }
 
 }  // namespace sluice::test::run_folder_test

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "kernels/base/error.h"
-#include "tests/support/file_size_limit.h"
+#include "tests/support/process/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::run_log_test {

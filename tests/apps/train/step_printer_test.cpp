@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "apps/cli/progress.h"
-#include "tests/support/redirected.h"
+#include "tests/support/process/redirected.h"
 
 // The numbers in what a run prints. How lines look on a terminal is tested elsewhere.
 

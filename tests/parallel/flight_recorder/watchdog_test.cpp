@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "parallel/flight_recorder/flight_recorder.h"
-#include "tests/support/child.h"
+#include "tests/support/process/child.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 

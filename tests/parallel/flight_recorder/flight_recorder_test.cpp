@@ -6,8 +6,8 @@
 #include <csignal>
 #include <string>
 
-#include "tests/support/child.h"
 #include "tests/support/error_message.h"
+#include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::flight_recorder_test {

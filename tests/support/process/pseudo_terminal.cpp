@@ -1,4 +1,4 @@
-#include "tests/support/pseudo_terminal.h"
+#include "tests/support/process/pseudo_terminal.h"
 
 #include <poll.h>
 #include <pty.h>
