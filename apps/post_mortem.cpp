@@ -6,6 +6,7 @@
 #include "apps/cli/run_program.h"
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "parallel/flight_recorder/last_words.h"
 #include "parallel/flight_recorder/post_mortem.h"
 
 int main(int argc, char** argv) {
@@ -24,7 +25,7 @@ int main(int argc, char** argv) {
     const auto records = read_records(folder);
     if (records.empty())
       fail(fmt::format("there are no ranks' files in {}", folder), ErrorKind::usage);
-    fmt::print("{}", rank_report(records, all));
+    fmt::print("{}", rank_report(records, last_words(folder), all));
     return 0;
   });
 }

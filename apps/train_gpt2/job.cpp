@@ -21,6 +21,7 @@
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/device_backend.h"
 #include "parallel/flight_recorder/earlier_records.h"
+#include "parallel/flight_recorder/last_words.h"
 
 namespace sluice {
 namespace {
@@ -119,7 +120,7 @@ void Job::start(TrainOptions& o) {
     if (threads == 0) threads = share;
     choose_folder(o);
     const auto end_job = [folder = folder_](const std::string& sentence) {
-      if (speak_first(folder))
+      if (speak_first(folder, sentence))
         fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
       MpiProcess::abort(1);
     };
@@ -214,12 +215,12 @@ bool Job::may_report(std::string& message, bool usage) {
     return true;
   }
   monitor_->fail(message);
-  if (!speak_first(folder_)) {
+  if (!usage && message.find("rank ") == std::string::npos)
+    message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
+  if (!speak_first(folder_, message)) {
     std::this_thread::sleep_for(3s);
     return false;
   }
-  if (!usage && message.find("rank ") == std::string::npos)
-    message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
   if (usage && folder_is_ours_) {  // the records would tell nothing
     std::error_code ignored;
     const fs::path gone = folder_.string() + ".gone";  // atomic, so that no other rank speaks

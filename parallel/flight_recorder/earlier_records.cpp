@@ -9,7 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/flight_recorder.h"
-#include "parallel/flight_recorder/watchdog.h"
+#include "parallel/flight_recorder/last_words.h"
 
 namespace sluice {
 namespace {
@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 /// Returns true if a record or what speak_first() leaves has this name.
 bool is_of_a_job(const fs::path& name) {
-  return (name.string().starts_with("rank-") && name.extension() == ".ring") || name == spoken_name;
+  return (name.string().starts_with("rank-") && name.extension() == ".ring") ||
+         name == last_words_name;
 }
 
 /// Throws an Error if the rank of this record may still run.

@@ -248,7 +248,16 @@ class Job {
     return users.size() == 1 && complete && open_of(r) == nullptr;
   }
 
+  /// Where no rank is left, the launcher may have killed them all, and the rank that is behind need
+  /// not be the cause.
   std::optional<std::string> behind() const {
+    const auto text = behind_the_others();
+    const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
+    if (!text || lost.size() != ranks_.size()) return text;
+    return fmt::format("{} were killed or exited without a word; {}", list(lost), *text);
+  }
+
+  std::optional<std::string> behind_the_others() const {
     // Maps a rank to the operation that it has not begun and that others wait in, the one with the
     // longest wait.
     std::map<int, const RecordedOperation*> owed;
@@ -390,9 +399,11 @@ std::string post_mortem(const std::vector<RankRecord>& records, int size) {
   return Job(records, size).sentence();
 }
 
-std::string rank_report(const std::vector<RankRecord>& records, bool operations) {
+std::string rank_report(const std::vector<RankRecord>& records, const std::string& last_words,
+                        bool operations) {
   const int size = std::ranges::max(records, {}, &RankRecord::size).size;
-  return printable_line(post_mortem(records, size)) + "\n" + (operations ? table(records) : "");
+  const std::string sentence = last_words.empty() ? post_mortem(records, size) : last_words;
+  return printable_line(sentence) + "\n" + (operations ? table(records) : "");
 }
 
 }  // namespace sluice

@@ -11,7 +11,7 @@ namespace sluice {
 /// at which operation, and what the others wait for. It looks for causes in this order: the first
 /// rank that reported an error itself, ranks whose operations with one sequence number differ,
 /// ranks that are gone or stopped, ranks without a record, a rank that has not started what others
-/// wait in. For a job killed as a whole it says what is known.
+/// wait in. Of a job that was killed as a whole it says so, and what is known.
 std::string post_mortem(const std::vector<RankRecord>& records, int size);
 
 /// Returns "in all_reduce 'x' (operation 3 of world)", or "after" the last operation and the note.
@@ -21,8 +21,11 @@ std::string whereabouts(const RankRecord& record);
 std::string describe(const RecordedOperation& operation);
 
 /// Returns the text that post_mortem prints for the records of a job, of which there must be one at
-/// least: the sentence and, with `operations`, a table of every rank's last operations. The text is
-/// safe to show on a terminal, since all text from the files has passed through printable_line().
-std::string rank_report(const std::vector<RankRecord>& records, bool operations);
+/// least: a sentence and, with `operations`, a table of every rank's last operations. `last_words`:
+/// what a rank reported when the job ended, and the sentence; if empty, it is that of
+/// post_mortem(). The text is safe to show on a terminal, since all text from the files has passed
+/// through printable_line().
+std::string rank_report(const std::vector<RankRecord>& records, const std::string& last_words,
+                        bool operations);
 
 }  // namespace sluice

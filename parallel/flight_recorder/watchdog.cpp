@@ -96,13 +96,4 @@ std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_poin
   return text + fmt::format("; rank {} gave up after {} s", rank_, seconds);
 }
 
-bool speak_first(const std::filesystem::path& folder) {
-  const int file =
-      ::open((folder / spoken_name).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  // If the folder is gone, the rank that spoke has removed it.
-  if (file < 0) return errno != EEXIST && errno != ENOENT;
-  ::close(file);
-  return true;
-}
-
 }  // namespace sluice

@@ -77,12 +77,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// The file by which speak_first() chooses.
-inline constexpr const char* spoken_name = "spoken";
-
-/// Chooses the one rank that reports when several fail at once. Returns true to the first caller
-/// among all processes, by creating the file FOLDER/spoken, and to every caller if the folder is
-/// not writable. Returns false if the folder is gone, since the rank that reported may remove it.
-bool speak_first(const std::filesystem::path& folder);
-
 }  // namespace sluice

@@ -100,7 +100,7 @@ void require_report(const std::vector<RankRecord>& records) {
   std::size_t expected = 1;
   for (const RankRecord& record : records)
     expected += 2 + std::min<std::size_t>(5, record.operations.size());
-  std::istringstream report(rank_report(records, true));
+  std::istringstream report(rank_report(records, "", true));
   std::size_t lines = 0;
   for (std::string line; std::getline(report, line); ++lines)
     if (!line.empty()) require_showable(line, 10'000);

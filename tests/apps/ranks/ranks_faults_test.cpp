@@ -55,7 +55,11 @@ struct Clean : RankRuns {
     CHECK(result.exit_code != 0);
     CHECK(result.left_behind.empty());
     REQUIRE(result.errors.size() <= 1);
-    if (!result.errors.empty()) return result.errors[0];
+    if (!result.errors.empty()) {
+      const std::string said = run_program("post_mortem", {rank_files}).out;
+      CHECK_THAT(result.errors[0] + "\n", Catch::EndsWith(": error: " + said));
+      return result.errors[0];
+    }
     // mpirun kills what is left of a job one second after the first has died. A rank that did not
     // get to speak in that time leaves it to the post-mortem.
     CHECK_FALSE(fs::exists(fs::path(rank_files) / "spoken"));

@@ -205,7 +205,8 @@ TEST_CASE("post mortem: a rank is behind", "[post_mortem]") {
     records.push_back(late.at("step 12"));
     for (RankRecord& record : records)
       record.process = ProcessState::gone;
-    CHECK(post_mortem(records, 4) == start + " and was at \"step 12\"");
+    CHECK(post_mortem(records, 4) ==
+          "ranks 0-3 were killed or exited without a word; " + start + " and was at \"step 12\"");
   }
   SECTION("and on another host") {
     records.push_back(late);
@@ -325,7 +326,7 @@ TEST_CASE("post mortem: many waiting ranks are told as ranges", "[post_mortem]")
 
 TEST_CASE("a report of operations says how each rank is", "[post_mortem]") {
   const auto state = [](const RankRecord& record) {
-    const std::string report = rank_report({record}, true);
+    const std::string report = rank_report({record}, "", true);
     const auto from = report.find("rank 0 of 1: pid");
     REQUIRE(from != std::string::npos);
     const std::string line = report.substr(from, report.find('\n', from) - from);
@@ -340,6 +341,13 @@ TEST_CASE("a report of operations says how each rank is", "[post_mortem]") {
   CHECK(state(one().finished()) == "ended well");
   CHECK(state(one().failed("no memory", 1)) == "ended with an error");
   CHECK(state(one().at("step 3")) == "runs, at \"step 3\"");
+}
+
+TEST_CASE("a report says what a rank said when the job ended", "[post_mortem]") {
+  const Records records{waiting(0), waiting(1)};
+  CHECK(rank_report(records, "", false) == post_mortem(records, 4) + "\n");
+  CHECK(rank_report(records, "rank 1 has\x1b[2J gone", false) == "rank 1 has\\x1b[2J gone\n");
+  CHECK_THAT(rank_report(records, "rank 1 has gone", true), Contains("\nrank 0 of 4: pid "));
 }
 
 TEST_CASE("the program post_mortem reads a folder", "[post_mortem]") {

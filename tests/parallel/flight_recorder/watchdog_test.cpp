@@ -211,25 +211,4 @@ TEST_CASE("threads may begin and end waits at the same time", "[watchdog][thread
   CHECK(heard.calls() == 0);
 }
 
-TEST_CASE("of several ranks that fail one speaks", "[watchdog]") {
-  const TempDir folder;
-  Gate gate;
-  std::vector<std::unique_ptr<Child>> children;
-  for (int rank = 0; rank < 6; ++rank)
-    children.push_back(std::make_unique<Child>([&] {
-      gate.wait();
-      return speak_first(folder.path()) ? 1 : 0;
-    }));
-  gate.open();
-  int speakers = 0;
-  for (auto& child : children)
-    speakers += child->reap();
-  CHECK(speakers == 1);
-  CHECK_FALSE(speak_first(folder.path()));
-  CHECK(std::filesystem::exists(folder.path() / "spoken"));
-  // The one that spoke has removed it.
-  CHECK_FALSE(speak_first(folder.path() / "none"));
-  CHECK_FALSE(speak_first(folder.path() / "none"));
-}
-
 }  // namespace sluice::test::watchdog_test

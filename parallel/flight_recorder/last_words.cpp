@@ -1,0 +1,30 @@
+#include "parallel/flight_recorder/last_words.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "engine/io/file.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+bool speak_first(const std::filesystem::path& folder, std::string_view sentence) {
+  const int file =
+      ::open((folder / last_words_name).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  // If the folder is gone, the rank that spoke has removed it.
+  if (file < 0) return errno != EEXIST && errno != ENOENT;
+  // Without the sentence the user still gets it, so a disk that is full is no error here.
+  [[maybe_unused]] const ssize_t written = ::write(file, sentence.data(), sentence.size());
+  ::close(file);
+  return true;
+}
+
+std::string last_words(const std::filesystem::path& folder) try {
+  return read_text_file(folder / last_words_name);
+} catch (const Error&) {
+  return {};
+}
+
+}  // namespace sluice
