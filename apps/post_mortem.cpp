@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "parallel/flight_recorder/last_words.h"
-#include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/rank_report.h"
 
 int main(int argc, char** argv) {
   using namespace sluice;

@@ -177,6 +177,13 @@ GradientTarget Backward::target(const Edge& edge, DType dtype) {
   return {slot.gradient, false};
 }
 
+void Backward::contribute(std::size_t input, DType dtype, const WriteGradient& write) {
+  const Edge& edge = state_->current->inputs_[input];
+  if (deferred_ == nullptr || !edge.leaf) return write(target(edge, dtype));
+  deferred_->waiting_.push_back({edge.leaf, dtype, write});
+  ++deferred_->left_[edge.leaf.impl()];
+}
+
 void Backward::replace(const std::function<std::vector<Tensor>()>& function,
                        std::span<const Tensor> grad_outputs) {
   const auto outputs = [&] {
@@ -238,13 +245,14 @@ void Backward::walk(const Edge& output, const Tensor& gradient) {
     const auto inputs = std::exchange(node->inputs_, {});
     for (const Edge& input : inputs) {
       if (!input.leaf || --state.visits_left[input.leaf.impl()] > 0) continue;
+      if (deferred_ != nullptr && deferred_->holds(input.leaf)) continue;
       if (const auto& ready = input.leaf.impl()->gradient.ready) ready();
     }
   }
   state_ = nullptr;
 }
 
-void backward(const Tensor& output, const Tensor& gradient) {
+void backward(const Tensor& output, const Tensor& gradient, DeferredGradients* deferred) {
   check(output && output.impl()->producer != nullptr,
         "backward() needs a tensor that was computed from one that requires a gradient");
   check(!gradient || (gradient.shape() == output.shape() && gradient.dtype() == output.dtype()),
@@ -255,13 +263,15 @@ void backward(const Tensor& output, const Tensor& gradient) {
     seed = Tensor::empty(output.device(), output.shape(), output.dtype());
     run(Fill{.out = seed.view(), .value = 1}, seed.stream());
   }
-  backward(edge_to(output), seed);
+  backward(edge_to(output), seed, deferred);
 }
 
-void backward(const Edge& output, const Tensor& gradient) {
+void backward(const Edge& output, const Tensor& gradient, DeferredGradients* deferred) {
   check(output.producer != nullptr && gradient && gradient.shape() == output.shape,
         "backward() needs a result that was recorded and a gradient of its shape");
-  Backward().walk(output, gradient);
+  Backward pass;
+  pass.deferred_ = deferred;
+  pass.walk(output, gradient);
 }
 
 void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,
@@ -346,6 +356,18 @@ void zero_unused_gradient(const Tensor& leaf) {
   if (gradient.filled || !gradient.tensor) return;
   gradient.tensor.with_spare_rows().fill_zero();
   gradient.filled = true;
+}
+
+void DeferredGradients::add(bool complete) {
+  while (!waiting_.empty()) {
+    const Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    next.write(leaf_gradient_target(next.leaf, next.dtype));
+    const auto left = left_.find(next.leaf.impl());
+    if (--left->second > 0) continue;
+    left_.erase(left);
+    if (const auto& ready = next.leaf.impl()->gradient.ready; complete && ready) ready();
+  }
 }
 
 }  // namespace sluice

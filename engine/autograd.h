@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/leaf_gradient.h"
 #include "engine/tensor.h"
 
 namespace sluice {
@@ -59,13 +60,6 @@ class Node {
   std::size_t outputs_ = 0;  ///< 0 once the node has run
 };
 
-/// A buffer that a backward step writes to directly, such as a matrix product that adds to the
-/// gradient of its weight.
-struct GradientTarget {
-  Tensor tensor;
-  bool accumulate = false;  ///< true: add to the contents; false: overwrite all of them
-};
-
 /// One run of backward() over a graph. It collects the gradients of a node until the node runs.
 class Backward {
  public:
@@ -80,6 +74,10 @@ class Backward {
   /// `dtype`, or that of the leaf's own buffer if the leaf has one.
   GradientTarget target(std::size_t input, DType dtype);
 
+  /// Has `write` write or add the gradient of input i to its target. In a pass that defers, that of
+  /// a leaf is left for later, so `write` must hold the tensors that it needs.
+  void contribute(std::size_t input, DType dtype, const WriteGradient& write);
+
   /// Records the graph of `function` and puts it in the place of the running node: the node's
   /// output gradients go to the function's results, and the pass continues as if the new graph had
   /// been there from the start. The leaves of the new graph must be among the node's inputs,
@@ -88,7 +86,7 @@ class Backward {
                std::span<const Tensor> grad_outputs);
 
  private:
-  friend void backward(const Edge& output, const Tensor& gradient);
+  friend void backward(const Edge&, const Tensor&, DeferredGradients*);
   void walk(const Edge& output, const Tensor& gradient);
   void enter(std::span<const Edge> outputs, std::span<const Tensor> gradients);
   void deliver(const Edge& edge, const Tensor& gradient);
@@ -96,13 +94,16 @@ class Backward {
 
   struct State;
   State* state_ = nullptr;
+  DeferredGradients* deferred_ = nullptr;
 };
 
 /// Runs the graph behind `output` backward and adds to the gradients of its leaves. `gradient` is
 /// the gradient of `output`; none means 1 and needs a single element. The graph is used up.
-void backward(const Tensor& output, const Tensor& gradient = {});
+/// `deferred`: takes the gradients of weights instead; null: nothing is deferred.
+void backward(const Tensor& output, const Tensor& gradient = {},
+              DeferredGradients* deferred = nullptr);
 /// Same, from the edge to an output whose elements may have been released.
-void backward(const Edge& output, const Tensor& gradient);
+void backward(const Edge& output, const Tensor& gradient, DeferredGradients* deferred = nullptr);
 
 /// Makes `outputs` results of `node` if recording is on and an input requires a gradient.
 void attach(const std::shared_ptr<Node>& node, const std::vector<Tensor>& inputs,
@@ -130,18 +131,5 @@ struct KeptTensor {
   SavedTensor saved;
 };
 std::vector<KeptTensor> kept_tensors(const Tensor& output);
-
-// --- leaves ---
-
-/// Makes gradients of `leaf` go to `buffer` (same shape) instead of memory allocated for them.
-void set_gradient_buffer(const Tensor& leaf, const Tensor& buffer);
-/// Sets the hook that backward() calls as soon as the leaf's gradient of that pass is complete.
-void set_gradient_ready_hook(const Tensor& leaf, std::function<void()> hook);
-/// Makes the next contribution overwrite the gradient instead of adding to it.
-void forget_gradient(const Tensor& leaf);
-/// Returns the buffer for a gradient of `leaf` that is written or added outside of a backward pass.
-GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype);
-/// Zeroes the gradient buffer of a leaf if no contribution has reached it.
-void zero_unused_gradient(const Tensor& leaf);
 
 }  // namespace sluice

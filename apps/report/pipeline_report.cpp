@@ -200,8 +200,8 @@ void write_schedule(const TrainOptions& o, const RunSetup& setup,
   write("--schedule-csv", o.schedule_csv, to_csv);
   write("--schedule-svg", o.schedule_svg, [&](const Schedule& schedule) {
     std::vector<StageCosts> milliseconds;
-    for (const auto& [forward, backward, send] : costs)
-      milliseconds.push_back({forward * 1e3, backward * 1e3, send * 1e3});
+    for (const auto& [forward, backward, send, weights] : costs)
+      milliseconds.push_back({forward * 1e3, backward * 1e3, send * 1e3, weights * 1e3});
     return to_svg(schedule, simulate(schedule, milliseconds),
                   o.schedule().text() + ", milliseconds");
   });

@@ -11,7 +11,8 @@ using Kind = Action::Kind;
 using Place = std::tuple<Kind, int, int>;
 
 bool computes(const RankSpan& span) {
-  return span.stage >= 0 && (span.name() == "forward" || span.name() == "backward");
+  constexpr Kind kinds[] = {Kind::forward, Kind::backward, Kind::weight_gradients};
+  return span.stage >= 0 && std::ranges::find(kinds, span.name(), span_name) != std::end(kinds);
 }
 
 bool same_place(const RankSpan& a, const RankSpan& b) {
@@ -38,6 +39,8 @@ void PipelineTimes::read(const RankSpan& span, const RankSpan* before, Reading& 
   reading.first = std::min(reading.first, span.start);
   reading.last = std::max(reading.last, span.end());
   reading.busy += span.length;
+  if (span.name() == span_name(Kind::weight_gradients))
+    return stage(span.stage).weights.add(span.length);
   // The last stage runs forward once, with its backward; with `again_` other stages run it twice.
   const bool last = span.stage + 1 == schedule_.stages;
   const bool backward = span.name() == "backward";
@@ -99,8 +102,9 @@ std::vector<StageCosts> PipelineTimes::costs() const {
   std::vector<StageCosts> costs;
   for (const Stage& stage : stages_)
     costs.push_back({.forward = stage.forward.value(),
-                     .backward = stage.backward.value(),
-                     .send = stage.message.value()});
+                     .backward = stage.backward.value() + stage.weights.value(),
+                     .send = stage.message.value(),
+                     .weights = stage.weights.value()});
   return costs;
 }
 

@@ -41,7 +41,7 @@ class PipelineTimes {
     double value() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
   };
   struct Stage {
-    Mean forward, backward, message;
+    Mean forward, backward, weights, message;
   };
   /// State while the step of one replica is read.
   struct Reading;

@@ -28,7 +28,8 @@ namespace {
 void declare_pipeline(CommandLine& line, TrainOptions& o) {
   line.add_parsed(
       "--pipeline",
-      "gpipe, 1f1b (default), interleaved, layer-split, or a CSV file with a row for each rank",
+      "gpipe, 1f1b (default), interleaved, layer-split, zb-h1, or a CSV file with a row for each "
+      "rank",
       [&o](const std::string& text) {
         const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
         o.pipeline.reset();

@@ -21,8 +21,9 @@ Schedule scheduled(const TrainOptions& o, int micro_batches) {
   const std::string& name = asked.file;
   if (name.empty()) return make_schedule(asked.schedule, ranks, virtual_stages, micro_batches);
   if (!std::filesystem::is_regular_file(name))
-    fail(fmt::format("--pipeline {} is neither gpipe, 1f1b, interleaved or layer-split nor a file",
-                     name),
+    fail(fmt::format(
+             "--pipeline {} is neither gpipe, 1f1b, interleaved, layer-split or zb-h1 nor a file",
+             name),
          ErrorKind::usage);
   Schedule schedule = schedule_from_csv(read_text_file(name));
   if (static_cast<int>(schedule.ranks.size()) != ranks || schedule.micro_batches != micro_batches)

@@ -20,7 +20,7 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
     if (lane == Timeline::Lane::to_device) up += length;
     if (lane == Timeline::Lane::to_host) down += length;
     if (name == "forward") report.forward += length;
-    if (name == "backward") report.backward += length;
+    if (name == "backward" || name == "weight gradient") report.backward += length;
     if (name == "stall") report.stall += length;
     if (name == "update") report.update += length;
     if (name == "cpu update") report.cpu_update += length;

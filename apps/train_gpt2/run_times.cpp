@@ -66,8 +66,8 @@ Json RunTimes::finish() {
     std::vector<RankSpan> spans;
     for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank)
       for (const auto& [action, start, end] : simulation.ranks[rank])
-        spans.emplace_back(action.kind == Action::Kind::forward ? "forward" : "backward",
-                           mesh_.size() + static_cast<int>(rank), last_start_ + start, end - start,
+        spans.emplace_back(span_name(action.kind), mesh_.size() + static_cast<int>(rank),
+                           last_start_ + start, end - start,
                            Timeline::Label{action.stage, action.micro_batch});
     trace_->write(spans);
   }

@@ -165,24 +165,28 @@ Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens) {
 }
 
 void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass) {
-  const std::int64_t rows = grad.size() / grad.dim(-1);
-  const View grad_rows = grad.view({rows, grad.dim(-1)});
   const DType sums = accumulator_of(grad.dtype());
-  if (pass.wants(weight)) {
-    const auto target = pass.target(weight, sums);
-    run(Gemm{.out = target.tensor.view(),
-             .a = x.view({rows, x.size() / rows}),
-             .b = grad_rows,
-             .transpose_a = true,
-             .accumulate = target.accumulate,
-             .tf32 = grad.device()->tf32()},
-        grad.stream());
-  }
-  if (pass.wants(weight + 1)) {
-    const auto target = pass.target(weight + 1, sums);
-    run(ColumnSum{.out = target.tensor.view(), .in = grad_rows, .accumulate = target.accumulate},
-        grad.stream());
-  }
+  const auto rows_of = [](const Tensor& of, std::int64_t rows) {
+    return of.view({rows, of.size() / rows});
+  };
+  if (pass.wants(weight))
+    pass.contribute(weight, sums, [=](const GradientTarget& target) {
+      const std::int64_t rows = grad.size() / grad.dim(-1);
+      run(Gemm{.out = target.tensor.view(),
+               .a = rows_of(x, rows),
+               .b = rows_of(grad, rows),
+               .transpose_a = true,
+               .accumulate = target.accumulate,
+               .tf32 = grad.device()->tf32()},
+          grad.stream());
+    });
+  if (pass.wants(weight + 1))
+    pass.contribute(weight + 1, sums, [=](const GradientTarget& target) {
+      run(ColumnSum{.out = target.tensor.view(),
+                    .in = rows_of(grad, grad.size() / grad.dim(-1)),
+                    .accumulate = target.accumulate},
+          grad.stream());
+    });
 }
 
 }  // namespace sluice

@@ -32,7 +32,7 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
 /// Returns the gradient of x. `tokens`: the shape of x but for its last dimension.
 Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens);
 /// Hands over the gradients of W, which is the running node's input `weight`, and of b, the next
-/// input, if they are wanted.
+/// input, if they are wanted; later, if the pass defers them.
 void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass);
 
 }  // namespace sluice

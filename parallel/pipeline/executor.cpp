@@ -49,7 +49,8 @@ PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vecto
       stages_(std::move(stages)),
       links_(links),
       stash_(stash),
-      device_(std::move(device)) {
+      device_(std::move(device)),
+      splits_(splits_backward(lowered)) {
   check(static_cast<int>(stages_.size()) == schedule_.stages,
         "a pipeline needs as many stages as its schedule has");
   learns_ = std::ranges::any_of(schedule_.ranks[static_cast<std::size_t>(rank)],
@@ -83,6 +84,8 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
       return forward(place, flight, hooks);
     case Kind::backward:
       return backward(place, flight, hooks);
+    case Kind::weight_gradients:
+      return add_weight_gradients(place, flight);
     case Kind::receive_input:
       return receive(*links_.outputs(number - 1), flight.input, stage(number).input(micro_batch),
                      action);
@@ -93,7 +96,7 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
       return send(*links_.outputs(number), std::exchange(flight.result, {}), action);
     case Kind::send_gradient:
       send(*links_.gradients(number - 1), std::exchange(flight.to_return, {}), action);
-      flights_.erase(place);
+      if (!splits_) flights_.erase(place);
   }
 }
 
@@ -206,23 +209,32 @@ void PipelineExecutor::backward(Position place, Flight& flight, const Hooks& hoo
   {
     const Recorded span(timeline_, "backward", Timeline::Lane::compute, device_->stream(),
                         label_of(place));
+    DeferredGradients* const later = splits_ ? &flight.weights : nullptr;
     if (last(number))
-      sluice::backward(std::exchange(flight.result, {}));
+      sluice::backward(std::exchange(flight.result, {}), {}, later);
     else
-      sluice::backward(std::exchange(flight.output, {}), std::exchange(flight.gradient.data, {}));
+      sluice::backward(std::exchange(flight.output, {}), std::exchange(flight.gradient.data, {}),
+                       later);
   }
-  if (number == 0) {
-    flights_.erase(place);
-    return;
-  }
-  const Tensor gradient = flight.input.data.grad();
-  flight.input.data = {};
-  if (here(number - 1)) {
+  if (number > 0) {
+    const Tensor gradient = flight.input.data.grad();
+    flight.input.data = {};
+    if (!here(number - 1)) {
+      flight.to_return = gradient;
+      return;
+    }
     flights_[{number - 1, micro_batch}].gradient.data = gradient;
-    flights_.erase(place);
-  } else {
-    flight.to_return = gradient;
   }
+  if (!splits_) flights_.erase(place);
+}
+
+void PipelineExecutor::add_weight_gradients(Position place, Flight& flight) {
+  {
+    const Recorded span(timeline_, span_name(Action::Kind::weight_gradients),
+                        Timeline::Lane::compute, device_->stream(), label_of(place));
+    flight.weights.add(place.second + 1 == schedule_.micro_batches);
+  }
+  flights_.erase(place);
 }
 
 }  // namespace sluice

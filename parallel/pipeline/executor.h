@@ -70,7 +70,7 @@ class PipelineExecutor {
   /// (host memory) and copies them back before their backward. Needs Stash::input.
   void spill(std::size_t max_bytes, DevicePtr host);
 
-  /// Records "forward", "backward" and "wait" with stage and micro-batch.
+  /// Records span_name() and "wait" with stage and micro-batch.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
   /// Runs one step. Returns when this rank's actions are computed and its messages complete.
@@ -90,6 +90,7 @@ class PipelineExecutor {
     Tensor result;      ///< to send or hand on; at the last stage the loss, with its graph
     Received gradient;  ///< of the output
     Tensor to_return;   ///< gradient of the input, to send back
+    DeferredGradients weights;
   };
   struct Sent {
     Tensor data;
@@ -99,6 +100,7 @@ class PipelineExecutor {
 
   void forward(Position place, Flight& flight, const Hooks& hooks);
   void backward(Position place, Flight& flight, const Hooks& hooks);
+  void add_weight_gradients(Position place, Flight& flight);
   Tensor compute(Position place, const Flight& flight);
   void put_away(Flight& flight);
   void bring_back(Flight& flight);
@@ -121,6 +123,7 @@ class PipelineExecutor {
   std::size_t max_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, after spill()
   Timeline* timeline_ = nullptr;
   bool learns_ = false;  ///< the schedule has backward actions
+  bool splits_;          ///< the weights' gradients have actions of their own
   std::map<Position, Flight> flights_;
   std::map<Communicator*, std::deque<Sent>> sent_;
 };

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Action::Kind;
 
-constexpr int action_kinds = 6;
+constexpr int action_kinds = 7;
 constexpr int around = 4;  // cells shown before an action and after it
 
 std::string row_of(const Schedule& schedule, const Position& place) {

@@ -100,6 +100,25 @@ Schedule interleaved(int ranks, int virtual_stages, int micro_batches) {
                  [=](int rank) { return (virtual_stages - 1) * ranks + 2 * (ranks - 1 - rank); });
 }
 
+Schedule zero_bubble_h1(int ranks, int micro_batches) {
+  Schedule schedule = one_forward_one_backward(ranks, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Actions split;
+    int next = 0;  // whose weight gradients come next
+    const auto add_weight_gradients = [&](int until) {
+      for (; next < until; ++next)
+        split.push_back({Kind::weight_gradients, rank, next});
+    };
+    for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
+      split.push_back(action);
+      if (action.kind == Kind::backward) add_weight_gradients(action.micro_batch + 1 - rank);
+    }
+    add_weight_gradients(micro_batches);
+    schedule.ranks[static_cast<std::size_t>(rank)] = std::move(split);
+  }
+  return schedule;
+}
+
 Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches) {
   switch (name) {
     case ScheduleName::gpipe:
@@ -108,6 +127,8 @@ Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int mic
       return interleaved(ranks, virtual_stages, micro_batches);
     case ScheduleName::layer_split:
       return layer_split(ranks, micro_batches);
+    case ScheduleName::zero_bubble_h1:
+      return zero_bubble_h1(ranks, micro_batches);
     case ScheduleName::one_forward_one_backward:
       break;
   }
@@ -125,9 +146,20 @@ std::vector<int> rank_of_stage(const Schedule& schedule) {
   return ranks;
 }
 
+std::string_view span_name(Kind kind) {
+  if (kind == Kind::weight_gradients) return "weight gradient";
+  return kind == Kind::forward ? "forward" : "backward";
+}
+
 bool has_messages(const Schedule& schedule) {
   return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const Actions& actions) {
     return !std::all_of(actions.begin(), actions.end(), [](auto& a) { return a.computes(); });
+  });
+}
+
+bool splits_backward(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.ranks, [](const Actions& actions) {
+    return std::ranges::find(actions, Kind::weight_gradients, &Action::kind) != actions.end();
   });
 }
 
@@ -164,6 +196,8 @@ bool Messages::apart(int stage, int neighbour) const {
 }
 
 std::optional<Action> Messages::producer(const Action& computing) const {
+  if (computing.kind == Kind::weight_gradients)
+    return Action{Kind::backward, computing.stage, computing.micro_batch};
   const int stages = static_cast<int>(ranks_.size());
   const int stage = computing.stage + (computing.kind == Kind::forward ? -1 : 1);
   if (stage < 0 || stage >= stages) return std::nullopt;
@@ -171,6 +205,7 @@ std::optional<Action> Messages::producer(const Action& computing) const {
 }
 
 std::optional<Action> Messages::received_by(const Action& computing) const {
+  if (computing.kind == Kind::weight_gradients) return std::nullopt;
   const bool forward = computing.kind == Kind::forward;
   if (!apart(computing.stage, computing.stage + (forward ? -1 : 1))) return std::nullopt;
   return Action{forward ? Kind::receive_input : Kind::receive_gradient, computing.stage,
@@ -178,6 +213,7 @@ std::optional<Action> Messages::received_by(const Action& computing) const {
 }
 
 std::optional<Action> Messages::sent_by(const Action& computing) const {
+  if (computing.kind == Kind::weight_gradients) return std::nullopt;
   const bool forward = computing.kind == Kind::forward;
   if (!apart(computing.stage, computing.stage + (forward ? 1 : -1))) return std::nullopt;
   return Action{forward ? Kind::send_output : Kind::send_gradient, computing.stage,
@@ -205,6 +241,7 @@ Action counterpart(const Action& message) {
       break;
     case Kind::forward:
     case Kind::backward:
+    case Kind::weight_gradients:
       break;
   }
   return other;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace sluice {
 struct Action {
   enum class Kind : std::uint8_t {
     forward,
-    backward,
+    backward,          ///< without the weights' gradients, if the schedule has actions for them
+    weight_gradients,  ///< after the backward
     send_output,       ///< to the next stage, after its forward
     receive_input,     ///< posts the receive of the previous stage's output; does not wait
     send_gradient,     ///< of its input, to the previous stage, after its backward
@@ -22,7 +24,9 @@ struct Action {
   int stage = 0;
   int micro_batch = 0;
 
-  bool computes() const { return kind == Kind::forward || kind == Kind::backward; }
+  bool computes() const {
+    return kind == Kind::forward || kind == Kind::backward || kind == Kind::weight_gradients;
+  }
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -40,9 +44,9 @@ struct Schedule {
 inline constexpr int max_ranks = 4096, max_stages = 65536, max_micro_batches = 65536;
 inline constexpr int max_forwards = 1 << 24;  ///< stages times micro-batches
 
-// These schedules only have forwards and backwards; lower() adds sends and receives. In each of
-// them the backwards of a stage run in ascending order of micro-batches, so that all schedules add
-// gradients in the same order.
+// These schedules only have actions that compute; lower() adds sends and receives. In each of them
+// the backwards of a stage run in ascending order of micro-batches, and so do its weight gradients.
+// So all schedules add gradients in the same order.
 
 /// Naive model parallelism, the baseline for pipelines: one micro-batch at a time goes forward
 /// through all stages and back.
@@ -58,11 +62,18 @@ Schedule one_forward_one_backward(int ranks, int micro_batches);
 /// group were full. With one virtual stage it is one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
+/// 1F1B with a backward in two parts (Qi et al., "Zero bubble pipeline parallelism", 2023, ZB-H1).
+/// Ranks wait for the gradients of inputs alone; those of weights fill gaps. Rank r leaves those of
+/// r micro-batches for later, so that every rank holds at most `ranks` micro-batches, as rank 0
+/// does in 1F1B.
+Schedule zero_bubble_h1(int ranks, int micro_batches);
+
 enum class ScheduleName : std::uint8_t {
   gpipe,
   one_forward_one_backward,
   interleaved,
-  layer_split
+  layer_split,
+  zero_bubble_h1
 };
 /// Makes the schedule of that name. Only `interleaved` uses `virtual_stages`.
 Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches);
@@ -70,8 +81,13 @@ Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int mic
 /// The rank of every stage: the first rank that has an action of it, or -1 if none has.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
+/// The name of a computing action in a timeline.
+std::string_view span_name(Action::Kind kind);
+
 /// Returns true if the schedule has sends or receives, that is, if it is lowered.
 bool has_messages(const Schedule& schedule);
+/// Returns true if the schedule's backwards leave the weights' gradients to actions of their own.
+bool splits_backward(const Schedule& schedule);
 
 /// Adds the messages between stages of different ranks. A result is sent right after the action
 /// that computes it. Receives are posted one computing action ahead: after its computing action i,
@@ -86,8 +102,8 @@ class Messages {
   explicit Messages(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
 
   int rank_of(int stage) const { return ranks_[static_cast<std::size_t>(stage)]; }
-  /// The action whose result `computing` takes: the previous stage's forward, or the next stage's
-  /// backward. None at the ends of the pipeline.
+  /// The action whose result `computing` takes: the previous stage's forward, the next stage's
+  /// backward, or for weight gradients the stage's own backward. None at the ends of the pipeline.
   std::optional<Action> producer(const Action& computing) const;
   /// The receive that a forward or backward needs; none if its producer is not on another rank.
   std::optional<Action> received_by(const Action& computing) const;

@@ -19,8 +19,9 @@ struct Name {
   std::string_view text;
 };
 
-constexpr std::array<Name, 6> names{{{Kind::forward, "F"},
+constexpr std::array<Name, 7> names{{{Kind::forward, "F"},
                                      {Kind::backward, "B"},
+                                     {Kind::weight_gradients, "W"},
                                      {Kind::send_output, "SEND_F"},
                                      {Kind::receive_input, "RECV_F"},
                                      {Kind::send_gradient, "SEND_B"},
@@ -102,7 +103,7 @@ class CsvReader {
     const auto name = take_name(rest);
     const auto micro_batch = number(rest);
     if (!stage || !name || !micro_batch || !rest.empty())
-      refuse(cell, "is not an action such as 0F3, 0B3, 0SEND_F3 or 1RECV_F3");
+      refuse(cell, "is not an action such as 0F3, 0B3, 0W3, 0SEND_F3 or 1RECV_F3");
     if (*stage >= max_stages) refuse(cell, fmt::format("has a stage over {}", max_stages - 1));
     if (*micro_batch >= max_micro_batches)
       refuse(cell, fmt::format("has a micro-batch over {}", max_micro_batches - 1));
@@ -188,8 +189,8 @@ std::string escaped(std::string_view text) {
 }
 
 /// `place` is the stage's index among the `places` stages of its rank.
-std::string colour(Action::Kind kind, std::size_t place, std::size_t places) {
-  const int hue = kind == Action::Kind::forward ? 210 : 30;
+std::string colour(Kind kind, std::size_t place, std::size_t places) {
+  const int hue = kind == Kind::forward ? 210 : kind == Kind::backward ? 30 : 130;
   const double share =
       places > 1 ? static_cast<double>(place) / static_cast<double>(places - 1) : 0;
   return fmt::format("hsl({},70%,{:.0f}%)", hue, 78 - 28 * share);

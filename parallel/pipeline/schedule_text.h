@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-/// Writes an action in PyTorch's notation: stage, action, micro-batch. 0F3 and 0B3 compute.
+/// Writes an action in PyTorch's notation: stage, action, micro-batch. 0F3, 0B3 and 0W3 compute.
 /// 0SEND_F3 sends stage 0's output; 1RECV_F3 receives stage 1's input. 1SEND_B3 sends the gradient
 /// of stage 1's input; 0RECV_B3 receives the gradient of stage 0's output.
 std::string to_text(const Action& action);
@@ -33,9 +33,9 @@ struct GridOptions {
 /// "F3", or "2F3" if a rank has several stages.
 std::string to_grid(const Schedule& schedule, const GridOptions& options = {});
 
-/// Draws a picture (SVG) of a schedule over time: a row per rank, with forwards and backwards in
-/// two hues, darker for later stages of the same rank, labelled by micro-batch. The heading gives
-/// the fraction that is bubble.
+/// Draws a picture (SVG) of a schedule over time: a row per rank, with forwards, backwards and
+/// weight gradients in three hues, darker for later stages of the same rank, labelled by
+/// micro-batch. The heading gives the fraction that is bubble.
 std::string to_svg(const Schedule& schedule, const Simulation& simulation, std::string_view title);
 
 }  // namespace sluice

@@ -18,14 +18,17 @@ constexpr double never = -1;
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const std::vector<StageCosts>& costs)
-      : schedule_(schedule), costs_(costs), messages_(rank_of_stage(schedule)) {
+      : schedule_(schedule),
+        costs_(costs),
+        messages_(rank_of_stage(schedule)),
+        kinds_(splits_backward(schedule) ? 3 : 2) {
     check_costs();
     check_actions();
     const std::size_t ranks = schedule.ranks.size();
     next_.resize(ranks);
     result_.ranks.resize(ranks);
     result_.busy.resize(ranks);
-    ends_.resize(2 * static_cast<std::size_t>(schedule.stages) *
+    ends_.resize(kinds_ * static_cast<std::size_t>(schedule.stages) *
                      static_cast<std::size_t>(schedule.micro_batches),
                  never);
   }
@@ -53,9 +56,15 @@ class Simulator {
       fail(fmt::format("{} stages have {} costs", schedule_.stages, costs_.size()),
            ErrorKind::usage);
     for (const StageCosts& cost : costs_)
-      for (const double seconds : {cost.forward, cost.backward, cost.send})
+      for (const double seconds : {cost.forward, cost.backward, cost.send, cost.weights})
         if (!std::isfinite(seconds) || seconds < 0)
           fail(fmt::format("a stage costs 0 seconds or more, not {}", seconds), ErrorKind::usage);
+    if (kinds_ == 2) return;
+    for (const StageCosts& cost : costs_)
+      if (cost.weights > cost.backward)
+        fail(fmt::format("the weights' gradients cost {} seconds of a backward that costs {}",
+                         cost.weights, cost.backward),
+             ErrorKind::usage);
   }
 
   /// Checks all actions before a table is made for them.
@@ -71,18 +80,19 @@ class Simulator {
         computing += action.computes() ? 1 : 0;
       }
     const std::int64_t wanted =
-        std::int64_t{2} * schedule_.stages * std::max(schedule_.micro_batches, 0);
+        static_cast<std::int64_t>(kinds_) * schedule_.stages * std::max(schedule_.micro_batches, 0);
     if (computing != wanted)
-      fail(fmt::format("{} stages and {} micro-batches have {} forwards and backwards, not {}",
-                       schedule_.stages, schedule_.micro_batches, wanted, computing),
+      fail(fmt::format("{} stages and {} micro-batches have {} forwards and backwards{}, not {}",
+                       schedule_.stages, schedule_.micro_batches, wanted,
+                       kinds_ == 3 ? " in two parts" : "", computing),
            ErrorKind::usage);
   }
 
   double& end_of(const Action& action) {
     const auto stage = static_cast<std::size_t>(action.stage);
     const auto batch = static_cast<std::size_t>(action.micro_batch);
-    const std::size_t forwards = ends_.size() / 2;
-    return ends_[(action.kind == Kind::forward ? 0 : forwards) +
+    const auto kind = static_cast<std::size_t>(action.kind);  // those that compute come first
+    return ends_[kind * (ends_.size() / kinds_) +
                  stage * static_cast<std::size_t>(schedule_.micro_batches) + batch];
   }
   const StageCosts& costs_of(const Action& action) const {
@@ -104,7 +114,7 @@ class Simulator {
       start = std::max(start, end + (messages_.received_by(action) ? costs_of(*producer).send : 0));
     }
     const auto& costs = costs_of(action);
-    const double seconds = action.kind == Kind::forward ? costs.forward : costs.backward;
+    const double seconds = costs.of(action.kind, kinds_ == 3);
     spans.push_back({action, start, start + seconds});
     end_of(action) = start + seconds;
     result_.busy[rank] += seconds;
@@ -117,9 +127,10 @@ class Simulator {
   const Schedule& schedule_;
   const std::vector<StageCosts>& costs_;
   const Messages messages_;
+  const std::size_t kinds_;           ///< number of kinds that compute
   std::vector<std::size_t> next_{};   ///< each rank's next action
   std::vector<std::size_t> awake_{};  ///< ranks that may be able to go on
-  std::vector<double> ends_{};        ///< end times of all forwards, then of all backwards
+  std::vector<double> ends_{};  ///< end times of all forwards, then of all backwards and so on
   Simulation result_{};
 };
 
@@ -143,12 +154,13 @@ Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& cos
 }
 
 BubbleSplit split_bubble(const Schedule& schedule, const std::vector<StageCosts>& costs) {
-  StageCosts mean{.forward = 0, .backward = 0};
+  StageCosts mean{.forward = 0, .backward = 0, .weights = 0};
   auto free_messages = costs;
   for (StageCosts& cost : free_messages) {
     cost.send = 0;
     mean.forward += cost.forward / static_cast<double>(costs.size());
     mean.backward += cost.backward / static_cast<double>(costs.size());
+    mean.weights += cost.weights / static_cast<double>(costs.size());
   }
   const std::vector<StageCosts> equal(costs.size(), mean);
   BubbleSplit split{.schedule = simulate(schedule, equal).bubble()};

@@ -9,7 +9,15 @@ namespace sluice {
 /// Costs of one micro-batch, in seconds or any other unit.
 struct StageCosts {
   double forward = 1, backward = 2;
-  double send = 0;  ///< time until the data that the stage sends has arrived on the other rank
+  double send = 0;     ///< time until the data that the stage sends has arrived on the other rank
+  double weights = 1;  ///< part of `backward` for the weights' gradients
+
+  /// Returns the cost of an action that computes. `split`: of splits_backward().
+  double of(Action::Kind kind, bool split) const {
+    if (kind == Action::Kind::forward) return forward;
+    if (kind == Action::Kind::weight_gradients) return weights;
+    return split ? backward - weights : backward;
+  }
 };
 
 struct Simulation {
@@ -38,6 +46,8 @@ struct Simulation {
 ///   layer_split                       (P - 1) / P
 ///   gpipe, one_forward_one_backward   (P - 1) / (M + P - 1)
 ///   interleaved, if P divides M       B / (M + B), where B = (P - 1) / V
+///   zero_bubble_h1, if M >= P         B / (M (F + I + W) + B), where B = (P - 1) (F + I - W)
+/// F is the forward's cost, I that of the inputs' gradients, W <= I that of the weights'.
 /// If P does not divide M, the bubble of interleaved is at least the last formula's value. For all
 /// P from 2 to 16, V from 2 to 4 and M from 1 to 128 it is at most 3.1 times that value.
 Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& costs);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/rendezvous.h"
@@ -94,9 +95,11 @@ void Validator::check_stages() const {
     if (schedule_.ranks[rank].empty()) refuse(schedule_, fmt::format("rank {} has no stage", rank));
 }
 
-/// Checks the numbers of forwards and backwards, before a table is made for them.
+/// Checks the numbers of actions that compute, before a table is made for them.
 void Validator::check_counts() const {
-  for (const Kind kind : {Kind::forward, Kind::backward}) {
+  std::vector<Kind> kinds{Kind::forward, Kind::backward};
+  if (splits_backward(schedule_)) kinds.push_back(Kind::weight_gradients);
+  for (const Kind kind : kinds) {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(schedule_.stages));
     for_all([&](int, int, const Action& action) {
       if (action.kind == kind) ++counts[static_cast<std::size_t>(action.stage)];
@@ -132,20 +135,22 @@ void Validator::refuse_counts(Kind kind, int stage) const {
 
 /// Checks each rank's row by itself.
 void Validator::check_ranks(const ActionPlaces& places) const {
-  std::vector<int> last(static_cast<std::size_t>(schedule_.stages), -1);
+  using Last = std::vector<int>;
+  const Last none(static_cast<std::size_t>(schedule_.stages), -1);
+  std::map<Kind, Last> last{{Kind::backward, none}, {Kind::weight_gradients, none}};
   for_all([&](int rank, int index, const Action& action) {
     if (!action.computes()) {
       check_message(places, rank, index);
       return;
     }
     check_computing(places, rank, index);
-    if (action.kind != Kind::backward) return;
-    int& before = last[static_cast<std::size_t>(action.stage)];
+    if (action.kind == Kind::forward) return;
+    int& before = last.at(action.kind)[static_cast<std::size_t>(action.stage)];
     if (action.micro_batch < before)
       refuse(schedule_,
-             fmt::format("{} comes after {}B{}: gradients are added in ascending order of the "
+             fmt::format("{} comes after {}: gradients are added in ascending order of the "
                          "micro-batches",
-                         to_text(action), action.stage, before),
+                         to_text(action), to_text({action.kind, action.stage, before})),
              {{rank, index}});
     before = action.micro_batch;
   });
@@ -230,12 +235,13 @@ ScheduleFacts Validator::count(std::optional<int> max_live, const Messages& mess
   const std::vector<int> zeros(schedule_.ranks.size());
   ScheduleFacts facts{.live = zeros, .received = zeros};
   std::vector<int> live = zeros, received = zeros;
+  const Kind releases = splits_backward(schedule_) ? Kind::weight_gradients : Kind::backward;
   for_all([&](int rank, int index, const Action& action) {
     const auto r = static_cast<std::size_t>(rank);
     if (action.kind == Kind::receive_input || action.kind == Kind::receive_gradient) ++received[r];
     if (action.computes() && messages.received_by(action)) --received[r];
     if (action.kind == Kind::forward) ++live[r];
-    if (action.kind == Kind::backward) --live[r];
+    if (action.kind == releases) --live[r];
     if (max_live && live[r] > *max_live)
       refuse(schedule_,
              fmt::format("rank {} holds more than {} micro-batches for backward", rank, *max_live),

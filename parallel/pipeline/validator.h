@@ -9,7 +9,8 @@ namespace sluice {
 
 /// Peak counts of what each rank holds in memory; validate() finds them. One number per rank.
 struct ScheduleFacts {
-  /// Largest number of (stage, micro-batch) pairs whose forward is done and whose backward is not.
+  /// Largest number of (stage, micro-batch) pairs whose forward is done and whose backward, with
+  /// the weights' gradients, is not.
   std::vector<int> live{};
   /// Largest number of inputs and gradients whose receive is posted and whose action has not begun.
   std::vector<int> received{};

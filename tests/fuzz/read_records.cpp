@@ -4,6 +4,7 @@
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/rank_report.h"
 #include "tests/fuzz/harness.h"
 #include "tests/fuzz/small_job.h"
 

@@ -152,6 +152,9 @@ TEST_CASE("an MLP in a pipeline has the bits of one that is whole", "[pipeline][
         require_same(in_pipeline(ranks, one_forward_one_backward(ranks, micro_batches), rows, split,
                                  Stash::input),
                      expected);
+        for (const Stash stash : {Stash::graph, Stash::input})
+          require_same(in_pipeline(ranks, zero_bubble_h1(ranks, micro_batches), rows, split, stash),
+                       expected);
         if (ranks == 2)
           require_same(in_pipeline(2, interleaved(2, 2, micro_batches), rows, split, Stash::graph),
                        expected);

@@ -48,7 +48,8 @@ struct ForwardWork {
     const auto embedding = static_cast<double>(size.embedding);
     const auto width = static_cast<double>(size.width), inner = static_cast<double>(size.inner);
     // Causal attention counts half, as in GPT2Config::flops_per_token.
-    layer = 2 * embedding * (4 * width + 2 * inner) + 2 * static_cast<double>(seq_len) * width;
+    products = 2 * embedding * (4 * width + 2 * inner);
+    layer = products + 2 * static_cast<double>(seq_len) * width;
     head = 2 * static_cast<double>(size.vocabulary) * embedding;
     attention_in = 2 * embedding * 3 * width;
     mlp_in = 2 * embedding * inner;
@@ -57,6 +58,7 @@ struct ForwardWork {
   double all(double layers) const { return layers * layer + head; }
 
   double layer = 0, head = 0;
+  double products = 0;                  ///< part of a layer: its products with weights
   double attention_in = 0, mlp_in = 0;  ///< products whose input gradients are summed over ranks
 };
 
@@ -251,6 +253,9 @@ PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const Memo
   // Accumulated gradients are read and written; those of a table that only embeds are a few rows.
   const ShardSize size(config, work.shards.ranks);
   std::int64_t parameters = (part.last - part.first) * size.block;
+  time.weights = layers * tokens * forward.products / rate + static_cast<double>(parameters) * 2 *
+                                                                 choice.gradient_bytes() /
+                                                                 profile.memory_rate;
   if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
   if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
   time.backward +=

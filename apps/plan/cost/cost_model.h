@@ -51,6 +51,7 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
 struct PartTime {
   double forward = 0;
   double backward = 0;  ///< including recompute
+  double weights = 0;   ///< part of `backward` for the gradients of the blocks' weights
   /// Parts of `forward` and `backward` spent waiting for the other tensor-parallel ranks.
   double forward_tensor = 0, backward_tensor = 0;
 };

@@ -12,8 +12,9 @@ std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& 
   std::vector<StageTime> times;
   for (std::size_t i = 0; i < places.parts.size(); ++i) {
     const PartTime part = predict_part(config, places.parts[i], choice, work, profile);
-    StageTime time{.costs = {.forward = part.forward, .backward = part.backward},
-                   .tensor = part.forward_tensor + part.backward_tensor};
+    StageTime time{
+        .costs = {.forward = part.forward, .backward = part.backward, .weights = part.weights},
+        .tensor = part.forward_tensor + part.backward_tensor};
     const bool last = i + 1 == places.parts.size();
     if (places.stash == Stash::input) {
       time.costs.backward += part.forward;

@@ -72,6 +72,7 @@ TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pi
         {"--virtual-stages", "2"},
         {"--stash", "input"}}},
       {4, {{"--pp", "4"}, {"--pipeline-split", "time"}}},
+      {4, {{"--pp", "4"}, {"--pipeline", "zb-h1"}}},
       {8, {{"--pp", "8"}, {"--pipeline", "1f1b"}}},
   };
   for (Row& row : rows)

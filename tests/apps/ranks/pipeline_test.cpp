@@ -20,7 +20,7 @@
 namespace sluice::test::pipeline_test {
 namespace {
 
-constexpr std::array pipelines{"1f1b", "gpipe", "interleaved"};
+constexpr std::array pipelines{"1f1b", "gpipe", "interleaved", "zb-h1"};
 
 TrainingTask task_for(std::int64_t layers, std::int64_t micro_batches) {
   return {
@@ -107,7 +107,7 @@ TEST_CASE("a pipeline of one rank adds the gradients of the table's two places i
 }
 
 TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipeline][threads]") {
-  constexpr std::array schedules{"layer-split", "gpipe", "1f1b"};
+  constexpr std::array schedules{"layer-split", "gpipe", "1f1b", "zb-h1"};
   for (const std::int64_t micro_batches : {1, 3, 4, 8})
     for (const double dropout : {0.0, 0.1}) {
       TrainingTask task = task_for(3, micro_batches);
@@ -116,7 +116,7 @@ TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipe
       const RunBits expected = train_pipelined(task, choice, 5);
       bool turn = dropout > 0;
       for (const std::int64_t ranks : {1, 2, 3})
-        for (const int schedule : {0, 1, 2})
+        for (const int schedule : {0, 1, 2, 3})
           for (const bool inputs : {false, true}) {
             CAPTURE(micro_batches, dropout, ranks, schedules[schedule], inputs);
             task.pp = ranks;
@@ -144,7 +144,8 @@ TEST_CASE("several stages on a rank, and stages of any number of blocks",
   for (const auto& [ranks, virtual_stages, pipeline, split, stash] :
        {Row{2, 2, "interleaved", "blocks", "graph"}, Row{2, 3, "interleaved", "blocks", "input"},
         Row{4, 2, "interleaved", "blocks", "input"}, Row{4, 1, "1f1b", "1,4,2,1", "graph"},
-        Row{3, 1, "gpipe", "parameters", "graph"}, Row{1, 2, "interleaved", "blocks", "graph"}}) {
+        Row{3, 1, "gpipe", "parameters", "graph"}, Row{4, 1, "zb-h1", "1,4,2,1", "graph"},
+        Row{2, 1, "zb-h1", "blocks", "input"}, Row{1, 2, "interleaved", "blocks", "graph"}}) {
     CAPTURE(ranks, virtual_stages, pipeline, split, stash);
     task.pp = ranks;
     task.virtual_stages = virtual_stages;
@@ -178,7 +179,7 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank",
       }
       task.pp = 2;
       for (const std::int64_t zero : {0, 1})
-        for (const int way : {0, 1, 2})
+        for (const int way : {0, 1, 2, 3})
           for (const bool overlap : {true, false}) {
             const std::string pipeline = pipelines[way];
             CAPTURE(zero, pipeline, overlap);
@@ -233,7 +234,7 @@ TEST_CASE("narrow moments in a pipeline", "[ranks][pipeline][threads]") {
 TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
           "[ranks][pipeline][plan][threads]") {
   for (const char* stash : {"graph", "input"})
-    for (const char* pipeline : {"gpipe", "1f1b", "interleaved"})
+    for (const char* pipeline : {"gpipe", "1f1b", "interleaved", "zb-h1"})
       for (const std::int64_t micro_batches : {1, 8}) {
         CAPTURE(stash, pipeline, micro_batches);
         TrainingTask task = task_for(4, 2 * micro_batches);
@@ -314,7 +315,7 @@ TEST_CASE("ranks of a pipeline that share a GPU train as one does, bit for bit",
     const RunBits expected = train_pipelined(task, choice, steps, DeviceKind::cuda);
     task.pp = 2;
     for (const bool inputs : {false, true})
-      for (const int way : {0, 1, 2}) {
+      for (const int way : {0, 1, 2, 3}) {
         const std::string pipeline = pipelines[way];
         CAPTURE(name_of(dtype), inputs, pipeline);
         if (!in_form(2, {dtype == DType::f32, inputs, way})) continue;

@@ -23,8 +23,7 @@ std::vector<RankSpan> spans_of(const Schedule& schedule, const std::vector<Stage
     for (const auto& [action, start, end] : simulation.ranks[static_cast<std::size_t>(rank)]) {
       const Timeline::Label label{action.stage, action.micro_batch};
       if (start > free) spans.emplace_back("wait", number, at + free, start - free, label);
-      spans.emplace_back(action.kind == Action::Kind::forward ? "forward" : "backward", number,
-                         at + start, end - start, label);
+      spans.emplace_back(span_name(action.kind), number, at + start, end - start, label);
       free = end;
     }
   }
@@ -63,11 +62,15 @@ TEST_CASE("the bubble of made-up spans is what two ranks wait") {
 }
 
 TEST_CASE("a simulation's spans give back its costs and its bubble, whatever the schedule") {
-  for (const Schedule& schedule :
-       {layer_split(3, 4), gpipe(4, 6), one_forward_one_backward(4, 9), interleaved(2, 2, 6)}) {
+  for (const Schedule& schedule : {layer_split(3, 4), gpipe(4, 6), one_forward_one_backward(4, 9),
+                                   interleaved(2, 2, 6), zero_bubble_h1(4, 9)}) {
+    const bool split = splits_backward(schedule);
     std::vector<StageCosts> costs;
     for (int stage = 0; stage < schedule.stages; ++stage)
-      costs.push_back({.forward = 1 + 0.1 * stage, .backward = 2.5 - 0.2 * stage, .send = 0});
+      costs.push_back({.forward = 1 + 0.1 * stage,
+                       .backward = 2.5 - 0.2 * stage,
+                       .send = 0,
+                       .weights = split ? 1.1 - 0.1 * stage : 0});
     PipelineTimes times(schedule, false);
     auto spans = spans_of(schedule, costs);
     const auto more = spans_of(schedule, costs, 1, 5);  // another replica, later
@@ -80,6 +83,7 @@ TEST_CASE("a simulation's spans give back its costs and its bubble, whatever the
     for (std::size_t stage = 0; stage < costs.size(); ++stage) {
       CHECK(found[stage].forward == Approx(costs[stage].forward));
       CHECK(found[stage].backward == Approx(costs[stage].backward));
+      CHECK(found[stage].weights == Approx(costs[stage].weights));
       CHECK(found[stage].send == Approx(0).margin(1e-9));
     }
   }

@@ -11,6 +11,7 @@ Samples schedule_samples() {
   return {
       {"accepted-gpipe", to_csv(gpipe(3, 4)), ""},
       {"accepted-lowered", to_csv(lower(one_forward_one_backward(3, 4))), ""},
+      {"accepted-zb-h1", to_csv(lower(zero_bubble_h1(3, 4))), ""},
       {"accepted-interleaved", to_csv(interleaved(2, 2, 4)), ""},
       {"accepted-crlf-and-spaces", " 0F0 ,\t0B0\t\r\n1F0, 1B0 \r\n", ""},
       {"accepted-comments", "# by hand\n0F0,0B0\n # the last\n1F0,1B0\n\n", ""},

@@ -1,4 +1,5 @@
 #include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/rank_report.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -16,7 +16,8 @@ using NamedSchedules = std::vector<std::pair<std::string, Schedule>>;
 inline NamedSchedules all_schedules(int ranks, int micro_batches) {
   NamedSchedules all{{"layer_split", layer_split(ranks, micro_batches)},
                      {"gpipe", gpipe(ranks, micro_batches)},
-                     {"1f1b", one_forward_one_backward(ranks, micro_batches)}};
+                     {"1f1b", one_forward_one_backward(ranks, micro_batches)},
+                     {"zb-h1", zero_bubble_h1(ranks, micro_batches)}};
   for (int v = 1; v <= 4; ++v)
     all.emplace_back("interleaved " + std::to_string(v), interleaved(ranks, v, micro_batches));
   return all;

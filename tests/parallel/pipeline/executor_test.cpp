@@ -153,6 +153,7 @@ NamedSchedules schedules_for(int ranks, int micro_batches) {
   return {{"layer_split", layer_split(ranks, micro_batches)},
           {"gpipe", gpipe(ranks, micro_batches)},
           {"1f1b", one_forward_one_backward(ranks, micro_batches)},
+          {"zb-h1", zero_bubble_h1(ranks, micro_batches)},
           {"interleaved 2", interleaved(ranks, 2, micro_batches)},
           {"interleaved 3", interleaved(ranks, 3, micro_batches)},
           {"read", schedule_from_csv(to_csv(interleaved(ranks, 2, micro_batches)))}};
@@ -207,9 +208,12 @@ TEST_CASE("neighbouring stages may be on one rank, and stages in any order of ra
       "# stages 0, 1 and 3 here\n"
       "0F0,1F0,0F1,1F1,3F0,3B0,3F1,3B1,1B0,0B0,1B1,0B1\n"
       "2F0,2F1,2B0,2B1\n");
+  const Schedule split = schedule_from_csv(
+      "0F0,1F0,0F1,1F1,3F0,3B0,3F1,3B1,3W0,1B0,0B0,1B1,1W0,1W1,3W1,0W0,0B1,0W1\n"
+      "2F0,2F1,2B0,2B1,2W0,2W1\n");
   const Schedule backwards = schedule_from_csv("1F0,1B0,1F1,1B1\n0F0,0F1,0B0,0B1\n");
   for (const Stash stash : {Stash::graph, Stash::input})
-    for (const Schedule& one : {computing, backwards})
+    for (const Schedule& one : {computing, split, backwards})
       CHECK(in_pipeline(lowered(one), stash, 3) == in_sequence(one, 3));
 }
 
@@ -257,6 +261,9 @@ TEST_CASE("one forward, one backward takes the same memory for any number of mic
     const auto few = peaks(one_forward_one_backward(4, 8), stash);
     CHECK(peaks(one_forward_one_backward(4, 1000), stash) == few);
     CHECK(peaks(one_forward_one_backward(4, 8), stash, 3) == few);
+    const auto split = peaks(zero_bubble_h1(4, 8), stash);
+    CHECK(peaks(zero_bubble_h1(4, 1000), stash) == split);
+    CHECK(peaks(zero_bubble_h1(4, 8), stash, 3) == split);
   }
 }
 

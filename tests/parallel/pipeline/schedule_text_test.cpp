@@ -62,11 +62,11 @@ TEST_CASE("malformed cells are named", "[pipeline]") {
        {"F0",   "0F",      "0",       "FF",       "0f0",      "0X0",     "0F0x",      "x0F0",
         "0 F0", "0F 0",    "-1F0",    "0F-1",     "+0F0",     "00F0",    "0F00",      "0F01",
         "0FF0", "0SENDF0", "0SEND_0", "0SEND_X0", "0send_F0", "0RECV_F", "0RECV_F_0", "SEND_F0",
-        "0W0",  "0F0;0B0", "0F0.0",   "1e3F0",    "\"0F0\"",  "0F0#",    "0F0B0"}) {
+        "0V0",  "0F0;0B0", "0F0.0",   "1e3F0",    "\"0F0\"",  "0F0#",    "0F0B0"}) {
     INFO(cell);
     CHECK(refusal("# first\n0F0,0B0\n1F0, " + cell + " ,1B0\n") ==
           "schedule, line 3, column 2: '" + cell +
-              "' is not an action such as 0F3, 0B3, 0SEND_F3 or 1RECV_F3");
+              "' is not an action such as 0F3, 0B3, 0W3, 0SEND_F3 or 1RECV_F3");
   }
   CHECK(refusal("0F0,\x01\xff\x7f\n").find("line 1, column 2: '\?\?\?' is not") !=
         std::string::npos);

@@ -58,6 +58,9 @@ TEST_CASE("small schedules are those of the papers", "[pipeline]") {
         "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1B1,3F2,3B2,1B2|");
   CHECK(rows_of(interleaved(1, 2, 2)) == "0F0,1F0,1B0,0F1,0B0,1F1,1B1,0B1|");
   CHECK(interleaved(4, 1, 9) == one_forward_one_backward(4, 9));
+  CHECK(rows_of(zero_bubble_h1(2, 3)) ==
+        "0F0,0F1,0B0,0W0,0F2,0B1,0W1,0B2,0W2|1F0,1B0,1F1,1B1,1W0,1F2,1B2,1W1,1W2|");
+  CHECK(rows_of(zero_bubble_h1(1, 2)) == "0F0,0B0,0W0,0F1,0B1,0W1|");
 }
 
 TEST_CASE("messages are sent at once and received one action ahead", "[pipeline]") {
@@ -85,19 +88,22 @@ TEST_CASE("schedules of all sizes run and are complete", "[pipeline]") {
         REQUIRE(schedule.micro_batches == micro_batches);
         // Counted again here, so that this does not rest on the validator.
         std::size_t actions = 0;
-        std::vector<int> next(2 * static_cast<std::size_t>(schedule.stages));
+        const int kinds = name == "zb-h1" ? 3 : 2;
+        std::vector<int> next(3 * static_cast<std::size_t>(schedule.stages));
         for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
           for (const Action& action : schedule.ranks[rank]) {
             ++actions;
-            auto& expected = next[static_cast<std::size_t>(2 * action.stage) +
-                                  (action.kind == Kind::forward ? 0 : 1)];
+            auto& expected = next[static_cast<std::size_t>(3 * action.stage) +
+                                  (action.kind == Kind::forward    ? 0
+                                   : action.kind == Kind::backward ? 1
+                                                                   : 2)];
             if (action.micro_batch != expected++) ++wrong;
             if (action.stage % ranks != static_cast<int>(rank)) ++wrong;
           }
-        if (actions != 2 * static_cast<std::size_t>(schedule.stages * micro_batches)) ++wrong;
+        if (actions != static_cast<std::size_t>(kinds * schedule.stages * micro_batches)) ++wrong;
       }
   CHECK(wrong == 0);
-  CHECK(made == 16 * 26 * 7);
+  CHECK(made == 16 * 26 * 8);
 }
 
 TEST_CASE("what a schedule holds for backward", "[pipeline]") {
@@ -110,6 +116,8 @@ TEST_CASE("what a schedule holds for backward", "[pipeline]") {
       CHECK(live(layer_split(ranks, micro_batches)) == std::vector<int>(size, 1));
       CHECK(live(gpipe(ranks, micro_batches)) == std::vector<int>(size, micro_batches));
       CHECK(live(one_forward_one_backward(ranks, micro_batches)) == fewest);
+      CHECK(live(zero_bubble_h1(ranks, micro_batches)) ==
+            std::vector<int>(size, std::min(micro_batches, ranks)));
     }
   for (const int micro_batches : {12, 1000, 4000}) {  // not more with more
     CHECK(live(interleaved(4, 2, micro_batches)) == std::vector<int>{11, 9, 7, 5});

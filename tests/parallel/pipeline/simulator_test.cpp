@@ -35,6 +35,10 @@ TEST_CASE("bubbles are those of the papers", "[pipeline]") {
       if (!near(bubble(gpipe(ranks, micro_batches)), wanted)) ++wrong;
       if (!near(bubble(one_forward_one_backward(ranks, micro_batches)), wanted)) ++wrong;
       if (!near(bubble(layer_split(ranks, micro_batches)), (ranks - 1.0) / ranks)) ++wrong;
+      // A third of it, from as many micro-batches as ranks on.
+      const double less = std::max(ranks - 1, 2 * ranks - 1 - micro_batches) / 3.0;
+      if (!near(bubble(zero_bubble_h1(ranks, micro_batches)), formula(less, micro_batches)))
+        ++wrong;
       for (int v = 2; v <= 4; ++v) {
         const double found = bubble(interleaved(ranks, v, micro_batches));
         const double least = formula((ranks - 1.0) / v, micro_batches);
@@ -51,6 +55,28 @@ TEST_CASE("bubbles are those of the papers", "[pipeline]") {
   CHECK(whole == 3 * (64 + 42 + 32 + 25 + 21 + 18 + 16 + 14 + 12 + 11 + 10 + 9 + 9 + 8 + 8));
   CHECK(smaller == 0);
   CHECK(largest == Approx(3.14).margin(0.005));  // what simulator.h says
+}
+
+TEST_CASE("zb-h1 fills its gaps with weight gradients, whatever these cost", "[pipeline]") {
+  for (const auto& [forward, inputs, weights] :
+       {std::array{1.0, 1.0, 1.0}, {1.0, 1.2, 0.8}, {1.0, 2.0, 0.5}, {0.5, 1.0, 0.0}})
+    for (const int ranks : {2, 4, 7})
+      for (const int micro_batches : {7, 8, 64}) {
+        CAPTURE(forward, inputs, weights, ranks, micro_batches);
+        const std::vector<StageCosts> costs(
+            static_cast<std::size_t>(ranks),
+            {.forward = forward, .backward = inputs + weights, .weights = weights});
+        const Simulation split = simulate(zero_bubble_h1(ranks, micro_batches), costs);
+        const double all = micro_batches * (forward + inputs + weights);
+        CHECK(split.makespan == Approx(all + (ranks - 1) * (forward + inputs - weights)));
+        const Simulation whole = simulate(one_forward_one_backward(ranks, micro_batches), costs);
+        CHECK(whole.makespan == Approx(all + (ranks - 1) * (forward + inputs + weights)));
+        for (const double busy : split.busy)
+          CHECK(busy == Approx(all));
+      }
+  CHECK_THAT(
+      error_message([] { simulate(zero_bubble_h1(1, 1), {{.backward = 1, .weights = 1.5}}); }),
+      Catch::Contains("1.5 seconds of a backward that costs 1"));
 }
 
 TEST_CASE("spans are in order and say how long a rank computes", "[pipeline]") {

@@ -42,6 +42,19 @@ TEST_CASE("a schedule that runs says what it needs", "[pipeline]") {
   CHECK(early.received == std::vector<int>{2, 1});
 }
 
+TEST_CASE("weight gradients follow their backward, each once and in order", "[pipeline]") {
+  const std::string rows = "0F0,0F1,0B0,0B1,0W0,0W1|";
+  CHECK(validate(from_rows(rows)).live == std::vector<int>{2});
+  CHECK(validate(from_rows("0F0,0B0,0W0,0F1,0B1,0W1|")).live == std::vector<int>{1});
+  CHECK(refusal(changed(rows, ",0W1", "")) ==
+        "0W1 is missing on rank 0\n  rank 0: 0F0 0F1 0B0 --> 0B1 0W0");
+  CHECK_THAT(refusal(changed(rows, "0W1", "0W0")), Catch::Contains("0W0 is there twice"));
+  CHECK_THAT(refusal("0F0,0F1,0B0,0W1,0B1,0W0|"),
+             Catch::Contains("0W1 comes before 0B1, which it needs"));
+  CHECK_THAT(refusal("0F0,0F1,0B0,0B1,0W1,0W0|"),
+             Catch::Contains("0W0 comes after 0W1: gradients are added in ascending order"));
+}
+
 TEST_CASE("stages are on one rank each", "[pipeline]") {
   CHECK(refusal("0F0,1F0,0B0|1B0|") ==
         "stage 1 is on rank 0 and on rank 1\n"
