@@ -269,6 +269,8 @@ TEST_CASE("what --resume has named stays, also where the run goes on from anothe
   const Runs runs;
   runs.run("out", "--steps 5 --save-every 2");
   runs.run("out", "--steps 7 --keep 2 --save-every 1 --resume " + runs.step("out", 4));
+  // This start has nothing to do. It names another checkpoint in resume.json.
+  runs.run("out", "--steps 7 --resume " + runs.step("out", 7));
   const auto fifth = runs.folder("out") / "set-aside/step-00000005";
   runs.run("out", "--steps 8 --keep 1 --save-every 1 --resume " + fifth.string());
   CHECK(runs.names(runs.folder("out")) ==

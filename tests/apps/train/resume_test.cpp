@@ -172,6 +172,10 @@ TEST_CASE("what is saved beside training is what is saved at once", "[threads]")
             read_file(runs.out("copies") / "checkpoints" / checkpoint.filename() / file));
   }
   CHECK(outcome(runs.out("copies")) == outcome(runs.out("waits")));
+  std::istringstream log(read_file(runs.out("copies") / "log.jsonl"));
+  for (std::string line; std::getline(log, line);)
+    if (const Json event = Json::parse(line); event.at("event") == "checkpoint")
+      CHECK(event.at("ms").get<double>() >= event.at("waited_ms").get<double>());
   // The copy is in the plan, which is kept to the byte.
   const Json end = last_event(runs.out("copies"));
   CHECK(end.at("planned_bytes") == end.at("engine_peak_bytes"));
