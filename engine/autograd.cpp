@@ -179,7 +179,9 @@ GradientTarget Backward::target(const Edge& edge, DType dtype) {
 
 void Backward::contribute(std::size_t input, DType dtype, const WriteGradient& write) {
   const Edge& edge = state_->current->inputs_[input];
-  if (deferred_ == nullptr || !edge.leaf) return write(target(edge, dtype));
+  // An observer is to see the gradients of a node as soon as it has run.
+  const bool defers = deferred_ != nullptr && edge.leaf && observer == nullptr;
+  if (!defers) return write(target(edge, dtype));
   deferred_->waiting_.push_back({edge.leaf, dtype, write});
   ++deferred_->left_[edge.leaf.impl()];
 }

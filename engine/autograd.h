@@ -99,7 +99,7 @@ class Backward {
 
 /// Runs the graph behind `output` backward and adds to the gradients of its leaves. `gradient` is
 /// the gradient of `output`; none means 1 and needs a single element. The graph is used up.
-/// `deferred`: takes the gradients of weights instead; null: nothing is deferred.
+/// `deferred`: takes the gradients that nodes contribute() to leaves; null: nothing is deferred.
 void backward(const Tensor& output, const Tensor& gradient = {},
               DeferredGradients* deferred = nullptr);
 /// Same, from the edge to an output whose elements may have been released.

@@ -20,7 +20,8 @@ using WriteGradient = std::function<void(const GradientTarget&)>;
 
 /// Makes gradients of `leaf` go to `buffer` (same shape) instead of memory allocated for them.
 void set_gradient_buffer(const Tensor& leaf, const Tensor& buffer);
-/// Sets the hook that backward() calls as soon as the leaf's gradient of that pass is complete.
+/// Sets the hook that backward() calls as soon as the leaf's gradient of that pass is complete, or
+/// DeferredGradients::add() where the pass has left it for later.
 void set_gradient_ready_hook(const Tensor& leaf, std::function<void()> hook);
 /// Makes the next contribution overwrite the gradient instead of adding to it.
 void forget_gradient(const Tensor& leaf);
@@ -29,9 +30,9 @@ GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype);
 /// Zeroes the gradient buffer of a leaf if no contribution has reached it.
 void zero_unused_gradient(const Tensor& leaf);
 
-/// Gradients of leaves that a backward pass leaves for later, since nothing else in the pass needs
-/// them: those of weights, where a pipeline's other ranks wait for those of the inputs (Qi et al.,
-/// "Zero bubble pipeline parallelism", 2023). Holds the tensors from which they are computed.
+/// Holds gradients of leaves that a backward pass leaves for later, since nothing else in the pass
+/// needs them: those of weights, where a pipeline's other ranks wait for those of the inputs (Qi et
+/// al., "Zero bubble pipeline parallelism", 2023). Holds the tensors from which they are computed.
 ///
 /// A leaf's contributions are added in the order of the passes if add() is called in that order.
 /// So the bits are those of passes that defer nothing, unless a pass contributes to one leaf both

@@ -28,7 +28,8 @@ std::vector<StageCosts> costs_of(const PipelinePlan& plan, const RunSetup& setup
   const StepWork work{.batch = choice.micro_batch,
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
-                      .shards = shards};
+                      .shards = shards,
+                      .splits_backward = splits_backward(plan.schedule)};
   std::vector<StageCosts> costs;
   for (const StageTime& time :
        stage_times(setup.config, {plan.parts, plan.rank_of_stage, plan.stash}, choice, work,

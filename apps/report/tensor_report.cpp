@@ -23,10 +23,12 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
                                   const DeviceProfile& profile, const MemoryChoice& choice) {
   const Mesh mesh = planned_mesh(o);
   const Shards shards = shards_of(o, profile);
-  const StepWork work{.batch = choice.micro_batch,
-                      .seq_len = setup.trainer.seq_len,
-                      .dtype = setup.precision.dtype,
-                      .shards = shards};
+  const StepWork work{
+      .batch = choice.micro_batch,
+      .seq_len = setup.trainer.seq_len,
+      .dtype = setup.precision.dtype,
+      .shards = shards,
+      .splits_backward = setup.pipeline && splits_backward(setup.pipeline->schedule)};
   const std::int64_t micro_batches = share_of(o) / choice.micro_batch;
   const Stash stash = setup.pipeline ? setup.pipeline->stash : Stash::graph;
   const auto kind = [](const TensorTraffic::Kind& k) {

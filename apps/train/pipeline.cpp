@@ -82,7 +82,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   const bool add_messages = !has_messages(plan->schedule);
   if (add_messages) plan->schedule = lower(plan->schedule);
   try {
-    plan->live = validate(plan->schedule).live;
+    plan->inputs = validate(plan->schedule).inputs;
   } catch (const Error& error) {
     const std::string why = error.what();
     if (!add_messages || !why.starts_with("deadlock")) throw;

@@ -21,7 +21,7 @@ struct PipelinePlan {
   std::vector<int> rank_of_stage;
   std::vector<GPT2Part> parts;  ///< by stage
   Stash stash = Stash::graph;
-  std::vector<int> live;                   ///< most micro-batches in flight at once, by rank
+  std::vector<int> inputs;                 ///< most micro-batches that wait for backward, by rank
   std::optional<std::size_t> max_stashed;  ///< bytes of stashed inputs kept on the device
 
   /// Returns the parts of the stages on `rank`, ascending.

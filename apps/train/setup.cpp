@@ -213,14 +213,15 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   const std::size_t each = message_bytes(setup, setup.trainer.micro_batch);
   for (std::size_t stage = 1; stage < plan.parts.size(); ++stage) {
     const int rank = plan.rank_of_stage[stage];
-    const int live = plan.live[static_cast<std::size_t>(rank)];
-    if (static_cast<std::size_t>(live) * each <= *plan.max_stashed) continue;
-    fail(fmt::format(
-             "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
-             "{} in all, and on the CPU they have nowhere else to rest; use another "
-             "--pipeline or a smaller --micro-batch",
-             spell_bytes(*o.max_stash), rank, live, each, static_cast<std::size_t>(live) * each),
-         ErrorKind::usage);
+    const int inputs = plan.inputs[static_cast<std::size_t>(rank)];
+    if (static_cast<std::size_t>(inputs) * each <= *plan.max_stashed) continue;
+    fail(
+        fmt::format(
+            "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
+            "{} in all, and on the CPU they have nowhere else to rest; use another "
+            "--pipeline or a smaller --micro-batch",
+            spell_bytes(*o.max_stash), rank, inputs, each, static_cast<std::size_t>(inputs) * each),
+        ErrorKind::usage);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "parallel/pipeline/schedule.h"
+
 namespace sluice {
 
 StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedBytes& moved) {
@@ -20,7 +22,8 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
     if (lane == Timeline::Lane::to_device) up += length;
     if (lane == Timeline::Lane::to_host) down += length;
     if (name == "forward") report.forward += length;
-    if (name == "backward" || name == "weight gradient") report.backward += length;
+    if (name == "backward" || name == span_name(Action::Kind::weight_gradients))
+      report.backward += length;
     if (name == "stall") report.stall += length;
     if (name == "update") report.update += length;
     if (name == "cpu update") report.cpu_update += length;

@@ -86,6 +86,7 @@ Json RunTimes::finish() {
     json["stages"].push_back({{"rank", pipeline_->rank_of_stage[stage]},
                               {"forward_ms", costs[stage].forward},
                               {"backward_ms", costs[stage].backward},
+                              {"weights_ms", costs[stage].weights},
                               {"message_ms", costs[stage].send}});
   return json;
 }

@@ -139,7 +139,8 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
 void Session::require_agreement() {
   job_.require_equal("program", version());
   const auto& val = setup_.data.val;
-  job_.require_equal("validation data", std::to_string(val ? val->checksum() : 0));
+  job_.require_equal("validation data",
+                     val ? fmt::format("{}-{:08x}", val->size(), val->checksum()) : "none");
   for (const auto& [key, value] : identity_.items())
     job_.require_equal(key, value.dump());
 }

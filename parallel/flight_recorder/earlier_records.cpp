@@ -37,26 +37,39 @@ void require_ended(const fs::path& folder, const RankRecord& record, bool restar
     refuse("may still run");
 }
 
+[[noreturn]] void refuse_to_move(const fs::path& folder, const std::error_code& error) {
+  fail(fmt::format(
+           "the records of an earlier job in {} cannot be moved: {}; give the ranks of a job "
+           "a folder of their own",
+           folder.string(), error.message()),
+       ErrorKind::usage);
+}
+
 fs::path new_folder_in(const fs::path& folder) {
   for (int number = 1;; ++number) {
     fs::path earlier = folder / fmt::format("earlier-{}", number);
-    if (fs::create_directory(earlier)) return earlier;
+    std::error_code error;
+    if (fs::create_directory(earlier, error)) return earlier;
+    if (error && error != std::errc::file_exists) refuse_to_move(folder, error);
   }
 }
 
 }  // namespace
 
 fs::path set_earlier_records_aside(const fs::path& folder, bool restarted) {
-  std::error_code missing;
+  std::error_code error;
   std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(folder, missing))
-    if (is_of_a_job(entry.path().filename())) old.push_back(entry.path());
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (is_of_a_job(entry->path().filename())) old.push_back(entry->path());
   if (old.empty()) return {};
   for (const RankRecord& record : read_records(folder))
     require_ended(folder, record, restarted);
   fs::path earlier = new_folder_in(folder);
-  for (const fs::path& path : old)
-    fs::rename(path, earlier / path.filename());
+  for (const fs::path& path : old) {
+    fs::rename(path, earlier / path.filename(), error);
+    if (error) refuse_to_move(folder, error);
+  }
   return earlier;
 }
 

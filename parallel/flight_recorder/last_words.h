@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-/// The file in which a job's reporting rank keeps its sentence.
+/// Names the file in which a job's reporting rank keeps its sentence.
 inline constexpr const char* last_words_name = "spoken";
 
 /// Chooses the one rank that reports when several fail at once. Returns true to the first caller

@@ -148,12 +148,16 @@ class Job {
                        whereabouts(*first), waiters({first->rank}));
   }
 
+  /// Returns true if several ranks are lost and no other is left: the launcher has killed them.
+  bool killed_together(const Ranks& lost) const {
+    const Ranks left = select([](const RankRecord& r) { return !r.lost() && !ended_well(r); });
+    return left.empty() && lost.size() > 1;
+  }
+
   std::optional<std::string> lost() const {
     const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
-    const Ranks left = select([](const RankRecord& r) { return !r.lost() && !ended_well(r); });
-    // If no rank is left, one failed and the launcher killed the others; what they did must show
-    // which.
-    if (lost.empty() || (left.empty() && lost.size() > 1)) return std::nullopt;
+    // What they did must show which of them failed.
+    if (lost.empty() || killed_together(lost)) return std::nullopt;
     return fmt::format("{} {} killed or exited without a word {}{}", name(lost),
                        lost.size() == 1 ? "was" : "were", whereabouts(lost), waiters(lost));
   }
@@ -246,12 +250,11 @@ class Job {
     return users.size() == 1 && complete && open_of(r) == nullptr;
   }
 
-  /// Where no rank is left, the launcher may have killed them all, and the rank that is behind need
-  /// not be the cause.
+  /// Of ranks that were killed together, the one that is behind need not be the cause.
   std::optional<std::string> behind() const {
     const auto text = behind_the_others();
     const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
-    if (!text || lost.size() != ranks_.size()) return text;
+    if (!text || !killed_together(lost)) return text;
     return fmt::format("{} were killed or exited without a word; {}", list(lost), *text);
   }
 

@@ -1,10 +1,7 @@
 #include "parallel/flight_recorder/watchdog.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "parallel/flight_recorder/flight_recorder.h"

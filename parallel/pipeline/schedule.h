@@ -62,10 +62,10 @@ Schedule one_forward_one_backward(int ranks, int micro_batches);
 /// group were full. With one virtual stage it is one_forward_one_backward.
 Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 
-/// 1F1B with a backward in two parts (Qi et al., "Zero bubble pipeline parallelism", 2023, ZB-H1).
-/// Ranks wait for the gradients of inputs alone; those of weights fill gaps. Rank r leaves those of
-/// r micro-batches for later, so that every rank holds at most `ranks` micro-batches, as rank 0
-/// does in 1F1B.
+/// Divides the backwards of 1F1B into two parts (Qi et al., "Zero bubble pipeline parallelism",
+/// 2023, ZB-H1). Ranks wait for the gradients of inputs alone; those of weights fill gaps. Rank r
+/// leaves those of r micro-batches for later, so that every rank holds at most `ranks`
+/// micro-batches, as rank 0 does in 1F1B.
 Schedule zero_bubble_h1(int ranks, int micro_batches);
 
 enum class ScheduleName : std::uint8_t {
@@ -81,7 +81,7 @@ Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int mic
 /// The rank of every stage: the first rank that has an action of it, or -1 if none has.
 std::vector<int> rank_of_stage(const Schedule& schedule);
 
-/// The name of a computing action in a timeline.
+/// Returns the name of a computing action in a timeline; at most 15 characters (RankSpan).
 std::string_view span_name(Action::Kind kind);
 
 /// Returns true if the schedule has sends or receives, that is, if it is lowered.

@@ -245,6 +245,8 @@ std::string to_grid(const Schedule& schedule, const GridOptions& options) {
   if (options.width < 20 || options.forward < 1 || options.backward < 1)
     fail("a grid has lines of 20 characters or more, and actions of one slot or more",
          ErrorKind::usage);
+  if (splits_backward(schedule) && options.backward < 2)
+    fail("a backward in two parts takes two slots or more", ErrorKind::usage);
   const StageCosts costs{.forward = static_cast<double>(options.forward),
                          .backward = static_cast<double>(options.backward)};
   const std::vector<StageCosts> all(static_cast<std::size_t>(std::max(schedule.stages, 0)), costs);

@@ -47,9 +47,10 @@ struct Simulation {
 ///   gpipe, one_forward_one_backward   (P - 1) / (M + P - 1)
 ///   interleaved, if P divides M       B / (M + B), where B = (P - 1) / V
 ///   zero_bubble_h1, if M >= P         B / (M (F + I + W) + B), where B = (P - 1) (F + I - W)
-/// F is the forward's cost, I that of the inputs' gradients, W <= I that of the weights'.
-/// If P does not divide M, the bubble of interleaved is at least the last formula's value. For all
-/// P from 2 to 16, V from 2 to 4 and M from 1 to 128 it is at most 3.1 times that value.
+/// F is the forward's cost, I that of the inputs' gradients, W that of the weights'. Where W is
+/// more than F or I, the bubble of zero_bubble_h1 may be larger. If P does not divide M, the bubble
+/// of interleaved is at least the last formula's value. For all P from 2 to 16, V from 2 to 4 and M
+/// from 1 to 128 it is at most 3.1 times that value.
 Simulation simulate(const Schedule& schedule, const std::vector<StageCosts>& costs);
 
 /// Splits the bubble by cause: three fractions of the time, whose sum is the bubble.

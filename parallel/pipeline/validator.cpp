@@ -233,20 +233,22 @@ void Validator::check_message_order(const ActionPlaces& places) const {
 
 ScheduleFacts Validator::count(std::optional<int> max_live, const Messages& messages) const {
   const std::vector<int> zeros(schedule_.ranks.size());
-  ScheduleFacts facts{.live = zeros, .received = zeros};
-  std::vector<int> live = zeros, received = zeros;
+  ScheduleFacts facts{.live = zeros, .inputs = zeros, .received = zeros};
+  std::vector<int> live = zeros, inputs = zeros, received = zeros;
   const Kind releases = splits_backward(schedule_) ? Kind::weight_gradients : Kind::backward;
   for_all([&](int rank, int index, const Action& action) {
     const auto r = static_cast<std::size_t>(rank);
     if (action.kind == Kind::receive_input || action.kind == Kind::receive_gradient) ++received[r];
     if (action.computes() && messages.received_by(action)) --received[r];
-    if (action.kind == Kind::forward) ++live[r];
+    if (action.kind == Kind::forward) ++live[r], ++inputs[r];
+    if (action.kind == Kind::backward) --inputs[r];
     if (action.kind == releases) --live[r];
     if (max_live && live[r] > *max_live)
       refuse(schedule_,
              fmt::format("rank {} holds more than {} micro-batches for backward", rank, *max_live),
              {{rank, index}});
     facts.live[r] = std::max(facts.live[r], live[r]);
+    facts.inputs[r] = std::max(facts.inputs[r], inputs[r]);
     facts.received[r] = std::max(facts.received[r], received[r]);
   });
   return facts;

@@ -12,6 +12,8 @@ struct ScheduleFacts {
   /// Largest number of (stage, micro-batch) pairs whose forward is done and whose backward, with
   /// the weights' gradients, is not.
   std::vector<int> live{};
+  /// The same without the weights' gradients: a stage's input is kept until its backward.
+  std::vector<int> inputs{};
   /// Largest number of inputs and gradients whose receive is posted and whose action has not begun.
   std::vector<int> received{};
 };

@@ -76,7 +76,8 @@ StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, doubl
           .resident_state = resident,
           .streamed_state = streamed,
           .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
-                     task.options.sequence_parallel}};
+                     task.options.sequence_parallel},
+          .splits_backward = candidate.pipeline == ScheduleName::zero_bubble_h1};
 }
 
 Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
@@ -215,7 +216,8 @@ ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& can
     time.tensor += count / ranks * stages[i].tensor;
     Cover& cover = covers[static_cast<std::size_t>(places.rank_of_stage[i])];
     cover.forward += cost.forward;
-    cover.backward += cost.backward;
+    // Gradients are complete, and start to be reduced, with the last weights'.
+    cover.backward += work.splits_backward ? cost.weights : cost.backward;
   }
   const auto lasts = [&](const std::vector<StageCosts>& given) {
     return makespan(*candidate.pipeline, candidate.mesh.pp,

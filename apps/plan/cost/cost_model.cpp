@@ -169,7 +169,8 @@ TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryC
   const double sum = times.sums(sums.backward) / (2 * pairs);
   const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
   for (const double product : {forward.attention_in, forward.mlp_in})
-    wait.backward += pairs * std::max(0.0, sum - tokens * product / rate / 2);
+    wait.backward +=
+        pairs * std::max(0.0, sum - (work.splits_backward ? 0 : tokens * product / rate / 2));
   return wait;
 }
 

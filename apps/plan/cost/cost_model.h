@@ -31,6 +31,7 @@ struct StepWork {
   double cpu_state = 0;       ///< bytes of state on the host that the CPU updates
   double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
   Shards shards{};
+  bool splits_backward = false;  ///< weights' gradients come later, so they hide no sum over shards
 };
 
 /// Predicts a step. Matrix products run at the profile's rate, slower if a batch does not fill the

@@ -1,6 +1,7 @@
 #include "apps/train_gpt2/run_memory.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -85,6 +86,7 @@ TEST_CASE("a refusal to pin names the shell's limit where that may be the cause"
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_MEMLOCK, &before) == 0);
   for (const rlim_t kib : {64, 4096}) {
+    if (kib << 10 > before.rlim_max) continue;
     const rlimit limit{.rlim_cur = kib << 10, .rlim_max = before.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
     const std::string text =

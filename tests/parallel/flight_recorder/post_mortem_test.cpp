@@ -1,10 +1,10 @@
 #include "parallel/flight_recorder/post_mortem.h"
-#include "parallel/flight_recorder/rank_report.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
+#include "parallel/flight_recorder/rank_report.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 

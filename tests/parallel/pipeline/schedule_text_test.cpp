@@ -139,6 +139,20 @@ TEST_CASE("a long grid is cut", "[pipeline]") {
         std::string::npos);
 }
 
+TEST_CASE("a backward in two parts is drawn as two actions", "[pipeline]") {
+  const Schedule schedule = zero_bubble_h1(2, 3);
+  CHECK(to_grid(schedule) ==
+        "rank 0 |F0 F1    B0 W0 F2 B1 W1 B2 W2\n"
+        "rank 1 |   F0 B0 F1 B1 W0 F2 B2 W1 W2\n");
+  CHECK(schedule_from_csv(to_csv(schedule)) == schedule);
+  CHECK(error_message([&] { to_grid(schedule, {.backward = 1}); }).find("two slots") !=
+        std::string::npos);
+  const auto run = simulate(schedule, std::vector<StageCosts>(2));
+  const std::string svg = to_svg(lower(schedule), run, "zb-h1");
+  for (const std::string colour : {"hsl(210,70%,78%)", "hsl(30,70%,78%)", "hsl(130,70%,78%)"})
+    CHECK(count(svg, colour) == 6);
+}
+
 TEST_CASE("a picture has a bar for everything computed", "[pipeline]") {
   const Schedule schedule = interleaved(2, 2, 2);
   const auto run = simulate(schedule, std::vector<StageCosts>(4));

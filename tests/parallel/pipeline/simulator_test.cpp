@@ -57,7 +57,7 @@ TEST_CASE("bubbles are those of the papers", "[pipeline]") {
   CHECK(largest == Approx(3.14).margin(0.005));  // what simulator.h says
 }
 
-TEST_CASE("zb-h1 fills its gaps with weight gradients, whatever these cost", "[pipeline]") {
+TEST_CASE("zb-h1 fills its gaps with weight gradients", "[pipeline]") {
   for (const auto& [forward, inputs, weights] :
        {std::array{1.0, 1.0, 1.0}, {1.0, 1.2, 0.8}, {1.0, 2.0, 0.5}, {0.5, 1.0, 0.0}})
     for (const int ranks : {2, 4, 7})
@@ -74,6 +74,14 @@ TEST_CASE("zb-h1 fills its gaps with weight gradients, whatever these cost", "[p
         for (const double busy : split.busy)
           CHECK(busy == Approx(all));
       }
+  // Weight gradients that cost more than a gap make others wait, but no longer than 1F1B does.
+  for (const auto& [forward, inputs, weights] : {std::array{0.1, 0.5, 0.5}, {1.0, 0.5, 0.8}}) {
+    const std::vector<StageCosts> costs(
+        4, {.forward = forward, .backward = inputs + weights, .weights = weights});
+    const double split = simulate(zero_bubble_h1(4, 8), costs).makespan;
+    CHECK(split > 8 * (forward + inputs + weights) + 3 * (forward + inputs - weights) + 0.05);
+    CHECK(split < simulate(one_forward_one_backward(4, 8), costs).makespan);
+  }
   CHECK_THAT(
       error_message([] { simulate(zero_bubble_h1(1, 1), {{.backward = 1, .weights = 1.5}}); }),
       Catch::Contains("1.5 seconds of a backward that costs 1"));

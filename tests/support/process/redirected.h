@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 
 #include "tests/support/temp_dir.h"
@@ -18,7 +19,8 @@ class Redirected {
   Redirected(int stream, const std::filesystem::path& file) : stream_(stream) {
     flush();
     kept_ = ::dup(stream);
-    const int instead = ::open(file.c_str(), O_WRONLY | O_CREAT, 0600);
+    const int instead = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (instead < 0) throw std::runtime_error("cannot write " + file.string());
     ::dup2(instead, stream);
     ::close(instead);
   }
