@@ -231,6 +231,8 @@ TEST_CASE("with ZeRO-1 a rank's CPU updates its share of the state", "[scaling]"
   ScalingTask task = some_task(true);
   task.work.streamed_state = 0;
   task.work.cpu_state = 8e9;
+  task.choice.resident_blocks = 0;
+  task.choice.cpu_blocks = 4;
   task.profile.host_rate = 1e9;
   const double two = predict_ranks(task, 2, 4).compute.stall;
   CHECK(two > 4);  // 4 GB are read and written at 1 GB/s
