@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 LANES = ["compute", "host to device", "device to host", "network"]
-COLOURS = {"forward": "#1f6fb4", "backward": "#d9641e", "weight gradient": "#e0a458", "update": "#2b9348", "reduce": "#b5308c",
-           "wait": "#333333", "stall": "#333333", "fetch": "#8c6d1f", "drain": "#7a5195"}
+COLOURS = {"forward": "#1f6fb4", "backward": "#d9641e", "weight gradient": "#e0a458",
+           "update": "#2b9348", "reduce": "#b5308c", "wait": "#333333", "stall": "#333333",
+           "fetch": "#8c6d1f", "drain": "#7a5195"}
 
 
 class Failure(Exception):

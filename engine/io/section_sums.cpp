@@ -30,4 +30,8 @@ std::uint32_t crc32_of(std::span<const std::byte> bytes, std::uint32_t before) {
       ::crc32_z(before, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
 }
 
+std::uint32_t crc32_joined(std::uint32_t first, std::uint32_t second, std::size_t bytes) {
+  return static_cast<std::uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(bytes)));
+}
+
 }  // namespace sluice

@@ -30,5 +30,7 @@ class SectionSums {
 
 /// CRC-32 of one piece of memory.
 std::uint32_t crc32_of(std::span<const std::byte> bytes, std::uint32_t before = 0);
+/// Returns the CRC-32 of two pieces one after the other. `bytes`: the size of the second.
+std::uint32_t crc32_joined(std::uint32_t first, std::uint32_t second, std::size_t bytes);
 
 }  // namespace sluice

@@ -118,7 +118,7 @@ std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before)
   for (std::size_t start = 0; start < size_; start += ids.size()) {
     ids.resize(std::min(ids.size(), size_ - start));
     read_ids(start, ids);
-    std::uint16_t largest = 0;  // of a plain loop the compiler makes vector instructions
+    std::uint16_t largest = 0;  // the compiler vectorizes this loop
     for (const std::uint16_t id : ids)
       largest = std::max(largest, id);
     if (largest >= vocab_size) {
@@ -129,10 +129,12 @@ std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before)
                        vocab_size),
            ErrorKind::usage);
     }
-    const std::span<const std::uint16_t> all(ids);
-    for (std::size_t at = 0; at < all.size(); at += page_ids)
-      sums.push_back(crc32_of(std::as_bytes(all.subspan(at, std::min(page_ids, all.size() - at)))));
-    before = crc32_of(std::as_bytes(all), before);
+    for (auto rest = std::as_bytes(std::span(ids)); !rest.empty();) {
+      const auto page = rest.first(std::min(page_ids * id_bytes, rest.size()));
+      sums.push_back(crc32_of(page));
+      before = crc32_joined(before, sums.back(), page.size());
+      rest = rest.subspan(page.size());
+    }
   }
   sums_ = std::move(sums);
   return before;

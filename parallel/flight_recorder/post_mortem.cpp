@@ -156,7 +156,7 @@ class Job {
 
   std::optional<std::string> lost() const {
     const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
-    // What they did must show which of them failed.
+    // behind() shows which of the ranks that were killed together has failed.
     if (lost.empty() || killed_together(lost)) return std::nullopt;
     return fmt::format("{} {} killed or exited without a word {}{}", name(lost),
                        lost.size() == 1 ? "was" : "were", whereabouts(lost), waiters(lost));
@@ -250,7 +250,8 @@ class Job {
     return users.size() == 1 && complete && open_of(r) == nullptr;
   }
 
-  /// Of ranks that were killed together, the one that is behind need not be the cause.
+  /// Returns which rank is behind. The sentence says first if ranks were killed together, since the
+  /// launcher may be the cause then.
   std::optional<std::string> behind() const {
     const auto text = behind_the_others();
     const Ranks lost = select([](const RankRecord& r) { return r.lost(); });
