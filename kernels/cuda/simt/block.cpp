@@ -1,6 +1,7 @@
 #include "kernels/cuda/simt/block.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -45,9 +46,11 @@ void BlockRunner::thread_main() {
       // Exceptions cannot pass from one stack to another by themselves.
       runner.error_ = std::current_exception();
     }
-    runner.threads_[runner.current_].state = State::ended;
+    Thread& thread = runner.threads_[runner.current_];
+    thread.state = State::ended;
     ++runner.ended_;
-    Fiber::leave();
+    runner.fibers_.give_back(std::exchange(thread.fiber, nullptr));
+    Fiber::leave();  // comes back for another thread
   }
 }
 
@@ -66,10 +69,7 @@ void BlockRunner::prepare(const Launch& launch, Index block) {
   count_ = launch.block.x * launch.block.y * launch.block.z;
   ended_ = 0;
   error_ = nullptr;
-  while (threads_.size() < count_) {
-    threads_.emplace_back();
-    threads_.back().fiber = std::make_unique<Fiber>(thread_main);
-  }
+  if (threads_.size() < count_) threads_.resize(count_);
   while (warps_.size() * warp_size < count_)
     warps_.push_back(std::make_unique<Warp>());
   for (const auto& warp : warps_) {
@@ -122,13 +122,19 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
     current_ = ready[pick];
     ready[pick] = ready.back();
     ready.pop_back();
-    thread_index = threads_[current_].index;
-    threads_[current_].fiber->enter();
+    Thread& thread = threads_[current_];
+    thread_index = thread.index;
+    // A thread takes a fiber when it starts: without barriers, one stack serves them all.
+    if (thread.fiber == nullptr) thread.fiber = fibers_.take();
+    thread.fiber->enter();
   }
   if (!error_ && ended_ == count_ && later_.empty()) return;
   // The other fibers are abandoned; their stacks hold only plain data.
-  for (unsigned i = 0; i < count_; ++i)
+  for (unsigned i = 0; i < count_; ++i) {
+    if (threads_[i].fiber == nullptr) continue;
     threads_[i].fiber->restart();
+    fibers_.give_back(std::exchange(threads_[i].fiber, nullptr));
+  }
   if (error_) std::rethrow_exception(error_);
   if (ended_ == count_) fail(place(block_index) + " has ended before its copies to shared memory");
   report_stuck();

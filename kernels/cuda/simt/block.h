@@ -115,7 +115,7 @@ class BlockRunner {
   };
   enum class State : std::uint8_t { ready, in_warp, in_block, at_mbarrier, ended };
   struct Thread {
-    std::unique_ptr<Fiber> fiber;
+    Fiber* fiber = nullptr;  ///< null before it starts and after it ends
     State state = State::ready;
     Index index;
     AsyncCopies copies;
@@ -132,15 +132,14 @@ class BlockRunner {
 
   const Launch* launch_ = nullptr;
   std::vector<Thread> threads_;
+  FiberPool fibers_{thread_main};
   std::vector<std::unique_ptr<Warp>> warps_;
   std::vector<unsigned> ready_;
   std::vector<unsigned> late_;  ///< those of the slow warp that are ready
   unsigned slow_warp_ = 0;      ///< the number of warps: none
   std::vector<unsigned> at_barrier_, at_mbarrier_;
   std::vector<std::function<void()>> later_;
-  unsigned count_ = 0;
-  unsigned ended_ = 0;
-  unsigned current_ = 0;
+  unsigned count_ = 0, ended_ = 0, current_ = 0;
   std::uint64_t random_ = 1;
   std::vector<std::byte> shared_memory_;
   std::byte* shared_ = nullptr;

@@ -190,4 +190,11 @@ Fiber::~Fiber() {
   munmap(memory_, page_bytes() + stack_bytes);
 }
 
+Fiber* FiberPool::take() {
+  if (idle_.empty()) return fibers_.emplace_back(std::make_unique<Fiber>(body_)).get();
+  Fiber* const fiber = idle_.back();
+  idle_.pop_back();
+  return fiber;
+}
+
 }  // namespace sluice::simt

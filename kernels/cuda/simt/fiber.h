@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <vector>
 
 namespace sluice::simt {
 
@@ -29,6 +31,22 @@ class Fiber {
   Body body_;
   std::byte* memory_ = nullptr;
   Context* context_ = nullptr;
+};
+
+/// Fibers with one body, on one OS thread. The one that came back last is taken first, since the
+/// caches hold its stack.
+class FiberPool {
+ public:
+  explicit FiberPool(Fiber::Body body) : body_(body) {}
+
+  Fiber* take();
+  /// `fiber` must wait at the end of its work, or have been restarted.
+  void give_back(Fiber* fiber) { idle_.push_back(fiber); }
+
+ private:
+  Fiber::Body body_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
 };
 
 }  // namespace sluice::simt
