@@ -16,7 +16,7 @@ struct StartFacts {
   std::int64_t skipped_batches = 0;  ///< batches of the data that are skipped
   Mesh mesh{};
   Plan plan;
-  double matmul_flops = 0;  ///< measured FLOP/s of matrix products
+  double matmul_flops = 0;  ///< FLOP/s of matrix products, of which MFU is a share
   std::string device_name{};
   std::string device_code{};  ///< as in DeviceInfo
   std::string saves{};        ///< when checkpoints are due: "every 5 minutes"

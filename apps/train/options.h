@@ -84,6 +84,7 @@ struct TrainOptions {
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;
   std::optional<std::int64_t> log_every;
+  std::optional<double> peak_tflops;
   bool quiet = false, verbose = false;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;

@@ -78,7 +78,7 @@ class Session {
   SaveCadence cadence_;
   std::unique_ptr<RunFolder> folder_;  ///< on rank 0 only
   fs::path output_;
-  double peak_rate_ = 0;  ///< FLOP/s of matrix products, measured before memory is taken
+  double peak_rate_ = 0;  ///< FLOP/s of 100 % MFU, measured before memory is taken or given
   Resumption found_;      ///< checkpoint to resume from
   Plan plan_;
   DevicePtr device_;
@@ -107,7 +107,8 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       cadence_(options.save_every),
       folder_(take_folder(options, job)),
       output_(job.control().share_text(folder_ ? folder_->path().string() : "", 0, "output")),
-      peak_rate_(measure_matmul_rate(setup_.device, setup_.precision)),
+      peak_rate_(options.peak_tflops ? *options.peak_tflops * 1e12
+                                     : measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
       plan_(plan_here(options, setup_, found_, job)),
       // Reserves exactly the counted bytes: no more can be had, and none are asked for later.
@@ -242,8 +243,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
   const auto tokens =
       static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
   const double rate = tokens / milliseconds * 1e3;
-  const double mfu =
-      rate * setup_.config.flops_per_token(setup_.trainer.seq_len) / (peak_rate_ * job_.size());
+  const double flops = rate * setup_.config.flops_per_token(setup_.trainer.seq_len);
   last_loss_ = result.loss;
   const StepPrinter::Line line{.step = step,
                                .loss = result.loss,
@@ -251,7 +251,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                                .rate = result.rate,
                                .milliseconds = milliseconds,
                                .tokens_per_second = rate,
-                               .mfu = mfu,
+                               .mfu = flops / (peak_rate_ * job_.size()),
                                .memory = device_->arena().peak(),
                                .details = options_.verbose ? spell(result.report) : ""};
   log("train", train_event(line, result, tokens));

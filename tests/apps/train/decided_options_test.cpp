@@ -171,6 +171,24 @@ TEST_CASE("a run goes on from its own config.toml") {
   CHECK(work.equal("branch again", "branch"));
 }
 
+TEST_CASE("MFU is the share of the peak that is given, which holds for one start") {
+  const Work work;
+  work.train("out", "text.txt", words("--steps 2 --peak-tflops 0.002"));
+  const auto events = work.events("out");
+  CHECK(events.front().at("matmul_flops") == Approx(2e9));
+  CHECK(events.front().at("options").at("peak_tflops").is_null());
+  int steps = 0;
+  for (const Json& event : events) {
+    if (event.at("event") != "train") continue;
+    ++steps;
+    // Six per weight of the blocks and the head, and the products of attention.
+    const double operations = 6 * (2 * 12 * 16 * 16 + 256 * 16) + 6 * 2 * 16 * 16;
+    CHECK(event.at("mfu").get<double>() ==
+          Approx(event.at("tokens_per_second").get<double>() * operations / 2e9));
+  }
+  CHECK(steps == 2);
+}
+
 TEST_CASE("the log begins with the model and every option by name") {
   const Work work;
   work.train("out", "text.txt", words("--steps 2 --log-every 1 --pipeline 1f1b"));
