@@ -79,7 +79,8 @@ Flags FaultRuns::flags(const std::string& output, const Flags& changes) const {
             {"--data", at("text.txt")}, {"--tokenizer", "bytes"}, {"--output", at(output)},
             {"--threads", "1"},         {"--dropout", "0.1"},     {"--lr-schedule", "constant"},
             {"--warmup-steps", "3"},    {"--val-every", "0"},     {"--sample-tokens", "0"},
-            {"--steps", "5"},           {"--save-every", "2"},    {"--keep", "1"}} +
+            {"--steps", "5"},           {"--save-every", "2"},    {"--keep", "1"},
+            {"--peak-tflops", "1"}} +
       kind_.flags + changes;
   std::erase_if(all, [](const auto& flag) { return flag.second == "-"; });
   return all;

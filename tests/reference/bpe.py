@@ -1,6 +1,7 @@
 """Byte-level BPE as GPT-2 has it: the split of a text into words, the training of merges, and the encoder."""
 import unicodedata
 from collections import Counter
+from functools import cache
 
 END_OF_TEXT = "<|endoftext|>"
 CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
@@ -19,6 +20,7 @@ def byte_alphabet():
 ALPHABET = byte_alphabet()
 
 
+@cache
 def kind(character):
     if character in WHITE_SPACE:
         return "space"
@@ -37,7 +39,7 @@ def split(text):
 
     words, at = [], 0
     while at < len(text):
-        contraction = next((c for c in CONTRACTIONS if text.startswith(c, at)), None)
+        contraction = text[at] == "'" and next((c for c in CONTRACTIONS if text.startswith(c, at)), None)
         if contraction:
             end = at + len(contraction)
         elif kinds[at] != "space":
@@ -58,6 +60,8 @@ def symbols_of(word):
 
 
 def merged(symbols, pair):
+    if pair[0] not in symbols:
+        return symbols
     result, at = [], 0
     while at < len(symbols):
         if symbols[at : at + 2] == pair:

@@ -71,9 +71,9 @@ struct Runs : TempDir {
   fs::path out(const std::string& name) const { return path() / name; }
 
   Arguments flags(const std::string& output, int steps, const Arguments& more = {}) const {
-    Arguments all{"--n-layer",      "1",  "--n-head",    "2",  "--n-embd",     "16",
-                  "--vocab-size",   "64", "--context",   "16", "--batch-size", "4",
-                  "--warmup-steps", "3",  "--log-every", "1"};
+    Arguments all{"--n-layer",      "1",  "--n-head",    "2",  "--n-embd",      "16",
+                  "--vocab-size",   "64", "--context",   "16", "--batch-size",  "4",
+                  "--warmup-steps", "3",  "--log-every", "1",  "--peak-tflops", "1"};
     return all + Arguments{"--data",  (path() / "t.bin").string(), "--output", out(output).string(),
                            "--steps", std::to_string(steps)} +
            more;

@@ -207,7 +207,7 @@ TEST_CASE("random walk through runs, stops, kills and goings back") {
   Arguments flags = words(
       "--n-layer=1 --n-head=2 --n-embd=8 --context=8 --batch-size=4 --lr-schedule=constant "
       "--warmup-steps=2 --val-every=0 --sample-tokens=0 --device=cpu --tokenizer=bytes "
-      "--log-every=1 --dropout=0.1 --threads=1");
+      "--log-every=1 --dropout=0.1 --threads=1 --peak-tflops=1");
   flags.push_back("--data=" + (data.path() / "t.txt").string());
   Arguments half_flags = flags;
   half_flags.push_back("--precision=bf16");

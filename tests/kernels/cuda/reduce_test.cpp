@@ -31,9 +31,10 @@ TEST_CASE("cuda: sums down columns", "[cuda]") {
                           {1025, 70},
                           {130, 768},               // two parts
                           {200, 32 * 1024 + 5}}) {  // more blocks of columns than counters
-
+      const bool large = s.columns > 32 * 1024;     // slow on the emulated GPU
       for (const auto offsets : both_offsets) {
         for (const bool accumulate : {false, true}) {
+          if (large && offsets.read != (accumulate ? 1 : 0)) continue;
           CAPTURE(name_of(dtype), s.rows, s.columns, offsets.read, accumulate);
           Parity parity(devices, offsets);
           const auto in = parity.input("in", dtype, {s.rows, s.columns});
