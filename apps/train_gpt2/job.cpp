@@ -217,14 +217,16 @@ bool Job::may_report(std::string& message, bool usage) {
   monitor_->fail(message);
   if (!usage && message.find("rank ") == std::string::npos)
     message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
+  std::error_code ignored;
+  const bool tells_nothing = usage && folder_is_ours_;  // the folder of records
+  const fs::path gone = folder_.string() + ".gone";
   if (!speak_first(folder_, message)) {
+    if (tells_nothing) fs::remove_all(gone, ignored);  // also what speak_first() has left there
     std::this_thread::sleep_for(3s);
     return false;
   }
-  if (usage && folder_is_ours_) {  // the records would tell nothing
-    std::error_code ignored;
-    const fs::path gone = folder_.string() + ".gone";  // atomic, so that no other rank speaks
-    fs::rename(folder_, gone, ignored);
+  if (tells_nothing) {
+    fs::rename(folder_, gone, ignored);  // atomic, so that no other rank speaks
     fs::remove_all(gone, ignored);
   } else if (folder_is_ours_) {
     message += fmt::format(" (post_mortem {})", folder_.string());

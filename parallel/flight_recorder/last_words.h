@@ -11,8 +11,9 @@ inline constexpr const char* last_words_name = "spoken";
 
 /// Chooses the one rank that reports when several fail at once. Returns true to the first caller
 /// among all processes, by creating the file FOLDER/spoken with the sentence that it reports, and
-/// to every caller if the folder is not writable. Returns false if the folder is gone, since the
-/// rank that reported may remove it.
+/// to every caller if the folder is not writable. Returns false if the folder is gone: the rank
+/// that reported may rename it and then remove it. A caller that comes just then may leave a file
+/// in it.
 bool speak_first(const std::filesystem::path& folder, std::string_view sentence);
 
 /// Returns the sentence that a rank has reported; empty if none did.

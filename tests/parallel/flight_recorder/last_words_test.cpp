@@ -1,10 +1,14 @@
 #include "parallel/flight_recorder/last_words.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/support/form.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
 
@@ -32,6 +36,35 @@ TEST_CASE("of several ranks that fail one speaks, and its sentence is kept", "[l
   CHECK_FALSE(speak_first(folder.path() / "none", "another"));
   CHECK_FALSE(speak_first(folder.path() / "none", "another"));
   CHECK(last_words(folder.path() / "none").empty());
+}
+
+TEST_CASE("one speaks also while it removes the folder", "[last_words]") {
+  const TempDir work;
+  const int rounds = by_form(50, 20000);  // one in 2,500 once had two
+  for (int round = 0; round < rounds; ++round) {
+    const std::filesystem::path folder = work.path() / std::to_string(round);
+    const std::filesystem::path gone = folder.string() + ".gone";
+    std::filesystem::create_directory(folder);
+    constexpr int ranks = 4;
+    std::atomic<int> ready = 0, spoke = 0;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&] {
+        std::error_code ignored;
+        ++ready;
+        while (ready < ranks)
+          ;
+        if (speak_first(folder, "a rank")) {
+          ++spoke;
+          std::filesystem::rename(folder, gone, ignored);
+        }
+        std::filesystem::remove_all(gone, ignored);
+      });
+    for (std::thread& thread : threads)
+      thread.join();
+    REQUIRE(spoke == 1);
+    REQUIRE_FALSE(std::filesystem::exists(folder));
+  }
 }
 
 }  // namespace sluice::test::last_words_test
