@@ -26,52 +26,138 @@ std::string to_string(const Signature& s) {
   return fmt::format("{} '{}' (operation {})", text, s.label_text(), s.sequence);
 }
 
+void Tally::add(int rank, const Signature& signature) {
+  Kind kind{.signature = signature, .ranks = 1};
+  kind.listed.front() = rank;
+  add(kind);
+}
+
+void Tally::add(const Tally& next) {
+  for (const Kind& kind : next.kinds())
+    add(kind);
+  others_ += next.others_;
+}
+
+void Tally::add(const Kind& kind) {
+  const auto end = kinds_.begin() + count_;
+  const auto known = std::ranges::find(kinds_.begin(), end, kind.signature, &Kind::signature);
+  if (known == end) {
+    if (count_ == max_kinds)
+      others_ += kind.ranks;
+    else
+      kinds_.at(static_cast<std::size_t>(count_++)) = kind;
+    return;
+  }
+  const auto room = std::max<std::int32_t>(0, std::int32_t{max_listed} - known->ranks);
+  std::copy_n(kind.listed.begin(), std::min(room, kind.ranks), known->listed.end() - room);
+  known->ranks += kind.ranks;
+}
+
+std::string Tally::ranks_of(const Kind& kind) {
+  const auto listed = std::min<std::size_t>(static_cast<std::size_t>(kind.ranks), max_listed);
+  std::string text = fmt::format("rank{} {}", kind.ranks == 1 ? "" : "s",
+                                 fmt::join(std::span(kind.listed).first(listed), ", "));
+  const auto more = static_cast<std::size_t>(kind.ranks) - listed;
+  return more == 0 ? text : text + fmt::format(" and {} more", more);
+}
+
+std::string Tally::disagreement() const {
+  if (count_ < 2) return {};
+  const auto usual = std::ranges::max_element(kinds(), {}, &Kind::ranks);  // the first in a tie
+  std::vector<std::string> odd;
+  for (auto kind = kinds().begin(); kind != kinds().end(); ++kind)
+    if (kind != usual)
+      odd.push_back(fmt::format("{} started {}", ranks_of(*kind), to_string(kind->signature)));
+  if (others_ > 0) odd.push_back(fmt::format("{} more started yet others", others_));
+  return fmt::format("{} where {} started {}", fmt::join(odd, " and "),
+                     usual->ranks == 1 ? ranks_of(*usual) : std::string("the others"),
+                     to_string(usual->signature));
+}
+
 SignatureCheck::SignatureCheck(Transport& transport, std::string communicator,
                                const Signature& mine, int tag)
-    : communicator_(std::move(communicator)),
-      signatures_(static_cast<std::size_t>(transport.size())) {
-  signatures_[static_cast<std::size_t>(transport.rank())] = mine;
-  const auto bytes_of = [&](int rank) {
-    return std::as_writable_bytes(std::span(&signatures_[static_cast<std::size_t>(rank)], 1));
+    : transport_(transport), communicator_(std::move(communicator)), tag_(tag) {
+  const int size = transport.size(), rank = transport.rank();
+  if (size > most_direct) {
+    mine_.add(rank, mine);
+    // The ranks from rank + step to rank + 2 * step are below its child rank + step.
+    for (int step = 1; (rank & step) == 0 && rank + step < size; step *= 2)
+      children_.push_back(rank + step);
+    reports_.resize(children_.size());
+    for (std::size_t i = 0; i < children_.size(); ++i)
+      receive(children_[i], reports_[i]);
+    return;
+  }
+  signatures_.resize(static_cast<std::size_t>(size));
+  const auto bytes_of = [&](int of) {
+    return std::as_writable_bytes(std::span(&signatures_[static_cast<std::size_t>(of)], 1));
   };
-  for (int rank = 0; rank < transport.size(); ++rank) {
-    if (rank == transport.rank()) continue;
-    messages_.push_back(transport.receive(rank, tag, bytes_of(rank)));
-    messages_.push_back(transport.send(rank, tag, bytes_of(transport.rank())));
+  signatures_[static_cast<std::size_t>(rank)] = mine;
+  for (int other = 0; other < size; ++other) {
+    if (other == rank) continue;
+    messages_.push_back(transport.receive(other, tag, bytes_of(other)));
+    messages_.push_back(transport.send(other, tag, bytes_of(rank)));
+  }
+}
+
+void SignatureCheck::send(int to, const Tally& tally) {
+  messages_.push_back(transport_.send(to, tag_, std::as_bytes(std::span(&tally, 1))));
+}
+
+void SignatureCheck::receive(int from, Tally& tally) {
+  messages_.push_back(transport_.receive(from, tag_, std::as_writable_bytes(std::span(&tally, 1))));
+}
+
+/// Called when the messages of a stage are done.
+void SignatureCheck::next_stage() {
+  const int rank = transport_.rank();
+  if (stage_ == Stage::collect && transport_.size() <= most_direct) {
+    for (std::size_t of = 0; of < signatures_.size(); ++of)
+      all_.add(static_cast<int>(of), signatures_[of]);
+    stage_ = Stage::judge;
+  } else if (stage_ == Stage::collect && rank > 0) {
+    for (const Tally& report : reports_)
+      mine_.add(report);
+    const int parent = rank & (rank - 1);
+    send(parent, mine_);
+    receive(parent, all_);
+    stage_ = Stage::report;
+  } else if (stage_ == Stage::collect || stage_ == Stage::report) {
+    if (rank == 0) {
+      for (const Tally& report : reports_)
+        mine_.add(report);
+      all_ = mine_;
+    }
+    // Also of a disagreement: those below learn of it from this message alone.
+    for (const int child : children_)
+      send(child, all_);
+    stage_ = Stage::tell;
+  } else {
+    stage_ = Stage::judge;
   }
 }
 
 bool SignatureCheck::advance() {
   if (agreed_) return true;
-  if (!all_done(messages_)) return false;
-  const std::string disagreement = first_disagreement(signatures_);
-  if (!disagreement.empty())
-    fail(fmt::format("the ranks of '{}' have lost each other: {}", communicator_, disagreement));
-  agreed_ = true;
-  return true;
+  while (all_done(messages_)) {
+    if (stage_ != Stage::judge) {
+      next_stage();
+      continue;
+    }
+    const std::string disagreement = all_.disagreement();
+    if (!disagreement.empty())
+      fail(fmt::format("the ranks of '{}' have lost each other: {}", communicator_, disagreement));
+    agreed_ = true;
+    return true;
+  }
+  return false;
 }
 
 std::string first_disagreement(const std::vector<Signature>& by_rank) {
-  // The code below takes time by the square of the ranks.
-  if (std::ranges::count(by_rank, by_rank.front()) == std::ssize(by_rank)) return {};
-  const auto same = [&](const Signature& one) { return std::ranges::count(by_rank, one); };
-  // Finds the signature that most ranks have; in a tie, that of the lowest rank.
-  const auto usual = std::ranges::max_element(
-      by_rank, [&](const Signature& a, const Signature& b) { return same(a) < same(b); });
-  const auto ranks_of = [&](const Signature& one) {
-    std::vector<std::size_t> ranks;
-    for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
-      if (by_rank[rank] == one) ranks.push_back(rank);
-    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-  };
-  std::vector<std::string> odd;
-  for (auto one = by_rank.begin(); one != by_rank.end(); ++one)
-    if (*one != *usual && std::find(by_rank.begin(), one, *one) == one)
-      odd.push_back(fmt::format("{} started {}", ranks_of(*one), to_string(*one)));
-  if (odd.empty()) return {};
-  return fmt::format("{} where {} started {}", fmt::join(odd, " and "),
-                     same(*usual) == 1 ? ranks_of(*usual) : std::string("the others"),
-                     to_string(*usual));
+  Tally all;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
+    all.add(static_cast<int>(rank), by_rank[rank]);
+  return all.disagreement();
 }
 
 }  // namespace sluice

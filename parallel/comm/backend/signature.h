@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,10 +55,46 @@ static_assert(sizeof(Signature) == 64);
 /// "all_reduce of 1048576 f32, 'gradients 3' (operation 42)"
 std::string to_string(const Signature& signature);
 
-/// Checks that all ranks have started the same operation, by exchanging signatures. These messages
-/// travel beside the data and are meant to cost no extra time; not measured.
+/// Who started which operation, of a range of ranks. Trivially copyable and without padding: it is
+/// a message of one size, however many ranks it is about.
+class Tally {
+ public:
+  static constexpr std::size_t max_kinds = 8, max_listed = 8;
+
+  void add(int rank, const Signature& signature);
+  /// Adds a tally of the ranks that follow these.
+  void add(const Tally& next);
+
+  /// "" if all have started the same, else says which rank started which operation. What most ranks
+  /// have started is the usual; in a tie, what the lowest rank has.
+  std::string disagreement() const;
+
+ private:
+  struct Kind {
+    Signature signature;
+    std::int32_t ranks = 0;  ///< how many
+    std::int32_t unused = 0;
+    std::array<std::int32_t, max_listed> listed{};  ///< the first of them
+  };
+  static std::string ranks_of(const Kind& kind);
+  std::span<const Kind> kinds() const { return {kinds_.data(), static_cast<std::size_t>(count_)}; }
+  void add(const Kind& kind);
+
+  std::int32_t count_ = 0;
+  std::int32_t others_ = 0;  ///< ranks with further operations, for which there was no room
+  std::array<Kind, max_kinds> kinds_{};
+};
+
+/// Checks that all ranks have started the same operation. These messages travel beside the data.
+///
+/// Up to eight ranks each send their signature to all others. More form a binomial tree: tallies go
+/// up to rank 0, and the tally of all ranks comes down. A rank then sends and receives at most
+/// 2 log2(ranks) messages, and two on average.
 class SignatureCheck {
  public:
+  static constexpr int most_direct = 8;
+
+  /// `transport` must outlive the check.
   SignatureCheck(Transport& transport, std::string communicator, const Signature& mine, int tag);
 
   /// Returns true if all signatures have arrived and agree. Throws Error naming a rank that has
@@ -65,13 +102,24 @@ class SignatureCheck {
   bool advance();
 
  private:
+  enum class Stage : std::uint8_t { collect, report, tell, judge };
+  void next_stage();
+  void send(int to, const Tally& tally);
+  void receive(int from, Tally& tally);
+
+  Transport& transport_;
   std::string communicator_;
-  std::vector<Signature> signatures_;  ///< by rank
+  int tag_;
+  std::vector<Signature> signatures_;  ///< by rank, if they are sent to all
+  std::vector<int> children_;          ///< in the tree, ascending
+  std::vector<Tally> reports_;         ///< of the children
+  Tally mine_, all_;                   ///< of this rank and those below it, and of all
+  Stage stage_ = Stage::collect;
   std::vector<MessagePtr> messages_;
   bool agreed_ = false;
 };
 
-/// Returns "" if all signatures are equal, else says which rank started which operation.
+/// Tally::disagreement() of these signatures.
 std::string first_disagreement(const std::vector<Signature>& by_rank);
 
 }  // namespace sluice
