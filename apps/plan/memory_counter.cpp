@@ -30,7 +30,8 @@ MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
   if (!unknown) return entry->second;
   MemoryBytes& most = entry->second;
   for (const int rank : ranks_) {
-    const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank});
+    // One update: what is chosen by this estimate is counted with two.
+    const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank}, 1);
     // Recomputing does not change what is held between updates.
     const auto [held, fresh] = states_.try_emplace({choice.micro_batch, rank});
     if (fresh)

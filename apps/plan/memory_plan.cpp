@@ -70,7 +70,7 @@ std::string to_text(const MemoryByUse& bytes) {
 }
 
 MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
-                       std::size_t workspace_bytes, const MeshRank& at) {
+                       std::size_t workspace_bytes, const MeshRank& at, std::int64_t updates) {
   MetaRun run(o, setup, choice, workspace_bytes, at);
   // The third micro-batch of an update needs the same memory as the second. In a pipeline more
   // micro-batches may be alive.
@@ -80,7 +80,7 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
   const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
                     .targets = std::vector<std::int32_t>(tokens)};
   validate(o, setup, run);
-  for (std::int64_t step = 0; step < 2; ++step) {
+  for (std::int64_t step = 0; step < updates; ++step) {
     run.training.trainer.step(step, batch);
     validate(o, setup, run);
     if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);

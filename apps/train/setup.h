@@ -7,6 +7,7 @@
 #include "apps/cli/machine.h"
 #include "apps/data/dataset.h"
 #include "apps/data/sampler.h"
+#include "apps/train/model_layouts.h"
 #include "apps/train/options.h"
 #include "apps/train/trainer.h"
 #include "models/gpt2/config.h"
@@ -29,6 +30,7 @@ struct RunSetup {
   RateSchedule schedule;
   Trainer::Options trainer;
   std::shared_ptr<const PipelinePlan> pipeline;  ///< null: no pipeline
+  std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();
 };
 
 RunSetup resolve(const TrainOptions& options);

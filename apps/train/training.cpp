@@ -39,20 +39,8 @@ std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int 
   return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
 }
 
-/// Returns the layout of one shard of the whole model (all stages): names and offsets, no tensors.
-SpaceLayout layout_of(const RunSetup& setup, const MemoryChoice& choice, const TensorShare& share) {
-  GPT2 model(setup.config, share);
-  std::vector<Parameter> parameters = model.parameters();
-  for (Parameter& parameter : parameters)
-    parameter.tensor = nullptr;
-  return {parameters, {.narrow_gradients = choice.narrow_gradients}};
-}
-
-std::vector<SpaceLayout> layouts_of(const RunSetup& setup, const MemoryChoice& choice, int shards) {
-  std::vector<SpaceLayout> layouts;
-  for (int shard = 0; shard < shards; ++shard)
-    layouts.push_back(layout_of(setup, choice, {.rank = shard, .size = shards}));
-  return layouts;
+ModelLayouts::Shards layouts_of(const RunSetup& setup, const MemoryChoice& choice, int shards) {
+  return setup.layouts->of(setup.config, choice.narrow_gradients, shards);
 }
 
 BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
@@ -94,11 +82,12 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
   bytes.tensor = std::max(
       {bytes.stages, softmax, norm, static_cast<std::size_t>(setup.config.vocab_size) * wide});
+  const ModelLayouts::Shards shards = layouts_of(setup, choice, mesh.tp);
   // Buckets differ between ranks, since each rank has other parameters.
   for (int part = 0; part < mesh.pp * mesh.tp; ++part) {
     // The gradient norm exchanges one number for every block of the space.
     std::size_t blocks = 0;
-    for (const auto& stretch : layout_of(setup, choice, {mesh.shard(part), mesh.tp}).stretches)
+    for (const auto& stretch : shards->at(static_cast<std::size_t>(mesh.shard(part))).stretches)
       blocks += static_cast<std::size_t>(stretch.blocks());
     bytes.data = std::max(bytes.data, blocks * sizeof(double));
     GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
@@ -183,13 +172,13 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                            .size = ranks.mesh.tp,
                            .group = tensor.get(),
                            .divides_tokens = options.sequence_parallel && ranks.mesh.tp > 1}),
-      whole(layout_of(setup, choice, {})),
+      whole(layouts_of(setup, choice, 1)),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
-      norm(make_norm(space, ranks, plan.get(), layouts_of(setup, choice, ranks.mesh.tp))),
+      norm(make_norm(space, ranks, plan.get(), *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
                {.overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,

@@ -38,7 +38,7 @@ struct Training {
             .optimizer = *optimizer,
             .scaler = trainer.scaler(),
             .ranks = parallel,
-            .whole = whole,
+            .whole = whole->front(),
             .gather_links = ranks.gather_links,
             .spikes = &trainer.spikes(),
             .micro_batch = trainer.options().micro_batch,
@@ -51,7 +51,7 @@ struct Training {
   /// The block inputs kept in host memory; none if no block's input is.
   std::optional<HostStack> block_inputs;
   GPT2 model;
-  SpaceLayout whole;                  ///< layout of the whole model's parameters
+  ModelLayouts::Shards whole;         ///< the layout of the whole model's parameters
   std::vector<Parameter> parameters;  ///< parameters of this rank's stages
   BucketPlan bucket_plan;
   ParameterSpace space;

@@ -164,8 +164,21 @@ class ClusterPlanner {
   struct Candidate {
     Number mesh;
     ParallelConfig candidate;
-    double bound;  ///< lower bound in seconds: without recompute and without state traffic
+    double bound = 0;  ///< lower bound in seconds: without recompute and without state traffic
   };
+
+  /// Computes the bounds, some on each thread.
+  void bound(std::vector<Candidate>& candidates, std::int64_t threads) const {
+    std::vector<std::future<void>> shares;
+    for (std::int64_t thread = 0; thread < threads; ++thread)
+      shares.push_back(std::async(std::launch::async, [&, thread] {
+        for (auto i = static_cast<std::size_t>(thread); i < candidates.size();
+             i += static_cast<std::size_t>(threads))
+          candidates[i].bound = predict_candidate(task_, candidates[i].candidate, 0, 0).total();
+      }));
+    for (std::future<void>& share : shares)
+      share.get();
+  }
 
   void try_form(const StatePrecision& form) {
     const std::vector<Mesh> meshes = meshes_of(task_);
@@ -176,18 +189,18 @@ class ClusterPlanner {
       for (ParallelConfig& candidate : candidates_of(task_, meshes[mesh])) {
         candidate.choice.layout = form.layout;
         candidate.choice.narrow_gradients = form.narrow_gradients;
-        const double bound = predict_candidate(task_, candidate, 0, 0).total();
-        candidates.push_back({mesh, std::move(candidate), bound});
+        candidates.push_back({mesh, std::move(candidate)});
         fates[mesh] = Fate::open;
       }
+    const std::int64_t threads =
+        task_.options.threads > 0 ? task_.options.threads : cpu::available_cores();
+    bound(candidates, threads);
     if (candidates.empty() && !meshes.empty())
       why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
                          task_.options.batch_size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     too_large_.clear();
     std::vector<std::int64_t> tried(meshes.size(), 0);
-    const std::int64_t threads =
-        task_.options.threads > 0 ? task_.options.threads : cpu::available_cores();
     auto next = candidates.begin();
     ProgressBar bar("planning", static_cast<double>(candidates.size()));
     do {
