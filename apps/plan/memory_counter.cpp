@@ -30,7 +30,7 @@ MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
   if (!unknown) return entry->second;
   MemoryBytes& most = entry->second;
   for (const int rank : ranks_) {
-    // One update: what is chosen by this estimate is counted with two.
+    // The planner counts what it chooses by these again, with two updates.
     const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank}, 1);
     // Recomputing does not change what is held between updates.
     const auto [held, fresh] = states_.try_emplace({choice.micro_batch, rank});

@@ -34,7 +34,8 @@ class MemoryCounter {
   /// host.
   MemoryBytes state(const MemoryChoice& choice) const;
   /// Returns the temporary memory of one update, beyond what is held between updates. It remembers
-  /// the answer by micro-batch and recompute: `choice` may differ in nothing else between calls.
+  /// the answer by micro-batch and recompute: `choice` may differ in nothing else between calls. It
+  /// counts one update, and a second one may need more while the first is still under way.
   MemoryBytes transient(const MemoryChoice& choice);
 
  private:

@@ -24,8 +24,8 @@ struct MemoryPlan {
 /// "weights 2.90 GiB, gradients 5.80 GiB": formats the bytes of each use that has any.
 std::string to_text(const MemoryByUse& bytes);
 
-/// Counts the memory of two updates, a validation and the start of a sample on the rank `at`. The
-/// mesh of `at` divides the work; --dp, --pp and --tp are ignored. `workspace_bytes` is the
+/// Counts the memory of `updates` updates, a validation and the start of a sample on the rank `at`.
+/// The mesh of `at` divides the work; --dp, --pp and --tp are ignored. `workspace_bytes` is the
 /// workspace that the device's kernels request. With `updates` 1 it may miss what the second update
 /// needs while the first is still under way, and takes half as long.
 MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,

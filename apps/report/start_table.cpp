@@ -47,10 +47,10 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
           ? fmt::format("cpu, {} threads", cpu::threads())
           : facts.device_name +
                 (facts.device_code.empty() ? std::string() : ", code for " + facts.device_code);
-  row("machine",
-      fmt::format("{}, {}{}, matrix products {:.0f} GFLOP/s", device, name_of(setup.precision),
-                  setup.precision.wgmma_attention ? ", attention by tma" : "",
-                  facts.matmul_flops / 1e9));
+  row("machine", fmt::format("{}, {}{}, {} {:.0f} GFLOP/s", device, name_of(setup.precision),
+                             setup.precision.wgmma_attention ? ", attention by tma" : "",
+                             options.peak_tflops ? "100 % MFU is" : "matrix products",
+                             facts.matmul_flops / 1e9));
   const MemoryPlan& memory = facts.plan.memory;
   row("memory",
       fmt::format("{} planned{}{}", format_bytes(memory.peak), mesh.size() > 1 ? " for rank 0" : "",

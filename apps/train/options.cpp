@@ -218,11 +218,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "Print a line every this many steps; default: about 50 lines, on a terminal one line "
            "that is drawn over. log.jsonl has every step",
            1);
-  line.add(
-      "--peak-tflops", o.peak_tflops,
-      "TFLOP/s that 100 % MFU stands for, as of a data sheet, for each rank; default: the rate "
-      "of a matrix product, measured at the start",
-      1e-6, 1e6);
+  line.add("--peak-tflops", o.peak_tflops,
+           "TFLOP/s of one rank of which MFU is the share, as in a data sheet; default: those of a "
+           "matrix product, measured at the start. It changes no plan",
+           1e-6, 1e6);
   line.add("--quiet", o.quiet, "Print errors, warnings and how the run ended alone");
   line.add("--verbose", o.verbose, "Print every step, and what its time went to");
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");

@@ -75,7 +75,6 @@ TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
   o.output = output.string();
   o.rank_files.clear();
   o.inject.clear();
-  o.peak_tflops.reset();
   o.plan = o.quiet = o.verbose = false;
   return o;
 }

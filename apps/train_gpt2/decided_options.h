@@ -15,8 +15,8 @@ namespace sluice {
 ///
 /// An option that does not apply is empty: the tokenizer if the data are tokens without one, and
 /// --offload if --resident-blocks implies it. Options that hold for one start of a run alone are
-/// reset: --rank-files, --inject, --peak-tflops, --plan, --quiet and --verbose; also --resume and
-/// --skip-batches, unless --resume names a checkpoint of another run.
+/// reset: --rank-files, --inject, --plan, --quiet and --verbose; also --resume and --skip-batches,
+/// unless --resume names a checkpoint of another run.
 TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
                              const MemoryChoice& choice, const std::filesystem::path& output,
                              std::string_view exchange);

@@ -169,8 +169,8 @@ void Job::require_equal(std::string_view what, const std::string& mine) {
 void Job::require_equal_options(const std::string& resolved) {
   if (size() == 1) return;
   std::istringstream mine(resolved), first(control_->share_text(resolved, 0, "options"));
-  constexpr std::array own{
-      "data=", "val-data=", "output=", "threads=", "trace=", "config=", "inject=", "rank-files="};
+  constexpr std::array own{"data=",   "val-data=", "output=",     "threads=",    "trace=",
+                           "config=", "inject=",   "rank-files=", "peak-tflops="};
   const auto next = [&](std::istringstream& text) {
     std::string line;
     while (std::getline(text, line))
@@ -218,14 +218,13 @@ bool Job::may_report(std::string& message, bool usage) {
   if (!usage && message.find("rank ") == std::string::npos)
     message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
   std::error_code ignored;
-  const bool tells_nothing = usage && folder_is_ours_;  // the folder of records
   const fs::path gone = folder_.string() + ".gone";
   if (!speak_first(folder_, message)) {
-    if (tells_nothing) fs::remove_all(gone, ignored);  // also what speak_first() has left there
+    if (folder_is_ours_) fs::remove_all(gone, ignored);  // speak_first() may have left a file there
     std::this_thread::sleep_for(3s);
     return false;
   }
-  if (tells_nothing) {
+  if (usage && folder_is_ours_) {        // the records would tell nothing
     fs::rename(folder_, gone, ignored);  // atomic, so that no other rank speaks
     fs::remove_all(gone, ignored);
   } else if (folder_is_ours_) {

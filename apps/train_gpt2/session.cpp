@@ -78,7 +78,7 @@ class Session {
   SaveCadence cadence_;
   std::unique_ptr<RunFolder> folder_;  ///< on rank 0 only
   fs::path output_;
-  double peak_rate_ = 0;  ///< FLOP/s of 100 % MFU, measured before memory is taken or given
+  double peak_rate_ = 0;  ///< FLOP/s of 100 % MFU: given, or measured before memory is taken
   Resumption found_;      ///< checkpoint to resume from
   Plan plan_;
   DevicePtr device_;

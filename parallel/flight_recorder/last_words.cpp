@@ -13,7 +13,7 @@ namespace sluice {
 bool speak_first(const std::filesystem::path& folder, std::string_view sentence) {
   const std::filesystem::path path = folder / last_words_name;
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  // If the folder is gone, the rank that spoke has removed it.
+  // If the folder is gone, the rank that spoke has renamed or removed it.
   if (file < 0) return errno != EEXIST && errno != ENOENT;
   // Without the sentence the user still gets it, so a disk that is full is no error here.
   [[maybe_unused]] const ssize_t written = ::write(file, sentence.data(), sentence.size());

@@ -78,12 +78,6 @@ void require_all_say(const Failures& by_rank, const std::string& sentence) {
   }
 }
 
-Signature signature(std::string_view label, std::int64_t count = 8) {
-  Signature s{.count = count, .kind = Collective::all_reduce, .dtype = DType::f32};
-  s.set_label(label);
-  return s;
-}
-
 struct Pair {
   const char* name;
   std::function<Handle(Communicator&, Memory&, bool odd)> start;
@@ -346,39 +340,6 @@ TEST_CASE("without signatures another count is an error and no wrong result", "[
       },
       options);
   require_all_say(by_rank, "a message of 20 bytes came where 24 were expected");
-}
-
-TEST_CASE("first_disagreement by value") {
-  const Signature a = signature("a"), b = signature("b"), c = signature("c", 3);
-  const std::string of_a = "all_reduce of 8 f32 'a' (operation 0)";
-  const std::string of_b = "all_reduce of 8 f32 'b' (operation 0)";
-  const std::string of_c = "all_reduce of 3 f32 'c' (operation 0)";
-  CHECK(first_disagreement({a}).empty());
-  CHECK(first_disagreement({b, b, b}).empty());
-  CHECK(first_disagreement({a, b}) == "rank 1 started " + of_b + " where rank 0 started " + of_a);
-  CHECK(first_disagreement({a, b, b}) ==
-        "rank 0 started " + of_a + " where the others started " + of_b);
-  CHECK(first_disagreement({b, b, a, b, a}) ==
-        "ranks 2, 4 started " + of_a + " where the others started " + of_b);
-  CHECK(first_disagreement({b, a, a, b}) ==
-        "ranks 1, 2 started " + of_a + " where the others started " + of_b);  // a tie
-  CHECK(first_disagreement({a, b, a, c}) == "rank 1 started " + of_b + " and rank 3 started " +
-                                                of_c + " where the others started " + of_a);
-  CHECK(first_disagreement({a, b, c}) ==
-        "rank 1 started " + of_b + " and rank 2 started " + of_c + " where rank 0 started " + of_a);
-}
-
-TEST_CASE("signatures are told apart by everything in them") {
-  const Signature one = signature("x");
-  std::vector<Signature> others(6, one);
-  others[0].sequence = 1;
-  others[1].count = 9;
-  others[2].root = 0;
-  others[3].kind = Collective::reduce;
-  others[4].dtype = DType::i32;
-  others[5].set_label("y");
-  for (const Signature& other : others)
-    CHECK_FALSE(first_disagreement({one, other}).empty());
 }
 
 TEST_CASE("labels are cut at their length and shorter ones leave nothing behind") {

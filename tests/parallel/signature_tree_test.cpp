@@ -1,8 +1,14 @@
-// More ranks than tell each other their signatures: tallies go up a tree and down again.
+// With more than eight ranks, tallies of signatures go up a tree, and what all have started comes
+// down.
 #include <bit>
 #include <catch2/catch.hpp>
-#include <mutex>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "parallel/comm/backend/signature.h"
 #include "tests/parallel/ranks.h"
@@ -10,13 +16,20 @@
 namespace sluice::test::signature_tree_test {
 namespace {
 
-Signature signature(std::string_view label) {
-  Signature s{.count = 8, .kind = Collective::all_reduce, .dtype = DType::f32};
+Signature signature(std::string_view label, std::int64_t count = 8) {
+  Signature s{.count = count, .kind = Collective::all_reduce, .dtype = DType::f32};
   s.set_label(label);
   return s;
 }
 std::string text_of(std::string_view label) {
   return to_string(signature(label));
+}
+
+std::string first_disagreement(const std::vector<Signature>& by_rank) {
+  Tally all;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
+    all.add(static_cast<int>(rank), by_rank[rank]);
+  return all.disagreement();
 }
 
 /// Counts the messages that a rank starts.
@@ -74,6 +87,39 @@ Heard heard(const std::vector<std::string>& labels) {
 
 }  // namespace
 
+TEST_CASE("a tally says who started what") {
+  const Signature a = signature("a"), b = signature("b"), c = signature("c", 3);
+  const std::string of_a = "all_reduce of 8 f32 'a' (operation 0)";
+  const std::string of_b = "all_reduce of 8 f32 'b' (operation 0)";
+  const std::string of_c = "all_reduce of 3 f32 'c' (operation 0)";
+  CHECK(first_disagreement({a}).empty());
+  CHECK(first_disagreement({b, b, b}).empty());
+  CHECK(first_disagreement({a, b}) == "rank 1 started " + of_b + " where rank 0 started " + of_a);
+  CHECK(first_disagreement({a, b, b}) ==
+        "rank 0 started " + of_a + " where the others started " + of_b);
+  CHECK(first_disagreement({b, b, a, b, a}) ==
+        "ranks 2, 4 started " + of_a + " where the others started " + of_b);
+  CHECK(first_disagreement({b, a, a, b}) ==
+        "ranks 1, 2 started " + of_a + " where the others started " + of_b);  // a tie
+  CHECK(first_disagreement({a, b, a, c}) == "rank 1 started " + of_b + " and rank 3 started " +
+                                                of_c + " where the others started " + of_a);
+  CHECK(first_disagreement({a, b, c}) ==
+        "rank 1 started " + of_b + " and rank 2 started " + of_c + " where rank 0 started " + of_a);
+}
+
+TEST_CASE("signatures are told apart by everything in them") {
+  const Signature one = signature("x");
+  std::vector<Signature> others(6, one);
+  others[0].sequence = 1;
+  others[1].count = 9;
+  others[2].root = 0;
+  others[3].kind = Collective::reduce;
+  others[4].dtype = DType::i32;
+  others[5].set_label("y");
+  for (const Signature& other : others)
+    CHECK_FALSE(first_disagreement({one, other}).empty());
+}
+
 TEST_CASE("many ranks agree by two messages each on average", "[threads]") {
   for (const int ranks : {9, 16, 17, 31, 64, 100}) {
     CAPTURE(ranks);
@@ -128,8 +174,48 @@ TEST_CASE("of many operations the first are named, and the ranks of others count
   for (int rank = 9; rank < 16; ++rank)
     sentence +=
         "rank " + std::to_string(rank) + " started " + text_of(std::to_string(rank)) + " and ";
-  sentence += "16 more started yet others where the others started " + text_of("usual");
+  sentence +=
+      "16 more started what is not listed where ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more started " +
+      text_of("usual");
   CHECK(by_rank == std::vector<std::string>(32, sentence));
+}
+
+TEST_CASE("the operation of most ranks is the usual one, wherever they are", "[threads]") {
+  // Ranks 0 to 7 take the places for operations first.
+  std::vector<std::string> labels(40, "usual");
+  for (std::size_t rank = 0; rank < 8; ++rank)
+    labels[rank] = std::to_string(rank);
+  for (const std::string& sentence : heard(labels).by_rank) {
+    CHECK_THAT(sentence, Catch::Contains("rank 7 started " + text_of("7")));
+    CHECK_THAT(sentence,
+               Catch::EndsWith("where ranks 8, 9, 10, 11, 12, 13, 14, 15 and 24 more started " +
+                               text_of("usual")));
+    CHECK_THAT(sentence, Catch::Contains("1 more started what is not listed"));
+  }
+}
+
+TEST_CASE("ranks of a tree hear of a mismatch where others come late", "[threads]") {
+  // Two operations are under way at a time, in a group of other numbers than its ranks have.
+  std::vector<std::string> by_rank(12);
+  const auto run = [&](std::unique_ptr<Transport> world) {
+    const int number = 11 - world->rank();
+    const int members[] = {11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
+    Communicator c(world->subgroup(members, 1), nullptr, patient());
+    try {
+      const Handle first = c.barrier("first"), second = c.barrier(number == 5 ? "odd" : "usual");
+      if (number == 4 || number == 8) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      second->wait();
+      first->wait();
+    } catch (const Error& error) {
+      by_rank[static_cast<std::size_t>(number)] = error.what();
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(run_on_threads(12, run), Error);
+  for (const std::string& sentence : by_rank)
+    CHECK_THAT(sentence,
+               Catch::Contains("rank 5 started barrier 'odd' (operation 1) where the others "
+                               "started barrier 'usual' (operation 1)"));
 }
 
 }  // namespace sluice::test::signature_tree_test

@@ -20,6 +20,7 @@ struct ClusterTask {
   std::int64_t seq_len = 0;
   std::int64_t gpus = 1;
   std::int64_t top = 10;  ///< number of meshes to report
+  std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();
 };
 
 /// Predicted seconds of a step, split by cause.

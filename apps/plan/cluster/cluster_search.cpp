@@ -46,6 +46,7 @@ TrainOptions options_of(const ClusterTask& task, const ParallelConfig& candidate
 RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
   RunSetup setup = resolve_shape(o, task.profile.gpu, task.profile.capability, task.profile.name);
   setup.precision = task.precision;
+  setup.layouts = task.layouts;
   return setup;
 }
 
@@ -168,7 +169,7 @@ class ClusterPlanner {
   };
 
   /// Computes the bounds, some on each thread.
-  void bound(std::vector<Candidate>& candidates, std::int64_t threads) const {
+  void compute_bounds(std::vector<Candidate>& candidates, std::int64_t threads) const {
     std::vector<std::future<void>> shares;
     for (std::int64_t thread = 0; thread < threads; ++thread)
       shares.push_back(std::async(std::launch::async, [&, thread] {
@@ -194,7 +195,7 @@ class ClusterPlanner {
       }
     const std::int64_t threads =
         task_.options.threads > 0 ? task_.options.threads : cpu::available_cores();
-    bound(candidates, threads);
+    compute_bounds(candidates, threads);
     if (candidates.empty() && !meshes.empty())
       why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
                          task_.options.batch_size);

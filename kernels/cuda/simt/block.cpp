@@ -124,7 +124,7 @@ void BlockRunner::run(const Launch& launch, Index block, std::uint64_t seed) {
     ready.pop_back();
     Thread& thread = threads_[current_];
     thread_index = thread.index;
-    // A thread takes a fiber when it starts: without barriers, one stack serves them all.
+    // A thread takes a fiber when it starts: a kernel without barriers needs one for all threads.
     if (thread.fiber == nullptr) thread.fiber = fibers_.take();
     thread.fiber->enter();
   }
@@ -144,7 +144,11 @@ void BlockRunner::do_later_work() {
   std::swap(later_[draw() % later_.size()], later_.back());
   const std::function<void()> work = std::move(later_.back());
   later_.pop_back();
-  work();
+  try {
+    work();
+  } catch (...) {
+    error_ = std::current_exception();  // run() then takes the fibers back
+  }
 }
 
 void BlockRunner::recheck() {

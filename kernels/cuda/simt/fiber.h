@@ -40,7 +40,7 @@ class FiberPool {
   explicit FiberPool(Fiber::Body body) : body_(body) {}
 
   Fiber* take();
-  /// `fiber` must wait at the end of its work, or have been restarted.
+  /// `fiber` must be about to leave() at the end of its work, or have been restarted.
   void give_back(Fiber* fiber) { idle_.push_back(fiber); }
 
  private:

@@ -42,10 +42,14 @@ void Tally::add(const Kind& kind) {
   const auto end = kinds_.begin() + count_;
   const auto known = std::ranges::find(kinds_.begin(), end, kind.signature, &Kind::signature);
   if (known == end) {
-    if (count_ == max_kinds)
-      others_ += kind.ranks;
-    else
-      kinds_.at(static_cast<std::size_t>(count_++)) = kind;
+    if (count_ == max_kinds) {
+      const auto rarest = std::ranges::min_element(kinds_, {}, &Kind::ranks);
+      others_ += std::min(rarest->ranks, kind.ranks);
+      if (rarest->ranks >= kind.ranks) return;
+      std::rotate(rarest, rarest + 1, kinds_.end());
+      --count_;
+    }
+    kinds_.at(static_cast<std::size_t>(count_++)) = kind;
     return;
   }
   const auto room = std::max<std::int32_t>(0, std::int32_t{max_listed} - known->ranks);
@@ -68,9 +72,10 @@ std::string Tally::disagreement() const {
   for (auto kind = kinds().begin(); kind != kinds().end(); ++kind)
     if (kind != usual)
       odd.push_back(fmt::format("{} started {}", ranks_of(*kind), to_string(kind->signature)));
-  if (others_ > 0) odd.push_back(fmt::format("{} more started yet others", others_));
+  if (others_ > 0) odd.push_back(fmt::format("{} more started what is not listed", others_));
+  const bool rest = usual->ranks > 1 && others_ == 0;
   return fmt::format("{} where {} started {}", fmt::join(odd, " and "),
-                     usual->ranks == 1 ? ranks_of(*usual) : std::string("the others"),
+                     rest ? std::string("the others") : ranks_of(*usual),
                      to_string(usual->signature));
 }
 
@@ -115,19 +120,18 @@ void SignatureCheck::next_stage() {
     for (std::size_t of = 0; of < signatures_.size(); ++of)
       all_.add(static_cast<int>(of), signatures_[of]);
     stage_ = Stage::judge;
-  } else if (stage_ == Stage::collect && rank > 0) {
+  } else if (stage_ == Stage::collect) {
     for (const Tally& report : reports_)
       mine_.add(report);
+    stage_ = Stage::report;
+    if (rank == 0) {
+      all_ = mine_;
+      return;
+    }
     const int parent = rank & (rank - 1);
     send(parent, mine_);
     receive(parent, all_);
-    stage_ = Stage::report;
-  } else if (stage_ == Stage::collect || stage_ == Stage::report) {
-    if (rank == 0) {
-      for (const Tally& report : reports_)
-        mine_.add(report);
-      all_ = mine_;
-    }
+  } else if (stage_ == Stage::report) {
     // Also of a disagreement: those below learn of it from this message alone.
     for (const int child : children_)
       send(child, all_);
@@ -151,13 +155,6 @@ bool SignatureCheck::advance() {
     return true;
   }
   return false;
-}
-
-std::string first_disagreement(const std::vector<Signature>& by_rank) {
-  Tally all;
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
-    all.add(static_cast<int>(rank), by_rank[rank]);
-  return all.disagreement();
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/base/dtype.h"
@@ -56,7 +57,8 @@ static_assert(sizeof(Signature) == 64);
 std::string to_string(const Signature& signature);
 
 /// Who started which operation, of a range of ranks. Trivially copyable and without padding: it is
-/// a message of one size, however many ranks it is about.
+/// a message of one size, however many ranks it is about. It has room for eight operations, of
+/// which it keeps those that most ranks have started, and lists the first eight ranks of each.
 class Tally {
  public:
   static constexpr std::size_t max_kinds = 8, max_listed = 8;
@@ -65,8 +67,8 @@ class Tally {
   /// Adds a tally of the ranks that follow these.
   void add(const Tally& next);
 
-  /// "" if all have started the same, else says which rank started which operation. What most ranks
-  /// have started is the usual; in a tie, what the lowest rank has.
+  /// "" if all have started the same, else says which rank started which operation. The usual one
+  /// is what most ranks have started; in a tie, what the lowest rank has.
   std::string disagreement() const;
 
  private:
@@ -81,21 +83,27 @@ class Tally {
   void add(const Kind& kind);
 
   std::int32_t count_ = 0;
-  std::int32_t others_ = 0;  ///< ranks with further operations, for which there was no room
-  std::array<Kind, max_kinds> kinds_{};
+  std::int32_t others_ = 0;              ///< ranks whose operations have no room
+  std::array<Kind, max_kinds> kinds_{};  ///< ascending by the first rank
 };
+static_assert(std::is_trivially_copyable_v<Tally> && sizeof(Tally) == 840);
 
 /// Checks that all ranks have started the same operation. These messages travel beside the data.
 ///
 /// Up to eight ranks each send their signature to all others. More form a binomial tree: tallies go
 /// up to rank 0, and the tally of all ranks comes down. A rank then sends and receives at most
-/// 2 log2(ranks) messages, and two on average.
+/// 2 ceil(log2(ranks)) messages together, and four on average. A rank passes messages on while it
+/// calls advance(): one that computes meanwhile delays the check of the ranks below it, as it
+/// delays the data. The latency has not been measured on a network.
 class SignatureCheck {
  public:
   static constexpr int most_direct = 8;
+  static_assert(Tally::max_kinds >= most_direct && Tally::max_listed >= most_direct);
 
   /// `transport` must outlive the check.
   SignatureCheck(Transport& transport, std::string communicator, const Signature& mine, int tag);
+  SignatureCheck(const SignatureCheck&) = delete;  // messages point to its members
+  SignatureCheck& operator=(const SignatureCheck&) = delete;
 
   /// Returns true if all signatures have arrived and agree. Throws Error naming a rank that has
   /// started another operation, on this call and every later one.
@@ -118,8 +126,5 @@ class SignatureCheck {
   std::vector<MessagePtr> messages_;
   bool agreed_ = false;
 };
-
-/// Tally::disagreement() of these signatures.
-std::string first_disagreement(const std::vector<Signature>& by_rank);
 
 }  // namespace sluice

@@ -13,9 +13,9 @@ constexpr Sizes all_sizes[] = {{1, 1},   {33, 3},   {70, 8},   {5, 33},   {33, 4
                                {5, 100}, {33, 768}, {5, 1600}, {1, 2050}, {5, 2048}, {3, 5001}};
 constexpr Parity::Offsets offsets_of_rows[] = {{0, 0}, {1, 1}, {0, 1}};
 
-/// Sizes and offsets for the backward pass: rows of more than 768 only as they are aligned, since
-/// every 32 columns cost a block of 1024 threads for their sums. The last ones need more threads
-/// than a block has, where each takes 16 bytes.
+/// Sizes and offsets for the backward pass. Few of them have rows of more than 768 columns, since
+/// every 32 columns cost a block of 1024 threads for their sums. The two widest need more threads
+/// than a block has, where each takes 16 bytes: of f32, and of 16 bits.
 struct Rows {
   Sizes size;
   Parity::Offsets offsets;
@@ -25,8 +25,9 @@ std::vector<Rows> rows_for_backward() {
   for (const auto& s : all_sizes)
     for (const auto offsets : offsets_of_rows)
       if (s.width <= 768) all.push_back({s, offsets});
-  for (const auto& s : {Sizes{5, 1600}, Sizes{5, 2048}, Sizes{3, 4104}})
+  for (const auto& s : {Sizes{5, 1600}, Sizes{5, 2048}, Sizes{3, 4104}, Sizes{1, 8200}})
     all.push_back({s, {0, 0}});
+  all.push_back({{1, 2050}, {1, 1}});
   return all;
 }
 

@@ -31,7 +31,7 @@ TEST_CASE("cuda: sums down columns", "[cuda]") {
                           {1025, 70},
                           {130, 768},               // two parts
                           {200, 32 * 1024 + 5}}) {  // more blocks of columns than counters
-      const bool large = s.columns > 32 * 1024;     // slow on the emulated GPU
+      const bool large = s.columns > 32 * 1024;     // slow when emulated: each offset once
       for (const auto offsets : both_offsets) {
         for (const bool accumulate : {false, true}) {
           if (large && offsets.read != (accumulate ? 1 : 0)) continue;
