@@ -55,10 +55,10 @@ TEST_CASE("ranks wait for a disk that is slower than the deadline") {
   FaultRuns runs(two_ranks);
   Tally tally("k: a disk slower than the deadline");
   const Flags impatient{{"--collective-timeout", "2"}};
-  // strace delays two of rank 0's calls of fsync: one of a checkpoint, and one of the next.
+  // strace delays three of the calls of fsync of rank 0, some of them in a checkpoint.
   const Ended saving = runs.run(
-      "slow", {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3..9+6")},
-      120);
+      "slow",
+      {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3..15+6")}, 120);
   Problems problems;
   problems.require(!saving.timed_out && saving.exit_code == 0, saving.err);
   problems.require(saving.out.find("for rank 0 at 'checkpoint'") != std::string::npos,
