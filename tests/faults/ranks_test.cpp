@@ -55,7 +55,7 @@ TEST_CASE("ranks wait for a disk that is slower than the deadline") {
   FaultRuns runs(two_ranks);
   Tally tally("k: a disk slower than the deadline");
   const Flags impatient{{"--collective-timeout", "2"}};
-  // strace delays three of the calls of fsync of rank 0, some of them in a checkpoint.
+  // strace delays three calls of fsync of rank 0; the last of them is in a checkpoint.
   const Ended saving = runs.run(
       "slow",
       {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3..15+6")}, 120);

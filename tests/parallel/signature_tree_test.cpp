@@ -1,5 +1,4 @@
-// With more than eight ranks, tallies of signatures go up a tree, and what all have started comes
-// down.
+// More than eight ranks send tallies of signatures up a tree, and what all have started comes down.
 #include <bit>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -57,7 +56,7 @@ class Counted final : public Transport {
   std::unique_ptr<Transport> by_;
 };
 
-/// What each rank hears: "agreed" or an error.
+/// Records what each rank hears, "agreed" or an error, and how many messages it took.
 struct Heard {
   std::vector<std::string> by_rank;
   std::vector<int> sent, received;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct ClusterTask {
   std::int64_t seq_len = 0;
   std::int64_t gpus = 1;
   std::int64_t top = 10;  ///< number of meshes to report
-  std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();
+  std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();  ///< of all candidates
 };
 
 /// Predicted seconds of a step, split by cause.
