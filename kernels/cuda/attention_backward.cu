@@ -29,8 +29,10 @@ struct Arguments {
   BlockOrder order;
   T* grad_qkv;
   const T* grad_out;
+  const T* out;
   const T* qkv;
-  const PairStatistics* statistics;
+  const float* log_sum_exp;
+  PairStatistics* statistics;
   int length;
   int channels;
   int width;
@@ -79,6 +81,47 @@ class StatisticsCopy {
   Accumulators held_;
 };
 
+/// Writes the statistics of `rows` queries from `first` on, those beyond the last one too.
+/// Neighbouring threads have a row, 16 bytes each.
+template <class T, int D, int rows, Staging staging>
+__device__ __forceinline__ void write_statistics(PairStatistics* statistics,
+                                                 const HeadRows<T>& grads, const HeadRows<T>& outs,
+                                                 const float* log_sum_exp, int first) {
+  constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(D / chunk)));
+  constexpr int distance = attention_threads / lanes;  // between rows of a thread
+  // Loads are under way for so many rows, where registers allow it.
+  constexpr int ahead = staging == Staging::async ? std::min(4, rows / distance) : 1;
+  const int column = static_cast<int>(threadIdx.x) % lanes * chunk;
+  const bool inside = column < grads.width;
+  const int last = grads.count - 1;
+  for (int row = first + static_cast<int>(threadIdx.x) / lanes; row < first + rows;
+       row += ahead * distance) {
+    Packed<T, chunk> grad[ahead], out[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      // Beyond the end any numbers do: nothing branches around the loads.
+      const std::int64_t from = row + i * distance < last ? row + i * distance : last;
+      const std::int64_t at = from * grads.stride + (inside ? column : 0);
+      grad[i] = load_packed<chunk>(grads.start + at);
+      out[i] = load_packed<chunk>(outs.start + at);
+    }
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < chunk; ++j)
+        sum += grad[i][j] * out[i][j];
+      if (!inside) sum = 0;
+#pragma unroll
+      for (int mask = lanes / 2; mask > 0; mask /= 2)
+        sum += shuffle_xor(sum, mask);
+      const int query = row + i * distance;
+      if (column == 0)
+        statistics[query / 2].set(query % 2, sum, query <= last ? log_sum_exp[query] : INFINITY);
+    }
+  }
+}
+
 template <class T, int D, Staging staging, bool dropout, Owner owner>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
@@ -102,8 +145,8 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
     const HeadRows<T> grads =
         head_rows(a.grad_out, task.sample, a.length, a.channels, column, a.width);
-    const PairStatistics* statistics =
-        a.statistics + (task.sample * a.order.heads + task.head) * statistics_rows(a.length) / 2;
+    const std::int64_t sequence = task.sample * a.order.heads + task.head;
+    PairStatistics* const statistics = a.statistics + sequence * statistics_rows(a.length) / 2;
 
     T* const results =
         a.grad_qkv +
@@ -120,6 +163,12 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     own_copy.start(shared.own);
     if constexpr (staging == Staging::async) cp_async_commit();
     own_copy.finish(shared.own);
+    // Blocks that own queries leave their statistics for the blocks that own keys.
+    if constexpr (!own_keys) {
+      const HeadRows<T> outs = head_rows(a.out, task.sample, a.length, a.channels, column, a.width);
+      write_statistics<T, D, own_tile, staging>(statistics, grads, outs,
+                                                a.log_sum_exp + sequence * a.length, first);
+    }
     TileCopy<T, moving_rows, D, staging, 2> copy(
         {own_keys ? queries : keys, own_keys ? grads : values}, start);
     StatisticsCopy<moving_rows, staging> statistics_copy(statistics + start / 2);
@@ -134,6 +183,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     };
 
     // A block that owns queries keeps the statistics of its accumulators' rows in registers.
+    if constexpr (!own_keys) __syncthreads();
     float own_log_sum_exp[groups][2];
     Accumulators own_minus_delta[groups];
 #pragma unroll
@@ -265,68 +315,17 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   }
 }
 
-constexpr int statistics_threads = 128;
-
-/// Writes the statistics of all rows, those beyond the last query too. `lanes` neighbouring threads
-/// have a row, N elements at a time each.
-template <class T, int N>
-__global__ void __launch_bounds__(statistics_threads)
-    row_statistics(PairStatistics* statistics, const T* grad_out, const T* out,
-                   const float* log_sum_exp, unsigned tasks, unsigned length, unsigned heads,
-                   int width, unsigned lanes) {
-  const unsigned thread = blockIdx.x * statistics_threads + threadIdx.x;
-  const unsigned task = thread / lanes;
-  // Heads vary fastest, as in the rows of grad_out and out.
-  const auto rows = static_cast<unsigned>(statistics_rows(length));
-  const unsigned head = task % heads;
-  const unsigned position = task / heads % rows;
-  const unsigned sample = task / heads / rows;
-  const bool inside = task < tasks && position < length;
-  float sum = 0;
-  if (inside) {
-    const std::int64_t at = ((std::int64_t{sample} * length + position) * heads + head) * width;
-    for (int d = static_cast<int>(thread % lanes) * N; d < width;
-         d += static_cast<int>(lanes) * N) {
-      float grads[N], outs[N];
-      load_floats(grads, grad_out + at + d);
-      load_floats(outs, out + at + d);
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        sum += grads[i] * outs[i];
-    }
-  }
-  for (unsigned mask = lanes / 2; mask > 0; mask /= 2)
-    sum += shuffle_xor(sum, static_cast<int>(mask));
-  if (task >= tasks || thread % lanes != 0) return;
-  const std::int64_t sequence = std::int64_t{sample} * heads + head;
-  PairStatistics& pair = statistics[(sequence * rows + position) / 2];
-  const unsigned which = position % 2;
-  pair.minus_delta.values[which] = pair.minus_delta.values[which + 2] = -sum;
-  pair.log_sum_exp[which] = inside ? log_sum_exp[sequence * length + position] * log2_e : INFINITY;
-}
-
-template <class T, int N>
-void launch_statistics(PairStatistics* statistics, const AttentionBackward& op, Stream stream) {
-  const std::int64_t length = op.qkv.dim(1);
-  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
-  const std::int64_t tasks = op.qkv.dim(0) * op.heads * statistics_rows(length);
-  const auto lanes = std::min<unsigned>(std::bit_ceil(pieces(width, N)), warp_size);
-  check(tasks * lanes < std::int64_t{1} << 32, "attention has too many rows for one launch");
-  launch(row_statistics<T, N>, {pieces(tasks * lanes, statistics_threads)}, {statistics_threads}, 0,
-         stream, statistics, op.grad_out.data<T>(), op.out.data<T>(), op.log_sum_exp.data<float>(),
-         static_cast<unsigned>(tasks), static_cast<unsigned>(length),
-         static_cast<unsigned>(op.heads), width, lanes);
-}
-
 template <class T, int D, Staging staging, bool dropout>
-void launch_backward(const AttentionBackward& op, const PairStatistics* statistics, Stream stream) {
+void launch_backward(const AttentionBackward& op, PairStatistics* statistics, Stream stream) {
   const auto length = static_cast<int>(op.qkv.dim(1));
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   const Arguments<T> arguments{.order = block_order(stream, op.qkv.dim(0), op.heads, length, width,
                                                     own_tile_of<D, staging, dropout>),
                                .grad_qkv = op.grad_qkv.data<T>(),
                                .grad_out = op.grad_out.data<T>(),
+                               .out = op.out.data<T>(),
                                .qkv = op.qkv.data<T>(),
+                               .log_sum_exp = op.log_sum_exp.data<float>(),
                                .statistics = statistics,
                                .length = length,
                                .channels = static_cast<int>(op.out.dim(2)),
@@ -335,10 +334,10 @@ void launch_backward(const AttentionBackward& op, const PairStatistics* statisti
                                .mask = op.mask,
                                .first_mask_row = std::int64_t{op.first_head} * length};
   constexpr std::size_t bytes = sizeof(Shared<T, D, staging, dropout>);
-  launch(backward<T, D, staging, dropout, Owner::keys>, arguments.order.grid(), {attention_threads},
-         bytes, stream, arguments);
   launch(backward<T, D, staging, dropout, Owner::queries>, arguments.order.grid(),
          {attention_threads}, bytes, stream, arguments);
+  launch(backward<T, D, staging, dropout, Owner::keys>, arguments.order.grid(), {attention_threads},
+         bytes, stream, arguments);
 }
 
 /// Sequences [first, first + count) of an operation.
@@ -364,14 +363,8 @@ void launch_cuda(const AttentionBackward& op, Stream stream) {
     return launch_cuda(sequences_of(op, fitting, batch - fitting), stream);
   }
   auto* statistics = workspace<PairStatistics>(stream, batch * pairs);
-  const bool tiles = fits_tiles(width, {op.qkv, op.out, op.grad_out, op.grad_qkv});
-  dispatch(op.qkv.dtype, [&]<class T>() {
-    if (tiles)
-      launch_statistics<T, chunk>(statistics, op, stream);
-    else
-      launch_statistics<T, 1>(statistics, op, stream);
-  });
-  if (!tiles) return attention_plain(op, statistics, stream);
+  if (!fits_tiles(width, {op.qkv, op.out, op.grad_out, op.grad_qkv}))
+    return attention_plain(op, statistics, stream);
   dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
                  [&]<class T, int D, Staging staging, bool dropout>() {
                    launch_backward<T, D, staging, dropout>(op, statistics, stream);

@@ -17,7 +17,8 @@ constexpr int max_tile_width = 128;
 /// block owns some rows and loops over tiles of the rows that they interact with: blocks that own
 /// queries compute dQ, blocks that own keys compute dK and dV. Every gradient has one writer and is
 /// summed in a fixed order, so no atomics are needed and every run gives the same bits. The price
-/// is seven matrix products instead of five.
+/// is seven matrix products instead of five. Blocks that own queries are launched first, since they
+/// compute the statistics that the others read.
 enum class Owner { queries, keys };
 
 /// Softmax statistics of two neighbouring queries, which the backward pass reads. An array of them
@@ -28,6 +29,13 @@ struct PairStatistics {
   Accumulators minus_delta;
   float log_sum_exp[2];  ///< times log2(e); +infinity beyond the last query, where weights are 0
   float unused[2];       ///< whole 16-byte chunks
+
+  /// Sets those of the first or second query, from the sum of its grad_out * out and its natural
+  /// log_sum_exp.
+  __device__ __forceinline__ void set(int which, float delta, float natural_log_sum_exp) {
+    minus_delta.values[which] = minus_delta.values[which + 2] = -delta;
+    log_sum_exp[which] = natural_log_sum_exp * log2_e;
+  }
 };
 
 constexpr std::int64_t statistics_rows(std::int64_t length) {
@@ -116,6 +124,6 @@ inline bool fits_tiles(int width, std::initializer_list<View> views) {
 
 // Attention for any width up to 256 and any dtype, in fp32 arithmetic without tensor cores.
 void attention_plain(const AttentionForward& op, Stream stream);
-void attention_plain(const AttentionBackward& op, const PairStatistics* statistics, Stream stream);
+void attention_plain(const AttentionBackward& op, PairStatistics* statistics, Stream stream);
 
 }  // namespace sluice::cuda

@@ -14,6 +14,7 @@ constexpr int threads = 128;
 constexpr int tile_rows = 32;
 constexpr int max_width = 256;
 
+/// `out` and `log_sum_exp` are results of the forward pass, which the backward pass reads.
 template <class T>
 struct Arguments {
   T* out;
@@ -21,7 +22,7 @@ struct Arguments {
   T* grad_qkv;
   const T* grad_out;
   const T* qkv;
-  const PairStatistics* statistics;
+  PairStatistics* statistics;
   int length;
   int channels;
   int heads;
@@ -81,6 +82,15 @@ __device__ __forceinline__ void load_tiles(Shared<lanes>& shared, const HeadRows
   }
 }
 
+/// Sum over the threads that hold a row; each of them gets it.
+template <int lanes>
+__device__ __forceinline__ float row_sum(float sum) {
+#pragma unroll
+  for (int mask = 1; mask < lanes; mask *= 2)
+    sum += shuffle_xor(sum, mask);
+  return sum;
+}
+
 /// Dot product of two rows; every lane of the row gets it.
 template <int lanes>
 __device__ __forceinline__ float dot(const float (&mine)[held], const float* row) {
@@ -88,10 +98,7 @@ __device__ __forceinline__ float dot(const float (&mine)[held], const float* row
 #pragma unroll
   for (int i = 0; i < held; ++i)
     sum += mine[i] * row[column_of<lanes>(i)];
-#pragma unroll
-  for (int mask = 1; mask < lanes; mask *= 2)
-    sum += shuffle_xor(sum, mask);
-  return sum;
+  return row_sum<lanes>(sum);
 }
 
 template <int lanes>
@@ -177,13 +184,28 @@ __global__ void __launch_bounds__(threads) backward(Arguments<T> a) {
   const ThreadPosition<T, lanes> place(a);
   const HeadRows<T> grads =
       head_rows(a.grad_out, place.sample, a.length, a.channels, place.column, a.width);
-  const PairStatistics* statistics =
+  PairStatistics* const statistics =
       a.statistics + (place.sample * a.heads + blockIdx.y) * statistics_rows(a.length) / 2;
   // Scores are own_score times the first tile; gradients of probabilities are own_grad times the
   // second tile.
   float own_score[held], own_grad[held], grad_first[held] = {}, grad_value[held] = {};
   load_held<lanes>(own_score, place.part(a, own_keys ? 1 : 0), place.row, 1.0f);
   load_held<lanes>(own_grad, own_keys ? place.part(a, 2) : grads, place.row, 1.0f);
+  if constexpr (!own_keys) {
+    float own_out[held];
+    load_held<lanes>(own_out,
+                     head_rows<T>(a.out, place.sample, a.length, a.channels, place.column, a.width),
+                     place.row, 1.0f);
+    float delta = 0;
+#pragma unroll
+    for (int i = 0; i < held; ++i)
+      delta += own_grad[i] * own_out[i];
+    delta = row_sum<lanes>(delta);
+    if (place.row < a.length && threadIdx.x % lanes == 0)
+      statistics[place.row / 2].set(
+          static_cast<int>(place.row % 2), delta,
+          a.log_sum_exp[place.sample * a.heads * a.length + place.head_row + place.row]);
+  }
   const std::int64_t start = own_keys ? place.first / tile_rows * tile_rows : 0;
   const std::int64_t end = own_keys ? a.length : place.end(a);
   for (std::int64_t from = start; from < end; from += tile_rows) {
@@ -262,18 +284,19 @@ void cuda::attention_plain(const AttentionForward& op, Stream stream) {
   });
 }
 
-void cuda::attention_plain(const AttentionBackward& op, const PairStatistics* statistics,
-                           Stream stream) {
+void cuda::attention_plain(const AttentionBackward& op, PairStatistics* statistics, Stream stream) {
   const auto width = static_cast<int>(op.out.dim(2) / op.heads);
   dispatch_plain(op.qkv.dtype, width, [&]<class T, int lanes>() {
     Arguments<T> arguments = common_arguments<T>(op);
     arguments.grad_qkv = op.grad_qkv.data<T>();
     arguments.grad_out = op.grad_out.data<T>();
+    arguments.out = op.out.data<T>();
+    arguments.log_sum_exp = op.log_sum_exp.data<float>();
     arguments.statistics = statistics;
     const dim3 grid = grid_of<lanes>(op.qkv, op.heads);
-    launch(backward<T, lanes, Owner::keys>, grid, {threads}, sizeof(Shared<lanes>), stream,
-           arguments);
     launch(backward<T, lanes, Owner::queries>, grid, {threads}, sizeof(Shared<lanes>), stream,
+           arguments);
+    launch(backward<T, lanes, Owner::keys>, grid, {threads}, sizeof(Shared<lanes>), stream,
            arguments);
   });
 }

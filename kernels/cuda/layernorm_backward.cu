@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
@@ -35,23 +36,93 @@ constexpr std::int64_t rows_per_block = 4 * rows_at_once;
 constexpr std::int64_t max_blocks = 512;
 constexpr std::int64_t max_partials = std::int64_t{1} << 20;  // of either sum, in the workspace
 
+/// Partial sums that a block adds at one level of their tree.
+constexpr unsigned fan_in = 8;
+
 struct Shared {
   struct {
     float sum, dot;
   } sums[2][max_warps][rows_at_once];
+  int last;
 };
+
+/// A sum of columns, and whether it is added to what is there.
+struct ColumnTotals {
+  float* out;
+  bool accumulate;
+};
+
+/// The sums over parts of the rows, and where they go.
+struct PartialSums {
+  ColumnTotals weight, bias;
+  float* partial;  ///< [parts, 2 * width], the weight's before the bias's
+  int* arrivals;
+  std::int64_t width;
+};
+
+/// Adds the sums of all parts, `count` columns from `first_column` on, of which this block has
+/// stored those of part `index`. The order is that of a tree: of `children` neighbours the block
+/// that ends last adds them, and takes part in the next level with the result. A single last block
+/// would have 3 MB to read for 8192 x 768.
+template <int N>
+__device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t first_column,
+                                          std::int64_t count, unsigned index, unsigned parts,
+                                          unsigned children, int& last) {
+  int* arrivals = a.arrivals;
+  std::int64_t distance = 2 * a.width;  // between neighbours of a level
+  for (;;) {
+    const unsigned groups = (parts + children - 1) / children, group = index / children;
+    const unsigned first = group * children;
+    const unsigned members = parts - first < children ? parts - first : children;
+    if (!is_last_block(arrivals + group, members, last)) return;
+    for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < 2 * count;
+         i += std::int64_t{blockDim.x} * N) {
+      const bool bias = i >= count;
+      const std::int64_t column = first_column + (bias ? i - count : i);
+      float* const mine = a.partial + first * distance + (bias ? a.width : 0) + column;
+      float sum[N] = {};
+      for (unsigned child = 0; child < members; child += fan_in) {
+        float values[fan_in][N] = {};  // all loads come before their first use
+#pragma unroll
+        for (unsigned c = 0; c < fan_in; ++c)
+          if (child + c < members) load_floats(values[c], mine + (child + c) * distance);
+#pragma unroll
+        for (unsigned c = 0; c < fan_in; ++c)
+#pragma unroll
+          for (int j = 0; j < N; ++j)
+            sum[j] += values[c][j];
+      }
+      if (groups > 1) {
+        store_floats(mine, sum);
+        continue;
+      }
+      const ColumnTotals& total = bias ? a.bias : a.weight;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        float& out = total.out[column + j];
+        out = total.accumulate ? out + sum[j] : sum[j];
+      }
+    }
+    if (groups == 1) return;
+    arrivals += groups;
+    distance *= children;
+    index = group;
+    parts = groups;
+  }
+}
 
 /// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. Sums the gradients of
 /// weight and bias in the same pass over memory. A thread owns N columns; a block loops down its
-/// part of the rows. partial: [splits, 2 * width], the weight's before the bias's.
+/// part of the rows.
 template <class T, int N>
 __global__ void __launch_bounds__(max_warps* warp_size)
-    backward_rows(BackwardArrays<T> a, float* partial, std::int64_t rows, std::int64_t width,
+    backward_rows(BackwardArrays<T> a, PartialSums sums_of_parts, std::int64_t rows,
                   std::int64_t rows_per_split) {
   auto& shared = shared_memory<Shared>();
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
   const int warps = static_cast<int>(blockDim.x) / warp_size;
+  const std::int64_t width = sums_of_parts.width;
   const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N;
   const bool active = column < width;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_per_split;
@@ -128,50 +199,12 @@ __global__ void __launch_bounds__(max_warps* warp_size)
     advance.template operator()<rows_at_once>(row);
   for (; row < end; ++row)
     advance.template operator()<1>(row);
-  if (!active) return;
-  float* mine = partial + static_cast<std::int64_t>(blockIdx.x) * 2 * width + column;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    mine[i] = grad_weight[i];
-    mine[width + i] = grad_bias[i];
+  if (active) {
+    float* const mine = sums_of_parts.partial + std::int64_t{blockIdx.x} * 2 * width + column;
+    store_floats(mine, grad_weight);
+    store_floats(mine + width, grad_bias);
   }
-}
-
-/// A sum of columns, and whether it is added to what is there.
-struct ColumnTotals {
-  float* out;
-  bool accumulate;
-};
-constexpr int finish_warps = 32;  // as many loads at once as possible: there are few columns
-struct FinishSums {
-  float sums[finish_warps][warp_size];
-};
-
-/// Adds the partial sums of weight and bias in a fixed order. A block has 32 columns; its warps
-/// take the partial sums in turn, and the first warp adds what they have. A single block, the last
-/// of those above, would have 3 MB of partial sums to read for 8192 x 768: longer than a launch.
-__global__ void __launch_bounds__(finish_warps* warp_size)
-    finish(ColumnTotals weight, ColumnTotals bias, const float* partial, std::int64_t splits,
-           std::int64_t width) {
-  auto& shared = shared_memory<FinishSums>();
-  const int lane = static_cast<int>(threadIdx.x);
-  const int warp = static_cast<int>(threadIdx.y);
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * warp_size + lane;
-  float sum = 0;
-  if (at < 2 * width) {
-#pragma unroll 8
-    for (std::int64_t s = warp; s < splits; s += finish_warps)
-      sum += partial[s * 2 * width + at];
-  }
-  shared.sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || at >= 2 * width) return;
-#pragma unroll
-  for (int w = 1; w < finish_warps; ++w)
-    sum += shared.sums[w][lane];
-  const ColumnTotals& total = at < width ? weight : bias;
-  float& out = total.out[at < width ? at : at - width];
-  out = total.accumulate ? out + sum : sum;
+  add_parts<4>(sums_of_parts, 0, width, blockIdx.x, gridDim.x, fan_in, shared.last);
 }
 
 // Kernels for any width and alignment: one warp per row for dx, one thread per column for sums.
@@ -207,21 +240,30 @@ __global__ void __launch_bounds__(row_threads)
 
 template <class T>
 __global__ void __launch_bounds__(row_threads)
-    columns_any(BackwardArrays<T> a, float* partial, std::int64_t rows, std::int64_t width,
+    columns_any(BackwardArrays<T> a, PartialSums sums_of_parts, std::int64_t rows,
                 std::int64_t rows_per_split) {
+  const std::int64_t width = sums_of_parts.width;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (column >= width) return;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * rows_per_split;
   const std::int64_t end = first + rows_per_split < rows ? first + rows_per_split : rows;
   float grad_weight = 0, grad_bias = 0;
-  for (std::int64_t row = first; row < end; ++row) {
+  for (std::int64_t row = first; row < end && column < width; ++row) {
     const float g = to_float(a.grad_out[row * width + column]);
     grad_weight += g * (to_float(a.in[row * width + column]) - a.mean[row]) * a.rstd[row];
     grad_bias += g;
   }
-  float* mine = partial + static_cast<std::int64_t>(blockIdx.y) * 2 * width + column;
-  mine[0] = grad_weight;
-  mine[width] = grad_bias;
+  if (column < width) {
+    float* const mine = sums_of_parts.partial + std::int64_t{blockIdx.y} * 2 * width + column;
+    mine[0] = grad_weight;
+    mine[width] = grad_bias;
+  }
+  // The blocks of these columns have one counter, so one of them adds all parts.
+  sums_of_parts.arrivals += blockIdx.x;
+  const std::int64_t first_column = std::int64_t{blockIdx.x} * row_threads;
+  const std::int64_t count =
+      width - first_column < row_threads ? width - first_column : row_threads;
+  add_parts<1>(sums_of_parts, first_column, count, blockIdx.y, gridDim.y, gridDim.y,
+               shared_memory<int>());
 }
 
 }  // namespace
@@ -232,10 +274,15 @@ void launch_cuda(const LayerNormBackward& op, Stream stream) {
   const auto rows_for = [](std::int64_t elements, std::int64_t limit) {
     return std::int64_t{pieces(elements, limit * rows_at_once)} * rows_at_once;
   };
-  const std::int64_t rows_per_split =
+  std::int64_t rows_per_split =
       std::max({rows_per_block, rows_for(rows, max_blocks), rows_for(rows * width, max_partials)});
+  if (width > max_arrivals * row_threads) rows_per_split = rows;  // see columns_any
   const std::int64_t splits = pieces(rows, rows_per_split);
-  auto* partial = workspace<float>(stream, splits * 2 * width);
+  const PartialSums sums{.weight = {op.grad_weight.data<float>(), op.accumulate_weight},
+                         .bias = {op.grad_bias.data<float>(), op.accumulate_bias},
+                         .partial = workspace<float>(stream, splits * 2 * width),
+                         .arrivals = queue_of(stream).arrivals,
+                         .width = width};
   dispatch(op.grad_out.dtype, [&]<class T>() {
     const BackwardArrays<T> arrays{.grad_in = op.grad_in.data<T>(),
                                    .grad_out = op.grad_out.data<T>(),
@@ -249,19 +296,16 @@ void launch_cuda(const LayerNormBackward& op, Stream stream) {
     if (width % packed == 0 && warps <= max_warps &&
         aligned(16, {op.grad_in, op.grad_out, op.grad_sum, op.normalized_in, op.weight})) {
       launch(backward_rows<T, packed>, {static_cast<unsigned>(splits)},
-             {static_cast<unsigned>(warps * warp_size)}, sizeof(Shared), stream, arrays, partial,
-             rows, width, rows_per_split);
+             {static_cast<unsigned>(warps * warp_size)}, sizeof(Shared), stream, arrays, sums, rows,
+             rows_per_split);
       return;
     }
     // Columns come first: grad_in may be the buffer of grad_sum, but never of grad_out.
     launch(columns_any<T>, {pieces(width, row_threads), static_cast<unsigned>(splits)},
-           {row_threads}, 0, stream, arrays, partial, rows, width, rows_per_split);
+           {row_threads}, sizeof(int), stream, arrays, sums, rows, rows_per_split);
     launch(backward_any<T>, {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows,
            width);
   });
-  launch(finish, {pieces(2 * width, warp_size)}, {warp_size, finish_warps}, sizeof(FinishSums),
-         stream, ColumnTotals{op.grad_weight.data<float>(), op.accumulate_weight},
-         ColumnTotals{op.grad_bias.data<float>(), op.accumulate_bias}, partial, splits, width);
 }
 
 }  // namespace sluice

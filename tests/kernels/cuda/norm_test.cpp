@@ -193,4 +193,10 @@ TEST_CASE("cuda: LayerNorm backward over many rows", "[cuda]") {
                     {.accumulate_weight = true, .accumulate_bias = true});
 }
 
+TEST_CASE("cuda: LayerNorm backward of rows with more columns than blocks have counters",
+          "[cuda]") {
+  const CudaDevices devices;
+  if (devices) backward_case(devices, DType::f32, {17, 1025 * 128}, {0, 0}, {});
+}
+
 }  // namespace sluice::test::norm_test
