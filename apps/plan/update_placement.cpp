@@ -57,7 +57,8 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
        .streamed_state = away - by_cpu,
        .cpu_state = by_cpu,
        .share = options_.zero == 1 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
-       .shards = shards_of(options_, profile_)},
+       .shards = shards_of(options_, profile_),
+       .dropout = options_.dropout > 0},
       profile_);
 }
 

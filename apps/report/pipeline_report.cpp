@@ -29,6 +29,7 @@ std::vector<StageCosts> costs_of(const PipelinePlan& plan, const RunSetup& setup
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
                       .shards = shards,
+                      .dropout = setup.trainer.dropout > 0,
                       .splits_backward = splits_backward(plan.schedule)};
   std::vector<StageCosts> costs;
   for (const StageTime& time :

@@ -112,7 +112,8 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                        std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight),
                    .streamed_state = static_cast<double>(held.visiting_state),
                    .cpu_state = static_cast<double>(held.cpu_state),
-                   .shards = shards_of(o, profile)},
+                   .shards = shards_of(o, profile),
+                   .dropout = setup.trainer.dropout > 0},
           .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
                                        held.visiting_state + held.cpu_state),
           .profile = profile,

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "kernel_budget.h"
+#include "apps/plan/cost/kernel_budget.h"
 #include "kernels/base/error.h"
 
 namespace sluice::bench {

@@ -8,7 +8,7 @@
 namespace sluice::bench {
 
 /// Predicts how long kernels take on a GPU that need not be there: from the rates that plans assume
-/// for it, and from the instructions that bench/kernel_budget.json counts.
+/// for it, and from the instructions that apps/plan/cost/kernel_budget.json counts.
 class Roofline {
  public:
   /// `chip` is a name that known_profile() takes. Throws Error (usage) for any other.

@@ -77,6 +77,7 @@ StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, doubl
           .streamed_state = streamed,
           .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
                      task.options.sequence_parallel},
+          .dropout = task.options.dropout > 0,
           .splits_backward = candidate.pipeline == ScheduleName::zero_bubble_h1};
 }
 

@@ -2,27 +2,11 @@
 
 #include <algorithm>
 
+#include "apps/plan/cost/pass_times.h"
 #include "apps/plan/cost/tensor_traffic.h"
 
 namespace sluice {
 namespace {
-
-/// Returns the fraction of the device's peak rate that matrix products with this many rows reach.
-/// The result is one half at 4 s rows for s multiprocessors, fitted to the wave counts of 128 x 128
-/// tiles.
-double fill(double rows, const DeviceProfile& profile) {
-  return rows / (rows + 4.0 * profile.multiprocessors);
-}
-
-/// Returns the operations per second of matrix products with this many rows.
-double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile) {
-  const bool wide = work.dtype == DType::f32 || work.dtype == DType::f64;
-  // A probe measures only the precision of its run; the rate of the other one is guessed.
-  const double guess = wide ? profile.narrow_flops / 4 : profile.wide_flops;
-  const double measured = wide ? profile.wide_flops : profile.narrow_flops;
-  const double flops = measured > 0 ? measured : guess;
-  return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
-}
 
 /// Sizes of a model's part on tensor-parallel shard 0.
 struct ShardSize {
@@ -41,35 +25,11 @@ struct ShardSize {
   std::int64_t block;  ///< parameters
 };
 
-/// Floating-point operations per token of a forward pass, on one rank.
-struct ForwardWork {
-  ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks) {
-    const ShardSize size(config, ranks);
-    const auto embedding = static_cast<double>(size.embedding);
-    const auto width = static_cast<double>(size.width), inner = static_cast<double>(size.inner);
-    // Causal attention counts half, as in GPT2Config::flops_per_token.
-    products = 2 * embedding * (4 * width + 2 * inner);
-    layer = products + 2 * static_cast<double>(seq_len) * width;
-    head = 2 * static_cast<double>(size.vocabulary) * embedding;
-    attention_in = 2 * embedding * 3 * width;
-    mlp_in = 2 * embedding * inner;
-  }
-
-  double all(double layers) const { return layers * layer + head; }
-
-  double layer = 0, head = 0;
-  double products = 0;                  ///< part of a layer: its products with weights
-  double attention_in = 0, mlp_in = 0;  ///< products whose input gradients are summed over ranks
-};
-
-/// Returns the seconds of recompute in a block. Tensor parallelism divides the width of the MLP,
-/// but not of the residual stream, which the LayerNorms read.
-double recompute_of(Recompute mode, double layer, double pass, const Shards& shards) {
-  if (recomputes_block(mode)) return layer;
-  return (mode == Recompute::gelu || mode == Recompute::gelu_ln
-              ? 4 * pass / static_cast<double>(shards.ranks)
-              : 0) +
-         (mode == Recompute::gelu_ln ? 2 * pass : 0);
+/// Returns the seconds of recompute in a block.
+double recompute_of(Recompute mode, const PassTimes& pass) {
+  if (recomputes_block(mode)) return pass.layer_forward;
+  return (mode == Recompute::gelu || mode == Recompute::gelu_ln ? pass.gelu : 0) +
+         (mode == Recompute::gelu_ln ? 2 * pass.layernorm : 0);
 }
 
 /// Cost of the blocks whose state the CPU updates: bytes over the link, and seconds.
@@ -147,9 +107,9 @@ struct TensorWait {
   double forward = 0, backward = 0;
 };
 
-/// Returns the exposed waits of one micro-batch for other ranks. `rate` is in FLOP/s.
+/// Returns the exposed waits of one micro-batch for other ranks.
 TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
-                   const StepWork& work, const ForwardWork& forward, double rate) {
+                   const StepWork& work, const PassTimes& pass) {
   if (work.shards.ranks == 1) return {};
   const TensorTraffic traffic = tensor_traffic(config, part, choice,
                                                {.shards = work.shards,
@@ -167,10 +127,8 @@ TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryC
   const auto pairs = static_cast<double>(sums.backward.operations) / 2;
   if (pairs == 0) return wait;
   const double sum = times.sums(sums.backward) / (2 * pairs);
-  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
-  for (const double product : {forward.attention_in, forward.mlp_in})
-    wait.backward +=
-        pairs * std::max(0.0, sum - (work.splits_backward ? 0 : tokens * product / rate / 2));
+  for (const double product : {pass.attention_in, pass.mlp_in})
+    wait.backward += pairs * std::max(0.0, sum - (work.splits_backward ? 0 : product / 2));
   return wait;
 }
 
@@ -183,36 +141,34 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   const auto rows = static_cast<double>(choice.micro_batch * work.seq_len);
   const double micro_batches =
       static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
-  const double tokens = rows * micro_batches;
+  const auto layers = static_cast<double>(config.n_layer);
   const auto parameters = static_cast<double>(parameters_of_shard(config, work.shards.ranks));
 
   StepTime time;
-  const double rate = matrix_rate(work, rows, profile);
-  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
-  time.forward = tokens * forward.all(static_cast<double>(config.n_layer)) / rate;
-  time.backward = 2 * time.forward;
+  const PassTimes pass = pass_times(config, choice, work, profile);
+  time.forward = micro_batches * (layers * pass.layer_forward + pass.head_forward);
+  time.backward =
+      micro_batches * (layers * pass.layer_backward + pass.head_backward + pass.embedding_backward);
   // Every micro-batch but the first reads and writes the accumulated gradients.
   time.backward +=
       (micro_batches - 1) * parameters * 2 * choice.gradient_bytes() / profile.memory_rate;
   time.backward += micro_batches * head_accumulation(config, choice, work, profile);
 
-  // The seconds of a pass that reads and writes the residual stream once; GELU's is four times as
-  // wide.
-  const double pass = tokens * 2 * embedding * width / profile.memory_rate;
   for (const Recompute mode : choice.recompute)
-    time.recompute += recompute_of(mode, tokens * forward.layer / rate, pass, work.shards);
+    time.recompute += micro_batches * recompute_of(mode, pass);
 
-  const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, forward, rate);
+  const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, pass);
   time.tensor = micro_batches * (wait.forward + wait.backward);
 
-  const double gradient_and_weight = choice.gradient_bytes() + 2 * width;
+  // Gradients are read for their norm and for the update.
+  const double gradient_and_weight = 2 * choice.gradient_bytes() + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
   const ShardSize size(config, work.shards.ranks);
   const CpuShare cpu(size, choice, work, profile);
   // Block inputs are copied to and from the host; the passes of one block hide each copy.
   const auto resting =
       static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
-  const double input = rows * embedding * width, block = rows * forward.layer / rate;
+  const double input = rows * embedding * width, block = pass.layer_forward;
   const double inputs = micro_batches * resting * input;
   const Speculation early(size, choice, work);
   time.bytes_each_way = static_cast<std::uint64_t>(work.streamed_state + inputs +
@@ -229,40 +185,35 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
     const double backward = (time.backward + time.recompute) / micro_batches + wait.backward;
     const double late = streaming - time.forward / micro_batches - wait.forward;
     // Waits for the copies of speculative updates at the end of the backward pass are exposed.
-    time.stall += early.exposed(backward, static_cast<double>(config.n_layer),
-                                resting * input / profile.to_device_rate, profile);
-    time.stall += std::max({0.0, late, cpu.exposed(static_cast<double>(config.n_layer), block)});
+    time.stall +=
+        early.exposed(backward, layers, resting * input / profile.to_device_rate, profile);
+    time.stall += std::max({0.0, late, cpu.exposed(layers, block)});
   }
   return time;
 }
 
 PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
                       const StepWork& work, const DeviceProfile& profile) {
-  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
-  const double rate = matrix_rate(work, tokens, profile);
-  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  const PassTimes pass = pass_times(config, choice, work, profile);
   const bool predicts = part.last == config.n_layer;
   const auto layers = static_cast<double>(part.last - part.first);
   PartTime time;
-  time.forward = tokens * (layers * forward.layer + (predicts ? forward.head : 0)) / rate;
-  time.backward = 2 * time.forward;
-  const double pass = tokens * 2 * static_cast<double>(config.n_embd) *
-                      static_cast<double>(size_of(work.dtype)) / profile.memory_rate;
+  time.forward = layers * pass.layer_forward + (predicts ? pass.head_forward : 0);
+  time.backward = layers * pass.layer_backward + (predicts ? pass.head_backward : 0) +
+                  (part.first == 0 ? pass.embedding_backward : 0);
   for (auto layer = part.first; layer < part.last; ++layer)
-    time.backward += recompute_of(choice.recompute[static_cast<std::size_t>(layer)],
-                                  tokens * forward.layer / rate, pass, work.shards);
+    time.backward += recompute_of(choice.recompute[static_cast<std::size_t>(layer)], pass);
   // Accumulated gradients are read and written; those of a table that only embeds are a few rows.
   const ShardSize size(config, work.shards.ranks);
   std::int64_t parameters = (part.last - part.first) * size.block;
-  time.weights = layers * tokens * forward.products / rate + static_cast<double>(parameters) * 2 *
-                                                                 choice.gradient_bytes() /
-                                                                 profile.memory_rate;
+  time.weights = layers * pass.weights + static_cast<double>(parameters) * 2 *
+                                             choice.gradient_bytes() / profile.memory_rate;
   if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
   if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
   time.backward +=
       static_cast<double>(parameters) * 2 * choice.gradient_bytes() / profile.memory_rate;
   if (predicts) time.backward += head_accumulation(config, choice, work, profile);
-  const TensorWait wait = wait_of(config, part, choice, work, forward, rate);
+  const TensorWait wait = wait_of(config, part, choice, work, pass);
   time.forward_tensor = wait.forward;
   time.backward_tensor = wait.backward;
   time.forward += wait.forward;

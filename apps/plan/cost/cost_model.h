@@ -31,11 +31,12 @@ struct StepWork {
   double cpu_state = 0;       ///< bytes of state on the host that the CPU updates
   double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
   Shards shards{};
+  bool dropout = false;
   bool splits_backward = false;  ///< weights' gradients come later, so they hide no sum over shards
 };
 
-/// Predicts a step. Matrix products run at the profile's rate, slower if a batch does not fill the
-/// device; passes over memory run at the memory rate. Copies of streamed state are hidden by the
+/// Predicts a step from the times of its passes (pass_times.h). Updates and sums of gradients run
+/// at the memory's rate. Copies of streamed state are hidden by the
 /// forward pass of one micro-batch: clipping by the global gradient norm lets no update start
 /// earlier. Speculative updates are hidden by the last backward pass; none is assumed to be undone.
 /// The CPU's updates are hidden by the part of the forward pass before their blocks.

@@ -49,19 +49,19 @@ struct Known {
   double peer_rate, peer_latency;            ///< GB/s to another GPU in the node; microseconds
   double host_rate;                          ///< GB/s of host memory in a suitable host
 };
-// Rates for 16-bit training, below the peaks. They are assumed, but for those of the H200's matrix
-// products and of its link: one trained GPT-2 Large and XL at 500 to 520 TFLOP/s, and copied 45
-// GB/s each way. Peer rates are the data sheets', in one direction: NVLink 3 (600 GB/s both ways
-// together) and 4 (900). GeForce cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so
-// transfers pass through host memory at half that rate. Latencies are those in NCCL's tuning table
-// for one ring step over NVLink and over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
+// Rates of large 16-bit products, below the peaks. They are assumed, but for those of the H200: one
+// computed 720 TFLOP/s in products of 8192 x 8192 x 8192 and copied 45 GB/s each way. Peer rates
+// are the data sheets', in one direction: NVLink 3 (600 GB/s both ways together) and 4 (900).
+// GeForce cards have no peer access over PCIe (3.0: 16 GB/s, 4.0: 32), so transfers pass through
+// host memory at half that rate. Latencies are those in NCCL's tuning table for one ring step over
+// NVLink and over PCIe (hwLat in src/graph/tuning.cc, protocol Simple).
 constexpr Known known[] = {
     {"2080ti", "RTX 2080 Ti", 75, 68, 11, 11 * gibi, 50, 616, 12, 8, 5.7, 35},
-    {"3090", "RTX 3090", 86, 82, 24, 24 * gibi, 58, 936, 25, 16, 5.7, 40},
-    {"4090", "RTX 4090", 89, 128, 24, 24 * gibi, 120, 1008, 25, 16, 5.7, 55},
-    {"a100", "A100 80 GB", 80, 108, 80, 80 * gibi, 190, 1935, 25, 300, 3.4, 120},
-    {"h100", "H100 80 GB", 90, 132, 80, 79 * gibi, 420, 3350, 55, 450, 3.4, 200},
-    {"h200", "H200", 90, 132, 141, 139 * gibi, 510, 4800, 55, 450, 3.4, 200},
+    {"3090", "RTX 3090", 86, 82, 24, 24 * gibi, 62, 936, 25, 16, 5.7, 40},
+    {"4090", "RTX 4090", 89, 128, 24, 24 * gibi, 150, 1008, 25, 16, 5.7, 55},
+    {"a100", "A100 80 GB", 80, 108, 80, 80 * gibi, 250, 1935, 25, 300, 3.4, 120},
+    {"h100", "H100 80 GB", 90, 132, 80, 79 * gibi, 600, 3350, 55, 450, 3.4, 200},
+    {"h200", "H200", 90, 132, 141, 139 * gibi, 720, 4800, 55, 450, 3.4, 200},
 };
 
 /// Words to ignore around a card's name, as in "NVIDIA GeForce RTX 3090", "A100-SXM4-80GB", "H100
@@ -107,9 +107,11 @@ constexpr double duplex = 0.85;
 /// Fraction of the memory's peak rate that a plain pass over memory reaches.
 constexpr double memory_share = 0.8;
 
-/// Fraction of a large matrix product's rate that whole passes reach on a GPU, with attention and
-/// what else they compute: 0.60 for GPT-2 Large and 0.64 for XL on an H200, in bf16. It is assumed
-/// for other GPUs and for fp32.
+/// Fraction of the rate of a start's short products that long ones reach on a GPU, whose clock
+/// falls meanwhile: 720 of 853 TFLOP/s on an H200, in bf16.
+constexpr double sustained_share = 0.85;
+/// Fraction of a short product's rate that whole passes in fp32 reach on a GPU. It is assumed;
+/// those in bf16 reached 0.62 on an H200.
 constexpr double passes_share = 0.62;
 
 /// Fraction of a link's nominal rate that collectives reach: NCCL counts 235 of an A100's 300 GB/s.
@@ -279,7 +281,7 @@ DeviceProfile known_profile(const std::string& name) {
           .workspace = usual_workspace(found->capability),
           .context = usual_context,
           .process = usual_gpu_process,
-          .wide_flops = found->teraflops / 4 * 1e12,
+          .wide_flops = found->teraflops / 6 * 1e12,
           .narrow_flops = found->teraflops * 1e12,
           .memory_rate = found->memory_rate * giga * memory_share,
           .to_device_rate = found->link_rate * giga * duplex,
@@ -295,7 +297,8 @@ DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
   const bool real_gpu = profile.context > 0;
-  (wide ? profile.wide_flops : profile.narrow_flops) = real_gpu ? passes_share * rate : rate;
+  const double share = !real_gpu ? 1 : wide ? passes_share : sustained_share;
+  (wide ? profile.wide_flops : profile.narrow_flops) = share * rate;
   if (profile.gpu) profile.host_rate = measure_update_rate();
   assume_link(profile);
   return profile;

@@ -21,7 +21,7 @@ struct DeviceProfile {
   std::size_t context = 0;      ///< bytes of `memory` that the driver takes
   std::size_t process = 0;      ///< bytes of host memory that the process takes besides the plan
   double wide_flops = 0;        ///< FLOP/s of whole passes in f32
-  double narrow_flops = 0;      ///< FLOP/s of whole passes in 16 bits
+  double narrow_flops = 0;      ///< FLOP/s in 16 bits: of whole passes, on a GPU of large products
   double memory_rate = 0;       ///< bytes per second of device memory
   double to_device_rate = 0;    ///< bytes per second, while copies go both ways
   double to_host_rate = 0;

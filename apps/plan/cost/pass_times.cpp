@@ -1,0 +1,105 @@
+#include "apps/plan/cost/pass_times.h"
+
+#include <cmath>
+
+#include "apps/plan/cost/kernel_rates.h"
+
+namespace sluice {
+namespace {
+
+/// Returns the fraction of the device's peak rate that matrix products with this many rows reach:
+/// one half at 4 s rows for s multiprocessors, by the waves of 128 x 128 tiles. The exponent is
+/// fitted to whole steps with 4096 to 16384 rows on an H200.
+double fill(double rows, const DeviceProfile& profile) {
+  const double half = 4.0 * profile.multiprocessors;
+  return 1 / (1 + std::pow(half / rows, 1.5));
+}
+
+bool is_wide(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64;
+}
+
+/// Returns the operations per second of matrix products with this many rows.
+double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile) {
+  const bool wide = is_wide(work.dtype);
+  // A probe measures only the precision of its run; the rate of the other one is guessed.
+  const double guess = wide ? profile.narrow_flops / 4 : profile.wide_flops;
+  const double measured = wide ? profile.wide_flops : profile.narrow_flops;
+  const double flops = measured > 0 ? measured : guess;
+  return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
+}
+
+}  // namespace
+
+ForwardWork::ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks) {
+  const GPT2Shard shard(config, 0, static_cast<int>(ranks));
+  const auto embedding = static_cast<double>(config.n_embd);
+  const auto width = static_cast<double>(shard.width.end);
+  const auto inner = static_cast<double>(shard.inner.end);
+  products = 2 * embedding * (4 * width + 2 * inner);
+  attention = 2 * static_cast<double>(seq_len) * width;
+  attention_in = 2 * embedding * 3 * width;
+  mlp_in = 2 * embedding * inner;
+  head = 2 * static_cast<double>(shard.vocabulary.end) * embedding;
+}
+
+PassTimes pass_times(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+                     const DeviceProfile& profile) {
+  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
+  const auto ranks = static_cast<double>(work.shards.ranks);
+  const auto embedding = static_cast<double>(config.n_embd);
+  const ForwardWork forward(config, work.seq_len, work.shards.ranks);
+  const double rate = matrix_rate(work, tokens, profile);
+
+  PassTimes times;
+  if (!profile.gpu || is_wide(work.dtype)) {
+    // A pass that reads and writes the residual stream once; GELU's is four times as wide.
+    const double pass =
+        tokens * 2 * embedding * static_cast<double>(size_of(work.dtype)) / profile.memory_rate;
+    times = {.layer_forward = tokens * forward.layer() / rate,
+             .head_forward = tokens * forward.head / rate,
+             .gelu = 4 * pass / ranks,
+             .layernorm = pass,
+             .weights = tokens * forward.products / rate,
+             .attention_in = tokens * forward.attention_in / rate,
+             .mlp_in = tokens * forward.mlp_in / rate};
+    times.layer_backward = 2 * times.layer_forward;
+    times.head_backward = 2 * times.head_forward;
+    return times;
+  }
+
+  const KernelRates& rates = kernel_rates(profile.capability);
+  const GPT2Shard shard(config, 0, static_cast<int>(work.shards.ranks));
+  const auto width = static_cast<double>(shard.width.end);
+  const auto inner = static_cast<double>(shard.inner.end);
+  // Ranks that divide tokens divide the work on the residual stream, too.
+  const double stream = tokens * embedding / (work.shards.divide_tokens ? ranks : 1);
+  const double block_rate = rate * rates.products;
+  const double products = tokens * forward.products / block_rate;
+  const double attention = tokens * forward.attention / rate;
+  times.gelu = rates.gelu.seconds(tokens * inner, profile);
+  times.layernorm = rates.layernorm_sum.seconds(stream, profile);
+  times.weights = products;
+  times.attention_in = tokens * forward.attention_in / block_rate;
+  times.mlp_in = tokens * forward.mlp_in / block_rate;
+  times.layer_forward = products + times.gelu + 2 * times.layernorm +
+                        attention / (work.dropout ? rates.attention_dropout : rates.attention);
+  // From compute capability 9.0 on a product multiplies by the slope of GELU.
+  const double slope =
+      profile.capability >= 90 ? 0 : rates.gelu_backward.seconds(tokens * inner, profile);
+  const double layernorm_backward = rates.layernorm_backward.seconds(stream, profile);
+  times.layer_backward =
+      2 * products + slope + 2 * layernorm_backward +
+      rates.bias_gradient.seconds(tokens * (3 * width + inner + 2 * embedding), profile) +
+      // Five products, where the forward pass has two.
+      2.5 * attention /
+          (work.dropout ? rates.attention_dropout_backward : rates.attention_backward);
+  times.head_forward = tokens * forward.head / rate + times.layernorm;
+  times.head_backward =
+      2 * tokens * forward.head / rate + layernorm_backward +
+      rates.cross_entropy.seconds(tokens * static_cast<double>(shard.vocabulary.end), profile);
+  times.embedding_backward = rates.embedding_backward.seconds(stream, profile);
+  return times;
+}
+
+}  // namespace sluice

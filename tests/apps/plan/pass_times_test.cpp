@@ -1,0 +1,105 @@
+#include "apps/plan/cost/pass_times.h"
+
+#include <catch2/catch.hpp>
+
+#include "apps/plan/cost/kernel_rates.h"
+
+// On a GPU a pass takes the sum of its kernels' times, which were measured on an H200.
+
+namespace sluice::test::pass_times_test {
+namespace {
+
+// Numbers in a layer's MLP, of a token: 8. Weights in the matrices of the block: 2 * 6 + 2 * 2 + 2
+// * 8 + 8 * 2 = 48. Attention to 4 positions, of which half count: 2 * 4 * 2 operations.
+constexpr GPT2Config tiny{
+    .n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
+constexpr double tokens = 8;
+const MemoryChoice two_rows{.micro_batch = 2, .recompute = {Recompute::none}};
+constexpr StepWork work{.batch = 2, .seq_len = 4, .dtype = DType::bf16};
+
+/// A device without multiprocessors is never idle.
+DeviceProfile gpu(int capability) {
+  return {.gpu = true,
+          .capability = capability,
+          .wide_flops = 100,
+          .narrow_flops = 1000,
+          .memory_rate = 50};
+}
+
+PassTimes times(const DeviceProfile& profile, bool dropout = false) {
+  StepWork with = work;
+  with.dropout = dropout;
+  return pass_times(tiny, two_rows, with, profile);
+}
+
+}  // namespace
+
+TEST_CASE("a GPU's pass takes the time of its kernels", "[plan]") {
+  const DeviceProfile profile = gpu(90);
+  const KernelRates& rates = kernel_rates(90);
+  const PassTimes pass = times(profile);
+  const double products = tokens * 2 * 48 / (1000 * rates.products);
+  const double attention = tokens * 2 * 4 * 2 / 1000;
+  const auto memory = [](const KernelRates::Pass& kernel, double elements) {
+    return elements * kernel.bytes / (kernel.share * 50);
+  };
+  CHECK(pass.gelu == Approx(memory(rates.gelu, tokens * 8)));
+  CHECK(pass.layernorm == Approx(memory(rates.layernorm_sum, tokens * 2)));
+  CHECK(pass.weights == Approx(products));
+  CHECK(pass.layer_forward ==
+        Approx(products + attention / rates.attention + pass.gelu + 2 * pass.layernorm));
+  // Gradients of 6 + 2 + 8 + 2 biases. The slope of GELU comes with a product.
+  CHECK(pass.layer_backward == Approx(2 * products + 2.5 * attention / rates.attention_backward +
+                                      2 * memory(rates.layernorm_backward, tokens * 2) +
+                                      memory(rates.bias_gradient, tokens * 18)));
+  const double head = tokens * 2 * 3 * 2 / 1000;
+  CHECK(pass.head_forward == Approx(head + pass.layernorm));
+  CHECK(pass.head_backward == Approx(2 * head + memory(rates.cross_entropy, tokens * 3) +
+                                     memory(rates.layernorm_backward, tokens * 2)));
+  CHECK(pass.embedding_backward == Approx(memory(rates.embedding_backward, tokens * 2)));
+  CHECK(pass.attention_in == Approx(tokens * 2 * 12 / (1000 * rates.products)));
+  CHECK(pass.mlp_in == Approx(tokens * 2 * 16 / (1000 * rates.products)));
+
+  const PassTimes random = times(profile, true);
+  CHECK(random.layer_forward - pass.layer_forward ==
+        Approx(attention / rates.attention_dropout - attention / rates.attention));
+  CHECK(random.layer_backward > pass.layer_backward);
+}
+
+TEST_CASE("before compute capability 9.0 the slope of GELU takes a pass of its own", "[plan]") {
+  const KernelRates& rates = kernel_rates(89);
+  CHECK(rates.attention != kernel_rates(90).attention);
+  CHECK(times(gpu(89)).layer_backward ==
+        Approx(2 * times(gpu(89)).weights +
+               2.5 * tokens * 2 * 4 * 2 / 1000 / rates.attention_backward +
+               (tokens * 8 * rates.gelu_backward.bytes / rates.gelu_backward.share +
+                2 * tokens * 2 * rates.layernorm_backward.bytes / rates.layernorm_backward.share +
+                tokens * 18 * rates.bias_gradient.bytes / rates.bias_gradient.share) /
+                   50));
+}
+
+TEST_CASE("predicted steps on an H200 are those measured there, within 5 %", "[plan]") {
+  struct Measured {
+    const char* model;
+    std::int64_t batch;
+    double milliseconds;
+  };
+  // bench/results/nvidia-h200-steps.json, bf16, 1024 tokens each.
+  for (const auto& [model, batch, milliseconds] :
+       {Measured{"gpt2", 16, 30.5}, Measured{"gpt2-medium", 8, 41.2},
+        Measured{"gpt2-large", 4, 47.6}, Measured{"gpt2-xl", 4, 92.8}}) {
+    const GPT2Config config = *preset(model);
+    MemoryChoice choice{.micro_batch = batch, .head_chunk = 8192};
+    choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
+    // Two moments and the other half of a split master weight.
+    const double state = 10 * static_cast<double>(config.parameter_count());
+    const StepTime time = predict_step(
+        config, choice,
+        {.batch = batch, .seq_len = 1024, .dtype = DType::bf16, .resident_state = state},
+        known_profile("h200"));
+    CAPTURE(model, time.forward, time.backward, time.update);
+    CHECK(time.total() * 1e3 == Approx(milliseconds).epsilon(0.05));
+  }
+}
+
+}  // namespace sluice::test::pass_times_test
