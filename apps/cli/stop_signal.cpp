@@ -10,6 +10,7 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -39,6 +40,9 @@ constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, 
 /// A repeated signal within this time counts as the same request: programs that start others
 /// forward a terminal's signal although the terminal has sent it to all processes.
 constexpr auto one_request = 500ms;
+/// For so long after a StopSignal such signals change nothing: the training has ended, and memory
+/// is freed or other ranks are left. Later they end the process, should it hang.
+constexpr auto closing = 5s;
 /// The longest wait for the last answer before the process ends; stdout may be blocked.
 constexpr auto last_words = 300ms;
 
@@ -48,6 +52,7 @@ struct Request {
   std::mutex mutex;
   std::condition_variable changed;
   bool taken = false;  ///< a StopSignal exists; otherwise a signal ends the process
+  std::optional<Clock::time_point> left_at;  ///< the end of the last StopSignal
   StopSignal::Answer answer;
   std::string doing;
   std::atomic<const Named*> first{nullptr};
@@ -73,7 +78,10 @@ Request& request() {
 void receive(const Named& signal) {
   Request& r = request();
   std::unique_lock lock(r.mutex);
-  if (!r.taken) end_by(signal.signal);
+  if (!r.taken) {
+    if (r.left_at && Clock::now() - *r.left_at < closing) return;
+    end_by(signal.signal);
+  }
   const Named* const first = r.first;
   const bool again = first == &signal && Clock::now() - r.first_at > one_request;
   if (first != nullptr && !again) return;
@@ -174,6 +182,7 @@ StopSignal::~StopSignal() {
   {
     const std::lock_guard lock(r.mutex);
     r.taken = false;
+    r.left_at = Clock::now();
     r.changed.notify_all();
   }
   printer_.join();

@@ -19,7 +19,9 @@ namespace sluice {
 void receive_signals_on_one_thread();
 
 /// While one exists, the first of the signals that end the process only asks the training to stop.
-/// The same signal again, more than half a second later, ends it. Only one may exist at a time.
+/// The same signal again, more than half a second later, ends it. In the first five seconds after
+/// its end these signals change nothing, so that a training that has ended keeps its exit code.
+/// Only one may exist at a time.
 class StopSignal {
  public:
   /// Returns the text that answers a signal: its name, whether it is the second one, after which

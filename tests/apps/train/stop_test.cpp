@@ -1,11 +1,17 @@
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/checkpoint/save_cadence.h"
+#include "apps/cli/stop_signal.h"
 #include "kernels/base/error.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -123,6 +129,29 @@ TEST_CASE("batch systems' signals stop a run too, and a hang-up that is ignored 
   CHECK(result.exit_code == 0);
   CHECK_THAT(result.out, Contains("SIGTERM: finishing"));
   CHECK(result.out.find("SIGHUP") == std::string::npos);
+}
+
+TEST_CASE("a signal that comes when the training has ended leaves the exit code alone") {
+  const auto status_of = [](const std::function<void()>& before_signal) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      receive_signals_on_one_thread();
+      before_signal();
+      ::kill(::getpid(), SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      ::_exit(7);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return status;
+  };
+  const int ended = status_of([] {
+    const StopSignal signal([](const char*, bool, const std::string&) { return ""; },
+                            [](const std::string&) {});
+  });
+  CHECK((WIFEXITED(ended) && WEXITSTATUS(ended) == 7));
+  const int never = status_of([] {});
+  CHECK((WIFSIGNALED(never) && WTERMSIG(never) == SIGUSR1));
 }
 
 TEST_CASE("a program that cannot go on later ends by a signal as usual") {
