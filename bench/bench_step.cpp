@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
 #include "apps/cli/run_program.h"
 #include "apps/cli/version.h"
+#include "apps/train/pass_graphs.h"
 #include "bench/kernels/calibration.h"
 #include "bench/kernels/report.h"
 #include "engine/autograd.h"
@@ -33,6 +35,7 @@ struct Options {
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
   double grad_clip = 0;
   std::string attention = "mma";
+  bool cuda_graph = false;
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -53,6 +56,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: not even measured", 0,
            1e30);
   line.add_choice("--attention", o.attention, "As of train_gpt2", {"mma", "tma"});
+  line.add("--cuda-graph", o.cuda_graph, "As of train_gpt2");
   line.add("--json", o.json, "Write the figures here");
 }
 
@@ -138,6 +142,14 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
   const std::int64_t head_chunk =
       device->device().kind == DeviceKind::cuda ? 8192 : LinearCrossEntropyOptions().chunk;
   const bool measure_norm = o.grad_clip > 0 || precision.loss_scaling;
+  std::optional<PassGraphs> graphs;
+  if (o.cuda_graph) graphs.emplace(device, accumulator_of(precision.dtype));
+  const auto pass = [&](const std::function<void()>& work) {
+    if (graphs)
+      graphs->run(work);
+    else
+      work();
+  };
   Marks marks(device);
   std::vector<StepTimes> times;
   for (std::int64_t step = 0; step < o.steps; ++step) {
@@ -145,9 +157,15 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
     const Tensor targets = random_tokens(device, o, static_cast<std::uint64_t>(2 * step + 1));
     marks.set(0);
     space.forget_gradients();
-    const auto loss = model.loss(inputs, targets, {.scale = scale, .chunk = head_chunk});
+    if (graphs) graphs->choose({.tokens = inputs.view().address});
+    Tensor loss;
+    pass([&] {
+      loss = model.loss(inputs, targets, {.scale = scale, .chunk = head_chunk}).loss;
+      if (graphs) graphs->keep_loss(loss);
+    });
     marks.set(1);
-    backward(loss.loss);
+    pass([&] { backward(loss); });
+    if (graphs) space.count_gradients_as_written();
     space.zero_unused_gradients();
     marks.set(2);
     optimizer->step(1e-4, measure_norm ? space.clip_gradients(o.grad_clip, loss_scale) : Tensor());
@@ -157,8 +175,8 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
     fmt::print(
         "step {}: loss {:.6f} ({:.1f} ms: forward and head {:.1f}, backward {:.1f}, update "
         "{:.1f})\n",
-        step, loss.loss.item() / loss_scale, times.back().total, times.back().forward,
-        times.back().backward, times.back().update);
+        step, (graphs ? graphs->loss() : loss).item() / loss_scale, times.back().total,
+        times.back().forward, times.back().backward, times.back().update);
   }
   return times;
 }
@@ -173,6 +191,8 @@ int run(const Options& o) {
   const DevicePtr device = make_device(kind, precision);
   if (precision.wgmma_attention && !device->runtime().info().wgmma_attention)
     fail("--attention tma needs a GPU of compute capability 9.0; leave it out", ErrorKind::usage);
+  if (o.cuda_graph && kind != DeviceKind::cuda)
+    fail("--cuda-graph is for a GPU; leave it out", ErrorKind::usage);
   const auto times = train(o, config, precision, device);
   // Read before the calibration, which takes memory of its own.
   const double tensors = static_cast<double>(device->arena().peak()) / (1 << 20);
@@ -210,6 +230,7 @@ int run(const Options& o) {
                                        {"precision", name_of(precision)},
                                        {"grad_clip", o.grad_clip},
                                        {"attention", o.attention},
+                                       {"cuda_graph", o.cuda_graph},
                                        {"steps_ms", totals},
                                        {"median_ms", median},
                                        {"p20_ms", p20},

@@ -7,6 +7,17 @@
 #include "kernels/base/error.h"
 
 namespace sluice {
+namespace {
+
+/// A hash of a block (the finalizer of splitmix64), for sums of which the order does not matter.
+std::uint64_t mixed(std::size_t offset, std::size_t bytes) {
+  std::uint64_t x = offset / Arena::alignment + (std::uint64_t{bytes / Arena::alignment} << 32);
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
 
 std::string_view name_of(MemoryUse use) {
   constexpr std::array<std::string_view, memory_uses> names{
@@ -32,6 +43,7 @@ std::size_t Arena::allocate(std::size_t bytes, MemoryUse use) {
     frontier_ += wanted;
   }
   used_.emplace(offset, Block{wanted, use});
+  layout_ += mixed(offset, wanted);
   in_use_ += wanted;
   by_use_[static_cast<std::size_t>(use)] += wanted;
   if (in_use_ > peak_) {
@@ -55,6 +67,7 @@ void Arena::release(std::size_t offset) {
   check(block != used_.end(), "a block was released that the arena never handed out");
   auto [bytes, use] = block->second;
   used_.erase(block);
+  layout_ -= mixed(offset, bytes);
   in_use_ -= bytes;
   by_use_[static_cast<std::size_t>(use)] -= bytes;
   auto next = free_.lower_bound(offset);
@@ -81,6 +94,11 @@ void Arena::release(std::size_t offset) {
 MemoryByUse Arena::peak_by_use() const {
   const std::lock_guard lock(mutex_);
   return peak_by_use_;
+}
+
+std::uint64_t Arena::layout() const {
+  const std::lock_guard lock(mutex_);
+  return layout_;
 }
 
 std::size_t Arena::in_use() const {

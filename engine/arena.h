@@ -47,6 +47,9 @@ class Arena {
   /// End of the highest block ever handed out: the bytes that the device had to back with memory.
   std::size_t high_water() const;
   std::size_t capacity() const { return capacity_; }
+  /// A number that is equal where the same blocks are in use, and practically always differs where
+  /// others are.
+  std::uint64_t layout() const;
   /// Bytes in use when `peak` was reached, by purpose.
   MemoryByUse peak_by_use() const;
 
@@ -66,6 +69,7 @@ class Arena {
   std::size_t peak_ = 0;
   std::size_t high_water_ = 0;
   std::size_t frontier_ = 0;  // the untouched rest begins here
+  std::uint64_t layout_ = 0;
   MemoryByUse by_use_{}, peak_by_use_{};
   std::map<std::size_t, Block> used_;                           // by offset
   std::map<std::size_t, std::size_t> free_;                     // holes: offset -> bytes

@@ -43,6 +43,22 @@ void require_speculation(const TrainOptions& o) {
         "alone; leave it out");
 }
 
+/// Refuses --cuda-graph where a pass is not the same in every step, or waits within.
+void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
+  if (!o.cuda_graph) return;
+  const auto refuse = [](const std::string& why) {
+    fail(fmt::format("--cuda-graph {}; leave it out", why), ErrorKind::usage);
+  };
+  if (!profile.gpu) refuse("is for a GPU, and this run computes on the CPU");
+  const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
+  if (ranks > 1 || o.pipelined()) refuse("is for one rank without a pipeline");
+  if (o.dropout > 0)
+    refuse(
+        fmt::format("would draw the same numbers in every step, and --dropout is {}", o.dropout));
+  if (const char* flag = away_flag(o, layers); flag != nullptr)
+    refuse(fmt::format("needs all state on the GPU, and {} is given", flag));
+}
+
 /// Refuses block counts that contradict --offload or exceed the blocks that can be in host memory.
 void require_blocks(const TrainOptions& o, std::int64_t layers) {
   const std::int64_t resident = o.resident_blocks.value_or(o.offload == Offload::all ? 0 : layers);
@@ -68,6 +84,7 @@ void require_blocks(const TrainOptions& o, std::int64_t layers) {
 }
 
 const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile) {
+  if (setup.trainer.graphs) return "with --cuda-graph inputs stay on the GPU; use block";
   if (setup.pipeline)
     return "in a pipeline inputs rest in host memory by --stash input --max-stash";
   if (!profile.gpu) return "this run computes on the CPU, where all is in host memory; use block";
@@ -77,7 +94,7 @@ const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile)
 }  // namespace
 
 bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.offload != Offload::off && !adafactor(o);
+  return copies_fast(profile) && o.offload != Offload::off && !adafactor(o) && !o.cuda_graph;
 }
 
 bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
@@ -85,7 +102,7 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
-  return copies_fast(profile) && !setup.pipeline;
+  return copies_fast(profile) && !setup.pipeline && !setup.trainer.graphs;
 }
 
 bool fixes_memory(const TrainOptions& o) {
@@ -132,6 +149,7 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
                     "with plan --save-probe",
                     flag),
         ErrorKind::usage);
+  require_graphs(o, layers, profile);
   require_blocks(o, layers);
   require_speculation(o);
   if (o.recompute && !can_rest_inputs(setup, profile) &&

@@ -114,6 +114,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "A GPU's attention kernel in 16 bits; tma (with wgmma, on an H100 or H200, without "
       "dropout) computes the forward pass up to 9 % faster",
       attention_kernels);
+  line.add(
+      "--cuda-graph", o.cuda_graph,
+      "Give a GPU whole passes instead of kernels one by one; for one rank without dropout, with "
+      "all state on the GPU");
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
 
   line.group("Memory");

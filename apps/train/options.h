@@ -42,6 +42,7 @@ struct TrainOptions {
   std::optional<PrecisionName> precision;
   std::optional<DeviceKind> device;
   AttentionKernel attention = AttentionKernel::mma;
+  bool cuda_graph = false;
   std::int64_t threads = 0;
 
   std::optional<std::size_t> gpu_memory, host_memory;  ///< bytes; none: what the machine has

@@ -161,6 +161,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
          ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
   trainer.dropout = o.dropout;
+  trainer.graphs = o.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
   trainer.spikes = {

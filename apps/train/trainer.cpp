@@ -24,6 +24,7 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
       spikes_(options.spikes),
       numbers_(space.device(), micro_batches_of_step(), accumulator_of(space.working().dtype())),
       timeline_(space.device()) {
+  if (options.graphs) graphs_.emplace(space.device(), accumulator_of(space.working().dtype()));
   if (pipeline_ == nullptr)
     upload_.emplace(space.device(), options.micro_batch, options.seq_len, micro_batches_of_step(),
                     options.copy_stream);
@@ -63,15 +64,6 @@ Trainer::~Trainer() {
   model_.set_before_weights({});
 }
 
-Tensor Trainer::forward(const Tensor& tokens, const Tensor& targets,
-                        const LinearCrossEntropyOptions& options, const DropoutSource& dropout) {
-  const Recorded span(&timeline_, "forward", Timeline::Lane::compute, tokens.stream());
-  Tensor loss = model_.loss(tokens, targets, options, dropout).loss;
-  // The backward pass overwrites gradients that pending updates still read.
-  ranks_.optimizer.finish();
-  return loss;
-}
-
 /// Computes the gradients of this rank's micro-batches and reduces them over the ranks.
 void Trainer::compute(const MicroBatches& batch, std::optional<double> rate) {
   space_.forget_gradients();
@@ -90,22 +82,41 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
   };
   DropoutSource dropout = batch.dropout;
   int micro_batch = 0;
+  // A plan's device has no graphs. A step that is computed again, to find a fault, is looked at
+  // kernel by kernel.
+  const bool repeats = rate && space_.device()->device().kind == DeviceKind::cuda;
+  PassGraphs* const graphs = graphs_ && repeats ? &*graphs_ : nullptr;
+  const auto pass = [&](const char* name, const std::function<void()>& work) {
+    const Recorded span(&timeline_, name, Timeline::Lane::compute, space_.device()->stream());
+    if (graphs != nullptr)
+      graphs->run(work);
+    else
+      work();
+  };
   upload(0);
   for (std::size_t first = 0; first < batch.tokens.size(); first += piece) {
     upload(first + piece);
-    const auto [tokens, targets] = upload_->take();
-    const Tensor loss = forward(tokens, targets, batch.loss, dropout);
-    numbers_.keep_loss(micro_batch++, loss);
+    const BatchUpload::MicroBatch given = upload_->take();
+    if (graphs != nullptr)
+      graphs->choose({.tokens = given.tokens.view().address,
+                      .accumulate = first > 0,
+                      .loss_scale = batch.loss.loss_scale});
+    Tensor loss;
+    pass("forward", [&] {
+      loss = model_.loss(given.tokens, given.targets, batch.loss, dropout).loss;
+      if (graphs != nullptr) graphs->keep_loss(loss);
+      // The backward pass overwrites gradients that pending updates still read.
+      ranks_.optimizer.finish();
+    });
+    numbers_.keep_loss(micro_batch++, graphs != nullptr ? graphs->loss() : loss);
     dropout.first_sample += batch.rows;
     if (first + piece >= batch.tokens.size()) {
       ranks_.optimizer.prefetch();
       ranks_.gradients.expect();
       if (speculation_ != nullptr && rate) speculation_->begin(*rate, 1 / scaler_.scale());
     }
-    {
-      const Recorded span(&timeline_, "backward", Timeline::Lane::compute, tokens.stream());
-      backward(loss);
-    }
+    pass("backward", [&] { backward(loss); });
+    if (graphs != nullptr) space_.count_gradients_as_written();
     upload_->done();
   }
 }

@@ -5,11 +5,12 @@
 
 #include "apps/checkpoint/spike_guard.h"
 #include "apps/data/loader.h"
+#include "apps/trace/step_report.h"
 #include "apps/train/batch_upload.h"
 #include "apps/train/evaluation.h"
+#include "apps/train/pass_graphs.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/step_numbers.h"
-#include "apps/train/step_report.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
@@ -52,6 +53,9 @@ class Trainer {
     std::uint64_t seed = 0;
     bool loss_scaling = false;  ///< needed for f16
     bool copy_stream = true;    ///< copy batches on a stream of their own
+    /// Run passes as CUDA graphs. Only for one rank on a GPU without dropout, whose state stays
+    /// there.
+    bool graphs = false;
     SpikeGuard::Options spikes{};
   };
 
@@ -87,8 +91,6 @@ class Trainer {
  private:
   /// Returns how many micro-batches this replica computes in a step.
   std::int64_t micro_batches_of_step() const;
-  Tensor forward(const Tensor& tokens, const Tensor& targets,
-                 const LinearCrossEntropyOptions& options, const DropoutSource& dropout);
   /// `rate`: learning rate of the update that follows; none: no update follows.
   void compute(const MicroBatches& batch, std::optional<double> rate = {});
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
@@ -110,6 +112,7 @@ class Trainer {
   SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;
+  std::optional<PassGraphs> graphs_;   ///< none: kernels are launched one by one
   std::optional<BatchUpload> upload_;  ///< none with a pipeline, which needs several at once
   StepNumbers numbers_;
   std::vector<std::int64_t> ends_;  ///< end of each block in the parameter space, then of all

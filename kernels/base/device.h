@@ -33,4 +33,9 @@ struct Event {
   std::uint64_t id = 0;
 };
 
+/// A handle of work that a stream can be given again and again at once (a CUDA graph).
+struct Graph {
+  std::uint64_t id = 0;
+};
+
 }  // namespace sluice

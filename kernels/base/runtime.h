@@ -67,6 +67,16 @@ class Runtime {
   /// Time between two records that have both been reached.
   virtual double milliseconds(Event, Event) { return 0; }
 
+  /// From now on, work given to the stream is recorded instead of done. Kernels, copies within the
+  /// device and copies to pinned memory can be recorded, with the addresses and numbers that they
+  /// were given; waiting for the stream or for an event cannot. Only GPUs have graphs.
+  virtual void begin_capture(Stream stream);
+  /// Ends the capture and returns what was recorded, which may be nothing after an error.
+  virtual Graph end_capture(Stream stream);
+  /// Gives the stream all work of a graph.
+  virtual void launch(Graph graph, Stream stream);
+  virtual void release(Graph) {}
+
   /// `from` may be reused when the call returns. If it is pinned, it may be reused only after the
   /// stream has completed the copy.
   virtual void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,

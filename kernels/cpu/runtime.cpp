@@ -1,3 +1,5 @@
+#include "kernels/base/runtime.h"
+
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,7 +10,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/base/runtime.h"
+#include "kernels/base/error.h"
 
 namespace sluice {
 namespace {
@@ -125,6 +127,18 @@ std::byte* Runtime::reserve_pinned(std::size_t bytes) {
 
 void Runtime::release_pinned(std::byte* start, std::size_t bytes) {
   munmap(start, bytes);
+}
+
+void Runtime::begin_capture(Stream) {
+  fail("only a GPU has graphs");
+}
+
+Graph Runtime::end_capture(Stream) {
+  fail("only a GPU has graphs");
+}
+
+void Runtime::launch(Graph, Stream) {
+  fail("only a GPU has graphs");
 }
 
 std::unique_ptr<Runtime> make_cpu_runtime() {

@@ -268,6 +268,11 @@ void ParameterSpace::forget_gradients() {
     forget_gradient(*slot.tensor);
 }
 
+void ParameterSpace::count_gradients_as_written() {
+  for (const Slot& slot : slots())
+    leaf_gradient_target(*slot.tensor, slot.tensor->dtype());
+}
+
 void ParameterSpace::zero_unused_gradients() {
   for (const Slot& slot : slots())
     zero_unused_gradient(*slot.tensor);

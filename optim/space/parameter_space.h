@@ -96,6 +96,8 @@ class ParameterSpace {
 
   /// Makes the next gradients overwrite those of the last step.
   void forget_gradients();
+  /// Counts all gradients as written, since a CUDA graph has written them.
+  void count_gradients_as_written();
   /// Zeroes the gradients of parameters that no backward pass reached.
   void zero_unused_gradients();
   /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the

@@ -32,6 +32,18 @@ struct EventDeleter {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
 
+struct GraphDeleter {
+  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+};
+
+struct GraphExecDeleter {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+
+cudaGraphExec_t handle_of(Graph graph) {
+  return reinterpret_cast<cudaGraphExec_t>(graph.id);  // NOLINT(performance-no-int-to-ptr)
+}
+
 cudaEvent_t handle_of(Event event) {
   return reinterpret_cast<cudaEvent_t>(event.id);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -208,6 +220,31 @@ class CudaRuntime final : public Runtime {
     return static_cast<double>(milliseconds);
   }
 
+  // Relaxed: calls that are no work of the stream, such as one that raises a kernel's limit of
+  // shared memory, are made at once.
+  void begin_capture(Stream stream) override {
+    SLUICE_CUDA_CHECK(
+        cudaStreamBeginCapture(cuda::handle_of(stream), cudaStreamCaptureModeRelaxed));
+  }
+  Graph end_capture(Stream stream) override {
+    cudaGraph_t recorded = nullptr;
+    SLUICE_CUDA_CHECK(cudaStreamEndCapture(cuda::handle_of(stream), &recorded));
+    const std::unique_ptr<CUgraph_st, GraphDeleter> owner(recorded);
+    cudaGraphExec_t graph = nullptr;
+    SLUICE_CUDA_CHECK(cudaGraphInstantiateWithFlags(&graph, recorded, 0));
+    const std::lock_guard lock(mutex_);
+    graphs_.emplace_back(graph);
+    return {reinterpret_cast<std::uint64_t>(graph)};
+  }
+  void launch(Graph graph, Stream stream) override {
+    ++queue_of(stream).launches;
+    SLUICE_CUDA_CHECK(cudaGraphLaunch(handle_of(graph), cuda::handle_of(stream)));
+  }
+  void release(Graph graph) override {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(graphs_, [&](const auto& each) { return each.get() == handle_of(graph); });
+  }
+
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
     copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
@@ -260,6 +297,7 @@ class CudaRuntime final : public Runtime {
   std::unique_ptr<GemmPlans> gemms_;
   std::vector<std::unique_ptr<DeviceQueue, QueueDeleter>> queues_;
   std::vector<std::unique_ptr<CUevent_st, EventDeleter>> events_;
+  std::vector<std::unique_ptr<CUgraphExec_st, GraphExecDeleter>> graphs_;
   Stream compute_;
 };
 

@@ -10,39 +10,25 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/cuda/simt/work.h"
 #include "kernels/cuda/stream_handle.h"
 
 namespace sluice {
 namespace simt {
 namespace {
 
-/// One record of an event. A waiter waits for the record that was the last one when it began to
-/// wait, even if the event is recorded again, in another stream, before this record is reached.
-struct Point {
-  bool reached = false;
-  std::chrono::steady_clock::time_point when{};
-};
-
-struct EventState {
-  std::shared_ptr<Point> last = std::make_shared<Point>(Point{.reached = true});
-};
-
-struct Work {
-  std::function<void()> run;
-  std::shared_ptr<const Point> after{};  ///< record that must be reached first
-  std::function<bool()> ready{};         ///< what must be true first, by the work of other devices
-};
-
 class SimtRuntime;
 struct SimtQueue : cuda::Queue {
   SimtRuntime* owner = nullptr;
   std::deque<Work> work;
+  std::shared_ptr<RecordedWork> captured{};  ///< during a capture: what was recorded
 };
 
 EventState& state_of(Event event) {
@@ -128,6 +114,7 @@ class SimtRuntime final : public Runtime {
   }
   void synchronize(Stream stream) override {
     const std::lock_guard lock(mutex_);
+    check(!queue(stream).captured, "the host waits for a stream that is captured");
     run_until([&] { return queue(stream).work.empty(); });
   }
 
@@ -138,10 +125,12 @@ class SimtRuntime final : public Runtime {
   }
   void record(Event event, Stream stream) override {
     const auto point = state_of(event).last = std::make_shared<Point>();
-    push(stream, {.run = [point] {
-           point->reached = true;
-           point->when = std::chrono::steady_clock::now();
-         }});
+    push(stream, {.run =
+                      [point] {
+                        point->reached = true;
+                        point->when = std::chrono::steady_clock::now();
+                      },
+                  .records = true});
   }
   void wait(Stream stream, Event event) override {
     push(stream, {.run = [] {}, .after = state_of(event).last});
@@ -167,8 +156,32 @@ class SimtRuntime final : public Runtime {
         .count();
   }
 
+  void begin_capture(Stream stream) override {
+    check(!queue(stream).captured, "a stream is captured already");
+    queue(stream).captured = std::make_shared<RecordedWork>();
+  }
+  Graph end_capture(Stream stream) override {
+    const std::lock_guard lock(mutex_);
+    graphs_.push_back(std::exchange(queue(stream).captured, nullptr));
+    return {reinterpret_cast<std::uint64_t>(graphs_.back().get())};
+  }
+  void launch(Graph graph, Stream stream) override {
+    const auto found = std::ranges::find(graphs_, graph.id, &SimtRuntime::id_of);
+    check(found != graphs_.end(), "a graph was launched that does not exist");
+    ++queue(stream).launches;
+    push(stream, {.run = [work = *found] {
+           for (const Work& each : *work)
+             each.run();
+         }});
+  }
+  void release(Graph graph) override {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(graphs_, [&](const auto& each) { return id_of(each) == graph.id; });
+  }
+
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
+    check(!queue(stream).captured, "a copy from the host is captured");
     if (is_pinned(from)) return push(stream, {.run = [=] { std::copy_n(from, bytes, to); }});
     auto staged = std::make_shared<std::vector<std::byte>>(from, from + bytes);
     push(stream, {.run = [=] { std::copy_n(staged->data(), bytes, to); }});
@@ -188,6 +201,10 @@ class SimtRuntime final : public Runtime {
 
   void push(Stream stream, Work work) {
     const std::lock_guard lock(mutex_);
+    if (const auto& captured = queue(stream).captured) {
+      check(work.recordable(), "events and waits cannot be captured");
+      return captured->push_back(std::move(work));
+    }
     queue(stream).work.push_back(std::move(work));
     // Bounds the queues, so that a long run does not pile up; the last work may need later events.
     if (++queued_ > 4096) run_until([this] { return queued_ < 2048 || stalled(); });
@@ -220,6 +237,9 @@ class SimtRuntime final : public Runtime {
   /// Small, so that kernels that divide their work by the cache do so in tests too.
   static constexpr std::size_t l2_bytes = std::size_t{128} << 10;
 
+  static std::uint64_t id_of(const std::shared_ptr<RecordedWork>& graph) {
+    return reinterpret_cast<std::uint64_t>(graph.get());
+  }
   static SimtQueue& queue(Stream stream) { return static_cast<SimtQueue&>(cuda::queue_of(stream)); }
   bool is_pinned(const std::byte* address) {
     const std::lock_guard lock(mutex_);
@@ -296,6 +316,7 @@ class SimtRuntime final : public Runtime {
   std::recursive_mutex mutex_;
   std::vector<std::unique_ptr<SimtQueue>> queues_;
   std::vector<std::unique_ptr<EventState>> events_;
+  std::vector<std::shared_ptr<RecordedWork>> graphs_;
   std::set<std::pair<void*, std::size_t>> regions_, pinned_;
   std::size_t queued_ = 0;
   Stream compute_;

@@ -34,6 +34,10 @@ class ForwardingRuntime : public Runtime {
   void synchronize(Event event) override { gpu_->synchronize(event); }
   bool reached(Event event) override { return gpu_->reached(event); }
   double milliseconds(Event a, Event b) override { return gpu_->milliseconds(a, b); }
+  void begin_capture(Stream stream) override { gpu_->begin_capture(stream); }
+  Graph end_capture(Stream stream) override { return gpu_->end_capture(stream); }
+  void launch(Graph graph, Stream stream) override { gpu_->launch(graph, stream); }
+  void release(Graph graph) override { gpu_->release(graph); }
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
     gpu_->copy_from_host(to, from, n, s);
   }

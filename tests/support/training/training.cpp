@@ -59,7 +59,8 @@ RunSetup TrainingTask::setup(DeviceKind kind) const {
                    .grad_clip = grad_clip,
                    .dropout = dropout,
                    .seed = 5,
-                   .loss_scaling = dtype == DType::f16};
+                   .loss_scaling = dtype == DType::f16,
+                   .graphs = cuda_graph};
   return setup;
 }
 

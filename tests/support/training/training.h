@@ -24,6 +24,7 @@ struct TrainingTask {
   std::string optimizer = "adamw";
   std::int64_t zero = 0;
   bool overlap = true;
+  bool cuda_graph = false;
   std::string bucket_size = "16KiB";
   /// The number of replicas, each of which is a pipeline if `pp` or `pipeline` asks for one.
   std::optional<std::int64_t> dp{};

@@ -1,4 +1,4 @@
-#include "apps/train/step_report.h"
+#include "apps/trace/step_report.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
