@@ -56,7 +56,10 @@ void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProf
     refuse(
         fmt::format("would draw the same numbers in every step, and --dropout is {}", o.dropout));
   if (const char* flag = away_flag(o, layers); flag != nullptr)
-    refuse(fmt::format("needs all state on the GPU, and {} is given", flag));
+    fail(fmt::format(
+             "--cuda-graph needs all state on the GPU, and {} is given; leave one of them out",
+             flag),
+         ErrorKind::usage);
 }
 
 /// Refuses block counts that contradict --offload or exceed the blocks that can be in host memory.
