@@ -33,7 +33,8 @@ double instructions(std::string_view file, std::string_view unit_start) {
   double sum = 0;
   const auto budget = nlohmann::json::parse(kernel_budget);
   for (const auto& kernel : budget.at("kernels"))
-    if (kernel.at("file") == file && kernel.at("unit").get<std::string>().starts_with(unit_start))
+    if (kernel.at("file") == file && kernel.at("cost").contains("sm_90") &&
+        kernel.at("unit").get<std::string>().starts_with(unit_start))
       sum += kernel.at("cost").at("sm_90").at("instructions").get<double>();
   check(sum > 0, "kernel_budget.json counts the attention kernels");
   return sum;
