@@ -165,7 +165,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
     });
     marks.set(1);
     pass([&] { backward(loss); });
-    if (graphs) space.count_gradients_as_written();
+    if (graphs && graphs->repeats()) space.count_gradients_as_written();
     space.zero_unused_gradients();
     marks.set(2);
     optimizer->step(1e-4, measure_norm ? space.clip_gradients(o.grad_clip, loss_scale) : Tensor());

@@ -40,8 +40,8 @@ constexpr std::array never_blocked{SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, 
 /// A repeated signal within this time counts as the same request: programs that start others
 /// forward a terminal's signal although the terminal has sent it to all processes.
 constexpr auto one_request = 500ms;
-/// For so long after a StopSignal such signals change nothing: the training has ended, and memory
-/// is freed or other ranks are left. Later they end the process, should it hang.
+/// For so long after the end of a StopSignal such signals change nothing: the training has ended,
+/// and the process frees memory and takes leave of other ranks. Later they end it, should it hang.
 constexpr auto closing = 5s;
 /// The longest wait for the last answer before the process ends; stdout may be blocked.
 constexpr auto last_words = 300ms;

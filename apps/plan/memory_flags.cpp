@@ -27,6 +27,11 @@ const char* away_flag(const TrainOptions& o, std::int64_t layers) {
   return speculates(o) ? "--speculative-blocks" : nullptr;
 }
 
+/// True if the flags are about several ranks, or about a pipeline.
+bool among_ranks(const TrainOptions& o) {
+  return o.dp.value_or(1) * o.pp * o.tp > 1 || o.pipelined() || o.scaling;
+}
+
 /// Refuses --speculative-blocks where updates cannot begin during the backward pass.
 void require_speculation(const TrainOptions& o) {
   if (!speculates(o)) return;
@@ -36,8 +41,7 @@ void require_speculation(const TrainOptions& o) {
          ErrorKind::usage);
   };
   if (o.offload == Offload::off) refuse("with --offload off no state visits the GPU");
-  const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
-  if (ranks > 1 || o.pipelined() || o.scaling)
+  if (among_ranks(o))
     refuse(
         "among several ranks and in a pipeline gradients are complete after the backward pass "
         "alone; leave it out");
@@ -50,8 +54,7 @@ void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProf
     fail(fmt::format("--cuda-graph {}; leave it out", why), ErrorKind::usage);
   };
   if (!profile.gpu) refuse("is for a GPU, and this run computes on the CPU");
-  const std::int64_t ranks = o.dp.value_or(1) * o.pp * o.tp;
-  if (ranks > 1 || o.pipelined()) refuse("is for one rank without a pipeline");
+  if (among_ranks(o)) refuse("is for one rank without a pipeline");
   if (o.dropout > 0)
     refuse(
         fmt::format("would draw the same numbers in every step, and --dropout is {}", o.dropout));

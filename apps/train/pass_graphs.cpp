@@ -48,7 +48,8 @@ void PassGraphs::run(const std::function<void()>& work) {
     try {
       work();
     } catch (...) {
-      runtime().release(runtime().end_capture(stream));
+      runtime().abandon_capture(stream);
+      forget(all_[current_]);
       throw;
     }
     graphs.push_back(runtime().end_capture(stream));

@@ -33,6 +33,8 @@ class PassGraphs {
   /// kernel, since matrix products look for their algorithms then; the second time they are
   /// recorded; later they are repeated.
   void choose(const Inputs& inputs);
+  /// True if the passes of this micro-batch are repeated, so that no op of them is called.
+  bool repeats() const { return way_ == Way::repeat; }
   /// Runs a pass: calls `work`, or launches what the same pass has recorded.
   void run(const std::function<void()>& work);
   /// Called in a pass: keeps the loss, which is the pass's own memory.

@@ -116,7 +116,7 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
       if (speculation_ != nullptr && rate) speculation_->begin(*rate, 1 / scaler_.scale());
     }
     pass("backward", [&] { backward(loss); });
-    if (graphs != nullptr) space_.count_gradients_as_written();
+    if (graphs != nullptr && graphs->repeats()) space_.count_gradients_as_written();
     upload_->done();
   }
 }

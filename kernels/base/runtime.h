@@ -69,10 +69,13 @@ class Runtime {
 
   /// From now on, work given to the stream is recorded instead of done. Kernels, copies within the
   /// device and copies to pinned memory can be recorded, with the addresses and numbers that they
-  /// were given; waiting for the stream or for an event cannot. Only GPUs have graphs.
+  /// were given; copies from the host, events, and waits for the stream or for an event cannot.
+  /// Only GPUs have graphs.
   virtual void begin_capture(Stream stream);
-  /// Ends the capture and returns what was recorded, which may be nothing after an error.
+  /// Ends the capture and returns what was recorded.
   virtual Graph end_capture(Stream stream);
+  /// Ends a capture in which something failed.
+  virtual void abandon_capture(Stream) noexcept {}
   /// Gives the stream all work of a graph.
   virtual void launch(Graph graph, Stream stream);
   virtual void release(Graph) {}

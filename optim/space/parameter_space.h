@@ -96,7 +96,7 @@ class ParameterSpace {
 
   /// Makes the next gradients overwrite those of the last step.
   void forget_gradients();
-  /// Counts all gradients as written, since a CUDA graph has written them.
+  /// Counts all gradients as written, since a CUDA graph has repeated a pass that writes them all.
   void count_gradients_as_written();
   /// Zeroes the gradients of parameters that no backward pass reached.
   void zero_unused_gradients();

@@ -36,10 +36,10 @@ struct StepWork {
 };
 
 /// Predicts a step from the times of its passes (pass_times.h). Updates and sums of gradients run
-/// at the memory's rate. Copies of streamed state are hidden by the
-/// forward pass of one micro-batch: clipping by the global gradient norm lets no update start
-/// earlier. Speculative updates are hidden by the last backward pass; none is assumed to be undone.
-/// The CPU's updates are hidden by the part of the forward pass before their blocks.
+/// at the memory's rate. Copies of streamed state are hidden by the forward pass of one
+/// micro-batch: clipping by the global gradient norm lets no update start earlier. Speculative
+/// updates are hidden by the last backward pass; none is assumed to be undone. The CPU's updates
+/// are hidden by the part of the forward pass before their blocks.
 ///
 /// With tensor parallelism (Shoeybi et al., 2019) it predicts shard 0, which has the most heads. A
 /// product with N times fewer columns fills the device like one with N times fewer rows.

@@ -281,7 +281,7 @@ DeviceProfile known_profile(const std::string& name) {
           .workspace = usual_workspace(found->capability),
           .context = usual_context,
           .process = usual_gpu_process,
-          .wide_flops = found->teraflops / 6 * 1e12,
+          .wide_flops = found->teraflops / gpu_narrow_over_wide * 1e12,
           .narrow_flops = found->teraflops * 1e12,
           .memory_rate = found->memory_rate * giga * memory_share,
           .to_device_rate = found->link_rate * giga * duplex,

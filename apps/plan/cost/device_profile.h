@@ -21,14 +21,19 @@ struct DeviceProfile {
   std::size_t context = 0;      ///< bytes of `memory` that the driver takes
   std::size_t process = 0;      ///< bytes of host memory that the process takes besides the plan
   double wide_flops = 0;        ///< FLOP/s of whole passes in f32
-  double narrow_flops = 0;      ///< FLOP/s in 16 bits: of whole passes, on a GPU of large products
-  double memory_rate = 0;       ///< bytes per second of device memory
-  double to_device_rate = 0;    ///< bytes per second, while copies go both ways
+  /// FLOP/s in 16 bits: on a GPU the rate of large products, on the CPU that of whole passes.
+  double narrow_flops = 0;
+  double memory_rate = 0;     ///< bytes per second of device memory
+  double to_device_rate = 0;  ///< bytes per second, while copies go both ways
   double to_host_rate = 0;
   double host_rate = 0;  ///< bytes per second that the CPU's updates read and write; 0: unknown
   double link_bandwidth = 0;  ///< bytes per second from one rank to another of its node
   double link_latency = 0;    ///< seconds of latency of such a message
 };
+
+/// A GPU's rate of large products in 16 bits over its rate of whole passes in fp32. It is assumed,
+/// and stands for what was not measured.
+constexpr double gpu_narrow_over_wide = 6;
 
 /// Returns the assumed profile of a GPU by name: 2080ti, 3090, 4090, a100, h100, h200, also in
 /// longer forms ("NVIDIA A100-SXM4-80GB", "RTX 3090"). Throws Error (usage) for an unknown name,

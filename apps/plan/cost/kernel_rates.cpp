@@ -49,8 +49,8 @@ KernelRates rates_for(int capability) {
 }  // namespace
 
 const KernelRates& kernel_rates(int capability) {
-  static const KernelRates measured = rates_for(measured_capability), older = rates_for(0);
-  return capability >= measured_capability ? measured : older;
+  static const KernelRates as_measured = rates_for(measured_capability), earlier = rates_for(0);
+  return capability >= measured_capability ? as_measured : earlier;
 }
 
 }  // namespace sluice

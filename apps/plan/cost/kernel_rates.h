@@ -23,15 +23,16 @@ struct KernelRates {
   Pass bias_gradient{};
   Pass cross_entropy{};  ///< with its gradient; an element is a logit
   Pass embedding_backward{};
-  /// Shares of the rate of a large product. Of attention's products five count in the backward
-  /// pass.
+  /// Shares of the rate of a large product. The backward pass of attention computes seven products,
+  /// of which five count as work.
   double products = 1;  ///< a block's products with weights
   double attention = 1, attention_backward = 1;
   double attention_dropout = 1, attention_dropout_backward = 1;
 };
 
-/// Returns the rates for GPUs of this compute capability (times ten). No GPU before 9.0 was
-/// measured: attention is predicted there, and other kernels are taken to be as on an H200.
+/// Returns the rates for GPUs of this compute capability (times ten). An H200 (9.0) was measured,
+/// and later ones are taken to be like it. So are earlier ones, but for attention, which is
+/// predicted.
 const KernelRates& kernel_rates(int capability);
 
 }  // namespace sluice

@@ -23,7 +23,8 @@ bool is_wide(DType dtype) {
 double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile) {
   const bool wide = is_wide(work.dtype);
   // A probe measures only the precision of its run; the rate of the other one is guessed.
-  const double guess = wide ? profile.narrow_flops / 4 : profile.wide_flops;
+  const double ratio = profile.gpu ? gpu_narrow_over_wide : 4;
+  const double guess = wide ? profile.narrow_flops / ratio : profile.wide_flops * ratio;
   const double measured = wide ? profile.wide_flops : profile.narrow_flops;
   const double flops = measured > 0 ? measured : guess;
   return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);

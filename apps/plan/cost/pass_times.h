@@ -11,9 +11,10 @@ struct ForwardWork {
 
   double layer() const { return products + attention; }
 
-  double products = 0;                  ///< a layer's products with weights
-  double attention = 0;                 ///< a layer's
-  double attention_in = 0, mlp_in = 0;  ///< those whose input gradients are summed over ranks
+  double products = 0;   ///< a layer's products with weights
+  double attention = 0;  ///< a layer's products of queries, keys and values
+  /// The products into attention and into the MLP. Their input gradients are summed over ranks.
+  double attention_in = 0, mlp_in = 0;
   double head = 0;
 };
 

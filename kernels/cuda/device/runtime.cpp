@@ -220,8 +220,8 @@ class CudaRuntime final : public Runtime {
     return static_cast<double>(milliseconds);
   }
 
-  // Relaxed: calls that are no work of the stream, such as one that raises a kernel's limit of
-  // shared memory, are made at once.
+  // The capture is relaxed: calls that are no work of the stream, such as one that raises a
+  // kernel's limit of shared memory, are made at once.
   void begin_capture(Stream stream) override {
     SLUICE_CUDA_CHECK(
         cudaStreamBeginCapture(cuda::handle_of(stream), cudaStreamCaptureModeRelaxed));
@@ -235,6 +235,12 @@ class CudaRuntime final : public Runtime {
     const std::lock_guard lock(mutex_);
     graphs_.emplace_back(graph);
     return {reinterpret_cast<std::uint64_t>(graph)};
+  }
+  void abandon_capture(Stream stream) noexcept override {
+    cudaGraph_t recorded = nullptr;
+    cudaStreamEndCapture(cuda::handle_of(stream), &recorded);
+    if (recorded != nullptr) cudaGraphDestroy(recorded);
+    cudaGetLastError();  // the first fault is reported, not that of the capture
   }
   void launch(Graph graph, Stream stream) override {
     ++queue_of(stream).launches;

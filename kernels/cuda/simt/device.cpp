@@ -157,15 +157,19 @@ class SimtRuntime final : public Runtime {
   }
 
   void begin_capture(Stream stream) override {
+    const std::lock_guard lock(mutex_);
     check(!queue(stream).captured, "a stream is captured already");
     queue(stream).captured = std::make_shared<RecordedWork>();
   }
   Graph end_capture(Stream stream) override {
     const std::lock_guard lock(mutex_);
+    check(queue(stream).captured != nullptr, "a capture ends that did not begin");
     graphs_.push_back(std::exchange(queue(stream).captured, nullptr));
     return {reinterpret_cast<std::uint64_t>(graphs_.back().get())};
   }
+  void abandon_capture(Stream stream) noexcept override { queue(stream).captured = nullptr; }
   void launch(Graph graph, Stream stream) override {
+    const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(graphs_, graph.id, &SimtRuntime::id_of);
     check(found != graphs_.end(), "a graph was launched that does not exist");
     ++queue(stream).launches;

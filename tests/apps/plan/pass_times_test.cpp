@@ -102,4 +102,42 @@ TEST_CASE("predicted steps on an H200 are those measured there, within 5 %", "[p
   }
 }
 
+TEST_CASE("predicted steps of many micro-batches on an H200 are those measured, within 5 %",
+          "[plan]") {
+  struct Measured {
+    const char* model;
+    std::int64_t micro_batch;
+    bool narrow_gradients;
+    double milliseconds;
+  };
+  // docs/results/gpu.md: plain runs of 64 sequences. Nothing was fitted to them.
+  for (const auto& [model, micro_batch, narrow, milliseconds] :
+       {Measured{"gpt2-large", 32, false, 652}, Measured{"gpt2-xl", 16, true, 1245}}) {
+    const GPT2Config config = *preset(model);
+    MemoryChoice choice{.micro_batch = micro_batch, .head_chunk = 8192, .narrow_gradients = narrow};
+    choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
+    const double state = 10 * static_cast<double>(config.parameter_count());
+    const StepTime time =
+        predict_step(config, choice,
+                     {.batch = 64, .seq_len = 1024, .dtype = DType::bf16, .resident_state = state},
+                     known_profile("h200"));
+    CAPTURE(model, time.forward, time.backward, time.update);
+    CHECK(time.total() * 1e3 == Approx(milliseconds).epsilon(0.05));
+  }
+}
+
+TEST_CASE("a probe of one precision stands for the other by the ratio of known cards", "[plan]") {
+  DeviceProfile narrow = gpu(90), wide = gpu(90);
+  narrow.wide_flops = 0;
+  wide.narrow_flops = 0;
+  StepWork in_f32 = work;
+  in_f32.dtype = DType::f32;
+  DeviceProfile both = gpu(90);
+  both.wide_flops = both.narrow_flops / gpu_narrow_over_wide;
+  CHECK(pass_times(tiny, two_rows, in_f32, narrow).layer_forward ==
+        Approx(pass_times(tiny, two_rows, in_f32, both).layer_forward));
+  wide.wide_flops = both.wide_flops;
+  CHECK(times(wide).layer_forward == Approx(times(both).layer_forward));
+}
+
 }  // namespace sluice::test::pass_times_test

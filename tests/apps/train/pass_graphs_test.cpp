@@ -113,11 +113,16 @@ TEST_CASE("a pass that fails while it is recorded leaves a stream that works", "
   }),
                     Contains("out of memory"));
   CHECK(graphs.loss().item() == 3);
+  // The second pass fails where the first one has been recorded.
+  graphs.choose(inputs);
+  graphs.run(keep);
+  CHECK_THROWS_WITH(graphs.run([] { fail("out of memory"); }), Contains("out of memory"));
   for (const float value : {5.0f, 7.0f}) {
     number.copy_bytes_from(std::as_bytes(std::span(&value, 1)));
     graphs.choose(inputs);
     graphs.run(keep);
     CHECK(graphs.loss().item() == value);
+    graphs.run(keep);
   }
 }
 
@@ -141,6 +146,8 @@ TEST_CASE("the flag --cuda-graph is refused where passes cannot be repeated, and
   CHECK_THAT(refusal("--speculative-blocks 1"), Contains("and --speculative-blocks is given"));
   CHECK_THAT(refusal("--recompute block+host"),
              Contains("with --cuda-graph inputs stay on the GPU"));
+  CHECK_THAT(refusal("--scaling"), Contains("--cuda-graph is for one rank"));
+  CHECK_THAT(refusal("--gpus 4"), Contains("--gpus looks at many ranks; --cuda-graph is for one"));
   CHECK(plan("--offload off").exit_code == 0);
 
   // Without the flag this memory is enough for state in host memory.

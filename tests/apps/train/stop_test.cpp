@@ -132,25 +132,29 @@ TEST_CASE("batch systems' signals stop a run too, and a hang-up that is ignored 
 }
 
 TEST_CASE("a signal that comes when the training has ended leaves the exit code alone") {
-  const auto status_of = [](const std::function<void()>& before_signal) {
+  const auto status_of = [](const std::function<void()>& before_signal,
+                            std::chrono::milliseconds waits) {
     const pid_t child = ::fork();
     if (child == 0) {
       receive_signals_on_one_thread();
       before_signal();
       ::kill(::getpid(), SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(waits);
       ::_exit(7);
     }
+    REQUIRE(child > 0);
     int status = 0;
     ::waitpid(child, &status, 0);
     return status;
   };
-  const int ended = status_of([] {
-    const StopSignal signal([](const char*, bool, const std::string&) { return ""; },
-                            [](const std::string&) {});
-  });
+  const int ended = status_of(
+      [] {
+        const StopSignal signal([](const char*, bool, const std::string&) { return ""; },
+                                [](const std::string&) {});
+      },
+      std::chrono::milliseconds(300));
   CHECK((WIFEXITED(ended) && WEXITSTATUS(ended) == 7));
-  const int never = status_of([] {});
+  const int never = status_of([] {}, std::chrono::minutes(1));
   CHECK((WIFSIGNALED(never) && WTERMSIG(never) == SIGUSR1));
 }
 

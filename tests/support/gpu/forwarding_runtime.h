@@ -36,6 +36,7 @@ class ForwardingRuntime : public Runtime {
   double milliseconds(Event a, Event b) override { return gpu_->milliseconds(a, b); }
   void begin_capture(Stream stream) override { gpu_->begin_capture(stream); }
   Graph end_capture(Stream stream) override { return gpu_->end_capture(stream); }
+  void abandon_capture(Stream stream) noexcept override { gpu_->abandon_capture(stream); }
   void launch(Graph graph, Stream stream) override { gpu_->launch(graph, stream); }
   void release(Graph graph) override { gpu_->release(graph); }
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t n, Stream s) override {
