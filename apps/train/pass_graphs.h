@@ -23,7 +23,7 @@ class PassGraphs {
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
 
-  /// What the kernels of a micro-batch's passes are given.
+  /// The arguments of a micro-batch's kernels that differ between micro-batches.
   struct Inputs {
     const std::byte* tokens = nullptr;
     bool accumulate = false;  ///< the micro-batch adds to the gradients of earlier ones

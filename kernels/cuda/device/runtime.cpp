@@ -237,8 +237,9 @@ class CudaRuntime final : public Runtime {
     return {reinterpret_cast<std::uint64_t>(graph)};
   }
   void abandon_capture(Stream stream) noexcept override {
+    cudaSetDevice(index_);
     cudaGraph_t recorded = nullptr;
-    cudaStreamEndCapture(cuda::handle_of(stream), &recorded);
+    cudaStreamEndCapture(device_queue_of(stream).handle, &recorded);
     if (recorded != nullptr) cudaGraphDestroy(recorded);
     cudaGetLastError();  // the first fault is reported, not that of the capture
   }

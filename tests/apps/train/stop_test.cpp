@@ -139,6 +139,8 @@ TEST_CASE("a signal that comes when the training has ended leaves the exit code 
       receive_signals_on_one_thread();
       before_signal();
       ::kill(::getpid(), SIGUSR1);
+      for (sigset_t pending; ::sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1) == 1;)
+        std::this_thread::yield();  // until the receiving thread has taken it
       std::this_thread::sleep_for(waits);
       ::_exit(7);
     }

@@ -6,7 +6,7 @@
 #include "kernels/reduce.h"
 #include "tests/support/gpu/gpu.h"
 
-// What a stream was given during a capture runs when its graph is launched, and as often.
+// A graph holds what its stream was given during a capture, and each launch runs it once.
 
 namespace sluice::test::graph_test {
 
