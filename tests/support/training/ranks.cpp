@@ -222,7 +222,8 @@ RanksResult RunningRanks::finish() {
 std::map<std::int64_t, double> logged_losses(const fs::path& output) {
   std::map<std::int64_t, double> losses;
   std::istringstream log(read_file(output / "log.jsonl"));
-  for (std::string line; std::getline(log, line);) {
+  // A line without its end is still being written.
+  for (std::string line; std::getline(log, line) && !log.eof();) {
     const auto event = nlohmann::json::parse(line);
     if (event.at("event") == "train") losses[event.at("step")] = event.at("loss");
   }
