@@ -3,20 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "parallel/comm/backend/host_backend.h"
 
 namespace sluice {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-/// A rank first polls for messages without pause, since most have arrived by then. Afterwards it
-/// sleeps between polls and leaves the core to ranks that compute.
-constexpr int spins = 200;
-constexpr auto nap = std::chrono::microseconds(50);
 
 /// Message tags: eight for each operation under way, and one for all p2p operations, which match in
 /// order.
@@ -41,45 +32,6 @@ View as_view(std::span<std::byte> bytes) {
 }
 
 }  // namespace
-
-Operation::Operation(Communicator& communicator, const Signature& signature)
-    : communicator_(communicator), signature_(signature) {}
-
-bool Operation::advance() {
-  // Signatures are checked first: if they differ, the received data is meaningless.
-  const bool checked = !check_ || check_->advance();
-  over_ = work_->advance() && checked;
-  return over_;
-}
-
-bool Operation::done() {
-  if (!over_) communicator_.progress();
-  return over_;
-}
-
-/// Called when the data failed to arrive, perhaps since ranks started different operations. Waits a
-/// little for the signatures, which say more, and throws if they differ.
-void Operation::explain_failure() {
-  if (!check_) return;
-  const auto end = Clock::now() + std::chrono::seconds(2);
-  while (Clock::now() < end && !check_->advance())
-    std::this_thread::sleep_for(nap);
-}
-
-void Operation::wait() {
-  Communicator& c = communicator_;
-  for (int i = 0; i < spins && !done(); ++i)
-    ;
-  if (!over_) {
-    if (c.monitor_) c.monitor_->wait(number_, c.options_.timeout);
-    const auto deadline = Clock::now() + std::chrono::duration<double>(c.options_.timeout);
-    while (!done()) {
-      if (Clock::now() > deadline) c.time_out(*this);
-      std::this_thread::sleep_for(nap);
-    }
-  }
-  work_->join();
-}
 
 Communicator::Communicator(std::unique_ptr<Backend> backend, std::shared_ptr<Transport> transport,
                            std::shared_ptr<Monitor> monitor, const Options& options)
@@ -152,6 +104,7 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
         backend_->start(call, collective ? data_tag(signature) + first_tag : p2p_tag);
   } catch (const Error&) {
     operation->explain_failure();
+    give_up_all(std::current_exception());
     throw;
   }
   open_.push_back(operation);
@@ -159,9 +112,30 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
 }
 
 void Communicator::progress() {
-  if (!options_.together) return advance();
+  try {
+    if (!options_.together) return advance();
+    for (Communicator* member : *options_.together)
+      member->advance();
+  } catch (...) {
+    give_up_all(std::current_exception());
+    throw;
+  }
+}
+
+void Communicator::give_up_all(const std::exception_ptr& why) {
+  if (!options_.together) return give_up(why);
   for (Communicator* member : *options_.together)
-    member->advance();
+    member->give_up(why);
+}
+
+void Communicator::give_up(const std::exception_ptr& why) {
+  failure_ = why;
+  for (const Handle& operation : open_) {
+    if (operation->over_) continue;
+    operation->work_.reset();
+    operation->check_.reset();
+  }
+  open_.clear();
 }
 
 void Communicator::advance() {
@@ -178,11 +152,16 @@ void Communicator::advance() {
   std::erase_if(open_, [](const Handle& operation) { return operation->over_; });
 }
 
-void Communicator::time_out(const Operation& operation) const {
+void Communicator::time_out(const Operation& operation) {
   const std::string sentence = monitor_ ? monitor_->post_mortem() : std::string();
-  fail(fmt::format("{}; rank {} waited {:g} s in {} of '{}' (--collective-timeout)",
-                   sentence.empty() ? "some rank did not join in" : sentence, rank_,
-                   options_.timeout, to_string(operation.signature()), options_.name));
+  try {
+    fail(fmt::format("{}; rank {} waited {:g} s in {} of '{}' (--collective-timeout)",
+                     sentence.empty() ? "some rank did not join in" : sentence, rank_,
+                     options_.timeout, to_string(operation.signature()), options_.name));
+  } catch (const Error&) {
+    give_up_all(std::current_exception());
+    throw;
+  }
 }
 
 Handle Communicator::all_reduce(const View& data, const CallOptions& options) {

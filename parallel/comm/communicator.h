@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "parallel/comm/backend/backend.h"
 #include "parallel/comm/monitor.h"
+#include "parallel/comm/operation.h"
 #include "parallel/comm/transport/transport.h"
 
 namespace sluice {
@@ -20,43 +22,6 @@ class Communicator;
 /// Communicators of one rank that progress together; one thread at a time uses them. While the rank
 /// waits in one, it also progresses the others, whose messages a peer may need before it answers.
 using Progress = std::vector<Communicator*>;
-
-/// A started operation. Dropping the handle does not stop it. The communicator must outlive it.
-class Operation {
- public:
-  /// Returns true if the operation is over; advances all operations of the communicator.
-  bool done();
-  /// The same, without advancing anything.
-  bool over() const { return over_; }
-  /// Waits until the operation is over and makes the call's stream wait for the result. Throws
-  /// Error if the ranks have started different operations, if a rank has failed, or after
-  /// Options::timeout.
-  void wait();
-
-  const Signature& signature() const { return signature_; }
-
- private:
-  friend class Communicator;
-  Operation(Communicator& communicator, const Signature& signature);
-  bool advance();
-  void explain_failure();
-
-  Communicator& communicator_;
-  Signature signature_;
-  std::uint64_t number_ = 0;  ///< given by the monitor
-  std::unique_ptr<Work> work_;
-  std::unique_ptr<SignatureCheck> check_;
-  bool over_ = false;
-};
-using Handle = std::shared_ptr<Operation>;
-
-/// Options of one operation. `label` is its name in reports.
-struct CallOptions {
-  std::string_view label;
-  Stream stream{};  ///< writes the data before and reads it afterwards
-  View scratch{};   ///< see CollectiveCall
-  ReduceOp op = ReduceOp::sum;
-};
 
 /// Runs collectives among the ranks of a group. All ranks must start the same operations in the
 /// same order. Results are in place. Only one thread of a rank may use it at a time.
@@ -136,7 +101,11 @@ class Communicator {
   void advance();
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
-  [[noreturn]] void time_out(const Operation& operation) const;
+  [[noreturn]] void time_out(const Operation& operation);
+  /// Drops the operations under way, here and in Options::together: their data may be freed as soon
+  /// as the error `why` is thrown.
+  void give_up_all(const std::exception_ptr& why);
+  void give_up(const std::exception_ptr& why);
 
   std::unique_ptr<Backend> backend_;
   std::shared_ptr<Transport> transport_;
@@ -145,6 +114,7 @@ class Communicator {
   int rank_, size_;
   std::uint64_t sequence_ = 0;
   std::deque<Handle> open_;
+  std::exception_ptr failure_;  ///< of an operation; the others were given up with it
 };
 
 }  // namespace sluice

@@ -127,6 +127,42 @@ TEST_CASE("an operation is done without anybody waiting for it", "[threads]") {
   });
 }
 
+TEST_CASE("nothing is read from a rank whose operation has failed", "[threads]") {
+  std::atomic<bool> failed = false;
+  const auto start = [](Communicator& c, std::vector<float>& data) {
+    return c.all_gather(view_of(data), equal_parts(1, 2), {.label = "once"});
+  };
+  check_ranks(2,
+              [&](Communicator& c) {
+                std::vector<float> data(2, 7.0F);
+                if (c.rank() == 1)
+                  while (!failed)
+                    std::this_thread::yield();
+                const Handle gathered = start(c, data);
+                bool thrown = false;
+                try {
+                  gathered->wait();  // rank 0 waits alone
+                } catch (const Error&) {
+                  thrown = true;
+                }
+                expect(thrown, "an all_gather of one rank has ended");
+                if (c.rank() == 1)
+                  expect(data[0] == 7, "a number came from a rank that had given up");
+                if (c.rank() == 0) {
+                  data.assign(2, -1.0F);  // as freed memory may be
+                  failed = true;
+                  thrown = false;
+                  try {
+                    gathered->wait();
+                  } catch (const Error&) {
+                    thrown = true;
+                  }
+                  expect(thrown, "a failed operation can be waited for again");
+                }
+              },
+              {.name = "test", .timeout = 0.3, .checked = false});
+}
+
 TEST_CASE("a planned communicator stands for all its ranks") {
   const auto planned = Communicator::planned(4, 0);
   CHECK(planned->size() == 4);
