@@ -145,7 +145,7 @@ double Trainer::sum_of_losses(std::int64_t micro_batches) {
   // One rank of a replica has the losses, and the others have zeros, so the sums are exact.
   ranks_.control
       .all_reduce({reinterpret_cast<std::byte*>(losses.data()), DType::f64, {all}},
-                  {.label = "losses"})
+                  {.label = "losses", .any_order = true})
       ->wait();
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }

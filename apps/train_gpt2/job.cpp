@@ -19,6 +19,7 @@
 #include "apps/cli/progress.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/device_backend.h"
 #include "parallel/flight_recorder/earlier_records.h"
 #include "parallel/flight_recorder/last_words.h"
@@ -70,6 +71,32 @@ int share_of_cores(Communicator& control) {
     return other.host == mine.host && CPU_EQUAL(&other.cores, &mine.cores) != 0;
   });
   return std::max(1, CPU_COUNT(&mine.cores) / static_cast<int>(together));
+}
+
+/// Returns a resolved configuration without the options that ranks may set for themselves.
+std::string without_own(const std::string& resolved) {
+  constexpr std::array own{"data=",   "val-data=", "output=",     "threads=",    "trace=",
+                           "config=", "inject=",   "rank-files=", "peak-tflops="};
+  std::istringstream lines(resolved);
+  std::string line, rest;
+  while (std::getline(lines, line))
+    if (std::ranges::none_of(own, [&](const char* name) { return line.starts_with(name); }))
+      rest += line + '\n';
+  return rest;
+}
+
+/// Returns the first lines that differ; two equal ones if none do.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  std::pair<std::string, std::string> lines;
+  const auto next = [](std::istringstream& text) {
+    std::string line;
+    return std::getline(text, line) ? line : std::string("nothing more");
+  };
+  do
+    lines = {next(lines_a), next(lines_b)};
+  while (lines.first == lines.second && lines.first != "nothing more");
+  return lines;
 }
 
 }  // namespace
@@ -157,37 +184,20 @@ Ranks Job::ranks_on(const DevicePtr& device, const Exchanges& exchanges) {
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {
-  if (size() == 1) return;
-  const std::string first = control_->share_text(mine, 0, what);
-  if (mine != first)
-    fail(fmt::format("rank {} has another {} than rank 0: {} and {}", rank(), what, mine, first),
-         ErrorKind::usage);
-  // The barrier keeps all ranks from going on while one of them ends.
-  control_->barrier(what)->wait();
+  sluice::require_equal(*control_, what, mine);
 }
 
 void Job::require_equal_options(const std::string& resolved) {
   if (size() == 1) return;
-  std::istringstream mine(resolved), first(control_->share_text(resolved, 0, "options"));
-  constexpr std::array own{"data=",   "val-data=", "output=",     "threads=",    "trace=",
-                           "config=", "inject=",   "rank-files=", "peak-tflops="};
-  const auto next = [&](std::istringstream& text) {
-    std::string line;
-    while (std::getline(text, line))
-      if (std::ranges::none_of(own, [&](const char* name) { return line.starts_with(name); }))
-        return line;
-    return std::string("nothing more");
-  };
-  std::string here, there;
-  do {
-    here = next(mine);
-    there = next(first);
-  } while (here == there && here != "nothing more");
-  if (here != there)
-    fail(fmt::format("rank {} was started with other options than rank 0: {} and {}", rank(), here,
-                     there),
-         ErrorKind::usage);
-  control_->barrier("options")->wait();
+  const std::string mine = without_own(resolved);
+  if (!all_equal(*control_, std::as_bytes(std::span(mine)), "options")) {
+    const auto [here, there] = first_difference(mine, control_->share_text(mine, 0, "options"));
+    if (here != there)
+      fail(fmt::format("rank {} was started with other options than rank 0: {} and {}", rank(),
+                       here, there),
+           ErrorKind::usage);
+    control_->barrier("options")->wait();
+  }
   control_->set_checked(communication_.checked);
 }
 

@@ -8,6 +8,7 @@
 #include "apps/cli/progress.h"
 #include "apps/plan/continued_plan.h"
 #include "engine/io/section_sums.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
@@ -56,10 +57,6 @@ std::string refusal(std::size_t bytes) {
   return fmt::format(
       "the system refused to pin {} of host memory{}", format_bytes(bytes),
       limited ? fmt::format(" (ulimit -l: {} KiB)", limit.rlim_cur >> 10) : std::string());
-}
-
-bool any(Communicator& ranks, bool here) {
-  return std::ranges::count(ranks.gather_values(here ? 1 : 0, "pinned memory"), 1) > 0;
 }
 
 HostMemory reserve(const DevicePtr& device, const MemoryPlan& plan) {
@@ -120,7 +117,7 @@ std::size_t driver_used(const DeviceContext& device) {
 HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
                      const DevicePtr& device, Plan& plan) {
   HostMemory host = reserve(device, plan.memory);
-  bool refused = any(ranks, host.unpinned);
+  bool refused = any_rank(ranks, host.unpinned, "pinned memory");
   if (!refused) return host;
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
@@ -139,10 +136,10 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
                                {planned_mesh(options), ranks.rank()});
     // Blocks that the CPU updates need staging buffers for gradients and weights in host memory.
-    if (any(ranks, other.memory.host > allowed)) break;
+    if (any_rank(ranks, other.memory.host > allowed, "pinned memory")) break;
     host = {};
     host = reserve(device, other.memory);
-    refused = any(ranks, host.unpinned);
+    refused = any_rank(ranks, host.unpinned, "pinned memory");
     plan = std::move(other);
   }
   std::string text = warning;

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "apps/cli/progress.h"
+#include "parallel/comm/agreement.h"
 
 namespace sluice {
 
@@ -15,14 +14,12 @@ StopRequest::StopRequest(bool saves)
               [](const std::string& answer) { say_always(answer); }) {}
 
 StopRequest::Decision StopRequest::agree(Communicator& ranks, bool time_to_save) const {
-  struct Wish {
-    bool stop, save;
-  };
   const char* const here = signal_.received();
-  const auto all = ranks.gather_values(Wish{here != nullptr, time_to_save}, "stop");
-  Decision decision{.save = all.front().save};
-  if (std::ranges::any_of(all, &Wish::stop))
-    decision.stop = here != nullptr ? here : "a signal to another rank";
+  // Rank 0 alone decides whether it is time to save.
+  const bool save = time_to_save && ranks.rank() == 0;
+  const auto all = largest_of_each(ranks, {here != nullptr ? 1 : 0, save ? 1 : 0}, "stop");
+  Decision decision{.save = all[1] == 1};
+  if (all[0] == 1) decision.stop = here != nullptr ? here : "a signal to another rank";
   return decision;
 }
 

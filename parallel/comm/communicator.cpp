@@ -93,6 +93,7 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   call.stream = options.stream;
   call.scratch = options.scratch;
   call.op = options.op;
+  call.any_order = options.any_order;
   const int first_tag = static_cast<int>(sequence_ % operations_under_way) * tags_of_operation;
   if (collective) ++sequence_;
   if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
@@ -250,12 +251,26 @@ void Communicator::exchange(std::span<std::byte> all, std::size_t each, std::str
 }
 
 std::string Communicator::share_text(const std::string& text, int root, std::string_view label) {
-  const auto sizes = gather_values(static_cast<std::int64_t>(text.size()), label);
-  std::string shared(static_cast<std::size_t>(sizes[static_cast<std::size_t>(root)]), '\0');
-  if (rank_ == root || backend_->name() == "none") shared = text;
+  if (backend_->name() == "none") return text;
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  broadcast(as_view(std::as_writable_bytes(std::span(&size, 1))), root, {.label = label})->wait();
+  std::string shared(static_cast<std::size_t>(size), '\0');
+  if (rank_ == root) shared = text;
   if (!shared.empty())
     broadcast(as_view(std::as_writable_bytes(std::span(shared))), root, {.label = label})->wait();
   return shared;
+}
+
+std::vector<std::string> Communicator::gather_texts(const std::string& mine,
+                                                    std::string_view label) {
+  const auto sizes = gather_values(mine.size(), label);
+  std::string padded = mine;
+  padded.resize(std::ranges::max(sizes));
+  const auto all = gather_values(std::span<const char>(padded), label);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank)
+    texts.emplace_back(all.data() + rank * padded.size(), sizes[rank]);
+  return texts;
 }
 
 }  // namespace sluice

@@ -93,6 +93,8 @@ class Communicator {
   std::vector<T> gather_values(const T& mine, std::string_view label) {
     return gather_values(std::span(&mine, 1), label);
   }
+  /// Gathers every rank's text, ordered by rank. Waits.
+  std::vector<std::string> gather_texts(const std::string& mine, std::string_view label);
   /// Gives the root's text to all ranks. Waits.
   std::string share_text(const std::string& text, int root, std::string_view label);
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <utility>
 
 #include "engine/process_state.h"
 #include "parallel/comm/backend/staged_backend.h"
@@ -16,11 +18,14 @@ namespace {
 /// everywhere: the same one under two host names means two containers on one computer. NCCL takes
 /// ranks with different NCCL_HOSTID for ranks of different computers, which share nothing.
 std::string shared_gpu(const std::vector<RankDevice>& ranks) {
-  for (std::size_t a = 0; a < ranks.size(); ++a)
-    for (std::size_t b = a + 1; b < ranks.size(); ++b)
-      if (ranks[a].uuid == ranks[b].uuid && ranks[a].host_id == ranks[b].host_id)
-        return fmt::format("ranks {} and {} share the GPU {} of {}, which NCCL refuses", a, b,
-                           ranks[a].uuid, ranks[a].host);
+  std::map<std::pair<std::string, std::string>, std::size_t> owners;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankDevice& mine = ranks[rank];
+    const auto [owner, is_new] = owners.try_emplace({mine.uuid, mine.host_id}, rank);
+    if (!is_new)
+      return fmt::format("ranks {} and {} share the GPU {} of {}, which NCCL refuses",
+                         owner->second, rank, mine.uuid, ranks[owner->second].host);
+  }
   return {};
 }
 
@@ -35,27 +40,20 @@ std::string missing_nccl(const std::vector<RankDevice>& ranks) {
   return {};
 }
 
-/// Returns every rank's text, ordered by rank.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < ranks.size(); ++rank)
-    texts.push_back(ranks.share_text(mine, rank, "choice of a backend"));
-  return texts;
-}
-
 std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl_wanted) {
-  const auto hosts = gather_texts(ranks, this_process().host);
-  const auto uuids = gather_texts(ranks, runtime.info().uuid);
+  constexpr std::string_view label = "choice of a backend";
+  const auto hosts = ranks.gather_texts(this_process().host, label);
+  const auto uuids = ranks.gather_texts(runtime.info().uuid, label);
   const char* const host_id = std::getenv("NCCL_HOSTID");
-  const auto host_ids = gather_texts(ranks, host_id ? host_id : "");
+  const auto host_ids = ranks.gather_texts(host_id ? host_id : "", label);
   std::vector<RankDevice> devices;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank)
     devices.push_back({.host = hosts[rank], .uuid = uuids[rank], .host_id = host_ids[rank]});
   // NCCL's library has 200 MB, so it is loaded only if it can be used. All ranks decide alike.
   if (!nccl_wanted || !shared_gpu(devices).empty()) return devices;
   std::string why;
-  const auto versions = gather_texts(ranks, nccl_version(why));
-  const auto reasons = gather_texts(ranks, why);
+  const auto versions = ranks.gather_texts(nccl_version(why), label);
+  const auto reasons = ranks.gather_texts(why, label);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     devices[rank].nccl = versions[rank];
     devices[rank].nccl_error = reasons[rank];

@@ -47,6 +47,7 @@ struct CallOptions {
   Stream stream{};  ///< writes the data before and reads it afterwards
   View scratch{};   ///< see CollectiveCall
   ReduceOp op = ReduceOp::sum;
+  bool any_order = false;  ///< see CollectiveCall
 };
 
 }  // namespace sluice

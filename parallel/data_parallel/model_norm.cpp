@@ -72,7 +72,7 @@ const Tensor& ModelNorm::clip_gradients(const std::vector<SpaceRange>& ranges, d
       .all_reduce({reinterpret_cast<std::byte*>(sums_.data()),
                    DType::f64,
                    {static_cast<std::int64_t>(sums_.size())}},
-                  {.label = "gradient norm"})
+                  {.label = "gradient norm", .any_order = true})
       ->wait();
   partials_.copy_bytes_from(std::as_bytes(std::span(sums_)));
   return space_.clip_factor(partials_, limit, loss_scale);

@@ -42,6 +42,9 @@ struct CollectiveCall {
   std::vector<Transfer> transfers{};
   int root = -1;
   ReduceOp op = ReduceOp::sum;
+  /// all_reduce: the result is the same for any order of the ranks, for example because one of them
+  /// has an element's value and the others have zeros.
+  bool any_order = false;
   /// u8 scratch memory for reductions: (size - 1) times the bytes of the largest part, or for the
   /// root of a reduce (size - 1) times those of `data`. If it is missing or too small, the
   /// operation allocates system memory.

@@ -1,100 +1,22 @@
 #include "parallel/comm/backend/host_backend.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "parallel/comm/backend/ordered_reduce.h"
+#include "parallel/comm/backend/phases.h"
+#include "parallel/comm/backend/rounds.h"
 
 namespace sluice {
 namespace {
 
-/// An all_reduce of fewer bytes exchanges whole arrays: one latency instead of two.
+/// An all_reduce of fewer bytes exchanges whole arrays: one latency instead of two. An all_gather
+/// of fewer bytes a rank takes rounds if there are many ranks.
 constexpr std::size_t small = 16384;
 
-std::span<std::byte> bytes_of(const View& data, const Part& part) {
-  const std::size_t width = size_of(data.dtype);
-  return {data.address + static_cast<std::size_t>(part.offset) * width,
-          static_cast<std::size_t>(part.count) * width};
-}
-
-std::span<std::byte> bytes_of(const View& data) {
-  return bytes_of(data, {0, data.size()});
-}
-
-/// An operation as a sequence of phases: each posts its messages together and does some work when
-/// they are done.
-class Phases final : public Work {
- public:
-  struct Phase {
-    std::function<void(Phases&)> post{};
-    std::function<void()> then{};
-    int channel = 0;  ///< must be equal at both ends of a message
-  };
-
-  Phases(Transport& transport, CollectiveCall what, int tag)
-      : call(std::move(what)), transport_(transport), tag_(tag) {}
-
-  const CollectiveCall call;
-  int rank() const { return transport_.rank(); }
-  int size() const { return transport_.size(); }
-
-  void add(Phase phase) { phases_.push_back(std::move(phase)); }
-  void send(int to, std::span<const std::byte> bytes) {
-    if (!bytes.empty())
-      messages_.push_back(transport_.send(to, tag_ + phases_[next_].channel, bytes));
-  }
-  void receive(int from, std::span<std::byte> bytes) {
-    if (!bytes.empty())
-      messages_.push_back(transport_.receive(from, tag_ + phases_[next_].channel, bytes));
-  }
-  template <class Body>
-  void for_each_peer(Body&& body) const {
-    // Each rank begins with a different peer, so that no rank is the first peer of all others.
-    for (int i = 1; i < size(); ++i)
-      body((rank() + i) % size());
-  }
-
-  std::span<std::byte> memory(std::size_t bytes) {
-    memory_.resize(bytes);
-    return memory_;
-  }
-  /// Returns an address for each rank's contribution to `count` elements; this rank's own is `own`.
-  std::vector<std::byte*> places_for(std::int64_t count, std::byte* own) {
-    const std::size_t each = static_cast<std::size_t>(count) * size_of(call.data.dtype);
-    const std::size_t needed = each * static_cast<std::size_t>(size() - 1);
-    std::byte* next = call.scratch.address;
-    if (!call.scratch || static_cast<std::size_t>(call.scratch.size()) < needed)
-      next = memory(needed).data();
-    std::vector<std::byte*> places;
-    for (int r = 0; r < size(); ++r)
-      places.push_back(r == rank() ? own : std::exchange(next, next + each));
-    return places;
-  }
-
-  bool advance() override {
-    while (true) {
-      if (!posted_) {
-        if (next_ == phases_.size()) return true;
-        if (phases_[next_].post) phases_[next_].post(*this);
-        posted_ = true;
-      }
-      if (!all_done(messages_)) return false;
-      if (phases_[next_].then) phases_[next_].then();
-      ++next_;
-      posted_ = false;
-    }
-  }
-
- private:
-  Transport& transport_;
-  int tag_;
-  std::vector<Phase> phases_;
-  std::size_t next_ = 0;
-  bool posted_ = false;
-  std::vector<std::byte> memory_;
-  std::vector<MessagePtr> messages_;  ///< declared last: destroyed before the memory it refers to
-};
+/// Up to so many ranks send messages to all others at once, which takes one latency. More ranks
+/// take about log2(ranks) rounds of one message: sending one to each costs more than the latencies.
+constexpr int most_direct = SignatureCheck::most_direct;
 
 /// Reduces the contributions of all ranks to `part` of the data, in place.
 void reduce_here(Phases& work, const Part& part, const std::vector<std::byte*>& places) {
@@ -119,6 +41,13 @@ void add_reduce_scatter(Phases& work, const std::vector<Part>& parts, int channe
             .channel = channel});
 }
 
+/// True if the parts are equally many elements, and few.
+bool parts_are_small(const CollectiveCall& call) {
+  const Part& first = call.parts.front();
+  return bytes_of(call.data, first).size() < small &&
+         std::ranges::all_of(call.parts, [&](const Part& p) { return p.count == first.count; });
+}
+
 void add_all_gather(Phases& work, const std::vector<Part>& parts) {
   work.add({.post =
                 [parts](Phases& w) {
@@ -131,6 +60,7 @@ void add_all_gather(Phases& work, const std::vector<Part>& parts) {
 }
 
 void add_all_reduce(Phases& work) {
+  if (work.call.any_order && work.size() > most_direct) return add_all_reduce_in_rounds(work);
   const std::int64_t count = work.call.data.size();
   if (bytes_of(work.call.data).size() < small) {
     const std::vector<Part> whole(static_cast<std::size_t>(work.size()), {0, count});
@@ -161,29 +91,6 @@ void add_reduce(Phases& work) {
                 [&work, places] {
                   reduce_here(work, {0, work.call.data.size()}, places);
                 }});
-}
-
-/// Uses a binomial tree: in round k, ranks below 2^k (counted from the root) send to those 2^k
-/// further.
-void add_broadcast(Phases& work) {
-  const int n = work.size();
-  const int place = (work.rank() - work.call.root + n) % n;
-  const auto rank_at = [root = work.call.root, n](int at) { return (at + root) % n; };
-  int first_round = 1;
-  while (first_round <= place)
-    first_round *= 2;
-  if (place > 0)
-    work.add({.post = [from = rank_at(place - first_round / 2)](Phases& w) {
-      w.receive(from, bytes_of(w.call.data));
-    }});
-  std::vector<int> children;
-  for (int round = first_round; place + round < n; round *= 2)
-    children.push_back(rank_at(place + round));
-  if (children.empty()) return;
-  work.add({.post = [children](Phases& w) {
-    for (const int child : children)
-      w.send(child, bytes_of(w.call.data));
-  }});
 }
 
 std::span<std::byte> slot_of(const CollectiveCall& call, int rank) {
@@ -222,8 +129,9 @@ void add_scatter(Phases& work) {
                 }});
 }
 
-/// Every rank sends a token to every other rank, so that none is done before all have begun.
+/// None is done before all have begun: every rank sends a token to every other rank.
 void add_barrier(Phases& work) {
+  if (work.size() > most_direct) return add_barrier_in_rounds(work);
   work.add({.post = [](Phases& w) {
     const auto token = w.memory(static_cast<std::size_t>(w.size()));
     w.for_each_peer([&](int peer) {
@@ -267,7 +175,10 @@ class HostBackend final : public Backend {
         if (!alone) add_broadcast(work);
         break;
       case Collective::all_gather:
-        add_all_gather(work, work.call.parts);
+        if (work.size() > most_direct && parts_are_small(work.call))
+          add_all_gather_in_rounds(work);
+        else
+          add_all_gather(work, work.call.parts);
         break;
       case Collective::gather:
         add_gather(work);

@@ -79,15 +79,20 @@ std::string Tally::disagreement() const {
                      to_string(usual->signature));
 }
 
+std::vector<int> tree_children(int rank, int ranks) {
+  std::vector<int> children;
+  for (int step = 1; (rank & step) == 0 && rank + step < ranks; step *= 2)
+    children.push_back(rank + step);
+  return children;
+}
+
 SignatureCheck::SignatureCheck(Transport& transport, std::string communicator,
                                const Signature& mine, int tag)
     : transport_(transport), communicator_(std::move(communicator)), tag_(tag) {
   const int size = transport.size(), rank = transport.rank();
   if (size > most_direct) {
     mine_.add(rank, mine);
-    // The ranks from rank + step to rank + 2 * step are below its child rank + step.
-    for (int step = 1; (rank & step) == 0 && rank + step < size; step *= 2)
-      children_.push_back(rank + step);
+    children_ = tree_children(rank, size);
     reports_.resize(children_.size());
     for (std::size_t i = 0; i < children_.size(); ++i)
       receive(children_[i], reports_[i]);
@@ -128,7 +133,7 @@ void SignatureCheck::next_stage() {
       all_ = mine_;
       return;
     }
-    const int parent = rank & (rank - 1);
+    const int parent = tree_parent(rank);
     send(parent, mine_);
     receive(parent, all_);
   } else if (stage_ == Stage::report) {

@@ -88,6 +88,13 @@ class Tally {
 };
 static_assert(std::is_trivially_copyable_v<Tally> && sizeof(Tally) == 840);
 
+/// The binomial tree of ranks with the root 0. The ranks from rank + step to rank + 2 * step - 1
+/// are the child rank + step and those below it. Children are ascending.
+std::vector<int> tree_children(int rank, int ranks);
+constexpr int tree_parent(int rank) {
+  return rank & (rank - 1);
+}
+
 /// Checks that all ranks have started the same operation. These messages travel beside the data.
 ///
 /// Up to eight ranks each send their signature to all others. More form a binomial tree: tallies go

@@ -125,7 +125,7 @@ TEST_CASE("a rank that ends in the middle of a step ends the job, which says who
       {"segfault", lost},
       {"throw", {"rank 1 was made to fail before its operation"}},
       {"memory",
-       {"rank 1, after all_gather 'stop' (operation ", "at \"step 6\"", "no memory left"}}};
+       {"rank 1, after all_reduce 'stop' (operation ", "at \"step 6\"", "no memory left"}}};
   clean.fails(rows);
 }
 

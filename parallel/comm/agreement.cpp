@@ -1,0 +1,45 @@
+#include "parallel/comm/agreement.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "engine/io/section_sums.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+std::vector<std::int32_t> largest_of_each(Communicator& ranks, std::vector<std::int32_t> mine,
+                                          std::string_view label) {
+  ranks
+      .all_reduce({reinterpret_cast<std::byte*>(mine.data()),
+                   DType::i32,
+                   {static_cast<std::int64_t>(mine.size())}},
+                  {.label = label, .op = ReduceOp::maximum, .any_order = true})
+      ->wait();
+  return mine;
+}
+
+bool any_rank(Communicator& ranks, bool here, std::string_view label) {
+  return largest_of_each(ranks, {here ? 1 : 0}, label).front() == 1;
+}
+
+bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string_view label) {
+  const auto sum = std::bit_cast<std::int32_t>(crc32_of(mine));
+  const auto size = static_cast<std::int32_t>(mine.size());
+  // The largest complement is that of the smallest number.
+  const std::vector<std::int32_t> numbers{sum, size, ~sum, ~size};
+  return largest_of_each(ranks, numbers, label) == numbers;
+}
+
+void require_equal(Communicator& ranks, std::string_view what, const std::string& mine) {
+  if (ranks.size() == 1 || all_equal(ranks, std::as_bytes(std::span(mine)), what)) return;
+  const std::string first = ranks.share_text(mine, 0, what);
+  if (mine != first)
+    fail(fmt::format("rank {} has another {} than rank 0: {} and {}", ranks.rank(), what, mine,
+                     first),
+         ErrorKind::usage);
+  ranks.barrier(what)->wait();
+}
+
+}  // namespace sluice
