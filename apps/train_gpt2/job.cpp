@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -55,22 +54,16 @@ Mesh mesh_of(const TrainOptions& o, int size) {
        ErrorKind::usage);
 }
 
-/// Returns the cores that this rank may use, divided by the number of this computer's ranks that
-/// may use the same cores.
-int share_of_cores(Communicator& control) {
-  struct HostCores {
-    std::array<char, 64> host{};
-    cpu_set_t cores{};
-  };
-  HostCores mine;
-  gethostname(mine.host.data(), mine.host.size() - 1);
-  CPU_ZERO(&mine.cores);
-  sched_getaffinity(0, sizeof mine.cores, &mine.cores);
-  const auto all = control.gather_values(mine, "cores");
-  const auto together = std::ranges::count_if(all, [&](const HostCores& other) {
-    return other.host == mine.host && CPU_EQUAL(&other.cores, &mine.cores) != 0;
-  });
-  return std::max(1, CPU_COUNT(&mine.cores) / static_cast<int>(together));
+/// Returns the cores that this rank may use, divided by the number of this computer's ranks, those
+/// of `local`, that may use the same cores.
+int share_of_cores(Communicator& local) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  sched_getaffinity(0, sizeof mine, &mine);
+  const auto all = local.gather_values(mine, "cores");
+  const auto together = std::ranges::count_if(
+      all, [&](const cpu_set_t& other) { return CPU_EQUAL(&other, &mine) != 0; });
+  return std::max(1, CPU_COUNT(&mine) / static_cast<int>(together));
 }
 
 /// Returns a resolved configuration without the options that ranks may set for themselves.
@@ -143,7 +136,10 @@ void Job::start(TrainOptions& o) {
       use_gpu(world_.local_rank() % gpus);
       sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
     }
-    const int share = share_of_cores(*control_);  // collective: all ranks call it
+    Communicator local(world_.local(), nullptr,
+                       {.name = "this computer", .timeout = o.collective_timeout});
+    const int share = share_of_cores(local);
+    const auto here = local.gather_values(rank(), "ranks");
     if (threads == 0) threads = share;
     choose_folder(o);
     const auto end_job = [folder = folder_](const std::string& sentence) {
@@ -152,7 +148,8 @@ void Job::start(TrainOptions& o) {
       MpiProcess::abort(1);
     };
     const auto warn = [](const std::string& sentence) { say_warning(sentence); };
-    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), injection, end_job, warn);
+    monitor_ =
+        std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, end_job, warn);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);

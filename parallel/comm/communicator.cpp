@@ -81,8 +81,12 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
     call.data = View(call.data.address, dtype, {count});
   }
   const bool collective = call.kind != Collective::p2p;
-  Signature signature{
-      .sequence = sequence_, .count = count, .root = call.root, .kind = call.kind, .dtype = dtype};
+  Signature signature{.sequence = sequence_,
+                      .count = count,
+                      .root = call.root,
+                      .kind = call.kind,
+                      .dtype = dtype,
+                      .any_order = options.any_order};
   signature.set_label(options.label);
   const Handle operation(new Operation(*this, signature));
   if (fault == Monitor::Fault::skip) {

@@ -19,6 +19,8 @@ class World {
   int local_rank() const { return mpi_ ? mpi_->local_rank() : 0; }
   int local_size() const { return mpi_ ? mpi_->local_size() : 1; }
   const std::shared_ptr<Transport>& transport() const { return transport_; }
+  /// Returns the transport of this computer's ranks. Call it once.
+  std::unique_ptr<Transport> local() { return mpi_ ? mpi_->local() : make_self_transport(); }
 
   /// Call it when this rank ends because of an error: MPI_Finalize, which would wait for the other
   /// ranks, is then skipped.

@@ -8,7 +8,8 @@
 namespace sluice {
 
 RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         const Injection& injection, Watchdog::OnFailure on_failure,
+                         std::vector<int> here, const Injection& injection,
+                         Watchdog::OnFailure on_failure,
                          std::function<void(const std::string&)> on_delay)
     : folder_(folder),
       rank_(rank),
@@ -17,7 +18,7 @@ RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size
       on_delay_(std::move(on_delay)),
       ring_(folder, rank, size),
       watchdog_(folder, rank, size, std::move(on_failure),
-                {.grace = std::chrono::milliseconds(1500)}) {}
+                {.grace = std::chrono::milliseconds(1500), .here = std::move(here)}) {}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
   return ring_.begin(communicator, signature);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/monitor.h"
 #include "parallel/flight_recorder/flight_recorder.h"
@@ -16,11 +17,11 @@ namespace sluice {
 /// waits, and injects the fault asked for.
 class RankMonitor final : public Monitor {
  public:
-  /// `folder`: a new folder for this job, which all ranks of this computer see. `on_failure` is
-  /// called on the watchdog's thread with the sentence for the user, and ends the job. `on_delay`
-  /// is called on any thread with a sentence about a rank that others wait for.
-  RankMonitor(const std::filesystem::path& folder, int rank, int size, const Injection& injection,
-              Watchdog::OnFailure on_failure,
+  /// `folder`: a new folder for this job, which all ranks of this computer, `here`, see.
+  /// `on_failure` is called on the watchdog's thread with the sentence for the user, and ends the
+  /// job. `on_delay` is called on any thread with a sentence about a rank that others wait for.
+  RankMonitor(const std::filesystem::path& folder, int rank, int size, std::vector<int> here,
+              const Injection& injection, Watchdog::OnFailure on_failure,
               std::function<void(const std::string& sentence)> on_delay = {});
 
   Fault before() override { return injection_.apply(rank_, operations_++); }

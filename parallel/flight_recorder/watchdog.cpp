@@ -15,9 +15,13 @@ Watchdog::Watchdog(std::filesystem::path folder, int rank, int size, OnFailure o
       rank_(rank),
       size_(size),
       on_failure_(std::move(on_failure)),
-      options_(options) {
-  for (int other = 0; other < size; ++other)
-    if (other != rank) peers_[other];
+      options_(std::move(options)) {
+  for (const int other : options_.here)
+    peers_[other];
+  if (options_.here.empty())
+    for (int other = 0; other < size; ++other)
+      peers_[other];
+  peers_.erase(rank);
   thread_ = std::thread([this] { run(); });
 }
 

@@ -32,6 +32,8 @@ class Watchdog {
     /// How long a rank must be gone before it counts as lost. Its own report may still be on its
     /// way.
     std::chrono::milliseconds lost_for{200};
+    /// The ranks of this computer, of which only these can be seen to be gone. None: all ranks.
+    std::vector<int> here{};
   };
 
   Watchdog(std::filesystem::path folder, int rank, int size, OnFailure on_failure, Options options);

@@ -44,7 +44,8 @@ struct Signature {
   std::int32_t root = -1;      ///< -1: the operation has no root
   Collective kind = Collective::barrier;
   DType dtype = DType::u8;
-  std::array<char, 2> unused{};
+  bool any_order = false;  ///< see CollectiveCall
+  std::array<char, 1> unused{};
   std::array<char, label_bytes> label{};  ///< "gradients 3"; cut if it is longer, then zero-filled
 
   void set_label(std::string_view text);

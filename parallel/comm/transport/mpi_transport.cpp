@@ -156,9 +156,9 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   MPI_Comm local = MPI_COMM_NULL;
   require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
           "MPI_Comm_split_type");
-  MPI_Comm_rank(local, &local_rank_);
-  MPI_Comm_size(local, &local_size_);
-  MPI_Comm_free(&local);
+  local_ = std::make_unique<MpiTransport>(local);
+  local_rank_ = local_->rank();
+  local_size_ = local_->size();
 }
 
 MpiProcess::~MpiProcess() {

@@ -24,6 +24,8 @@ class MpiProcess {
 
   /// Returns the transport of all ranks.
   std::unique_ptr<Transport> world();
+  /// Returns the transport of the ranks of this computer. Call it once.
+  std::unique_ptr<Transport> local() { return std::move(local_); }
   /// This rank's index among the ranks of this computer, and their number.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
@@ -33,6 +35,7 @@ class MpiProcess {
  private:
   int uncaught_;
   bool left_ = false;
+  std::unique_ptr<Transport> local_;
   int local_rank_ = 0;
   int local_size_ = 1;
 };

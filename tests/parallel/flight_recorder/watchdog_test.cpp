@@ -103,6 +103,27 @@ TEST_CASE("a watchdog gives the thread that waits time to report itself", "[watc
   CHECK(heard.calls() == 0);
 }
 
+TEST_CASE("a watchdog looks at the ranks of its computer alone", "[watchdog][threads]") {
+  const TempDir folder;
+  const Child child([&] {
+    FlightRecorder(folder.path(), 1, 2).begin("world", barrier(0));
+    return 3;
+  });
+  child.await_end_or_stop();
+  FlightRecorder ring(folder.path(), 0, 2);
+  for (const auto& [here, seen] : {std::pair(std::vector{0}, false), {std::vector{0, 1}, true}}) {
+    CAPTURE(seen);
+    auto options = quick;
+    options.here = here;
+    Heard heard;
+    Watchdog watchdog(folder.path(), 0, 2, heard.listener(), options);
+    watchdog.begin(0, Clock::now() + 1h);
+    if (seen) REQUIRE(heard.wait());
+    many_periods();
+    CHECK(heard.calls() == (seen ? 1 : 0));
+  }
+}
+
 TEST_CASE("a watchdog reports a rank that is gone while this one waits", "[watchdog][threads]") {
   const TempDir folder;
   Gate gate;
