@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "parallel/comm/collect.h"
 
 namespace sluice {
 
@@ -91,27 +92,15 @@ void ZeroOptimizer::synchronize() {
   optimizer_.synchronize();
 }
 
-/// Brings to rank 0 what the ranks have read. For each value one rank has bits and the others zero,
-/// so their integer sum is exact.
-void ZeroOptimizer::collect(std::span<std::byte> out) {
-  const std::size_t words = (out.size() + 3) / 4;
-  std::vector<std::int32_t> sums(words);
-  std::memcpy(sums.data(), out.data(), out.size());
-  const View view{
-      reinterpret_cast<std::byte*>(sums.data()), DType::i32, {static_cast<std::int64_t>(words)}};
-  control_.reduce(view, 0, {.label = "checkpoint"})->wait();
-  std::memcpy(out.data(), sums.data(), out.size());
-}
-
 void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
   space_.read_weights(first, out);
-  if (space_.options().zero() && space_.has_master()) collect(out);
+  if (space_.options().zero() && space_.has_master()) collect(control_, out, "checkpoint");
 }
 
 void ZeroOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
                                std::int64_t first, std::span<std::byte> out) {
   optimizer_.read_state(slot, field, first, out);
-  if (space_.options().zero()) collect(out);
+  if (space_.options().zero()) collect(control_, out, "checkpoint");
 }
 
 }  // namespace sluice

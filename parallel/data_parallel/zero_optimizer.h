@@ -46,7 +46,6 @@ class ZeroOptimizer {
   std::vector<SpaceRange> contributed() const;
   const BucketPlan::Bucket& bucket(std::size_t from_the_beginning) const;
   void start_gather();
-  void collect(std::span<std::byte> out);
 
   ParameterSpace& space_;
   Optimizer& optimizer_;

@@ -150,8 +150,8 @@ class Job {
 
   /// Returns true if several ranks are lost and no other is left: the launcher has killed them.
   bool killed_together(const Ranks& lost) const {
-    const Ranks left = select([](const RankRecord& r) { return !r.lost() && !ended_well(r); });
-    return left.empty() && lost.size() > 1;
+    const Ranks others = select([](const RankRecord& r) { return !r.lost() && !ended_well(r); });
+    return others.empty() && lost.size() > 1;
   }
 
   std::optional<std::string> lost() const {
