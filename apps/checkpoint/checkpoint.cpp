@@ -29,26 +29,40 @@ std::string state_name(std::string_view field, std::string_view parameter) {
   return fmt::format("{}.{}", field, parameter);
 }
 
-/// Passes on to rank 0's output what all ranks write. The others wait for its disk.
+/// Passes on to rank 0's output what all ranks write, who write equally many bytes. The others wait
+/// for its disk, which takes a round of messages: bytes are kept until it is worth that.
 class SharedOutput final : public Output {
  public:
   SharedOutput(Communicator& ranks, Output& output) : ranks_(ranks), output_(output) {}
 
   std::string name() const override { return output_.name(); }
   void write(std::span<const std::byte> bytes) override {
-    together([&] { output_.write(bytes); });
+    if (ranks_.size() == 1) return output_.write(bytes);
+    if (ranks_.rank() == 0) kept_.insert(kept_.end(), bytes.begin(), bytes.end());
+    size_ += bytes.size();
+    if (size_ >= enough) pass_on();
   }
   void finish() override {
+    pass_on();
     together([&] { output_.finish(); });
   }
 
  private:
+  static constexpr std::size_t enough = std::size_t{4} << 20;
+
+  void pass_on() {
+    if (size_ > 0) together([&] { output_.write(kept_); });
+    kept_.clear();
+    size_ = 0;
+  }
   void together(const std::function<void()>& work) {
     keep_alive(ranks_, "checkpoint", ranks_.rank() == 0 ? work : std::function<void()>());
   }
 
   Communicator& ranks_;
   Output& output_;
+  std::vector<std::byte> kept_;  ///< at rank 0
+  std::size_t size_ = 0;         ///< bytes kept
 };
 
 /// Calls body(slot, index of the field, field) for every field of the optimizer state.

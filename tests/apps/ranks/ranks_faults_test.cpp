@@ -163,7 +163,7 @@ TEST_CASE("a rank that does not go on is told of at the deadline") {
 TEST_CASE("a rank that dies while a checkpoint is written leaves the one before") {
   if (!have_mpirun()) return;
   const Clean clean;
-  clean.fails({{"kill", {}, {}, "replicas", 20}, {"throw", {}, {}, "replicas", 20}});
+  clean.fails({{"kill", {}, {}, "replicas", 4}, {"throw", {}, {}, "replicas", 4}});
 }
 
 TEST_CASE("a signal from outside to any rank at any moment") {
