@@ -29,8 +29,8 @@ std::string state_name(std::string_view field, std::string_view parameter) {
   return fmt::format("{}.{}", field, parameter);
 }
 
-/// Passes on to rank 0's output what all ranks write, who write equally many bytes. The others wait
-/// for its disk, which takes a round of messages: bytes are kept until it is worth that.
+/// Passes on to rank 0's output what all ranks write; all write equally many bytes. The others wait
+/// for its disk. Waiting takes rounds of messages, so rank 0 keeps bytes until there are enough.
 class SharedOutput final : public Output {
  public:
   SharedOutput(Communicator& ranks, Output& output) : ranks_(ranks), output_(output) {}

@@ -24,8 +24,8 @@ bool any_rank(Communicator& ranks, bool here, std::string_view label);
 /// Returns true if the bytes of all ranks have the same size and CRC-32.
 bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string_view label);
 
-/// Throws Error (usage) if `mine` differs from rank 0's, and says how. A rank whose text is rank
-/// 0's then waits for the one that ends.
+/// Throws Error (usage) if `mine` differs from rank 0's in size or CRC-32, and says how. If others
+/// differ, a rank whose text is rank 0's waits for them to end.
 void require_equal(Communicator& ranks, std::string_view what, const std::string& mine);
 
 }  // namespace sluice

@@ -46,7 +46,7 @@ View view_of(std::span<std::byte> bytes) {
   return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
 }
 
-/// The same of a vector of bytes.
+/// Returns the same for a vector of bytes.
 template <class Byte>
 View view_of(std::vector<Byte>& bytes) {
   return view_of(std::as_writable_bytes(std::span(bytes)));

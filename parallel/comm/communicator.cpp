@@ -20,8 +20,9 @@ constexpr int p2p_tag = 1 << 29;
 /// its buffer.
 int data_tag(const Signature& s) {
   std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
-  for (const auto part : {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
-                          static_cast<std::uint64_t>(s.root + 1)})
+  for (const auto part :
+       {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
+        static_cast<std::uint64_t>(s.root + 1), static_cast<std::uint64_t>(s.any_order)})
     mixed = (mixed + part) * 0x9E3779B97F4A7C15ull;
   constexpr int bits = 12;  // 2^12 * operations_under_way * tags_of_operation is p2p_tag
   return static_cast<int>((mixed >> (64 - bits)) * operations_under_way) * tags_of_operation;
@@ -101,10 +102,10 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   const int first_tag = static_cast<int>(sequence_ % operations_under_way) * tags_of_operation;
   if (collective) ++sequence_;
   if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
-  if (options_.checked && collective && size_ > 1)
-    operation->check_ = std::make_unique<SignatureCheck>(*transport_, options_.name, signature,
-                                                         first_tag + signature_channel);
   try {
+    if (options_.checked && collective && size_ > 1)
+      operation->check_ = std::make_unique<SignatureCheck>(*transport_, options_.name, signature,
+                                                           first_tag + signature_channel);
     operation->work_ =
         backend_->start(call, collective ? data_tag(signature) + first_tag : p2p_tag);
   } catch (const Error&) {

@@ -15,13 +15,14 @@ class Communicator;
 /// those under way. The communicator must outlive it.
 class Operation {
  public:
-  /// Returns true if the operation is over; advances all operations of the communicator.
+  /// Returns true if the operation is over; advances all operations of the communicator. Throws as
+  /// wait() does, except for the timeout.
   bool done();
   /// The same, without advancing anything.
   bool over() const { return over_; }
   /// Waits until the operation is over and makes the call's stream wait for the result. Throws
   /// Error if the ranks have started different operations, if a rank has failed, or after
-  /// Options::timeout; once thrown, throws the same again.
+  /// Options::timeout, and then on every later call.
   void wait();
 
   const Signature& signature() const { return signature_; }

@@ -29,7 +29,9 @@ const Tensor& ZeroOptimizer::clip_gradients(double limit, double loss_scale) {
   if (!space_.options().zero()) return space_.clip_gradients(limit, loss_scale);
   // One rank has the sum of squares of each block and the others have zero, so adding up is exact.
   const Tensor& partials = space_.sum_squares(owned_);
-  ranks_.all_reduce(partials.view(), {.label = "gradient norm", .stream = partials.stream()})
+  ranks_
+      .all_reduce(partials.view(),
+                  {.label = "gradient norm", .stream = partials.stream(), .any_order = true})
       ->wait();
   return space_.clip_factor(partials, limit, loss_scale);
 }

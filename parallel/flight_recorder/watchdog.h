@@ -32,7 +32,8 @@ class Watchdog {
     /// How long a rank must be gone before it counts as lost. Its own report may still be on its
     /// way.
     std::chrono::milliseconds lost_for{200};
-    /// The ranks of this computer, of which only these can be seen to be gone. None: all ranks.
+    /// The ranks of this computer: of others nobody here sees whether they are gone. If it is
+    /// empty, all ranks are looked at.
     std::vector<int> here{};
   };
 

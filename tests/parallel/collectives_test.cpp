@@ -108,6 +108,22 @@ TEST_CASE("nobody leaves a barrier before all have come", "[threads]") {
   }
 }
 
+TEST_CASE("collectives that take rounds, on threads", "[threads]") {
+  check_ranks(9, [](Communicator& c) {
+    for (int i = 0; i < 3; ++i) {
+      const auto all = c.gather_values(c.rank() * 10 + i, "gather");
+      for (int rank = 0; rank < 9; ++rank)
+        expect(all[static_cast<std::size_t>(rank)] == rank * 10 + i, "gather_values");
+      std::vector<std::int32_t> largest{c.rank(), -c.rank()};
+      c.all_reduce(view_of(largest),
+                   {.label = "largest", .op = ReduceOp::maximum, .any_order = true})
+          ->wait();
+      expect(largest == std::vector<std::int32_t>{8, 0}, "all_reduce in any order");
+      c.barrier("barrier")->wait();
+    }
+  });
+}
+
 TEST_CASE("an operation is done without anybody waiting for it", "[threads]") {
   check_ranks(3, [](Communicator& c) {
     auto data = numbers<float>(c.rank(), 30000, 2);

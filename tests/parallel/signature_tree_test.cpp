@@ -108,13 +108,14 @@ TEST_CASE("a tally says who started what") {
 
 TEST_CASE("signatures are told apart by everything in them") {
   const Signature one = signature("x");
-  std::vector<Signature> others(6, one);
+  std::vector<Signature> others(7, one);
   others[0].sequence = 1;
   others[1].count = 9;
   others[2].root = 0;
   others[3].kind = Collective::reduce;
   others[4].dtype = DType::i32;
   others[5].set_label("y");
+  others[6].any_order = true;
   for (const Signature& other : others)
     CHECK_FALSE(first_disagreement({one, other}).empty());
 }

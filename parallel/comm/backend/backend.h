@@ -43,7 +43,7 @@ struct CollectiveCall {
   int root = -1;
   ReduceOp op = ReduceOp::sum;
   /// all_reduce: the result is the same for any order of the ranks, for example because one of them
-  /// has an element's value and the others have zeros.
+  /// has an element's value and the others have zeros. It may then use no scratch memory.
   bool any_order = false;
   /// u8 scratch memory for reductions: (size - 1) times the bytes of the largest part, or for the
   /// root of a reduce (size - 1) times those of `data`. If it is missing or too small, the

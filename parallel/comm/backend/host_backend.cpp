@@ -18,6 +18,10 @@ constexpr std::size_t small = 16384;
 /// take about log2(ranks) rounds of one message: sending one to each costs more than the latencies.
 constexpr int most_direct = SignatureCheck::most_direct;
 
+/// What a link moves while a rank handles a message, about. A tree moves whole arrays and spares
+/// messages, which is worth it for arrays of fewer bytes than this for each rank.
+constexpr std::size_t bytes_worth_a_message = 1024;
+
 /// Reduces the contributions of all ranks to `part` of the data, in place.
 void reduce_here(Phases& work, const Part& part, const std::vector<std::byte*>& places) {
   const View& data = work.call.data;
@@ -60,9 +64,12 @@ void add_all_gather(Phases& work, const std::vector<Part>& parts) {
 }
 
 void add_all_reduce(Phases& work) {
-  if (work.call.any_order && work.size() > most_direct) return add_all_reduce_in_rounds(work);
   const std::int64_t count = work.call.data.size();
-  if (bytes_of(work.call.data).size() < small) {
+  const std::size_t bytes = bytes_of(work.call.data).size();
+  if (work.call.any_order && work.size() > most_direct &&
+      bytes < std::max(small, static_cast<std::size_t>(work.size()) * bytes_worth_a_message))
+    return add_all_reduce_in_rounds(work);
+  if (bytes < small) {
     const std::vector<Part> whole(static_cast<std::size_t>(work.size()), {0, count});
     // Another channel, so that if counts differ between ranks, parts and whole arrays are not mixed
     // up.
@@ -129,7 +136,7 @@ void add_scatter(Phases& work) {
                 }});
 }
 
-/// None is done before all have begun: every rank sends a token to every other rank.
+/// No rank is done before all have begun. Up to most_direct ranks each send a token to all others.
 void add_barrier(Phases& work) {
   if (work.size() > most_direct) return add_barrier_in_rounds(work);
   work.add({.post = [](Phases& w) {

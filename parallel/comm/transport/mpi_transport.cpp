@@ -72,6 +72,16 @@ class MpiMessage final : public Message {
       at += piece;
     } while (at < bytes);
   }
+  /// A rank that fails drops its messages, and frees the memory that they arrive in. A message that
+  /// is being sent cannot be taken back: a peer may still receive what is in its place.
+  ~MpiMessage() override {
+    for (; next_ < pieces_.size(); ++next_) {
+      MPI_Request& request = pieces_[next_].request;
+      if (request == MPI_REQUEST_NULL) continue;
+      if (received_) MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
   bool done() override {
     for (; next_ < pieces_.size(); ++next_) {
       int done = 0, bytes = 0;

@@ -41,6 +41,19 @@ Losses since(const Losses& losses, std::int64_t step) {
 
 }  // namespace
 
+TEST_CASE("more ranks than send each other messages directly train as one process") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags of_nine{{"--batch-size", "9"}, {"--steps", "4"}, {"--save-every", "2"}};
+  runs.run_well({{1, "one", of_nine},
+                 {9, "nine", of_nine + Flags{{"--micro-batch", "1"}}},
+                 {9, "nine zero", of_nine + Flags{{"--micro-batch", "1"}, {"--zero", "1"}}}});
+  const auto one = logged_losses(runs.path() / "one");
+  REQUIRE(one.size() == 4);
+  require_near(logged_losses(runs.path() / "nine"), one);
+  CHECK(trained_files(runs.path() / "nine zero") == trained_files(runs.path() / "nine"));
+}
+
 TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state too") {
   if (!have_mpirun()) return;
   const std::string folder = GENERATE(from_range(fixture_folders()));
