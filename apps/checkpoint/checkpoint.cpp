@@ -38,6 +38,7 @@ class SharedOutput final : public Output {
   std::string name() const override { return output_.name(); }
   void write(std::span<const std::byte> bytes) override {
     if (ranks_.size() == 1) return output_.write(bytes);
+    if (size_ == 0 && bytes.size() >= enough) return together([&] { output_.write(bytes); });
     if (ranks_.rank() == 0) kept_.insert(kept_.end(), bytes.begin(), bytes.end());
     size_ += bytes.size();
     if (size_ >= enough) pass_on();

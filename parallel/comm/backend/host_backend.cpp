@@ -18,8 +18,8 @@ constexpr std::size_t small = 16384;
 /// take about log2(ranks) rounds of one message: sending one to each costs more than the latencies.
 constexpr int most_direct = SignatureCheck::most_direct;
 
-/// What a link moves while a rank handles a message, about. A tree moves whole arrays and spares
-/// messages, which is worth it for arrays of fewer bytes than this for each rank.
+/// A link moves about so many bytes in the time that a rank takes for a message. A tree moves whole
+/// arrays and spares messages, so it is taken for arrays of fewer bytes than this for each rank.
 constexpr std::size_t bytes_worth_a_message = 1024;
 
 /// Reduces the contributions of all ranks to `part` of the data, in place.

@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <tuple>
 
 #include "kernels/base/error.h"
+#include "parallel/comm/transport/message_queues.h"
 
 namespace sluice {
 namespace {
@@ -24,30 +23,20 @@ struct Posted {
   std::atomic<bool> received = false;
 };
 
-/// Queues of messages by group, sender, receiver and tag, shared by the threads. The n-th message
-/// sent goes to the n-th receive that was posted.
+/// The messages under way, shared by the threads.
 class Hub {
  public:
-  using Key = std::tuple<std::uint64_t, int, int, int>;
-
-  void post(const Key& key, std::shared_ptr<Posted> message) {
+  void post(const MessageKey& key, std::shared_ptr<Posted> message) {
     const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[key];
-    queue.waiting.emplace(queue.sent++, std::move(message));
+    queues_.post(key, std::move(message));
   }
-  /// Returns the position of a receive among those with the same key.
-  std::uint64_t ask(const Key& key) {
+  std::uint64_t ask(const MessageKey& key) {
     const std::lock_guard lock(mutex_);
-    return queues_[key].asked++;
+    return queues_.ask(key);
   }
-  std::shared_ptr<Posted> take(const Key& key, std::uint64_t place) {
+  std::shared_ptr<Posted> take(const MessageKey& key, std::uint64_t place) {
     const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[key];
-    const auto found = queue.waiting.find(place);
-    if (found == queue.waiting.end()) return nullptr;
-    auto message = std::move(found->second);
-    queue.waiting.erase(found);
-    return message;
+    return queues_.take(key, place);
   }
   void break_with(const std::string& why) {
     const std::lock_guard lock(mutex_);
@@ -60,11 +49,7 @@ class Hub {
 
  private:
   std::mutex mutex_;
-  struct Queue {
-    std::uint64_t sent = 0, asked = 0;
-    std::map<std::uint64_t, std::shared_ptr<Posted>> waiting;
-  };
-  std::map<Key, Queue> queues_;
+  MessageQueues<Posted> queues_;
   std::optional<std::string> broken_;
 };
 
@@ -88,7 +73,7 @@ class Sent final : public Message {
 
 class Received final : public Message {
  public:
-  Received(Hub& hub, const Hub::Key& key, std::span<std::byte> bytes)
+  Received(Hub& hub, const MessageKey& key, std::span<std::byte> bytes)
       : hub_(hub), key_(key), place_(hub.ask(key)), bytes_(bytes) {}
   bool done() override {
     if (done_) return true;
@@ -110,7 +95,7 @@ class Received final : public Message {
 
  private:
   Hub& hub_;
-  Hub::Key key_;
+  MessageKey key_;
   std::uint64_t place_;
   std::span<std::byte> bytes_;
   bool done_ = false;
@@ -131,15 +116,11 @@ class ThreadTransport final : public Transport {
     return std::make_unique<Sent>(*hub_, std::move(posted));
   }
   MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
-    return std::make_unique<Received>(*hub_, Hub::Key{group_, from, rank_, tag}, bytes);
+    return std::make_unique<Received>(*hub_, MessageKey{group_, from, rank_, tag}, bytes);
   }
   std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
-    const auto here = std::ranges::find(members, rank_);
-    check(here != members.end(), "a rank asked for a group that it is not in");
-    // The first member distinguishes groups that were made at the same time.
-    const std::uint64_t group =
-        (group_ * 1000003 + id) * 1000003 + static_cast<std::uint64_t>(members.front()) + 1;
-    return std::make_unique<ThreadTransport>(hub_, group, static_cast<int>(here - members.begin()),
+    return std::make_unique<ThreadTransport>(hub_, number_of_subgroup(group_, id, members),
+                                             rank_in(members, rank_),
                                              static_cast<int>(members.size()));
   }
 

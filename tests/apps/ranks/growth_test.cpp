@@ -1,5 +1,5 @@
-// What a job costs when it grows: the operations of real runs of 2, 4 and 8 ranks, run by many
-// simulated ranks over a simulated network.
+// Real runs of 2, 4 and 8 ranks tell which operations a job has. Many simulated ranks run these
+// over a simulated network, and show what a job costs when it grows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -161,7 +161,7 @@ TEST_CASE("the table of how a job grows", "[.table]") {
                static_cast<double>(setup.bytes) / 1000, setup.seconds * 1000, step.messages,
                static_cast<double>(step.bytes) / 1000, step.seconds * 1000);
   }
-  // What comparing signatures adds to an operation.
+  // Comparing signatures adds to the time of an operation.
   for (const int ranks : {64, 1000, 10000}) {
     std::array<double, 2> seconds{};
     for (const bool checked : {false, true})

@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/simt/fiber.h"
+#include "parallel/comm/transport/message_queues.h"
 #include "tests/parallel/ranks.h"
 
 namespace sluice::test {
@@ -25,52 +24,6 @@ struct Posted {
   bool withdrawn = false, received = false;
 };
 
-/// Who sends what to whom: messages with equal keys match in order.
-struct Key {
-  std::uint64_t group;
-  int from, to, tag;
-  bool operator==(const Key&) const = default;
-};
-struct HashOfKey {
-  std::size_t operator()(const Key& key) const {
-    const auto pair = (static_cast<std::uint64_t>(key.from) << 32) + static_cast<unsigned>(key.to);
-    return mixed(mixed(mixed(key.group) + pair) + static_cast<unsigned>(key.tag));
-  }
-};
-
-class Queues {
- public:
-  void post(const Key& key, std::shared_ptr<Posted> message) {
-    Queue& queue = queues_[key];
-    queue.waiting.emplace(queue.sent++, std::move(message));
-    ++events;
-  }
-  /// Returns the position of a receive among those with the same key.
-  std::uint64_t ask(const Key& key) { return queues_[key].asked++; }
-  std::shared_ptr<Posted> take(const Key& key, std::uint64_t place) {
-    const auto at = queues_.find(key);
-    if (at == queues_.end()) return nullptr;
-    Queue& queue = at->second;
-    const auto found = queue.waiting.find(place);
-    if (found == queue.waiting.end()) return nullptr;
-    auto message = std::move(found->second);
-    queue.waiting.erase(found);
-    if (queue.waiting.empty() && queue.sent == queue.asked) queues_.erase(at);
-    ++events;
-    return message;
-  }
-
-  std::uint64_t events = 0;  ///< messages posted and taken
-  std::optional<std::string> broken;
-
- private:
-  struct Queue {
-    std::uint64_t sent = 0, asked = 0;
-    std::map<std::uint64_t, std::shared_ptr<Posted>> waiting;
-  };
-  std::unordered_map<Key, Queue, HashOfKey> queues_;
-};
-
 /// A rank's clock and link, in simulated seconds.
 struct Place {
   Traffic traffic;
@@ -79,14 +32,16 @@ struct Place {
 
 struct Simulation {
   Network network;
-  Queues queues;
   std::vector<Place> places;
+  MessageQueues<Posted> queues{};
+  std::uint64_t events = 0;  ///< messages posted and taken
+  std::optional<std::string> broken{};
 };
 
 /// Lets the other ranks go on. Exceptions that are being handled belong to the stack, but the
 /// compiler's runtime counts them by thread.
 void leave_to_others(const Simulation& simulation) {
-  if (simulation.queues.broken) fail(*simulation.queues.broken);
+  if (simulation.broken) fail(*simulation.broken);
   struct Handled {
     void* caught;
     unsigned uncaught;
@@ -114,7 +69,7 @@ class Sent final : public Message {
 
 class Received final : public Message {
  public:
-  Received(Simulation& simulation, Place& place, const Key& key, std::span<std::byte> bytes)
+  Received(Simulation& simulation, Place& place, const MessageKey& key, std::span<std::byte> bytes)
       : simulation_(simulation),
         place_(place),
         key_(key),
@@ -133,6 +88,7 @@ class Received final : public Message {
     Traffic& mine = place_.traffic;
     mine.seconds = std::max(mine.seconds, message->arrival) + simulation_.network.gap;
     message->received = true;
+    ++simulation_.events;
     done_ = true;
     return true;
   }
@@ -140,7 +96,7 @@ class Received final : public Message {
  private:
   Simulation& simulation_;
   Place& place_;
-  Key key_;
+  MessageKey key_;
   std::uint64_t number_;
   std::span<std::byte> bytes_;
   bool done_ = false;
@@ -162,25 +118,23 @@ class SimulatedTransport final : public Transport {
     mine.seconds += network.gap;
     place_.link_free = std::max(place_.link_free, mine.seconds) +
                        static_cast<double>(bytes.size()) / network.bytes_per_second;
-    const std::uint64_t random = mixed(mixed(network.seed + simulation_.queues.events) + group_);
+    const std::uint64_t random = mixed(mixed(network.seed + simulation_.events) + group_);
     const double late = network.jitter * static_cast<double>(random >> 11) * 0x1p-53;
     auto posted = std::make_shared<Posted>();
     posted->bytes = bytes;
     posted->arrival = place_.link_free + network.latency * (1 + late);
     simulation_.queues.post({group_, rank_, to, tag}, posted);
+    ++simulation_.events;
     return std::make_unique<Sent>(simulation_, std::move(posted));
   }
   MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
-    return std::make_unique<Received>(simulation_, place_, Key{group_, from, rank_, tag}, bytes);
+    return std::make_unique<Received>(simulation_, place_, MessageKey{group_, from, rank_, tag},
+                                      bytes);
   }
   std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
-    const auto here = std::ranges::find(members, rank_);
-    check(here != members.end(), "a rank asked for a group that it is not in");
-    // The first member distinguishes groups that were made at the same time.
-    const std::uint64_t group = mixed(mixed(group_ + id) + static_cast<unsigned>(members.front()));
-    return std::make_unique<SimulatedTransport>(simulation_, place_, group,
-                                                static_cast<int>(here - members.begin()),
-                                                static_cast<int>(members.size()));
+    return std::make_unique<SimulatedTransport>(
+        simulation_, place_, number_of_subgroup(group_, id, members), rank_in(members, rank_),
+        static_cast<int>(members.size()));
   }
 
  private:
@@ -216,9 +170,8 @@ class Rank final : public SimulatedRank {
       self->body_(*self);
     } catch (const std::exception& error) {
       self->error_ = std::current_exception();
-      if (!self->simulation_.queues.broken)
-        self->simulation_.queues.broken =
-            fmt::format("rank {} has failed: {}", self->rank_, error.what());
+      if (!self->simulation_.broken)
+        self->simulation_.broken = fmt::format("rank {} has failed: {}", self->rank_, error.what());
     }
     self->over_ = true;
     simt::Fiber::leave();
@@ -238,8 +191,8 @@ class Rank final : public SimulatedRank {
 
 void run_simulated(int ranks, const Network& network,
                    const std::function<void(SimulatedRank&)>& body) {
-  Simulation simulation{.network = network, .queues = {}, .places = {}};
-  simulation.places.resize(static_cast<std::size_t>(ranks));
+  Simulation simulation{.network = network,
+                        .places = std::vector<Place>(static_cast<std::size_t>(ranks))};
   std::vector<std::unique_ptr<Rank>> all;
   for (int rank = 0; rank < ranks; ++rank)
     all.push_back(std::make_unique<Rank>(simulation, rank, body));
@@ -251,15 +204,15 @@ void run_simulated(int ranks, const Network& network,
   // prove nothing yet.
   constexpr int patience = 200;
   for (int idle = 0; !going.empty(); ++idle) {
-    const std::uint64_t before = simulation.queues.events;
+    const std::uint64_t before = simulation.events;
     for (Rank* const rank : going) {
       rank->go_on();
       if (!first && rank->error()) first = rank->error();
     }
     const bool ended = std::erase_if(going, [](const Rank* rank) { return rank->over(); }) > 0;
-    if (ended || simulation.queues.events != before) idle = 0;
-    if (idle == patience && !simulation.queues.broken)
-      simulation.queues.broken = fmt::format("none of {} ranks can go on", going.size());
+    if (ended || simulation.events != before) idle = 0;
+    if (idle == patience && !simulation.broken)
+      simulation.broken = fmt::format("none of {} ranks can go on", going.size());
   }
   if (first) std::rethrow_exception(first);
 }

@@ -18,7 +18,7 @@ struct Network {
   std::uint64_t seed = 0;
 };
 
-/// What a rank has sent so far, and the simulated time on its clock.
+/// A rank has sent so much so far, and its clock shows this simulated time.
 struct Traffic {
   std::int64_t messages = 0;
   std::int64_t bytes = 0;
