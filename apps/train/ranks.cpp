@@ -57,7 +57,7 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
     std::vector<int> members;
     for (const int place : places)
       members.push_back(mesh.rank(replica, place, shard));
-    return make({members, first_link + id, name + suffix, exchanges.stages, true});
+    return make({members, first_link + id, name + suffix, exchanges.stages});
   };
   if (mesh.pp * mesh.tp > 1) ranks.gather_links = make_gather_links(*control, mesh, make);
   return ranks;

@@ -38,8 +38,7 @@ struct Group {
   std::vector<int> members;
   std::uint64_t id;  ///< differs between communicators of the same ranks
   std::string name;
-  std::size_t largest;        ///< bytes of one operation on device memory; 0: it is on host memory
-  bool posted_ahead = false;  ///< receives are started long before their sends
+  std::size_t largest;  ///< bytes of one operation on device memory; 0: it is on host memory
 };
 using MakeGroupOf = std::function<std::shared_ptr<Communicator>(const Group&)>;
 

@@ -165,8 +165,7 @@ std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& de
   if (group.largest == 0 || device->device().kind != DeviceKind::cuda)
     return std::make_shared<Communicator>(transport, monitor_, options);
   auto [backend, reason] =
-      make_device_backend(transport, device, gpu_exchange_, group.largest, options.timeout,
-                          group.posted_ahead ? GpuLane::own : GpuLane::shared);
+      make_device_backend(transport, device, gpu_exchange_, group.largest, options.timeout);
   // Prints this once, for the first group of several ranks.
   if (std::exchange(exchange_, backend->name()).empty())
     say(fmt::format("{:<12} {}\n", "exchange", reason));

@@ -56,6 +56,7 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   std::string_view backend() const { return backend_->name(); }
+  bool one_at_a_time() const { return backend_->one_at_a_time(); }  ///< see Backend
   const Options& options() const { return options_; }
 
   Handle all_reduce(const View& data, const CallOptions& options);

@@ -89,7 +89,7 @@ BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
 
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
                                   const DevicePtr& device, std::optional<GpuExchange> asked,
-                                  std::size_t largest_bytes, double timeout, GpuLane lane) {
+                                  std::size_t largest_bytes, double timeout) {
   check(device->device().kind == DeviceKind::cuda, "a backend for GPUs was asked for without one");
   BackendChoice choice;
   {
@@ -108,7 +108,7 @@ DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
     return ranks.share_text(text, 0, "unique id");
   };
   if constexpr (SLUICE_HAS_NCCL)
-    made.backend = make_nccl_backend(transport, device, lane, timeout, from_first);
+    made.backend = make_nccl_backend(transport, device, timeout, from_first);
   return made;
 }
 

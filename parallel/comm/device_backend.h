@@ -47,11 +47,10 @@ struct DeviceBackend {
 };
 
 /// Chooses and makes a backend. All ranks call it, with the same `asked`, while nothing else uses
-/// the transport. `largest_bytes`: see make_staged_backend. `lane`: see make_nccl_backend.
-/// `timeout`: seconds until all ranks must have joined.
+/// the transport. `largest_bytes`: see make_staged_backend. `timeout`: seconds until all ranks must
+/// have joined.
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
                                   const DevicePtr& device, std::optional<GpuExchange> asked,
-                                  std::size_t largest_bytes, double timeout,
-                                  GpuLane lane = GpuLane::shared);
+                                  std::size_t largest_bytes, double timeout);
 
 }  // namespace sluice

@@ -42,6 +42,11 @@ StageLinks::StageLinks(const std::vector<int>& rank_of_stage, int rank, const Ma
   }
 }
 
+bool StageLinks::one_at_a_time() const {
+  const auto does = [](const auto& link) { return link != nullptr && link->one_at_a_time(); };
+  return std::ranges::any_of(outputs_, does) || std::ranges::any_of(gradients_, does);
+}
+
 PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vector<Stage*> stages,
                                    const StageLinks& links, Stash stash, DevicePtr device)
     : schedule_(lowered),
@@ -50,11 +55,13 @@ PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vecto
       links_(links),
       stash_(stash),
       device_(std::move(device)),
-      splits_(splits_backward(lowered)) {
+      splits_(splits_backward(lowered)),
+      in_turn_(links.one_at_a_time()) {
   check(static_cast<int>(stages_.size()) == schedule_.stages,
         "a pipeline needs as many stages as its schedule has");
   learns_ = std::ranges::any_of(schedule_.ranks[static_cast<std::size_t>(rank)],
                                 [](const Action& a) { return a.kind == Action::Kind::backward; });
+  if (in_turn_) turns_ = receive_turns(schedule_, rank_);
 }
 
 void PipelineExecutor::spill(std::size_t max_bytes, DevicePtr host) {
@@ -64,8 +71,13 @@ void PipelineExecutor::spill(std::size_t max_bytes, DevicePtr host) {
 }
 
 void PipelineExecutor::run(const Hooks& hooks) {
-  for (const Action& action : schedule_.ranks[static_cast<std::size_t>(rank_)])
-    perform(action, hooks);
+  const auto& row = schedule_.ranks[static_cast<std::size_t>(rank_)];
+  auto turn = turns_.begin();
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    for (; turn != turns_.end() && turn->before == i; ++turn)
+      start_receive(turn->receive);
+    perform(row[i], hooks);
+  }
   for (auto& [link, messages] : sent_)
     for (const Sent& message : messages)
       message.handle->wait();
@@ -87,11 +99,9 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
     case Kind::weight_gradients:
       return add_weight_gradients(place, flight);
     case Kind::receive_input:
-      return receive(*links_.outputs(number - 1), flight.input, stage(number).input(micro_batch),
-                     action);
+      return receive(flight.input, stage(number).input(micro_batch), action);
     case Kind::receive_gradient:
-      return receive(*links_.gradients(number), flight.gradient, stage(number).output(micro_batch),
-                     action);
+      return receive(flight.gradient, stage(number).output(micro_batch), action);
     case Kind::send_output:
       return send(*links_.outputs(number), std::exchange(flight.result, {}), action);
     case Kind::send_gradient:
@@ -100,10 +110,18 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
   }
 }
 
-void PipelineExecutor::receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
+void PipelineExecutor::receive(Received& into, const Stage::Boundary& boundary,
                                const Action& action) {
   into.data = Tensor::empty(device_, boundary.shape, boundary.dtype);
-  into.handle = pass(link, into.data, action);
+  if (!in_turn_) start_receive(action);
+}
+
+void PipelineExecutor::start_receive(const Action& action) {
+  Flight& flight = flights_[{action.stage, action.micro_batch}];
+  const bool input = action.kind == Action::Kind::receive_input;
+  Received& into = input ? flight.input : flight.gradient;
+  into.handle = pass(input ? *links_.outputs(action.stage - 1) : *links_.gradients(action.stage),
+                     into.data, action);
 }
 
 void PipelineExecutor::send(Communicator& link, Tensor data, const Action& action) {

@@ -13,6 +13,7 @@
 #include "engine/autograd.h"
 #include "engine/timeline.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/pipeline/receive_turns.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/stage.h"
 
@@ -34,6 +35,8 @@ class StageLinks {
   /// are on one rank or neither is on this rank.
   Communicator* outputs(int stage) const { return at(outputs_, stage); }
   Communicator* gradients(int stage) const { return at(gradients_, stage); }
+  /// Returns true if a message on a link holds up those that are started after it.
+  bool one_at_a_time() const;
 
  private:
   using Links = std::vector<std::shared_ptr<Communicator>>;
@@ -49,9 +52,10 @@ enum class Stash {
   input,  ///< only the stage's received input: backward recomputes the rest, with the same bits
 };
 
-/// Runs one rank's part of any schedule that validate() accepts. Messages are received one action
-/// ahead, and sent while the next actions compute. Memory is released at fixed points of the
-/// schedule, not when a message happens to complete, so that the peak can be planned.
+/// Runs one rank's part of any schedule that validate() accepts. Receives are started where the
+/// schedule posts them, or in their turn where a link does one message at a time (receive_turns.h),
+/// and messages are sent while the next actions compute. Memory is allocated and released at fixed
+/// points of the schedule, not when a message happens to complete, so that the peak can be planned.
 class PipelineExecutor {
  public:
   struct Hooks {
@@ -77,7 +81,7 @@ class PipelineExecutor {
   void run(const Hooks& hooks);
 
  private:
-  /// A tensor from another rank. It is under way as long as `handle` is set.
+  /// A tensor from another rank. `handle` is set while its message is under way.
   struct Received {
     Tensor data;
     Handle handle;
@@ -104,8 +108,8 @@ class PipelineExecutor {
   Tensor compute(Position place, const Flight& flight);
   void put_away(Flight& flight);
   void bring_back(Flight& flight);
-  void receive(Communicator& link, Received& into, const Stage::Boundary& boundary,
-               const Action& action);
+  void receive(Received& into, const Stage::Boundary& boundary, const Action& action);
+  void start_receive(const Action& action);
   void send(Communicator& link, Tensor data, const Action& action);
   void arrive(Position place, Received& received);
   void perform(const Action& action, const Hooks& hooks);
@@ -126,6 +130,8 @@ class PipelineExecutor {
   bool splits_;          ///< the weights' gradients have actions of their own
   std::map<Position, Flight> flights_;
   std::map<Communicator*, std::deque<Sent>> sent_;
+  bool in_turn_;                    ///< receives are started in their turns
+  std::vector<ReceiveTurn> turns_;  ///< of this rank; empty if receives start where they are posted
 };
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -40,6 +41,24 @@ const void* device_of(cudaStream_t stream) {
 
 std::mutex mutex;
 std::map<const void*, int> resident;  ///< kernels on each GPU
+
+/// A kernel's place on a GPU. It ends with the kernel, or with the GPU's streams.
+class Residence {
+ public:
+  explicit Residence(const void* device) : device_(device) {
+    const std::lock_guard lock(mutex);
+    ++resident[device_];
+  }
+  ~Residence() {
+    const std::lock_guard lock(mutex);
+    --resident[device_];
+  }
+  Residence(const Residence&) = delete;
+  Residence& operator=(const Residence&) = delete;
+
+ private:
+  const void* device_;
+};
 
 Bytes text_of(const Operation& operation) {
   const std::string text = operation.text();
@@ -132,7 +151,7 @@ void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cuda
             int most) {
   const void* const device = device_of(stream);
   auto kernel = std::make_shared<Kernel>(shared, std::move(tasks));
-  auto runs = std::make_shared<bool>(false);
+  auto residence = std::make_shared<std::unique_ptr<Residence>>();
   ++shared->unfinished;
   enqueue_when(
       stream,
@@ -142,20 +161,14 @@ void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cuda
       },
       [=] {
         if (shared->aborted) return;
-        {
-          const std::lock_guard lock(mutex);
-          ++resident[device];
-        }
-        *runs = true;
+        *residence = std::make_unique<Residence>(device);
         kernel->start();
       });
   enqueue_when(
-      stream, [=] { return shared->aborted || !*runs || (!shared->failed && kernel->ready()); },
+      stream,
+      [=] { return shared->aborted || !*residence || (!shared->failed && kernel->ready()); },
       [=] {
-        if (*runs) {
-          const std::lock_guard lock(mutex);
-          --resident[device];
-        }
+        residence->reset();
         if (!shared->aborted) kernel->end();
         --shared->unfinished;
       });

@@ -12,13 +12,13 @@ namespace {
 using Catch::Contains;
 using Start = std::function<CollectiveCall(int rank, const View& data)>;
 
-/// Two ranks start what `start` says, without the checks of a communicator, and wait at most two
-/// seconds. Returns what the ranks say.
-std::string sentences(const std::string& options, const Start& start) {
+/// Ranks start what `start` says, without the checks of a communicator, and wait at most two
+/// seconds. Returns what they say.
+std::string sentences(const std::string& options, const Start& start, int ranks = 2) {
   set_standin(options);
   std::mutex mutex;
   std::set<std::string> said;
-  run_on_threads(2, [&](std::unique_ptr<Transport> by) {
+  run_on_threads(ranks, [&](std::unique_ptr<Transport> by) {
     const std::shared_ptr<Transport> transport = std::move(by);
     const int rank = transport->rank();
     const auto say = [&](const std::string& text) {
@@ -64,19 +64,22 @@ TEST_CASE("nccl: ranks that do different things are told what", "[threads]") {
       sentences(
           "", [&](int rank, const View& data) { return sum_of(rank == 0 ? data : shorter(data)); }),
       Contains("all_reduce of 64") && Contains("all_reduce of 63"));
-  CHECK_THAT(sentences("",
-                       [](int rank, const View& data) {
-                         return CollectiveCall{
-                             .kind = Collective::broadcast, .data = data, .root = rank};
-                       }),
+  CHECK_THAT(sentences(
+                 "",
+                 [](int rank, const View& data) {
+                   return CollectiveCall{.kind = Collective::broadcast, .data = data, .root = rank};
+                 },
+                 3),
              Contains("root 0") && Contains("root 1"));
-  CHECK_THAT(sentences("",
-                       [](int rank, const View& data) {
-                         auto call = sum_of(data);
-                         if (rank == 1) call.kind = Collective::broadcast;
-                         call.root = 0;
-                         return call;
-                       }),
+  CHECK_THAT(sentences(
+                 "",
+                 [](int rank, const View& data) {
+                   auto call = sum_of(data);
+                   if (rank == 1) call.kind = Collective::broadcast;
+                   call.root = 0;
+                   return call;
+                 },
+                 3),
              Contains("all_reduce") && Contains("broadcast"));
 }
 

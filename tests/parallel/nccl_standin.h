@@ -15,13 +15,13 @@ inline void set_standin(const std::string& options) {
 }
 
 /// `timeout`: seconds.
-inline MakeBackend by_nccl(double timeout = 60, GpuLane lane = GpuLane::shared) {
+inline MakeBackend by_nccl(double timeout = 60) {
   return [=](const std::shared_ptr<Transport>& transport, const DevicePtr& device) {
     const auto from_first = [&](const std::string& text) {
       Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
       return ranks.share_text(text, 0, "unique id");
     };
-    return make_nccl_backend(transport, device, lane, timeout, from_first);
+    return make_nccl_backend(transport, device, timeout, from_first);
   };
 }
 

@@ -78,6 +78,9 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   virtual std::string_view name() const = 0;
+  /// Returns true if an operation holds up all that are started after it on its device, also those
+  /// of other backends.
+  virtual bool one_at_a_time() const { return false; }
   /// All ranks start the same operations in the same order. `tag` is a multiple of 8 and differs
   /// between all operations under way.
   virtual std::unique_ptr<Work> start(const CollectiveCall& call, int tag) = 0;

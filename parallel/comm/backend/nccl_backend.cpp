@@ -148,9 +148,7 @@ class NcclWork final : public Work, private LaneEntry {
       case Collective::scatter:
         return ask_the_root();
       case Collective::broadcast:
-        group_->accept(group_->nccl.broadcast(at(0), at(0), bytes_of(call_.data.size()), ncclUint8,
-                                              call_.root, group_->comm, handle_));
-        return;
+        return ask_to_broadcast();
       case Collective::all_gather:
         return ask_to_gather();
       case Collective::p2p:
@@ -191,6 +189,17 @@ class NcclWork final : public Work, private LaneEntry {
                                      op, static_cast<int>(root), group_->comm, handle_));
       }
     });
+  }
+
+  void ask_to_broadcast() {
+    const std::size_t bytes = bytes_of(call_.data.size());
+    // Between two ranks, such as stages of a pipeline, it is a message, which takes NCCL fewer
+    // thread blocks than a ring.
+    if (group_->ranks == 2)
+      return group_->rank == call_.root ? send(1 - call_.root, at(0), bytes)
+                                        : receive(call_.root, at(0), bytes);
+    group_->accept(
+        group_->nccl.broadcast(at(0), at(0), bytes, ncclUint8, call_.root, group_->comm, handle_));
   }
 
   void ask_to_gather() {
@@ -242,14 +251,14 @@ class NcclWork final : public Work, private LaneEntry {
 
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device,
-              const std::shared_ptr<Lane>& lane, double timeout,
+  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device, double timeout,
               const std::function<std::string(const std::string&)>& from_first)
       : host_(make_host_backend(transport)),
-        group_(std::make_shared<NcclCommunicator>(*transport, device, lane, timeout, from_first)) {}
+        group_(std::make_shared<NcclCommunicator>(*transport, device, timeout, from_first)) {}
   ~NcclBackend() override { group_->close(); }
 
   std::string_view name() const override { return "nccl"; }
+  bool one_at_a_time() const override { return true; }
   std::unique_ptr<Work> start(const CollectiveCall& call, int tag) override {
     if (call.stream.device.kind != DeviceKind::cuda) return host_->start(call, tag);
     auto work = std::make_unique<NcclWork>(group_, call);
@@ -269,12 +278,9 @@ std::string loaded_nccl() {
 }
 
 std::unique_ptr<Backend> make_nccl_backend(
-    std::shared_ptr<Transport> transport, const DevicePtr& device, GpuLane lane, double timeout,
+    std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
     const std::function<std::string(const std::string&)>& from_first) {
-  return std::make_unique<NcclBackend>(
-      transport, device,
-      lane == GpuLane::shared ? Lane::shared(device) : std::make_shared<Lane>(device->runtime()),
-      timeout, from_first);
+  return std::make_unique<NcclBackend>(transport, device, timeout, from_first);
 }
 
 }  // namespace sluice

@@ -16,21 +16,16 @@ namespace sluice {
 /// need be. Throws Error if it can load none.
 std::string loaded_nccl();
 
-/// A lane does its operations in the order in which they are started. It has those of all
-/// communicators of a GPU, or of one alone. A receive that is posted long before its send needs a
-/// lane of its own, and room on the GPU for one more of NCCL's kernels.
-enum class GpuLane : std::uint8_t { shared, own };
-
 /// Makes a backend for GPU memory. Every rank of the transport must have a GPU of its own. All
 /// ranks call this function together, while no other operation uses the transport; it waits for all
 /// of them, at most `timeout` seconds. The bits of NCCL's sums depend on the number of ranks and on
-/// how they are connected. A lane does one operation after another, so messages that wait for each
-/// other belong in one p2p.
+/// how they are connected. All communicators of a GPU do one operation after another, in the order
+/// in which the program starts them, so messages that wait for each other belong in one p2p.
 ///
 /// A call whose stream is not a GPU's is on host memory and uses the transport's messages.
 /// `from_first` broadcasts rank 0's text to all ranks: NCCL's unique id.
 std::unique_ptr<Backend> make_nccl_backend(
-    std::shared_ptr<Transport> transport, const DevicePtr& device, GpuLane lane, double timeout,
+    std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
     const std::function<std::string(const std::string&)>& from_first);
 
 }  // namespace sluice

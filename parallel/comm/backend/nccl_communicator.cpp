@@ -17,7 +17,7 @@ namespace sluice {
 
 using Clock = std::chrono::steady_clock;
 
-std::shared_ptr<Lane> Lane::shared(const DevicePtr& device) {
+std::shared_ptr<Lane> Lane::of(const DevicePtr& device) {
   static std::mutex mutex;
   static std::map<const DeviceContext*, std::weak_ptr<Lane>> lanes;
   const std::lock_guard lock(mutex);
@@ -39,13 +39,12 @@ void Lane::drive() {
   }
 }
 
-NcclCommunicator::NcclCommunicator(const Transport& transport, DevicePtr on,
-                                   std::shared_ptr<Lane> in, double timeout,
+NcclCommunicator::NcclCommunicator(const Transport& transport, DevicePtr on, double timeout,
                                    const std::function<std::string(const std::string&)>& from_first)
     : nccl(nccl_library()),
       device(std::move(on)),
       runtime(device->runtime()),
-      lane(std::move(in)),
+      lane(Lane::of(device)),
       stream(lane->stream),
       rank(transport.rank()),
       ranks(transport.size()),

@@ -33,12 +33,11 @@ class LaneEntry {
 
 /// The order in which a GPU gets the operations of its communicators. An operation occupies the GPU
 /// while it waits for other ranks, and there may be room for one: if two ranks had operations of
-/// two communicators in different orders, each would wait for the other. So communicators share a
-/// lane, and its operations run in the order in which the program starts them.
+/// two communicators in different orders, each would wait for the other. So the communicators of a
+/// GPU share a lane, and its operations run in the order in which the program starts them.
 struct Lane {
   explicit Lane(Runtime& runtime) : stream(runtime.make_stream()) {}
-  /// Returns the lane that a GPU's communicators share.
-  static std::shared_ptr<Lane> shared(const DevicePtr& device);
+  static std::shared_ptr<Lane> of(const DevicePtr& device);
 
   /// Gives operations to NCCL one at a time.
   void drive();
@@ -52,8 +51,7 @@ class NcclCommunicator {
  public:
   /// All ranks of the transport call this together. `from_first` broadcasts rank 0's text. Throws
   /// Error if they are not connected within `timeout` seconds.
-  NcclCommunicator(const Transport& transport, DevicePtr on, std::shared_ptr<Lane> in,
-                   double timeout,
+  NcclCommunicator(const Transport& transport, DevicePtr on, double timeout,
                    const std::function<std::string(const std::string&)>& from_first);
   ~NcclCommunicator() { close(); }
   NcclCommunicator(const NcclCommunicator&) = delete;

@@ -17,23 +17,29 @@ void give_nccl(const RankRuns& runs, const std::string& options) {
 struct Layout {
   int ranks;
   Flags flags;
-  std::string standin = "seed=3 resident=2";
+  std::string standin;
 };
 
 }  // namespace
 
 TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
   if (!have_mpirun()) return;
-  // A pipeline posts receives ahead, for which a GPU needs room for a second kernel.
+  // A GPU has room for one kernel of NCCL.
   const Layout layouts[] = {
       {2, {{"--dp", "2"}}, "seed=1 resident=1"},
       {3, {{"--dp", "3"}, {"--batch-size", "6"}}, "seed=2 resident=1"},
       {2, {{"--dp", "2"}, {"--zero", "1"}}, "seed=3 resident=1"},
       {2, {{"--tp", "2"}}, "seed=4 resident=1"},
       {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}, "seed=5 resident=1 polls=0"},
-      {2, {{"--pp", "2"}}},
-      {3, {{"--pp", "3"}, {"--n-layer", "3"}}, "seed=6 resident=3"},
-      {8, {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}}},
+      {2, {{"--pp", "2"}}, "seed=6 resident=1"},
+      {3, {{"--pp", "3"}, {"--n-layer", "3"}, {"--pipeline", "zb-h1"}}, "seed=7 resident=1"},
+      {2,
+       {{"--pp", "2"},
+        {"--n-layer", "4"},
+        {"--pipeline", "interleaved"},
+        {"--virtual-stages", "2"}},
+       "seed=8 resident=1"},
+      {8, {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}}, "seed=9 resident=1"},
   };
   const RankRuns runs;
   int number = 0;
