@@ -142,14 +142,22 @@ void Job::start(TrainOptions& o) {
     const auto here = local.gather_values(rank(), "ranks");
     if (threads == 0) threads = share;
     choose_folder(o);
-    const auto end_job = [folder = folder_](const std::string& sentence) {
-      if (speak_first(folder, sentence))
-        fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
-      MpiProcess::abort(1);
+    const auto print_error = [](const std::string& sentence) {
+      fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };
-    const auto warn = [](const std::string& sentence) { say_warning(sentence); };
-    monitor_ =
-        std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, end_job, warn);
+    const RankMonitor::Calls calls{
+        .on_failure =
+            [folder = folder_, print_error](const std::string& sentence) {
+              if (speak_first(folder, sentence)) print_error(sentence);
+              MpiProcess::abort(1);
+            },
+        .on_stuck =
+            [this, print_error](std::string sentence) {
+              if (may_report(sentence, false)) print_error(sentence);
+              MpiProcess::abort(1);
+            },
+        .on_delay = [](const std::string& sentence) { say_warning(sentence); }};
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, calls);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);

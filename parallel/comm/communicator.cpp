@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "parallel/comm/backend/host_backend.h"
 
@@ -15,17 +16,32 @@ constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 14;
 constexpr int tags_of_operation = 8, signature_channel = 7;
 constexpr int p2p_tag = 1 << 29;
 
-/// Returns the upper bits of the tags of an operation's data, a hash of its signature. Different
-/// operations thus do not exchange data: MPI may write a message that is too long past the end of
-/// its buffer.
-int data_tag(const Signature& s) {
+std::uint64_t hash_of(const Signature& s) {
   std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
   for (const auto part :
        {static_cast<std::uint64_t>(s.kind), static_cast<std::uint64_t>(s.dtype),
         static_cast<std::uint64_t>(s.root + 1), static_cast<std::uint64_t>(s.any_order)})
     mixed = (mixed + part) * 0x9E3779B97F4A7C15ull;
+  return mixed;
+}
+
+/// Returns the upper bits of the tags of an operation's data, a hash of its signature. Different
+/// operations thus do not exchange data: MPI may write a message that is too long past the end of
+/// its buffer.
+int data_tag(const Signature& signature) {
   constexpr int bits = 12;  // 2^12 * operations_under_way * tags_of_operation is p2p_tag
-  return static_cast<int>((mixed >> (64 - bits)) * operations_under_way) * tags_of_operation;
+  return static_cast<int>((hash_of(signature) >> (64 - bits)) * operations_under_way) *
+         tags_of_operation;
+}
+
+std::uint64_t hash_with_label(const Signature& signature) {
+  return hash_of(signature) + std::hash<std::string_view>()(signature.label_text());
+}
+
+std::string sentence_of(const std::exception_ptr& error) try {
+  std::rethrow_exception(error);
+} catch (const std::exception& known) {
+  return known.what();
 }
 
 View as_view(std::span<std::byte> bytes) {
@@ -129,9 +145,14 @@ void Communicator::progress() {
 }
 
 void Communicator::give_up_all(const std::exception_ptr& why) {
-  if (!options_.together) return give_up(why);
-  for (Communicator* member : *options_.together)
+  const Progress alone{this};
+  const Progress& all = options_.together ? *options_.together : alone;
+  const bool stuck = std::ranges::any_of(all, [](const Communicator* member) {
+    return member->one_at_a_time() && !std::ranges::all_of(member->open_, &Operation::over);
+  });
+  for (Communicator* member : all)
     member->give_up(why);
+  if (stuck && monitor_) monitor_->gpu_is_stuck(sentence_of(why));
 }
 
 void Communicator::give_up(const std::exception_ptr& why) {
@@ -154,8 +175,13 @@ void Communicator::advance() {
       throw;
     }
     if (monitor_) monitor_->end(operation->number_);
+    if (operation->work_->joinable()) agreed_.insert(hash_with_label(operation->signature_));
   }
   std::erase_if(open_, [](const Handle& operation) { return operation->over_; });
+}
+
+bool Communicator::has_agreed_on(const Signature& signature) const {
+  return agreed_.contains(hash_with_label(signature));
 }
 
 void Communicator::time_out(const Operation& operation) {

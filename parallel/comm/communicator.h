@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "parallel/comm/backend/backend.h"
@@ -102,6 +103,9 @@ class Communicator {
  private:
   friend class Operation;
   void advance();
+  /// Returns true if all ranks have started an operation with this signature before, but for its
+  /// sequence.
+  bool has_agreed_on(const Signature& signature) const;
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
   [[noreturn]] void time_out(const Operation& operation);
@@ -117,7 +121,8 @@ class Communicator {
   int rank_, size_;
   std::uint64_t sequence_ = 0;
   std::deque<Handle> open_;
-  std::exception_ptr failure_;  ///< of an operation; the others were given up with it
+  std::unordered_set<std::uint64_t> agreed_;  ///< hashes of the signatures of finished operations
+  std::exception_ptr failure_;                ///< of an operation; the others were given up with it
 };
 
 }  // namespace sluice

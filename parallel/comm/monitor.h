@@ -29,6 +29,10 @@ class Monitor {
   virtual void end(std::uint64_t number) = 0;
   /// Called on any thread when ranks wait long for the work of one (keep_alive()).
   virtual void slow(std::string_view sentence) { static_cast<void>(sentence); }
+  /// Called with an error's sentence when operations that will never be over occupy the GPU. To
+  /// free memory would then wait for ever, so this is the time to report the error and to end the
+  /// process. If it returns, the error is thrown.
+  virtual void gpu_is_stuck(std::string_view sentence) { static_cast<void>(sentence); }
   /// A sentence naming the rank that is behind and its operation; empty: nothing is known.
   virtual std::string post_mortem() { return {}; }
 };

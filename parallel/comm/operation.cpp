@@ -42,18 +42,35 @@ void Operation::explain_failure() {
     std::this_thread::sleep_for(nap);
 }
 
-void Operation::wait() {
+bool Operation::may_be_joined() {
+  if (done()) return true;
+  if (!work_->joinable()) return false;
+  return !check_ || communicator_.has_agreed_on(signature_) || check_->advance();
+}
+
+template <class Condition>
+void Operation::wait_until(Condition&& condition) {
   Communicator& c = communicator_;
-  for (int i = 0; i < spins && !done(); ++i)
-    ;
-  if (!over_) {
-    if (c.monitor_) c.monitor_->wait(number_, c.options_.timeout);
-    const auto deadline = Clock::now() + std::chrono::duration<double>(c.options_.timeout);
-    while (!done()) {
-      if (Clock::now() > deadline) c.time_out(*this);
-      std::this_thread::sleep_for(nap);
-    }
+  bool holds = false;
+  for (int i = 0; i < spins && !holds; ++i)
+    holds = condition();
+  if (over_) return;
+  // The watchdog also sees to an operation that is left under way.
+  if (c.monitor_) c.monitor_->wait(number_, c.options_.timeout);
+  const auto deadline = Clock::now() + std::chrono::duration<double>(c.options_.timeout);
+  while (!holds && !condition()) {
+    if (Clock::now() > deadline) c.time_out(*this);
+    std::this_thread::sleep_for(nap);
   }
+}
+
+void Operation::wait() {
+  wait_until([this] { return done(); });
+  work_->join();
+}
+
+void Operation::join() {
+  wait_until([this] { return may_be_joined(); });
   work_->join();
 }
 

@@ -24,6 +24,12 @@ class Operation {
   /// Error if the ranks have started different operations, if a rank has failed, or after
   /// Options::timeout, and then on every later call.
   void wait();
+  /// Makes the call's stream wait for the result, and waits itself only for what this needs: with
+  /// NCCL, until the GPU has been given the operation, so that the GPU does not run out of work. An
+  /// error of the operation is thrown by a later call for any operation. Ranks that differ are
+  /// noticed before the stream goes on where the communicator has not yet done such an operation.
+  /// Where the operation cannot be joined so early, it is wait().
+  void join();
 
   const Signature& signature() const { return signature_; }
 
@@ -31,6 +37,9 @@ class Operation {
   friend class Communicator;
   Operation(Communicator& communicator, const Signature& signature);
   bool advance();
+  bool may_be_joined();
+  template <class Condition>
+  void wait_until(Condition&& condition);
   void explain_failure();
 
   Communicator& communicator_;

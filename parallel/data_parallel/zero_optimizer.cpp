@@ -32,7 +32,7 @@ const Tensor& ZeroOptimizer::clip_gradients(double limit, double loss_scale) {
   ranks_
       .all_reduce(partials.view(),
                   {.label = "gradient norm", .stream = partials.stream(), .any_order = true})
-      ->wait();
+      ->join();
   return space_.clip_factor(partials, limit, loss_scale);
 }
 
@@ -82,7 +82,7 @@ void ZeroOptimizer::update_through(std::int64_t end) {
     const bool there = gathers_[waited_]->done();
     const Recorded span(there ? nullptr : timeline_, "wait", Timeline::Lane::compute,
                         space_.working().stream());
-    gathers_[waited_++]->wait();
+    gathers_[waited_++]->join();
   }
   if (waited_ < buckets) return;
   pending_ = false;

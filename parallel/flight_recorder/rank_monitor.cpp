@@ -8,16 +8,15 @@
 namespace sluice {
 
 RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         std::vector<int> here, const Injection& injection,
-                         Watchdog::OnFailure on_failure,
-                         std::function<void(const std::string&)> on_delay)
+                         std::vector<int> here, const Injection& injection, const Calls& calls)
     : folder_(folder),
       rank_(rank),
       size_(size),
       injection_(injection),
-      on_delay_(std::move(on_delay)),
+      on_stuck_(calls.on_stuck),
+      on_delay_(calls.on_delay),
       ring_(folder, rank, size),
-      watchdog_(folder, rank, size, std::move(on_failure),
+      watchdog_(folder, rank, size, calls.on_failure,
                 {.grace = std::chrono::milliseconds(1500), .here = std::move(here)}) {}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
@@ -37,6 +36,10 @@ void RankMonitor::end(std::uint64_t number) {
 
 void RankMonitor::slow(std::string_view sentence) {
   if (on_delay_) on_delay_(std::string(sentence));
+}
+
+void RankMonitor::gpu_is_stuck(std::string_view sentence) {
+  if (on_stuck_) on_stuck_(std::string(sentence));
 }
 
 std::string RankMonitor::post_mortem() {

@@ -17,18 +17,24 @@ namespace sluice {
 /// waits, and injects the fault asked for.
 class RankMonitor final : public Monitor {
  public:
+  /// What is done with a sentence for the user.
+  using Tell = std::function<void(const std::string& sentence)>;
+  struct Calls {
+    Tell on_failure;  ///< on the watchdog's thread: ends the job
+    Tell on_stuck{};  ///< see Monitor::gpu_is_stuck
+    Tell on_delay{};  ///< on any thread: about a rank that others wait for
+  };
+
   /// `folder`: a new folder for this job, which all ranks of this computer, `here`, see.
-  /// `on_failure` is called on the watchdog's thread with the sentence for the user, and ends the
-  /// job. `on_delay` is called on any thread with a sentence about a rank that others wait for.
   RankMonitor(const std::filesystem::path& folder, int rank, int size, std::vector<int> here,
-              const Injection& injection, Watchdog::OnFailure on_failure,
-              std::function<void(const std::string& sentence)> on_delay = {});
+              const Injection& injection, const Calls& calls);
 
   Fault before() override { return injection_.apply(rank_, operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
   void wait(std::uint64_t number, double timeout) override;
   void end(std::uint64_t number) override;
   void slow(std::string_view sentence) override;
+  void gpu_is_stuck(std::string_view sentence) override;
   std::string post_mortem() override;
   /// The operation or the note at which this rank is, for use in a sentence.
   std::string whereabouts() const;
@@ -44,7 +50,7 @@ class RankMonitor final : public Monitor {
   std::filesystem::path folder_;
   int rank_, size_;
   Injection injection_;
-  std::function<void(const std::string&)> on_delay_;
+  Tell on_stuck_, on_delay_;
   std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
   FlightRecorder ring_;
   Watchdog watchdog_;

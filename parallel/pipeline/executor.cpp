@@ -80,7 +80,7 @@ void PipelineExecutor::run(const Hooks& hooks) {
   }
   for (auto& [link, messages] : sent_)
     for (const Sent& message : messages)
-      message.handle->wait();
+      message.handle->join();
   sent_.clear();
   flights_.clear();
   stashed_ = 0;
@@ -129,19 +129,19 @@ void PipelineExecutor::send(Communicator& link, Tensor data, const Action& actio
   if (messages.size() == messages_under_way) {
     const Recorded span(messages.front().handle->done() ? nullptr : timeline_, "wait",
                         Timeline::Lane::compute, data.stream(), {action.stage, action.micro_batch});
-    messages.front().handle->wait();
+    messages.front().handle->join();
     messages.pop_front();
   }
   const Handle handle = pass(link, data, action);
   messages.push_back({std::move(data), handle});
 }
 
-/// Waits until the message has arrived.
+/// Makes the compute stream wait until the message has arrived.
 void PipelineExecutor::arrive(Position place, Received& received) {
   if (!received.handle) return;
   const Recorded span(received.handle->done() ? nullptr : timeline_, "wait",
                       Timeline::Lane::compute, device_->stream(), label_of(place));
-  std::exchange(received.handle, nullptr)->wait();
+  std::exchange(received.handle, nullptr)->join();
 }
 
 Tensor PipelineExecutor::compute(Position place, const Flight& flight) {

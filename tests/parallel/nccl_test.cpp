@@ -53,6 +53,38 @@ TEST_CASE("nccl: what the stream does before and after an operation keeps its pl
     });
 }
 
+TEST_CASE("nccl: a joined sum leaves the host free, and the stream waits for it", "[threads]") {
+  constexpr std::size_t count = 300;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed)
+    on_gpus(2, seed, [&](GpuRank& rank) {
+      for (std::uint64_t round = 0; round < 4; ++round) {
+        // Rank 1 starts its sum when rank 0 has joined its own. The first sum waits until the ranks
+        // agree on what they do, so there both start before they meet.
+        const bool waits = round > 0 && rank.rank() == 1;
+        if (waits) rank.host.barrier("rank 0 has joined")->wait();
+        const OnGpu<float> data(rank, numbers<float>(rank.rank(), count, round));
+        rank.gpu.all_reduce(data.view(), rank.options("sum"))->join();
+        if (!waits) rank.host.barrier("rank 0 has joined")->wait();
+        expect_same(data.read(), reduced<float>(2, count, round), "a joined sum");
+      }
+    });
+}
+
+TEST_CASE("nccl: ranks that differ notice it at the first sum of a kind that they join",
+          "[threads]") {
+  on_gpus(2, 1, [](GpuRank& rank) {
+    const OnGpu<float> data(rank, std::vector<float>(64));
+    std::string said;
+    try {
+      rank.gpu.all_reduce(data.piece(0, 64 - rank.rank()), rank.options("sum"))->join();
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    expect(said.find("64 f32") != std::string::npos && said.find("63 f32") != std::string::npos,
+           "a sentence with both: " + said);
+  });
+}
+
 TEST_CASE("nccl: communicators of a mesh need room for one kernel", "[threads]") {
   // Each of four ranks is in a row and in a column. The GPU of each can run one kernel of NCCL,
   // which takes every operation at once, or some later than others.

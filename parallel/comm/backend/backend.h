@@ -65,7 +65,9 @@ class Work {
 
   /// Does what is possible without waiting for other ranks. Returns true when nothing is left.
   virtual bool advance() = 0;
-  /// Makes the call's stream wait for the result. Called once the operation is over.
+  /// Returns true if join() may be called before the operation is over.
+  virtual bool joinable() const { return false; }
+  /// Makes the call's stream wait for the result. Called once the operation is over or joinable.
   virtual void join() {}
 };
 

@@ -59,10 +59,10 @@ class NcclWork final : public Work, private LaneEntry {
     ++group_->unfinished;
   }
   /// An operation that is dropped early stays unfinished: other ranks wait for it, so the group
-  /// must be aborted.
+  /// must be aborted. One that was joined may be over without anybody having asked.
   ~NcclWork() override {
     std::erase(group_->lane->waiting, static_cast<LaneEntry*>(this));
-    if (!over_) return;
+    if (!over_ && !(issued_ && group_->runtime.reached(done_))) return;
     --group_->unfinished;
     group_->give_back({written_, done_});
   }
@@ -85,6 +85,7 @@ class NcclWork final : public Work, private LaneEntry {
     group_->ready();  // throws if another rank has failed
     return over_ = issued_ && group_->runtime.reached(done_);
   }
+  bool joinable() const override { return issued_; }
   void join() override { group_->runtime.wait(call_.stream, done_); }
 
  private:

@@ -58,4 +58,36 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
   }
 }
 
+TEST_CASE("a job on NCCL in which a rank fails ends with a sentence, though a GPU waits for ever") {
+  if (!have_mpirun()) return;
+  using Catch::Matchers::Contains;
+  struct Fault {
+    std::string kind, sentence;
+    std::string timeout = "1000";  // so that it is not the timeout that ends the job
+  };
+  const Fault faults[] = {
+      {"kill", "was killed or exited without a word"},
+      {"count", "have lost each other"},
+      {"slow", "has not started", "2"},
+  };
+  const RankRuns runs;
+  give_nccl(runs, "seed=1 resident=1");
+  for (const auto& [kind, sentence, timeout] : faults) {
+    CAPTURE(kind);
+    const RanksResult result = runs.run(2, kind,
+                                        {{"--tp", "2"},
+                                         {"--device", "cuda"},
+                                         {"--communication", "nccl"},
+                                         {"--steps", "500"},
+                                         {"--collective-timeout", timeout},
+                                         {"--inject", "rank=1,op=200,kind=" + kind}});
+    INFO(result.err);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code != 0);
+    CHECK(result.left_behind.empty());
+    REQUIRE(result.errors.size() == 1);
+    CHECK_THAT(result.errors[0], Contains(sentence) && Contains("rank 1"));
+  }
+}
+
 }  // namespace sluice::test::nccl_ranks_test
