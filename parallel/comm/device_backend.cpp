@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <utility>
 
 #include "engine/process_state.h"
+#include "parallel/comm/backend/self_test.h"
 #include "parallel/comm/backend/staged_backend.h"
 #include "parallel/comm/communicator.h"
 
@@ -60,6 +62,22 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
   return devices;
 }
 
+/// Returns how self-tests have failed, each sentence with the first rank that says it; empty if
+/// none has failed. All ranks decide alike.
+std::string fault_of(Backend& nccl, const std::shared_ptr<Transport>& transport,
+                     const DevicePtr& device, double timeout) {
+  const std::string mine =
+      self_test(nccl, transport->rank(), transport->size(), device, std::min(timeout, 30.0));
+  // Another rank may still wait for its operation.
+  Communicator ranks(transport, nullptr, {.name = "self-test", .timeout = 2 * timeout});
+  const auto all = ranks.gather_texts(mine, "self-test");
+  std::string faults;
+  for (auto text = all.begin(); text != all.end(); ++text)
+    if (!text->empty() && std::find(all.begin(), text, *text) == text)
+      faults += fmt::format("{}rank {}: {}", faults.empty() ? "" : "; ", text - all.begin(), *text);
+  return faults;
+}
+
 }  // namespace
 
 std::string nccl_version(std::string& why) try {
@@ -99,16 +117,19 @@ DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
     choice = choose_backend(ask_all(ranks, device->runtime(), nccl_wanted), asked);
   }
   DeviceBackend made{.backend = nullptr, .reason = choice.reason};
-  if (!choice.nccl) {
-    made.backend = make_staged_backend(transport, device, largest_bytes);
-    return made;
+  if (choice.nccl) {
+    const auto from_first = [&](const std::string& text) {
+      Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
+      return ranks.share_text(text, 0, "unique id");
+    };
+    if constexpr (SLUICE_HAS_NCCL)
+      made.backend = make_nccl_backend(transport, device, timeout, from_first);
+    if (asked) return made;
+    const std::string fault = fault_of(*made.backend, transport, device, timeout);
+    if (fault.empty()) return made;
+    made.reason = fmt::format("staged: NCCL failed its self-test: {}", fault);
   }
-  const auto from_first = [&](const std::string& text) {
-    Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
-    return ranks.share_text(text, 0, "unique id");
-  };
-  if constexpr (SLUICE_HAS_NCCL)
-    made.backend = make_nccl_backend(transport, device, timeout, from_first);
+  made.backend = make_staged_backend(transport, device, largest_bytes);
   return made;
 }
 

@@ -101,6 +101,7 @@ void Kernel::end() {
     const Operation& operation = task.operation;
     if (operation.kind == Kind::receive)
       std::memcpy(operation.out, task.received->data(), task.received->size());
+    if (operation.kind == Kind::receive && wrong_) spoil(operation);
     if (operation.is_message()) continue;
     std::vector<Bytes> inputs;
     for (int peer = 0; peer < shared_->ranks; ++peer) {
@@ -109,6 +110,7 @@ void Kernel::end() {
       inputs.push_back(std::move(*input));
     }
     finish(operation, shared_->rank, inputs);
+    if (wrong_) spoil(operation);
     left.push_back(of_rank(task.name, shared_->rank));
     left.push_back(of_rank("what-" + task.name, shared_->rank));
   }
@@ -116,6 +118,10 @@ void Kernel::end() {
   // All ranks have come here, so all have read what was left before.
   for (const std::string& name : std::exchange(shared_->left, left))
     shared_->place.remove(name);
+}
+
+void Kernel::spoil(const Operation& operation) {
+  *static_cast<std::uint8_t*>(operation.out) ^= 1;
 }
 
 bool Kernel::fail(const std::string& text) {
@@ -148,9 +154,9 @@ bool Kernel::all_agree(const Task& task) {
 }
 
 void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cudaStream_t stream,
-            int most) {
+            int most, bool wrong) {
   const void* const device = device_of(stream);
-  auto kernel = std::make_shared<Kernel>(shared, std::move(tasks));
+  auto kernel = std::make_shared<Kernel>(shared, std::move(tasks), wrong);
   auto residence = std::make_shared<std::unique_ptr<Residence>>();
   ++shared->unfinished;
   enqueue_when(

@@ -38,8 +38,9 @@ std::string of_rank(const std::string& name, int rank);
 /// One operation or group, as one kernel.
 class Kernel {
  public:
-  Kernel(std::shared_ptr<Shared> shared, std::vector<Task> tasks)
-      : shared_(std::move(shared)), tasks_(std::move(tasks)) {}
+  /// `wrong`: the results have a wrong bit.
+  Kernel(std::shared_ptr<Shared> shared, std::vector<Task> tasks, bool wrong)
+      : shared_(std::move(shared)), tasks_(std::move(tasks)), wrong_(wrong) {}
 
   /// Shows the other ranks what this one contributes.
   void start();
@@ -49,16 +50,18 @@ class Kernel {
   void end();
 
  private:
+  static void spoil(const Operation& operation);
   bool fail(const std::string& text);
   bool receive(Task& task);
   bool all_agree(const Task& task);
 
   std::shared_ptr<Shared> shared_;
   std::vector<Task> tasks_;
+  bool wrong_;
 };
 
 /// Gives the GPU of the stream a kernel that starts when fewer than `most` others are on it.
 void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cudaStream_t stream,
-            int most);
+            int most, bool wrong);
 
 }  // namespace sluice::nccl_standin

@@ -29,12 +29,14 @@ struct Options {
   int polls = 5;        ///< most calls of ncclCommGetAsyncError that answer "in progress"
   int fail_rank = -1, fail_call = -1;  ///< this rank's communicators fail after so many calls
   int never_joins = -1;                ///< this rank does not connect
+  int wrong_call = -1;                 ///< this call of rank 0 has a wrong result
+  int lost_call = -1;                  ///< this call of rank 0 is not carried out
   std::string folder = "/dev/shm";     ///< where ranks meet
 };
 
 Options options() {
-  static const std::set<std::string> known{"seed",      "resident",  "polls",
-                                           "fail_rank", "fail_call", "never_joins"};
+  static const std::set<std::string> known{"seed",      "resident",    "polls",      "fail_rank",
+                                           "fail_call", "never_joins", "wrong_call", "lost_call"};
   Options o;
   const char* given = std::getenv("SLUICE_NCCL_STANDIN");
   std::istringstream words(given != nullptr ? given : "");
@@ -57,6 +59,8 @@ Options options() {
     if (name == "fail_rank") o.fail_rank = value;
     if (name == "fail_call") o.fail_call = value;
     if (name == "never_joins") o.never_joins = value;
+    if (name == "wrong_call") o.wrong_call = value;
+    if (name == "lost_call") o.lost_call = value;
   }
   return o;
 }
@@ -117,7 +121,10 @@ void launch(ncclComm& comm, const std::vector<Operation>& operations, cudaStream
       name += std::to_string(comm.collectives++);
     tasks.push_back({operation, name});
   }
-  launch(comm.shared, std::move(tasks), stream, comm.options.resident);
+  const bool first = comm.shared->rank == 0;
+  if (first && comm.calls == comm.options.lost_call) return;
+  launch(comm.shared, std::move(tasks), stream, comm.options.resident,
+         first && comm.calls == comm.options.wrong_call);
 }
 
 ncclResult_t flush() {

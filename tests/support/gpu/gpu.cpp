@@ -19,7 +19,7 @@ bool have_gpu() {
 
 std::unique_ptr<Runtime> gpu_runtime([[maybe_unused]] std::uint64_t seed) {
 #ifdef SLUICE_TEST_SIMT
-  return simt::make_runtime({.seed = seed});
+  return simt::make_runtime({.seed = seed, .uuid = "GPU-simt-" + std::to_string(seed)});
 #else
   return make_cuda_runtime(0);
 #endif

@@ -12,8 +12,8 @@ namespace sluice::test {
 /// Returns true if this program can use a GPU; otherwise warns and returns false.
 bool have_gpu();
 
-/// Opens the GPU. `seed` decides the order in which the emulated GPU executes streams; a real GPU
-/// orders them by itself, so that another seed is just one more run. The runtime's workspace, whose
+/// Opens the GPU. Emulated GPUs with other seeds are other GPUs, and execute streams in another
+/// order; a real GPU orders them by itself, so that another seed is just one more run. The runtime's workspace, whose
 /// size depends on the GPU, does not count towards `budget`.
 DevicePtr open_gpu(std::uint64_t seed, std::size_t budget = std::size_t{64} << 20);
 
