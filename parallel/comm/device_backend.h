@@ -46,9 +46,9 @@ struct DeviceBackend {
   std::string reason;  ///< one line for the user
 };
 
-/// Chooses and makes a backend. NCCL that nobody asked for must pass a self-test. All ranks call it, with the same `asked`, while nothing else uses
-/// the transport. `largest_bytes`: see make_staged_backend. `timeout`: seconds until all ranks must
-/// have joined.
+/// Chooses and makes a backend. NCCL that nobody asked for must pass a self-test. All ranks call
+/// it, with the same `asked`, while nothing else uses the transport. `largest_bytes`: see
+/// make_staged_backend. `timeout`: seconds until all ranks must have joined.
 DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
                                   const DevicePtr& device, std::optional<GpuExchange> asked,
                                   std::size_t largest_bytes, double timeout);

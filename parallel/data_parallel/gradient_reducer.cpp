@@ -76,7 +76,7 @@ void GradientReducer::start(std::size_t index) {
     const Tensor data = space_.gradients(gradients.narrow)
                             .slice(gradients.begin, {gradients.end - gradients.begin});
     const std::string label = fmt::format("gradients {}", index);
-    CallOptions call{.label = label, .stream = data.stream()};
+    CallOptions call{.label = label, .stream = data.stream(), .scratch = options_.padded};
     if (!scratch_.empty()) {
       // The last operation that used the same scratch memory must be over.
       if (under_way_.size() >= scratch_.size())

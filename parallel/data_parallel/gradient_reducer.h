@@ -21,6 +21,7 @@ class GradientReducer {
     bool overlap = true;
     /// Allocates scratch memory for reductions on the space's device, which must be the host.
     bool scratch = true;
+    View padded{};  ///< scratch memory for all reductions on a GPU: padded_bytes()
   };
 
   /// Installs gradient-ready hooks in `space`, which the destructor removes. All arguments must

@@ -10,13 +10,14 @@ namespace sluice {
 
 ZeroOptimizer::ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer,
                              const BucketPlan& bucket_plan, Communicator& ranks,
-                             Communicator& control, ModelNorm* norm)
+                             Communicator& control, ModelNorm* norm, const View& padded)
     : space_(space),
       optimizer_(optimizer),
       bucket_plan_(bucket_plan),
       ranks_(ranks),
       control_(control),
       norm_(norm),
+      padded_(padded),
       owned_(bucket_plan.owned(ranks.rank())) {}
 
 void ZeroOptimizer::set_timeline(Timeline* timeline) {
@@ -66,9 +67,9 @@ void ZeroOptimizer::start_gather() {
   const std::size_t index = gathers_.size();
   const auto& [range, parts, gradients, slots] = bucket(index);
   const Tensor weights = space_.working().slice(range.begin, {range.end - range.begin});
-  gathers_.push_back(
-      ranks_.all_gather(weights.view(), parts,
-                        {.label = fmt::format("weights {}", index), .stream = weights.stream()}));
+  gathers_.push_back(ranks_.all_gather(
+      weights.view(), parts,
+      {.label = fmt::format("weights {}", index), .stream = weights.stream(), .scratch = padded_}));
 }
 
 void ZeroOptimizer::update_through(std::int64_t end) {

@@ -19,9 +19,11 @@ class ZeroOptimizer {
  public:
   /// `ranks` works on the device's memory, `control` on host memory. The owned ranges of `space`,
   /// if it has any, are those of `bucket_plan`. `norm` is needed if the space is only a part of the
-  /// model. All arguments must outlive this object.
+  /// model. `padded`: scratch memory for all-gathers on a GPU, padded_bytes(). All arguments must
+  /// outlive this object.
   ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
-                Communicator& ranks, Communicator& control, ModelNorm* norm = nullptr);
+                Communicator& ranks, Communicator& control, ModelNorm* norm = nullptr,
+                const View& padded = {});
 
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
@@ -53,6 +55,7 @@ class ZeroOptimizer {
   Communicator& ranks_;
   Communicator& control_;
   ModelNorm* norm_;
+  View padded_;
   std::vector<SpaceRange> owned_;
   std::vector<Handle> gathers_;  ///< the last step's all-gathers, by ascending bucket
   std::size_t waited_ = 0;       ///< number of gathers_ waited for

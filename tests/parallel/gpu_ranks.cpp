@@ -7,12 +7,17 @@ namespace {
 using Call = std::function<Handle(Communicator&, const View&, const View&, const CallOptions&)>;
 
 /// Calls on the host and on the GPU, and checks that all of the memory is the same afterwards.
+/// `scratch`: bytes of scratch memory on the GPU.
 template <class T>
-void expect_as_on_host(GpuRank& rank, std::size_t count, std::string_view what, const Call& call) {
+void expect_as_on_host(GpuRank& rank, std::size_t count, std::string_view what, const Call& call,
+                       std::int64_t scratch = 0) {
   auto data = numbers<T>(rank.rank(), count, 1);
   auto all = numbers<T>(rank.rank(), count * static_cast<std::size_t>(rank.size()), 2);
   const OnGpu<T> gpu_data(rank, data), gpu_all(rank, all);
-  const Handle operation = call(rank.gpu, gpu_data.view(), gpu_all.view(), rank.options(what));
+  CallOptions options = rank.options(what);
+  const Tensor slots = Tensor::zeros(rank.device, {std::max<std::int64_t>(scratch, 1)}, DType::u8);
+  if (scratch > 0) options.scratch = slots.view();
+  const Handle operation = call(rank.gpu, gpu_data.view(), gpu_all.view(), options);
   call(rank.host, view_of(data), view_of(all), {.label = what})->wait();
   operation->wait();
   expect_same(gpu_data.read(), data, what);
@@ -42,8 +47,8 @@ std::vector<Transfer> exchange(const Communicator& c, const View& data, const Vi
 
 template <class T>
 void check_every_collective(GpuRank& rank, std::size_t count) {
-  const auto check = [&](std::string_view what, const Call& call) {
-    expect_as_on_host<T>(rank, count, what, call);
+  const auto check = [&](std::string_view what, const Call& call, std::int64_t scratch = 0) {
+    expect_as_on_host<T>(rank, count, what, call, scratch);
   };
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::maximum})
     check("all_reduce", [op](Communicator& c, const View& data, const View&, CallOptions options) {
@@ -55,13 +60,20 @@ void check_every_collective(GpuRank& rank, std::size_t count) {
   last.back() = {0, total};
   for (const auto& parts : {even_parts(total, rank.size()), even_parts(total, rank.size(), 1),
                             uneven_parts(count, rank.size()), last}) {
-    check("reduce_scatter",
+    for (const std::int64_t scratch : {std::int64_t{0}, padded_bytes(parts, dtype_for<T>())}) {
+      check(
+          "reduce_scatter",
           [&](Communicator& c, const View& data, const View&, const auto& options) {
             return c.reduce_scatter(data, parts, options);
-          });
-    check("all_gather", [&](Communicator& c, const View& data, const View&, const auto& options) {
-      return c.all_gather(data, parts, options);
-    });
+          },
+          scratch);
+      check(
+          "all_gather",
+          [&](Communicator& c, const View& data, const View&, const auto& options) {
+            return c.all_gather(data, parts, options);
+          },
+          scratch);
+    }
   }
   for (int root = 0; root < rank.size(); ++root) {
     const auto at_root = [root](Communicator& c, const View& all) {

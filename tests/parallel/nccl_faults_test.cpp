@@ -29,9 +29,11 @@ std::string sentences(const std::string& options, const Start& start, int ranks 
     try {
       const DevicePtr device = open_gpu(static_cast<std::uint64_t>(rank) + 1);
       const auto backend = by_nccl(1)(transport, device);
-      const Tensor data = Tensor::empty(device, {64}, DType::f32);
+      const Tensor data = Tensor::empty(device, {128}, DType::f32);
       device->runtime().fill_zero(data.view().address, data.bytes(), device->stream());
-      CollectiveCall call = start(rank, data.view());
+      const Tensor scratch = Tensor::zeros(device, {4096}, DType::u8);
+      CollectiveCall call = start(rank, data.slice(0, {64}).view());
+      call.scratch = scratch.view();
       call.stream = device->stream();
       const auto work = backend->start(call, 8);
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
@@ -82,6 +84,19 @@ TEST_CASE("nccl: ranks that do different things are told what", "[threads]") {
                  },
                  3),
              Contains("all_reduce") && Contains("broadcast"));
+}
+
+TEST_CASE("nccl: parts of different sizes are one operation of NCCL", "[threads]") {
+  // The ranks differ in the sizes, so that they are told what each has called.
+  for (const auto& [kind, name] : {std::pair{Collective::reduce_scatter, "reduce_scatter"},
+                                   std::pair{Collective::all_gather, "all_gather"}}) {
+    CAPTURE(name);
+    const std::string said = sentences("", [kind = kind](int rank, const View& data) {
+      return CollectiveCall{
+          .kind = kind, .data = data, .parts = {{0, 3}, {3, rank == 0 ? 7 : 100}}};
+    });
+    CHECK_THAT(said, Contains(name) && !Contains("reduce of") && !Contains("broadcast"));
+  }
 }
 
 TEST_CASE("nccl: a rank that does not connect ends the others' wait") {

@@ -47,13 +47,20 @@ struct CollectiveCall {
   bool any_order = false;
   /// u8 scratch memory for reductions: (size - 1) times the bytes of the largest part, or for the
   /// root of a reduce (size - 1) times those of `data`. If it is missing or too small, the
-  /// operation allocates system memory.
+  /// operation allocates system memory. On a GPU: padded_bytes(), for a reduce_scatter or an
+  /// all_gather whose parts have different sizes; operations under way may share it.
   View scratch{};
   Stream stream{};  ///< writes `data` before and reads it afterwards
 };
 
 /// Bytes of scratch memory for a reduction in which every rank receives one of the parts.
 std::int64_t scratch_bytes(const std::vector<Part>& parts, DType dtype);
+
+/// Elements of the largest part, a multiple of 64. With so many each, parts have equal sizes and an
+/// alignment that suits any copy.
+std::int64_t padded_count(const std::vector<Part>& parts);
+/// Bytes of all parts with padded_count() elements each.
+std::int64_t padded_bytes(const std::vector<Part>& parts, DType dtype);
 
 /// An operation under way.
 class Work {

@@ -247,6 +247,16 @@ std::int64_t scratch_bytes(const std::vector<Part>& parts, DType dtype) {
   return largest * static_cast<std::int64_t>((parts.size() - 1) * size_of(dtype));
 }
 
+std::int64_t padded_bytes(const std::vector<Part>& parts, DType dtype) {
+  return padded_count(parts) * static_cast<std::int64_t>(parts.size() * size_of(dtype));
+}
+
+std::int64_t padded_count(const std::vector<Part>& parts) {
+  constexpr std::int64_t unit = 64;
+  const std::int64_t largest = std::ranges::max(parts, {}, &Part::count).count;
+  return (largest + unit - 1) / unit * unit;
+}
+
 std::unique_ptr<Backend> make_host_backend(std::shared_ptr<Transport> transport) {
   return std::make_unique<HostBackend>(std::move(transport));
 }

@@ -75,6 +75,7 @@ class NcclWork final : public Work, private LaneEntry {
       asked_ = true;
     }
     if (!group_->ready()) return false;
+    if (padded_) unpack();
     group_->runtime.record(done_, group_->stream);
     return issued_ = true;
   }
@@ -118,6 +119,29 @@ class NcclWork final : public Work, private LaneEntry {
     group_->accept(group_->nccl.recv(to, bytes, ncclUint8, peer, group_->comm, handle_));
   }
 
+  // NCCL's reduce-scatter and all-gather want parts of one size. Others are copied to slots of one
+  // size in the scratch memory, and back. The lane does all copies in order, so that operations can
+  // share the slots.
+
+  std::byte* slot(int rank) const {
+    return call_.scratch.address +
+           static_cast<std::size_t>(rank) * bytes_of(padded_count(call_.parts));
+  }
+  void pack(int rank) {
+    const auto& [offset, count] = call_.parts[static_cast<std::size_t>(rank)];
+    group_->runtime.copy_within(slot(rank), at(offset), bytes_of(count), group_->stream);
+  }
+  void unpack(int rank) {
+    const auto& [offset, count] = call_.parts[static_cast<std::size_t>(rank)];
+    group_->runtime.copy_within(at(offset), slot(rank), bytes_of(count), group_->stream);
+  }
+  /// Copies the results: this rank's sums, or the parts of the other ranks.
+  void unpack() {
+    if (call_.kind == Collective::reduce_scatter) return unpack(group_->rank);
+    for (int rank = 0; rank < group_->ranks; ++rank)
+      if (rank != group_->rank) unpack(rank);
+  }
+
   /// The number of sends, receives or collective operations in the NCCL group of this operation.
   std::size_t messages() const {
     switch (call_.kind) {
@@ -128,7 +152,7 @@ class NcclWork final : public Work, private LaneEntry {
         return static_cast<std::size_t>(group_->rank == call_.root ? group_->ranks : 1);
       case Collective::reduce_scatter:
       case Collective::all_gather:
-        return are_even(call_.parts) ? 1 : call_.parts.size();
+        return padded_ || are_even(call_.parts) ? 1 : call_.parts.size();
       default:
         return 1;
     }
@@ -137,6 +161,8 @@ class NcclWork final : public Work, private LaneEntry {
   void ask() {
     if (call_.kind != Collective::p2p && call_.data.size() == 0) return;
     handle_ = cuda::stream_handle(group_->stream);  // also selects the GPU
+    padded_ = !call_.parts.empty() && !are_even(call_.parts) &&
+              call_.scratch.size() >= padded_bytes(call_.parts, call_.data.dtype);
     if (messages() > largest_group)
       fail(fmt::format("{} of more than {} messages is too much for NCCL at once; use staged",
                        name_of(call_.kind), largest_group));
@@ -176,6 +202,13 @@ class NcclWork final : public Work, private LaneEntry {
       return group_->accept(
           nccl.reduce(at(0), at(0), count, type, op, call_.root, group_->comm, handle_));
     const auto& parts = call_.parts;
+    if (padded_) {
+      for (int rank = 0; rank < group_->ranks; ++rank)
+        pack(rank);
+      return group_->accept(nccl.reduce_scatter(slot(0), slot(group_->rank),
+                                                static_cast<std::size_t>(padded_count(parts)), type,
+                                                op, group_->comm, handle_));
+    }
     if (are_even(parts)) {
       const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
       return group_->accept(nccl.reduce_scatter(at(parts[0].offset), at(mine.offset),
@@ -206,6 +239,12 @@ class NcclWork final : public Work, private LaneEntry {
   void ask_to_gather() {
     const NcclLibrary& nccl = group_->nccl;
     const auto& parts = call_.parts;
+    if (padded_) {
+      pack(group_->rank);
+      return group_->accept(nccl.all_gather(slot(group_->rank), slot(0),
+                                            bytes_of(padded_count(parts)), ncclUint8, group_->comm,
+                                            handle_));
+    }
     if (are_even(parts)) {
       const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
       return group_->accept(nccl.all_gather(at(mine.offset), at(parts[0].offset),
@@ -228,17 +267,17 @@ class NcclWork final : public Work, private LaneEntry {
     if (group_->rank != call_.root)
       return together(
           [&] { gathers ? send(call_.root, at(0), bytes) : receive(call_.root, at(0), bytes); });
-    const auto slot = [&](int rank) {
+    const auto of = [&](int rank) {
       return call_.all.address + static_cast<std::size_t>(rank) * bytes;
     };
     if (gathers)
-      group_->runtime.copy_within(slot(group_->rank), at(0), bytes, group_->stream);
+      group_->runtime.copy_within(of(group_->rank), at(0), bytes, group_->stream);
     else
-      group_->runtime.copy_within(at(0), slot(group_->rank), bytes, group_->stream);
+      group_->runtime.copy_within(at(0), of(group_->rank), bytes, group_->stream);
     together([&] {
       for (int peer = 0; peer < group_->ranks; ++peer) {
         if (peer == group_->rank) continue;
-        gathers ? receive(peer, slot(peer), bytes) : send(peer, slot(peer), bytes);
+        gathers ? receive(peer, of(peer), bytes) : send(peer, of(peer), bytes);
       }
     });
   }
@@ -247,7 +286,7 @@ class NcclWork final : public Work, private LaneEntry {
   CollectiveCall call_;
   Event written_, done_;
   cudaStream_t handle_ = nullptr;
-  bool asked_ = false, issued_ = false, over_ = false;
+  bool padded_ = false, asked_ = false, issued_ = false, over_ = false;
 };
 
 class NcclBackend final : public Backend {

@@ -13,8 +13,8 @@ namespace sluice::test {
 bool have_gpu();
 
 /// Opens the GPU. Emulated GPUs with other seeds are other GPUs, and execute streams in another
-/// order; a real GPU orders them by itself, so that another seed is just one more run. The runtime's workspace, whose
-/// size depends on the GPU, does not count towards `budget`.
+/// order; a real GPU orders them by itself, so that another seed is just one more run. The
+/// runtime's workspace, whose size depends on the GPU, does not count towards `budget`.
 DevicePtr open_gpu(std::uint64_t seed, std::size_t budget = std::size_t{64} << 20);
 
 /// Device memory that each rank of a test takes.
