@@ -144,9 +144,18 @@ void Communicator::progress() {
   }
 }
 
+Progress Communicator::all_together() {
+  return options_.together ? *options_.together : Progress{this};
+}
+
+void Communicator::finish() {
+  for (const Communicator* member : all_together())
+    for (const Handle& operation : std::deque<Handle>(member->open_))
+      operation->wait();
+}
+
 void Communicator::give_up_all(const std::exception_ptr& why) {
-  const Progress alone{this};
-  const Progress& all = options_.together ? *options_.together : alone;
+  const Progress all = all_together();
   const bool stuck = std::ranges::any_of(all, [](const Communicator* member) {
     return member->one_at_a_time() && !std::ranges::all_of(member->open_, &Operation::over);
   });

@@ -82,6 +82,9 @@ class Communicator {
 
   /// Advances the operations under way, here and in Options::together. Call it while computing.
   void progress();
+  /// Waits until the operations under way are over, also those that were joined, here and in
+  /// Options::together. Throws as Operation::wait() does.
+  void finish();
 
   /// Gathers every rank's values, ordered by rank. All ranks give equally many. Waits.
   template <class T>
@@ -102,6 +105,8 @@ class Communicator {
 
  private:
   friend class Operation;
+  /// Communicators that progress together, this one included.
+  Progress all_together();
   void advance();
   /// Returns true if all ranks have started an operation with this signature before, but for its
   /// sequence.

@@ -85,6 +85,28 @@ TEST_CASE("nccl: ranks that differ notice it at the first sum of a kind that the
   });
 }
 
+TEST_CASE("nccl: finish() waits for joined sums, and says it if the ranks differ", "[threads]") {
+  on_gpus(2, 1, [](GpuRank& rank) {
+    const OnGpu<float> data(rank, std::vector<float>(64, 1));
+    const auto sum = [&] { return rank.gpu.all_reduce(data.view(), rank.options("sum")); };
+    sum()->wait();
+    const Handle joined = sum();
+    joined->join();
+    rank.gpu.finish();
+    expect(joined->over(), "a joined sum is over");
+    // Rank 1 leaves out a sum, so its next one meets another of rank 0.
+    std::string said;
+    try {
+      if (rank.rank() == 0) sum()->join();
+      rank.gpu.all_reduce(data.view(), rank.options("other"))->join();
+      rank.gpu.finish();
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    expect(said.find("have lost each other") != std::string::npos, "a sentence: " + said);
+  });
+}
+
 TEST_CASE("nccl: communicators of a mesh need room for one kernel", "[threads]") {
   // Each of four ranks is in a row and in a column. The GPU of each can run one kernel of NCCL,
   // which takes every operation at once, or some later than others.
