@@ -25,8 +25,9 @@ class TensorGroup {
   virtual int size() const = 0;
 
   /// Starts an all-reduce of `partial` (a reduce-scatter if the stream is divided), which nobody
-  /// else may use. The returned function, called once, waits and returns the sum: in the memory of
-  /// `partial`, or this rank's rows. All ranks get the same bits. `what`: name for reports.
+  /// else may use. The returned function, called once, makes the stream wait and returns the sum:
+  /// in the memory of `partial`, or this rank's rows. All ranks get the same bits. `what`: name for
+  /// reports.
   virtual std::function<Tensor()> all_reduce(const Tensor& partial, const Shape& tokens,
                                              std::string_view what) = 0;
   /// Returns the whole stream (all-gather); `stream` itself if it is not divided.

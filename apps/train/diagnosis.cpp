@@ -148,7 +148,6 @@ Sighting Diagnosis::first(Communicator& ranks) const {
 }
 
 void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step) {
-  ranks.finish();  // it throws if ranks have done different operations
   Diagnosis diagnosis(space);
   diagnosis.look_at_weights();
   const Sighting first = diagnosis.first(ranks);

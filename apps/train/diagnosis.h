@@ -60,8 +60,8 @@ class Diagnosis final : public Observer {
   Sighting found_;
 };
 
-/// Throws Error (numerical) on all ranks if any rank has a non-finite weight, and if an operation of
-/// the ranks fails that is under way; called before a save. No update may be under way.
+/// Throws Error (numerical) on all ranks if any rank has a non-finite weight; called before a save.
+/// No update may be under way.
 void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step);
 
 /// Returns true if no element is infinite or NaN.

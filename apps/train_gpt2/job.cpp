@@ -145,7 +145,7 @@ void Job::start(TrainOptions& o) {
     const auto print_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };
-    const RankMonitor::Calls calls{
+    const RankMonitor::Reactions reactions{
         .on_failure =
             [folder = folder_, print_error](const std::string& sentence) {
               if (speak_first(folder, sentence)) print_error(sentence);
@@ -157,7 +157,7 @@ void Job::start(TrainOptions& o) {
               MpiProcess::abort(1);
             },
         .on_delay = [](const std::string& sentence) { say_warning(sentence); }};
-    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, calls);
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, reactions);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);

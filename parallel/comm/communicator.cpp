@@ -190,7 +190,7 @@ void Communicator::advance() {
 }
 
 bool Communicator::has_agreed_on(const Signature& signature) const {
-  return agreed_.contains(hash_with_label(signature));
+  return size_ <= SignatureCheck::most_direct && agreed_.contains(hash_with_label(signature));
 }
 
 void Communicator::time_out(const Operation& operation) {

@@ -109,7 +109,8 @@ class Communicator {
   Progress all_together();
   void advance();
   /// Returns true if all ranks have started an operation with this signature before, but for its
-  /// sequence.
+  /// sequence, and if they need not pass on the signatures of others. A rank that goes on without
+  /// the check of more ranks would keep it from those that wait for it.
   bool has_agreed_on(const Signature& signature) const;
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);

@@ -31,19 +31,20 @@ std::function<Tensor()> CommunicatorGroup::all_reduce(const Tensor& partial, con
     scratch = Tensor::empty(partial.device(), {scratch_bytes(parts, partial.dtype())}, DType::u8);
     call.scratch = scratch.view();
   }
+  // What the host does not wait for has no time on its clock.
+  Timeline* const timeline = ranks_.one_at_a_time() ? nullptr : timeline_;
   std::size_t span = 0;
-  if (timeline_ != nullptr)
-    span = timeline_->begin("reduce", Timeline::Lane::network, partial.stream());
+  if (timeline != nullptr)
+    span = timeline->begin("reduce", Timeline::Lane::network, partial.stream());
   const Handle handle = divided ? ranks_.reduce_scatter(partial.view(), parts, call)
                                 : ranks_.all_reduce(partial.view(), call);
   const Part mine = divided ? parts[static_cast<std::size_t>(rank())] : Part{};
-  return [this, handle, partial, scratch, span, mine] {
+  return [this, handle, partial, scratch, timeline, span, mine] {
     {
       const Recorded waiting(timeline_, "wait", Timeline::Lane::compute, partial.stream());
-      // The host's clock times the network, so the host waits where times are taken.
-      timeline_ != nullptr ? handle->wait() : handle->join();
+      handle->join();
     }
-    if (timeline_ != nullptr) timeline_->end(span);
+    if (timeline != nullptr) timeline->end(span);
     if (mine.count == 0) return partial;
     const std::int64_t width = partial.dim(-1);
     return copy_of(partial.slice(mine.offset, {mine.count / width, width}));

@@ -15,7 +15,8 @@ class CommunicatorGroup final : public TensorGroup {
   /// scratch memory on the data's device, which must be the host.
   CommunicatorGroup(Communicator& ranks, bool scratch) : ranks_(ranks), scratch_(scratch) {}
 
-  /// Records sums ("reduce" on the network's lane) and the waits for them ("wait").
+  /// Records the waits for sums ("wait") and, except with NCCL, sums ("reduce" on the network's
+  /// lane).
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
   int rank() const override { return ranks_.rank(); }

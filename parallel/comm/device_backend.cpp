@@ -66,8 +66,7 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
 /// none has failed. All ranks decide alike.
 std::string fault_of(Backend& nccl, const std::shared_ptr<Transport>& transport,
                      const DevicePtr& device, double timeout) {
-  const std::string mine =
-      self_test(nccl, transport->rank(), transport->size(), device, std::min(timeout, 30.0));
+  const std::string mine = self_test(nccl, transport->rank(), transport->size(), device, timeout);
   // Another rank may still wait for its operation.
   Communicator ranks(transport, nullptr, {.name = "self-test", .timeout = 2 * timeout});
   const auto all = ranks.gather_texts(mine, "self-test");
@@ -128,6 +127,7 @@ DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
     const std::string fault = fault_of(*made.backend, transport, device, timeout);
     if (fault.empty()) return made;
     made.reason = fmt::format("staged: NCCL failed its self-test: {}", fault);
+    made.backend.reset();  // ends what occupies the GPU before memory is allocated
   }
   made.backend = make_staged_backend(transport, device, largest_bytes);
   return made;

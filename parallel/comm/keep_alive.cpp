@@ -70,6 +70,7 @@ void keep_alive(Communicator& ranks, std::string_view label, const std::function
     if (work) work();
     return;
   }
+  ranks.finish();
   OwnWork mine;
   if (!work) {
     mine.set(OwnWork::State::done);

@@ -14,8 +14,8 @@ namespace sluice {
 ///
 /// If `work` throws, so does this function, at most a quarter of the timeout later, and the other
 /// ranks wait as for a rank that failed. If a peer fails, `work` ends first. The monitor hears of
-/// work for which others wait longer than the timeout (Monitor::slow). No operation may be open in
-/// `ranks` or in Options::together, which the thread advances too.
+/// work for which others wait longer than the timeout (Monitor::slow). Before the work begins, all
+/// operations under way are over (Communicator::finish()), so ranks that differ write nothing.
 void keep_alive(Communicator& ranks, std::string_view label,
                 const std::function<void()>& work = {});
 

@@ -24,14 +24,15 @@ class Monitor {
   virtual Fault before() { return Fault::none; }
   /// Called when an operation has started; returns its number.
   virtual std::uint64_t begin(std::string_view communicator, const Signature& signature) = 0;
-  /// Called when the rank only waits for this operation, for at most `timeout` seconds.
+  /// Called when the rank waits for this operation, or its stream does: end() must follow within
+  /// `timeout` seconds.
   virtual void wait(std::uint64_t number, double timeout) = 0;
   virtual void end(std::uint64_t number) = 0;
   /// Called on any thread when ranks wait long for the work of one (keep_alive()).
   virtual void slow(std::string_view sentence) { static_cast<void>(sentence); }
-  /// Called with an error's sentence when operations that will never be over occupy the GPU. To
-  /// free memory would then wait for ever, so this is the time to report the error and to end the
-  /// process. If it returns, the error is thrown.
+  /// Called with an error's sentence when operations of NCCL were under way, so that kernels may
+  /// occupy the GPU for ever. To free memory could wait for them, so this is the time to report the
+  /// error and to end the process. If it returns, the error is thrown.
   virtual void gpu_is_stuck(std::string_view sentence) { static_cast<void>(sentence); }
   /// A sentence naming the rank that is behind and its operation; empty: nothing is known.
   virtual std::string post_mortem() { return {}; }

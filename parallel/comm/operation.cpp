@@ -22,8 +22,8 @@ Operation::Operation(Communicator& communicator, const Signature& signature)
 
 bool Operation::advance() {
   // Signatures are checked first: if they differ, the received data is meaningless.
-  const bool checked = !check_ || check_->advance();
-  over_ = work_->advance() && checked;
+  checked_ = !check_ || check_->advance();
+  over_ = work_->advance() && checked_;
   return over_;
 }
 
@@ -44,8 +44,7 @@ void Operation::explain_failure() {
 
 bool Operation::may_be_joined() {
   if (done()) return true;
-  if (!work_->joinable()) return false;
-  return !check_ || communicator_.has_agreed_on(signature_) || check_->advance();
+  return work_->joinable() && (checked_ || communicator_.has_agreed_on(signature_));
 }
 
 template <class Condition>

@@ -27,7 +27,8 @@ class Operation {
   /// Makes the call's stream wait for the result, and waits itself only for what this needs: with
   /// NCCL, until the GPU has been given the operation, so that the GPU does not run out of work. An
   /// error of the operation is thrown by a later call for any operation. Ranks that differ are
-  /// noticed before the stream goes on where the communicator has not yet done such an operation.
+  /// noticed before the stream goes on, except that up to eight ranks do not wait for that where
+  /// the communicator has done such an operation before.
   /// Where the operation cannot be joined so early, it is wait().
   void join();
 
@@ -47,6 +48,7 @@ class Operation {
   std::uint64_t number_ = 0;  ///< given by the monitor
   std::unique_ptr<Work> work_;
   std::unique_ptr<SignatureCheck> check_;
+  bool checked_ = false;  ///< all ranks have started the same operation
   bool over_ = false;
 };
 using Handle = std::shared_ptr<Operation>;

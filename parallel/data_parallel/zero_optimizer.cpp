@@ -74,6 +74,8 @@ void ZeroOptimizer::start_gather() {
 
 void ZeroOptimizer::update_through(std::int64_t end) {
   if (!space_.options().zero()) return optimizer_.update_through(end);
+  // A gather that was joined is over for the watchdog only when somebody looks.
+  if (!gathers_.empty() && !gathers_.back()->over()) ranks_.progress();
   const std::size_t buckets = bucket_plan_.buckets().size();
   while (pending_ && waited_ < buckets && bucket(waited_).space.begin < end) {
     if (gathers_.size() == waited_) {

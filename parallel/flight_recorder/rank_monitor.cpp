@@ -8,15 +8,15 @@
 namespace sluice {
 
 RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         std::vector<int> here, const Injection& injection, const Calls& calls)
+                         std::vector<int> here, const Injection& injection, const Reactions& reactions)
     : folder_(folder),
       rank_(rank),
       size_(size),
       injection_(injection),
-      on_stuck_(calls.on_stuck),
-      on_delay_(calls.on_delay),
+      on_stuck_(reactions.on_stuck),
+      on_delay_(reactions.on_delay),
       ring_(folder, rank, size),
-      watchdog_(folder, rank, size, calls.on_failure,
+      watchdog_(folder, rank, size, reactions.on_failure,
                 {.grace = std::chrono::milliseconds(1500), .here = std::move(here)}) {}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {

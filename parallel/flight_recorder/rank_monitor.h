@@ -19,7 +19,7 @@ class RankMonitor final : public Monitor {
  public:
   /// What is done with a sentence for the user.
   using Tell = std::function<void(const std::string& sentence)>;
-  struct Calls {
+  struct Reactions {
     Tell on_failure;  ///< on the watchdog's thread: ends the job
     Tell on_stuck{};  ///< see Monitor::gpu_is_stuck
     Tell on_delay{};  ///< on any thread: about a rank that others wait for
@@ -27,7 +27,7 @@ class RankMonitor final : public Monitor {
 
   /// `folder`: a new folder for this job, which all ranks of this computer, `here`, see.
   RankMonitor(const std::filesystem::path& folder, int rank, int size, std::vector<int> here,
-              const Injection& injection, const Calls& calls);
+              const Injection& injection, const Reactions& reactions);
 
   Fault before() override { return injection_.apply(rank_, operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;

@@ -77,7 +77,8 @@ class PipelineExecutor {
   /// Records span_name() and "wait" with stage and micro-batch.
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
-  /// Runs one step. Returns when this rank's actions are computed and its messages complete.
+  /// Runs one step. When it returns, what the compute stream does next comes after this rank's
+  /// actions and messages.
   void run(const Hooks& hooks);
 
  private:

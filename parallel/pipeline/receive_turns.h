@@ -15,7 +15,7 @@ struct ReceiveTurn {
 
 /// Returns when `rank` starts its receives if each of its messages holds up all later ones, as on a
 /// GPU that runs one kernel of NCCL at a time. A receive that was started where it is posted would
-/// then hold up the sends for which its sender waits. `lowered` must be valid.
+/// then hold up the sends for which its sender waits. `lowered` must not deadlock.
 ///
 /// The messages of all ranks are put into one order, that of a run in which a forward takes one
 /// unit of time, a backward two, and messages none. Every rank starts its messages in this order,

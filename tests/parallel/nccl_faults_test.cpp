@@ -73,7 +73,7 @@ TEST_CASE("nccl: ranks that do different things are told what", "[threads]") {
                    return CollectiveCall{.kind = Collective::broadcast, .data = data, .root = rank};
                  },
                  3),
-             Contains("root 0") && Contains("root 1"));
+             Contains("root 0") && (Contains("root 1") || Contains("root 2")));
   CHECK_THAT(sentences(
                  "",
                  [](int rank, const View& data) {

@@ -70,6 +70,18 @@ TEST_CASE("nccl: a joined sum leaves the host free, and the stream waits for it"
     });
 }
 
+TEST_CASE("nccl: more than eight ranks pass on signatures before they join", "[threads]") {
+  on_gpus(11, 1, [](GpuRank& rank) {
+    const OnGpu<float> data(rank, std::vector<float>(20, 1));
+    for (int round = 0; round < 4; ++round) {
+      rank.gpu.all_reduce(data.view(), rank.options("sum"))->join();
+      if (rank.rank() % 3 == 0) data.read();  // blocks the host until the GPU is done
+    }
+    rank.gpu.finish();
+    expect(data.read() == std::vector<float>(20, 11 * 11 * 11 * 11), "a sum of sums");
+  });
+}
+
 TEST_CASE("nccl: ranks that differ notice it at the first sum of a kind that they join",
           "[threads]") {
   on_gpus(2, 1, [](GpuRank& rank) {

@@ -33,7 +33,7 @@ struct Transfer {
 };
 
 /// An operation with all its arguments. The memory belongs to the caller, who must not change it
-/// until the operation is over.
+/// until the operation is over or, in the call's stream, joined.
 struct CollectiveCall {
   Collective kind = Collective::barrier;
   View data{};                ///< the array to reduce, broadcast or gather, in place

@@ -62,7 +62,7 @@ class NcclWork final : public Work, private LaneEntry {
   /// must be aborted. One that was joined may be over without anybody having asked.
   ~NcclWork() override {
     std::erase(group_->lane->waiting, static_cast<LaneEntry*>(this));
-    if (!over_ && !(issued_ && group_->runtime.reached(done_))) return;
+    if (!over_ && !was_reached()) return;
     --group_->unfinished;
     group_->give_back({written_, done_});
   }
@@ -90,6 +90,13 @@ class NcclWork final : public Work, private LaneEntry {
   void join() override { group_->runtime.wait(call_.stream, done_); }
 
  private:
+  bool was_reached() const {
+    try {
+      return issued_ && group_->runtime.reached(done_);
+    } catch (const Error&) {  // a GPU that failed is being reported already
+      return false;
+    }
+  }
   /// Makes the body's calls as one NCCL group. NCCL counts open groups per thread, so this one is
   /// always closed.
   template <class Body>

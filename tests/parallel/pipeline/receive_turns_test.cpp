@@ -184,6 +184,18 @@ TEST_CASE("every receive has one turn, between its posting and its use", "[pipel
   }
 }
 
+TEST_CASE("forwards alone come to their end", "[pipeline]") {
+  for (const int ranks : {2, 4}) {
+    Schedule forwards{.stages = ranks, .micro_batches = 6};
+    forwards.ranks.resize(static_cast<std::size_t>(ranks));
+    for (int m = 0; m < 6; ++m)
+      for (int stage = 0; stage < ranks; ++stage)
+        forwards.ranks[static_cast<std::size_t>(stage)].push_back(
+            {Action::Kind::forward, stage, m});
+    CHECK(Mesh(lower(forwards), 2, true).run());
+  }
+}
+
 TEST_CASE("a schedule that deadlocks has no turns", "[pipeline]") {
   const Schedule stuck = schedule_from_csv(
       "0F0,0SEND_F0,0RECV_B0,0B0\n"
