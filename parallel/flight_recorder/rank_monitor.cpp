@@ -8,7 +8,8 @@
 namespace sluice {
 
 RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         std::vector<int> here, const Injection& injection, const Reactions& reactions)
+                         std::vector<int> here, const Injection& injection,
+                         const Reactions& reactions)
     : folder_(folder),
       rank_(rank),
       size_(size),

@@ -70,7 +70,7 @@ TEST_CASE("nccl: a joined sum leaves the host free, and the stream waits for it"
     });
 }
 
-TEST_CASE("nccl: more than eight ranks pass on signatures before they join", "[threads]") {
+TEST_CASE("nccl: eleven ranks join their sums", "[threads]") {
   on_gpus(11, 1, [](GpuRank& rank) {
     const OnGpu<float> data(rank, std::vector<float>(20, 1));
     for (int round = 0; round < 4; ++round) {
