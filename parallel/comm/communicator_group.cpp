@@ -31,7 +31,7 @@ std::function<Tensor()> CommunicatorGroup::all_reduce(const Tensor& partial, con
     scratch = Tensor::empty(partial.device(), {scratch_bytes(parts, partial.dtype())}, DType::u8);
     call.scratch = scratch.view();
   }
-  // What the host does not wait for has no time on its clock.
+  // The host does not wait for a sum of NCCL, so its clock cannot time one.
   Timeline* const timeline = ranks_.one_at_a_time() ? nullptr : timeline_;
   std::size_t span = 0;
   if (timeline != nullptr)

@@ -29,7 +29,7 @@ class Operation {
   /// error of the operation is thrown by a later call for any operation. Ranks that differ are
   /// noticed before the stream goes on, except that up to eight ranks do not wait for that where
   /// the communicator has done such an operation before.
-  /// Where the operation cannot be joined so early, it is wait().
+  /// It is wait() for an operation that cannot be joined so early.
   void join();
 
   const Signature& signature() const { return signature_; }

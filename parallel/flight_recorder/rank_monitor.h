@@ -17,7 +17,7 @@ namespace sluice {
 /// waits, and injects the fault asked for.
 class RankMonitor final : public Monitor {
  public:
-  /// What is done with a sentence for the user.
+  /// A function that takes a sentence for the user.
   using Tell = std::function<void(const std::string& sentence)>;
   struct Reactions {
     Tell on_failure;  ///< on the watchdog's thread: ends the job

@@ -75,7 +75,7 @@ class NcclWork final : public Work, private LaneEntry {
       asked_ = true;
     }
     if (!group_->ready()) return false;
-    if (padded_) unpack();
+    if (padded_ > 0) unpack();
     group_->runtime.record(done_, group_->stream);
     return issued_ = true;
   }
@@ -131,8 +131,7 @@ class NcclWork final : public Work, private LaneEntry {
   // share the slots.
 
   std::byte* slot(int rank) const {
-    return call_.scratch.address +
-           static_cast<std::size_t>(rank) * bytes_of(padded_count(call_.parts));
+    return call_.scratch.address + static_cast<std::size_t>(rank) * bytes_of(padded_);
   }
   void pack(int rank) {
     const auto& [offset, count] = call_.parts[static_cast<std::size_t>(rank)];
@@ -159,7 +158,7 @@ class NcclWork final : public Work, private LaneEntry {
         return static_cast<std::size_t>(group_->rank == call_.root ? group_->ranks : 1);
       case Collective::reduce_scatter:
       case Collective::all_gather:
-        return padded_ || are_even(call_.parts) ? 1 : call_.parts.size();
+        return padded_ > 0 || are_even(call_.parts) ? 1 : call_.parts.size();
       default:
         return 1;
     }
@@ -168,8 +167,9 @@ class NcclWork final : public Work, private LaneEntry {
   void ask() {
     if (call_.kind != Collective::p2p && call_.data.size() == 0) return;
     handle_ = cuda::stream_handle(group_->stream);  // also selects the GPU
-    padded_ = !call_.parts.empty() && !are_even(call_.parts) &&
-              call_.scratch.size() >= padded_bytes(call_.parts, call_.data.dtype);
+    if (!call_.parts.empty() && !are_even(call_.parts) &&
+        call_.scratch.size() >= padded_bytes(call_.parts, call_.data.dtype))
+      padded_ = padded_count(call_.parts);
     if (messages() > largest_group)
       fail(fmt::format("{} of more than {} messages is too much for NCCL at once; use staged",
                        name_of(call_.kind), largest_group));
@@ -209,12 +209,12 @@ class NcclWork final : public Work, private LaneEntry {
       return group_->accept(
           nccl.reduce(at(0), at(0), count, type, op, call_.root, group_->comm, handle_));
     const auto& parts = call_.parts;
-    if (padded_) {
+    if (padded_ > 0) {
       for (int rank = 0; rank < group_->ranks; ++rank)
         pack(rank);
       return group_->accept(nccl.reduce_scatter(slot(0), slot(group_->rank),
-                                                static_cast<std::size_t>(padded_count(parts)), type,
-                                                op, group_->comm, handle_));
+                                                static_cast<std::size_t>(padded_), type, op,
+                                                group_->comm, handle_));
     }
     if (are_even(parts)) {
       const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
@@ -234,8 +234,7 @@ class NcclWork final : public Work, private LaneEntry {
 
   void ask_to_broadcast() {
     const std::size_t bytes = bytes_of(call_.data.size());
-    // Between two ranks, such as stages of a pipeline, it is a message, which takes NCCL fewer
-    // thread blocks than a ring.
+    // Two ranks, such as stages of a pipeline, need no ring.
     if (group_->ranks == 2)
       return group_->rank == call_.root ? send(1 - call_.root, at(0), bytes)
                                         : receive(call_.root, at(0), bytes);
@@ -246,11 +245,10 @@ class NcclWork final : public Work, private LaneEntry {
   void ask_to_gather() {
     const NcclLibrary& nccl = group_->nccl;
     const auto& parts = call_.parts;
-    if (padded_) {
+    if (padded_ > 0) {
       pack(group_->rank);
-      return group_->accept(nccl.all_gather(slot(group_->rank), slot(0),
-                                            bytes_of(padded_count(parts)), ncclUint8, group_->comm,
-                                            handle_));
+      return group_->accept(nccl.all_gather(slot(group_->rank), slot(0), bytes_of(padded_),
+                                            ncclUint8, group_->comm, handle_));
     }
     if (are_even(parts)) {
       const Part& mine = parts[static_cast<std::size_t>(group_->rank)];
@@ -293,7 +291,8 @@ class NcclWork final : public Work, private LaneEntry {
   CollectiveCall call_;
   Event written_, done_;
   cudaStream_t handle_ = nullptr;
-  bool padded_ = false, asked_ = false, issued_ = false, over_ = false;
+  std::int64_t padded_ = 0;  ///< elements in a slot; 0: the operation needs no slots
+  bool asked_ = false, issued_ = false, over_ = false;
 };
 
 class NcclBackend final : public Backend {

@@ -14,7 +14,7 @@
 namespace sluice::test::receive_turns_test {
 namespace {
 
-/// What a rank does in order: row actions, and the start of receives.
+/// A step of a rank's program: an action of its row, or the start of a receive.
 struct Item {
   Action action;
   bool starts_receive = false;  ///< otherwise a receive is only posted
