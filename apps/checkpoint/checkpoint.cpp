@@ -25,47 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-std::string state_name(std::string_view field, std::string_view parameter) {
-  return fmt::format("{}.{}", field, parameter);
-}
-
-/// Passes on to rank 0's output what all ranks write; all write equally many bytes. The others wait
-/// for its disk. Waiting takes rounds of messages, so rank 0 keeps bytes until there are enough.
-class SharedOutput final : public Output {
- public:
-  SharedOutput(Communicator& ranks, Output& output) : ranks_(ranks), output_(output) {}
-
-  std::string name() const override { return output_.name(); }
-  void write(std::span<const std::byte> bytes) override {
-    if (ranks_.size() == 1) return output_.write(bytes);
-    if (size_ == 0 && bytes.size() >= enough) return together([&] { output_.write(bytes); });
-    if (ranks_.rank() == 0) kept_.insert(kept_.end(), bytes.begin(), bytes.end());
-    size_ += bytes.size();
-    if (size_ >= enough) pass_on();
-  }
-  void finish() override {
-    pass_on();
-    together([&] { output_.finish(); });
-  }
-
- private:
-  static constexpr std::size_t enough = std::size_t{4} << 20;
-
-  void pass_on() {
-    if (size_ > 0) together([&] { output_.write(kept_); });
-    kept_.clear();
-    size_ = 0;
-  }
-  void together(const std::function<void()>& work) {
-    keep_alive(ranks_, "checkpoint", ranks_.rank() == 0 ? work : std::function<void()>());
-  }
-
-  Communicator& ranks_;
-  Output& output_;
-  std::vector<std::byte> kept_;  ///< at rank 0
-  std::size_t size_ = 0;         ///< bytes kept
-};
-
 /// Calls body(slot, index of the field, field) for every field of the optimizer state.
 template <class Body>
 void for_each_field(const ParameterSpace& space, const Optimizer& optimizer, Body&& body) {
@@ -84,37 +43,6 @@ void in_pieces(std::int64_t count, DType dtype, std::vector<std::byte>& buffer, 
     buffer.resize(static_cast<std::size_t>(std::min(piece, count - first)) * size_of(dtype));
     body(first, std::span(buffer));
   }
-}
-
-std::vector<StoredTensor> tensors_of(const ModelState& model) {
-  std::vector<StoredTensor> tensors;
-  for (const auto& entry : model.entries())
-    for (const auto& field : entry.fields)
-      tensors.push_back({.name = state_name(field.name, entry.name),
-                         .type = stored_type(field.dtype),
-                         .shape = field.count == entry.size ? entry.shape : Shape{field.count}});
-  return tensors;
-}
-
-void write_optimizer(Output& output, ModelState& model) {
-  SafetensorsWriter writer(output, tensors_of(model), {});
-  std::vector<std::byte> buffer;
-  for (const auto& entry : model.entries())
-    for (std::size_t i = 0; i < entry.fields.size(); ++i)
-      in_pieces(entry.fields[i].count, entry.fields[i].dtype, buffer,
-                [&](std::int64_t first, std::span<std::byte> bytes) {
-                  model.read_state(entry, i, first, bytes);
-                  writer.write(bytes);
-                });
-  writer.finish();
-}
-
-void write_weights(Output& output, const CheckpointState& state, ModelState& model,
-                   StoredType type) {
-  save_weights(output, state.whole, state.space.weight_dtype(), type,
-               [&](std::size_t slot, std::int64_t first, std::span<std::byte> bytes) {
-                 model.read_weights(model.entries()[slot], first, bytes);
-               });
 }
 
 void require_same_run(const fs::path& checkpoint, const Json& saved, const Json& run) {
@@ -235,18 +163,17 @@ void read_files(const fs::path& checkpoint, ParameterSpace& space, Optimizer& op
 
 }  // namespace
 
-CheckpointBytes bytes_of(const CheckpointState& state) {
-  NoOutput nowhere;
-  return {.weights = bytes_of_weights(state.whole, stored_type(state.space.weight_dtype())),
-          .optimizer = SafetensorsWriter(nowhere, tensors_of(state.model()), {}).bytes()};
+CheckpointFiles lay_out(const CheckpointState& state) {
+  ModelState model = state.model();
+  StateFile weights = lay_out_weights(model, state.whole, stored_type(model.weight_dtype()));
+  StateFile optimizer = lay_out_optimizer(model);
+  return {std::move(model), std::move(weights), std::move(optimizer)};
 }
 
-void write_files(const CheckpointState& state, Output& weights, Output& optimizer) {
-  ModelState model = state.model();
-  SharedOutput all_weights(state.ranks.control, weights);
-  SharedOutput all_optimizer(state.ranks.control, optimizer);
-  write_weights(all_weights, state, model, stored_type(state.space.weight_dtype()));
-  write_optimizer(all_optimizer, model);
+void write_files(CheckpointFiles& files, Communicator& ranks, const std::vector<int>& writers,
+                 Output& weights, Output& optimizer) {
+  write_together(files.weights, files.model, ranks, writers, weights);
+  write_together(files.optimizer, files.model, ranks, writers, optimizer);
 }
 
 CheckpointManifest describe(std::int64_t step, const Json& run, const CheckpointState& state) {
@@ -266,11 +193,13 @@ CheckpointManifest describe(std::int64_t step, const Json& run, const Checkpoint
 }
 
 void save_weights(const fs::path& file, const CheckpointState& state, StoredType type) {
-  std::unique_ptr<Output> output = std::make_unique<NoOutput>();
-  if (!file.empty()) output = std::make_unique<FileOutput>(file);
+  Communicator& ranks = state.ranks.control;
   ModelState model = state.model();
-  SharedOutput all_output(state.ranks.control, *output);
-  write_weights(all_output, state, model, type);
+  const StateFile layout = lay_out_weights(model, state.whole, type);
+  const Writers writers = find_writers(ranks, file.parent_path());
+  PartOutput output(writers.folder / ranks.share_text(file.filename().string(), 0, "export"),
+                    stretch_of(layout.bytes(), ranks.rank(), writers.ranks).begin);
+  write_together(layout, model, ranks, writers.ranks, output);
 }
 
 std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifest& manifest,

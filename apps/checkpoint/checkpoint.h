@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/checkpoint/checkpoint_manifest.h"
+#include "apps/checkpoint/collective_write.h"
 #include "apps/checkpoint/spike_guard.h"
 #include "engine/io/output.h"
 #include "engine/io/stored_tensor.h"
@@ -27,29 +28,26 @@ struct CheckpointState {
   Optimizer& optimizer;
   LossScaler& scaler;
   DataParallel& ranks;
-  const SpaceLayout& whole;         ///< layout of the whole model; `space` may be a part of it
-  const GatherLinks& gather_links;  ///< collect the parts on rank 0
+  const SpaceLayout& whole;  ///< layout of the whole model; `space` may be a part of it
+  const Mesh& mesh;          ///< the layout of the ranks
   SpikeGuard* spikes = nullptr;
   std::int64_t micro_batch = 1;    ///< sequences; recorded only
   std::int64_t head_chunk = 1024;  ///< tokens; recorded only
 
   /// All ranks call it together.
-  ModelState model() const { return {space, optimizer, ranks.optimizer, whole, gather_links}; }
+  ModelState model() const {
+    return {space, optimizer, ranks.optimizer, whole, mesh, ranks.control};
+  }
 };
-
-/// Sizes in bytes of a checkpoint's files beside its manifest.
-struct CheckpointBytes {
-  std::uint64_t weights = 0, optimizer = 0;
-};
-CheckpointBytes bytes_of(const CheckpointState& state);
 
 /// Host memory for a copy of both files.
 struct CheckpointCopy {
-  CheckpointBytes bytes{};
-  Tensor memory{};  ///< none: no copy is kept
+  bool wanted = false;                       ///< on all ranks
+  std::uint64_t weights = 0, optimizer = 0;  ///< bytes of the files
+  Tensor memory{};                           ///< on rank 0
 
-  std::span<std::byte> weights() const { return all().first(bytes.weights); }
-  std::span<std::byte> optimizer() const { return all().subspan(bytes.weights); }
+  std::span<std::byte> weights_bytes() const { return all().first(weights); }
+  std::span<std::byte> optimizer_bytes() const { return all().subspan(weights); }
 
  private:
   std::span<std::byte> all() const {
@@ -57,15 +55,23 @@ struct CheckpointCopy {
   }
 };
 
-/// Writes both files, the weights first. All ranks call it. The outputs of rank 0 receive the same
-/// bytes as a single rank would write.
-void write_files(const CheckpointState& state, Output& weights, Output& optimizer);
+/// The contents of a checkpoint's files beside its manifest.
+struct CheckpointFiles {
+  ModelState model;
+  StateFile weights, optimizer;
+};
+
+/// Lays out both files. All ranks call it together.
+CheckpointFiles lay_out(const CheckpointState& state);
+/// Writes both files together, the weights first; see write_together().
+void write_files(CheckpointFiles& files, Communicator& ranks, const std::vector<int>& writers,
+                 Output& weights, Output& optimizer);
 /// Describes the state for the manifest, except its files. A resumed run must agree on `run`.
 CheckpointManifest describe(std::int64_t step, const nlohmann::json& run,
                             const CheckpointState& state);
 
 /// Saves the weights alone under Hugging Face's names; see save_weights in models/gpt2/weights.h.
-/// Ranks that do not write pass an empty path.
+/// Rank 0 gives the path of a new file; all ranks that see its folder write to it.
 void save_weights(const std::filesystem::path& file, const CheckpointState& state, StoredType type);
 
 /// Fills weights, optimizer state, update count and loss scale from a checkpoint that verify_files

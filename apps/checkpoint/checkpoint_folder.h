@@ -48,6 +48,8 @@ class NewCheckpoint {
   NewCheckpoint(const NewCheckpoint&) = delete;
   NewCheckpoint& operator=(const NewCheckpoint&) = delete;
 
+  /// The folder for its files, under its temporary name.
+  const std::filesystem::path& folder() const { return temporary_; }
   /// Returns the path for one of its files, which must be synced before publish().
   std::filesystem::path file(const std::string& name) const { return temporary_ / name; }
   /// The final path.

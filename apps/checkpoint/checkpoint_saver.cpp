@@ -11,6 +11,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/cli/progress.h"
 #include "kernels/base/error.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -18,91 +19,69 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file with its checksums. After a disk error it keeps the error and ignores further writes,
-/// since the other ranks still send what rank 0 was to write.
+/// Calls `body` unless there has been an error, and keeps its error.
+void guard(std::string& error, const std::function<void()>& body) {
+  if (!error.empty()) return;
+  try {
+    body();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+}
+
+/// This rank's part of a file, with its checksums. After a disk error it keeps the error and
+/// ignores further writes, since the other ranks go on.
 class GuardedFile final : public Output {
  public:
-  /// `place` returns the file's path; it may wait for the disk and throw.
-  GuardedFile(std::string name, std::function<fs::path()> place, std::string& error)
-      : name_(std::move(name)), place_(std::move(place)), error_(error) {}
+  GuardedFile(fs::path path, std::uint64_t offset, std::string& error)
+      : file_(std::move(path), offset), error_(error) {}
 
-  std::string name() const override { return name_; }
+  std::string name() const override { return file_.name(); }
   void write(std::span<const std::byte> bytes) override {
-    guard([&] {
-      if (!file_) file_.emplace(place_());
-      file_->write(bytes);
+    guard(error_, [&] {
+      file_.write(bytes);
       sums_.add(bytes);
     });
   }
   void finish() override {
-    guard([&] { file_->finish(); });
+    guard(error_, [&] { file_.finish(); });
   }
 
   const SectionSums& sums() const { return sums_; }
 
  private:
-  void guard(const std::function<void()>& body) {
-    if (!error_.empty()) return;
-    try {
-      body();
-    } catch (const std::exception& error) {
-      error_ = error.what();
-    }
-  }
-
-  std::string name_;
-  std::function<fs::path()> place_;
+  PartOutput file_;
   std::string& error_;
-  std::optional<FileOutput> file_;
   SectionSums sums_;
 };
 
-/// Runs work on a disk.
-using OnDisk = std::function<void(const std::function<void()>& work)>;
+/// Gives all ranks the error of the first rank that has one; "" if none has.
+std::string first_error(Communicator& ranks, const std::string& mine) {
+  const std::optional<int> failed = first_rank(ranks, !mine.empty(), "checkpoint");
+  if (!failed) return {};
+  const std::string error = ranks.share_text(mine, *failed, "checkpoint");
+  return *failed == 0 ? error : fmt::format("rank {}: {}", *failed, error);
+}
 
-/// Makes a checkpoint whose files `write` fills and `on_disk` then publishes. Returns the error, or
-/// "".
-std::string make_checkpoint(const fs::path& folder, CheckpointManifest manifest, std::int64_t keep,
-                            SaveResult& result, const std::function<void(Output&, Output&)>& write,
-                            const OnDisk& on_disk) {
-  std::string error;
-  const auto guarded = [&](const auto& body) {
-    if (!error.empty()) return;
-    try {
-      body();
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-  };
-  std::optional<NewCheckpoint> checkpoint;
-  const auto file = [&](const char* name) {
-    const auto place = [&, name] {
-      if (!checkpoint) checkpoint.emplace(folder, manifest.step);
-      return checkpoint->file(name);
-    };
-    return GuardedFile((folder / name).string(), place, error);
-  };
-  GuardedFile weights = file(weights_file);
-  GuardedFile optimizer = file(optimizer_file);
-  write(weights, optimizer);
-  manifest.files = {{weights_file, weights.sums()}, {optimizer_file, optimizer.sums()}};
-  on_disk([&] {
-    guarded([&] {
-      const fs::path before = checkpoint->publish(manifest);
-      result.path = checkpoint->path();
-      if (!before.empty())
-        result.warning = fmt::format("there was a {} already; it is kept as {}",
-                                     result.path.string(), before.string());
-      result.bytes = weights.sums().bytes() + optimizer.sums().bytes();
-    });
-    if (!error.empty()) checkpoint.reset();  // removes what was written
-    try {
-      if (error.empty()) remove_old_checkpoints(result.path, keep);
-    } catch (const std::exception& caught) {
-      result.warning = caught.what();
-    }
+/// Publishes a checkpoint whose files are written, or removes it after an error, and then removes
+/// old ones.
+void publish(std::optional<NewCheckpoint>& checkpoint, const CheckpointManifest& manifest,
+             std::int64_t keep, SaveResult& result) {
+  guard(result.error, [&] {
+    const fs::path before = checkpoint->publish(manifest);
+    result.path = checkpoint->path();
+    if (!before.empty())
+      result.warning = fmt::format("there was a {} already; it is kept as {}", result.path.string(),
+                                   before.string());
+    for (const auto& [name, sums] : manifest.files)
+      result.bytes += sums.bytes();
   });
-  return error;
+  if (!result.error.empty()) return checkpoint.reset();  // removes what was written
+  try {
+    remove_old_checkpoints(result.path, keep);
+  } catch (const std::exception& caught) {
+    result.warning = caught.what();
+  }
 }
 
 }  // namespace
@@ -142,46 +121,71 @@ bool CheckpointSaver::save(std::int64_t step, const nlohmann::json& run,
   manifest.lineage = numbers_.lineage;
   manifest.lineage.add(numbers_.last + 1);
   lineage_ = manifest.lineage;
-  if (ranks.rank() > 0) {
-    NoOutput nowhere;
-    write_files(state, nowhere, nowhere);
-    keep_alive(ranks, "checkpoint");
-  } else if (copy_.memory) {
-    save_copy(state, manifest);
-    keep_alive(ranks, "checkpoint");
-  } else {
-    save_here(state, manifest);
-  }
+  CheckpointFiles files = lay_out(state);
+  if (copy_.wanted)
+    save_copy(files, ranks, manifest);
+  else
+    save_here(files, ranks, manifest);
   // A save in flight reports its result later.
   return ranks.share_text(under_way_.valid() ? "" : last_error_, 0, "checkpoint").empty();
 }
 
-void CheckpointSaver::save_here(const CheckpointState& state, const CheckpointManifest& manifest) {
+void CheckpointSaver::save_here(CheckpointFiles& files, Communicator& ranks,
+                                CheckpointManifest manifest) {
   const Stopwatch watch;
   SaveResult result{.step = manifest.step};
-  result.error = make_checkpoint(
-      folder_, manifest, keep_, result,
-      [&](Output& weights, Output& optimizer) { write_files(state, weights, optimizer); },
-      [&](const auto& publish) { keep_alive(state.ranks.control, "checkpoint", publish); });
+  std::optional<NewCheckpoint> checkpoint;
+  keep_alive(ranks, "checkpoint", [&] {
+    if (ranks.rank() == 0) guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
+  });
+  const Writers writers = find_writers(ranks, checkpoint ? checkpoint->folder() : fs::path());
+  if (!writers.ranks.empty()) {
+    const auto file = [&](const char* name, const StateFile& layout) {
+      const Stretch mine = stretch_of(layout.bytes(), ranks.rank(), writers.ranks);
+      return GuardedFile(writers.folder / name, mine.begin, result.error);
+    };
+    GuardedFile weights = file(weights_file, files.weights);
+    GuardedFile optimizer = file(optimizer_file, files.optimizer);
+    write_files(files, ranks, writers.ranks, weights, optimizer);
+    result.error = first_error(ranks, result.error);
+    const auto sums = [&](const GuardedFile& part, const StateFile& layout) {
+      return gather_sums(ranks, writers.ranks, layout.bytes(), part.sums());
+    };
+    if (result.error.empty())
+      manifest.files = {{weights_file, sums(weights, files.weights)},
+                        {optimizer_file, sums(optimizer, files.optimizer)}};
+  }
+  keep_alive(ranks, "checkpoint", [&] {
+    if (ranks.rank() == 0) publish(checkpoint, manifest, keep_, result);
+  });
   result.waited_ms = result.total_ms = watch.milliseconds();
-  end(std::move(result));
+  if (ranks.rank() == 0) end(std::move(result));
 }
 
-void CheckpointSaver::save_copy(const CheckpointState& state, const CheckpointManifest& manifest) {
+void CheckpointSaver::save_copy(CheckpointFiles& files, Communicator& ranks,
+                                const CheckpointManifest& manifest) {
   const Stopwatch watch;
-  MemoryOutput weights(copy_.weights()), optimizer(copy_.optimizer());
-  write_files(state, weights, optimizer);
+  if (ranks.rank() > 0) {
+    NoOutput nowhere;
+    return write_files(files, ranks, {0}, nowhere, nowhere);
+  }
+  MemoryOutput weights(copy_.weights_bytes()), optimizer(copy_.optimizer_bytes());
+  write_files(files, ranks, {0}, weights, optimizer);
   SaveResult result{.step = manifest.step, .waited_ms = watch.milliseconds()};
   under_way_ = std::async(std::launch::async, [=, this]() mutable {
-    result.error = make_checkpoint(
-        folder_, manifest, keep_, result,
-        [&](Output& first, Output& second) {
-          first.write(copy_.weights());
-          first.finish();
-          second.write(copy_.optimizer());
-          second.finish();
-        },
-        [](const auto& publish) { publish(); });
+    std::optional<NewCheckpoint> checkpoint;
+    guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
+    CheckpointManifest complete = manifest;
+    const auto write = [&](const char* name, std::span<const std::byte> bytes) {
+      if (!checkpoint) return;
+      GuardedFile file(checkpoint->file(name), 0, result.error);
+      file.write(bytes);
+      file.finish();
+      complete.files[name] = file.sums();
+    };
+    write(weights_file, copy_.weights_bytes());
+    write(optimizer_file, copy_.optimizer_bytes());
+    publish(checkpoint, complete, keep_, result);
     result.total_ms = watch.milliseconds();
     return result;
   });

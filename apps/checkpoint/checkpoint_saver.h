@@ -27,12 +27,13 @@ struct SaveNumbers {
   std::int64_t last = 0;  ///< highest save number in the folder
 };
 
-/// Saves the checkpoints of a run and removes old ones after each. Rank 0 writes; all ranks call
-/// the same functions together. A save that fails leaves everything as it was.
+/// Saves the checkpoints of a run and removes old ones after each. All ranks call the same
+/// functions together and write, each its part of the files (collective_write.h); rank 0 publishes.
+/// A save that fails on any rank leaves everything as it was.
 class CheckpointSaver {
  public:
-  /// Keeps the newest `keep` in `folder`. If `copy` has memory, training resumes once the state is
-  /// copied there, and another thread writes the copy; one save is in flight at a time.
+  /// Keeps the newest `keep` in `folder`. If a copy is wanted, training resumes once the state is
+  /// in rank 0's copy, and another thread writes it; one save is in flight at a time.
   CheckpointSaver(std::filesystem::path folder, std::int64_t keep, SaveNumbers numbers,
                   CheckpointCopy copy = {});
   /// Waits for the save in flight.
@@ -50,8 +51,8 @@ class CheckpointSaver {
  private:
   void end(SaveResult result);
   void end_save_in_flight();
-  void save_here(const CheckpointState& state, const CheckpointManifest& manifest);
-  void save_copy(const CheckpointState& state, const CheckpointManifest& manifest);
+  void save_here(CheckpointFiles& files, Communicator& ranks, CheckpointManifest manifest);
+  void save_copy(CheckpointFiles& files, Communicator& ranks, const CheckpointManifest& manifest);
 
   std::filesystem::path folder_;
   std::int64_t keep_;

@@ -8,26 +8,11 @@
 namespace sluice {
 namespace {
 
-/// The first ids of pipeline links and of state collectors; GroupId has the ids below.
-constexpr std::uint64_t first_link = 16, first_collector = 20000;
+/// The first id of pipeline links; GroupId has the ids below.
+constexpr std::uint64_t first_link = 16;
 
 std::uint64_t id_of(GroupId id) {
   return static_cast<std::uint64_t>(id);
-}
-
-/// Makes the links from rank 0 to each other rank of the first replica.
-GatherLinks make_gather_links(Communicator& control, const Mesh& mesh, const MakeGroupOf& make) {
-  GatherLinks gather_links{.mesh = mesh, .all = &control};
-  const int parts = mesh.pp * mesh.tp;
-  gather_links.to_first.resize(static_cast<std::size_t>(parts));
-  for (int part = 1; part < parts; ++part)
-    if (control.rank() == 0 || control.rank() == part)
-      gather_links.to_first[static_cast<std::size_t>(part)] =
-          make({{0, part},
-                first_collector + static_cast<std::uint64_t>(part),
-                fmt::format("state {}", part),
-                0});
-  return gather_links;
 }
 
 }  // namespace
@@ -59,7 +44,6 @@ Ranks make_ranks(std::shared_ptr<Communicator> control, const Mesh& mesh, bool g
       members.push_back(mesh.rank(replica, place, shard));
     return make({members, first_link + id, name + suffix, exchanges.stages});
   };
-  if (mesh.pp * mesh.tp > 1) ranks.gather_links = make_gather_links(*control, mesh, make);
   return ranks;
 }
 

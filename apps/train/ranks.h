@@ -8,7 +8,6 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mesh.h"
-#include "parallel/data_parallel/model_state.h"
 #include "parallel/pipeline/executor.h"
 
 namespace sluice {
@@ -22,8 +21,7 @@ struct Ranks {
   std::shared_ptr<Communicator> dp_device{}, dp_host{};
   /// Ranks that divide the matrices of that part (tensor parallelism), likewise.
   std::shared_ptr<Communicator> tp_device{}, tp_host{};
-  MakeGroup group{};           ///< makes groups of this pipeline's ranks, given by pipeline rank
-  GatherLinks gather_links{};  ///< collect the state of a model that no rank has whole
+  MakeGroup group{};  ///< makes groups of this pipeline's ranks, given by pipeline rank
 
   int rank() const { return control->rank(); }
   int size() const { return control->size(); }

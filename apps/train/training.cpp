@@ -115,9 +115,11 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice) {
 
 namespace {
 
-/// Returns the sizes of the checkpoint, which are those of a single rank with the whole model.
-CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup& setup,
-                                    const MemoryChoice& choice) {
+/// Returns the sizes of a checkpoint's files, which are those of a single rank with the whole
+/// model.
+std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainOptions& options,
+                                                            const RunSetup& setup,
+                                                            const MemoryChoice& choice) {
   TrainOptions without_copy = options;
   without_copy.async_save = false;
   RunSetup whole;
@@ -128,7 +130,8 @@ CheckpointBytes bytes_of_checkpoint(const TrainOptions& options, const RunSetup&
   whole.trainer = setup.trainer;
   const DevicePtr device = make_meta_device(0, 0);
   Training training(without_copy, whole, choice, device, make_host_memory(device, 0));
-  return bytes_of(training.checkpoint());
+  const CheckpointFiles files = lay_out(training.checkpoint());
+  return {files.weights.bytes(), files.optimizer.bytes()};
 }
 
 /// Returns none if each rank has the whole model. Of the tied table, the first stage's copy counts.
@@ -198,12 +201,13 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
     speculation.emplace(space, *optimizer);
     trainer.set_speculation(&*speculation);
   }
-  if (!options.async_save || options.no_save || ranks.rank() > 0) return;
-  copy.bytes = bytes_of_checkpoint(options, setup, choice);
+  copy.wanted = options.async_save && !options.no_save;
+  if (!copy.wanted || ranks.rank() > 0) return;
+  std::tie(copy.weights, copy.optimizer) = bytes_of_checkpoint(options, setup, choice);
   const DevicePtr& place = setup.device == DeviceKind::cuda ? host.ordinary : device;
   const MemoryScope scope(*place, MemoryUse::checkpoint);
-  copy.memory = Tensor::empty(
-      place, {static_cast<std::int64_t>(copy.bytes.weights + copy.bytes.optimizer)}, DType::u8);
+  copy.memory =
+      Tensor::empty(place, {static_cast<std::int64_t>(copy.weights + copy.optimizer)}, DType::u8);
 }
 
 std::vector<std::int32_t> Training::sample(std::span<const std::int32_t> prompt,

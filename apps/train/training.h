@@ -39,7 +39,7 @@ struct Training {
             .scaler = trainer.scaler(),
             .ranks = parallel,
             .whole = whole->front(),
-            .gather_links = ranks.gather_links,
+            .mesh = ranks.mesh,
             .spikes = &trainer.spikes(),
             .micro_batch = trainer.options().micro_batch,
             .head_chunk = trainer.options().head_chunk};
@@ -61,7 +61,7 @@ struct Training {
   DataParallel parallel;
   std::unique_ptr<Pipeline> pipeline;  ///< none: the trainer runs the whole model
   Trainer trainer;
-  /// Memory for the copy that --async-save writes to disk; on rank 0 only.
+  /// Rank 0's memory for the copy that --async-save writes to disk.
   CheckpointCopy copy;
 };
 

@@ -9,6 +9,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/cli/progress.h"
 #include "kernels/base/error.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -27,9 +28,8 @@ std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, 
       damage = error.what();
     }
   });
-  const auto all = job.control().gather_values(damage.empty() ? 0 : 1, "checkpoint is whole");
-  const auto first = static_cast<int>(std::ranges::find(all, 1) - all.begin());
-  if (first < job.size()) return job.control().share_text(damage, first, "damage");
+  const auto first = first_rank(job.control(), !damage.empty(), "checkpoint is whole");
+  if (first) return job.control().share_text(damage, *first, "damage");
   job.require_equal("checkpoint", to_text(manifest));
   return {};
 }

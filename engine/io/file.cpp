@@ -105,6 +105,15 @@ File File::create(std::filesystem::path path) {
   return File(descriptor, std::move(path));
 }
 
+File File::create_part(std::filesystem::path path, std::uint64_t offset) {
+  const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT);
+  if (descriptor < 0) fail_with_errno("create", path);
+  File file(descriptor, std::move(path));
+  if (offset > 0 && ::lseek(descriptor, static_cast<off_t>(offset), SEEK_SET) < 0)
+    fail_with_errno("write", file.path_);
+  return file;
+}
+
 File File::create_new(std::filesystem::path path) {
   const int descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (descriptor < 0) fail_with_errno("create", path);
@@ -185,6 +194,14 @@ void File::close() {
   // close() has closed the descriptor.
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR)
     fail_with_errno("close", path_);
+}
+
+FileIdentity identity_of(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return {.number = status.st_ino,
+          .seconds = status.st_ctim.tv_sec,
+          .nanoseconds = status.st_ctim.tv_nsec};
 }
 
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

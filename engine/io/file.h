@@ -23,6 +23,9 @@ class File {
   static File temporary(const std::filesystem::path& folder);
   /// Opens for writing from the start and empties an existing file.
   static File create(std::filesystem::path path);
+  /// Opens for writing from byte `offset` on, for one of several writers of a file. The first one
+  /// creates it; what the others have written stays.
+  static File create_part(std::filesystem::path path, std::uint64_t offset);
   /// Creates a file for writing. An existing file or link is an Error and stays as it is.
   static File create_new(std::filesystem::path path);
   /// Opens for appending at the current end of the file. Errors in the path are
@@ -61,6 +64,16 @@ class File {
   int descriptor_;
   std::filesystem::path path_;
 };
+
+/// Tells whether two ranks see one file or folder, perhaps from two computers with a shared disk:
+/// its number on the disk, and when it changed last. Equal ones on two disks would take two files
+/// of the same number that were changed in the same nanosecond.
+struct FileIdentity {
+  std::uint64_t number = 0;  ///< 0: there is no such file
+  std::int64_t seconds = 0, nanoseconds = 0;
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+FileIdentity identity_of(const std::filesystem::path& path);
 
 /// Limit of files of text that are read as a whole, in bytes.
 inline constexpr std::uint64_t max_text_file = 100'000'000;

@@ -27,6 +27,8 @@ class Output {
 class FileOutput final : public Output {
  public:
   explicit FileOutput(std::filesystem::path path) : file_(File::create(std::move(path))) {}
+  /// Writes to a file that is open for writing.
+  explicit FileOutput(File file) : file_(std::move(file)) {}
 
   std::string name() const override { return file_.path().string(); }
   void write(std::span<const std::byte> bytes) override;

@@ -276,6 +276,23 @@ std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors) {
   return position;
 }
 
+std::vector<std::byte> safetensors_start(std::vector<StoredTensor>& tensors,
+                                         const std::map<std::string, std::string>& metadata,
+                                         std::string_view what) {
+  const std::uint64_t data_bytes = assign_offsets(tensors);
+  std::string text = format_safetensors_header({tensors, metadata});
+  text.resize(*checked_align<std::uint64_t>(text.size(), 8), ' ');
+  if (text.size() > max_safetensors_header)
+    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", what, text.size(),
+                     max_safetensors_header));
+  // Refuses what a reader would refuse (e.g. two equal names) before any data is written.
+  parse_safetensors_header(text, data_bytes, what);
+  std::vector<std::byte> start(length_bytes + text.size());
+  std::ranges::copy(encode_length(text.size()), start.begin());
+  std::ranges::copy(std::as_bytes(std::span(text)), start.begin() + length_bytes);
+  return start;
+}
+
 SafetensorsReader::SafetensorsReader(std::filesystem::path path)
     : file_(File::open(std::move(path))) {
   const std::uint64_t file_size = file_.size();
@@ -319,18 +336,10 @@ SafetensorsWriter::SafetensorsWriter(Output& output, std::vector<StoredTensor> t
 }
 
 void SafetensorsWriter::begin(const std::map<std::string, std::string>& metadata) {
-  data_bytes_ = assign_offsets(tensors_);
-  std::string text = format_safetensors_header({tensors_, metadata});
-  text.resize(*checked_align<std::uint64_t>(text.size(), 8), ' ');
-  if (text.size() > max_safetensors_header)
-    fail(fmt::format("{}: the header needs {} bytes, more than the limit of {}", output_.name(),
-                     text.size(), max_safetensors_header));
-  // Refuses what a reader would refuse (e.g. two equal names) before any data is written.
-  parse_safetensors_header(text, data_bytes_, output_.name());
-  const auto length = encode_length(text.size());
-  output_.write(length);
-  output_.write(std::as_bytes(std::span(text)));
-  data_start_ = length.size() + text.size();
+  const auto start = safetensors_start(tensors_, metadata, output_.name());
+  output_.write(start);
+  data_start_ = start.size();
+  data_bytes_ = tensors_.empty() ? 0 : tensors_.back().end;
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {

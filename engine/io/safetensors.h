@@ -70,6 +70,13 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 /// Formats the JSON header for tensors whose offsets are set.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
+/// Returns what comes before the data: the length of the header and the header, a multiple of 8
+/// bytes. Sets the offsets of the tensors. Error (naming `what`, the file) if the names are not
+/// unique valid UTF-8, or a dimension is negative.
+std::vector<std::byte> safetensors_start(std::vector<StoredTensor>& tensors,
+                                         const std::map<std::string, std::string>& metadata,
+                                         std::string_view what);
+
 /// Sets the offsets of the tensors so that they follow each other, and returns the sum of their
 /// bytes. Error if a dimension is negative or a size does not fit in 63 bits.
 std::uint64_t assign_offsets(std::vector<StoredTensor>& tensors);

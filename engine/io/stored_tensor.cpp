@@ -96,18 +96,29 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
               });
 }
 
+void convert_floats(std::span<std::byte> from, DType dtype, std::span<std::byte> to,
+                    StoredType type) {
+  const auto stored = dtype_of(type);
+  if (!stored) fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
+  const auto count = static_cast<std::int64_t>(from.size() / size_of(dtype));
+  check(to.size() == static_cast<std::size_t>(count) * size_of(type),
+        "converted floats need a place each");
+  run(Cast{.out = View(to.data(), *stored, {count}),
+           .in = View(from.data(), dtype, {count}),
+           .half_away = true},
+      Stream{{DeviceKind::cpu, 0}, 0});
+}
+
 void write_floats(SafetensorsWriter& writer, std::int64_t count, DType dtype,
                   const GiveElements& give, StoredType type) {
-  const auto to = dtype_of(type);
-  if (!to) fail(fmt::format("tensors cannot be stored as {}", name_of(type)));
-  const Stream host{{DeviceKind::cpu, 0}, 0};
-  HostPiece raw(dtype, std::min(piece, count));
-  HostPiece converted(*to, std::min(piece, count));
+  std::vector<std::byte> raw, converted;
   for (std::int64_t first = 0; first < count; first += piece) {
-    const std::int64_t part = std::min(piece, count - first);
-    give(first, raw.first(part));
-    run(Cast{.out = converted.view(part), .in = raw.view(part), .half_away = true}, host);
-    writer.write(converted.first(part));
+    const auto part = static_cast<std::size_t>(std::min(piece, count - first));
+    raw.resize(part * size_of(dtype));
+    converted.resize(part * size_of(type));
+    give(first, raw);
+    convert_floats(raw, dtype, converted, type);
+    writer.write(converted);
   }
 }
 

@@ -24,6 +24,10 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, st
                  DType dtype, const TakeElements& take);
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, const Tensor& target);
 
+/// Converts values of `dtype` to F32, BF16, F16 or F64. Both ranges hold the same number of values.
+void convert_floats(std::span<std::byte> from, DType dtype, std::span<std::byte> to,
+                    StoredType type);
+
 /// Appends `count` elements of `dtype` to a safetensors file as `type`, in pieces.
 void write_floats(SafetensorsWriter& writer, std::int64_t count, DType dtype,
                   const GiveElements& give, StoredType type);

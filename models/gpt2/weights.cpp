@@ -185,40 +185,24 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
   if (const Found* const head = files.head()) require_tied(*head, files.at("wte.weight"));
 }
 
-namespace {
-
-/// Hugging Face refuses a file that does not name the framework whose layout it has.
-const std::map<std::string, std::string> metadata{{"format", "pt"}};
-
-std::vector<StoredTensor> tensors_of(const SpaceLayout& layout, StoredType type) {
-  std::vector<StoredTensor> tensors;
+SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type) {
+  // Hugging Face refuses a file that does not name the framework whose layout it has.
+  SafetensorsHeader header{.tensors = {}, .metadata = {{"format", "pt"}}};
   for (const auto& slot : layout.slots)
-    tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
-  return tensors;
-}
-
-}  // namespace
-
-std::uint64_t bytes_of_weights(const SpaceLayout& layout, StoredType type) {
-  NoOutput nowhere;
-  return SafetensorsWriter(nowhere, tensors_of(layout, type), metadata).bytes();
+    header.tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
+  return header;
 }
 
 void save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
-  FileOutput output(file);
-  save_weights(output, space.layout(), space.weight_dtype(), type,
-               [&](std::size_t slot, std::int64_t first, std::span<std::byte> out) {
-                 space.read_weights(space.slots()[slot].offset + first, out);
-               });
-}
-
-void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
-                  const ReadSlot& read) {
-  SafetensorsWriter writer(output, tensors_of(layout, type), metadata);
-  for (std::size_t slot = 0; slot < layout.slots.size(); ++slot)
+  SafetensorsHeader header = weights_header(space.layout(), type);
+  SafetensorsWriter writer(file, std::move(header.tensors), header.metadata);
+  for (const auto& slot : space.slots())
     write_floats(
-        writer, layout.slots[slot].size, dtype,
-        [&](std::int64_t first, std::span<std::byte> values) { read(slot, first, values); }, type);
+        writer, slot.size, space.weight_dtype(),
+        [&](std::int64_t first, std::span<std::byte> values) {
+          space.read_weights(slot.offset + first, values);
+        },
+        type);
   writer.finish();
 }
 

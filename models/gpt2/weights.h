@@ -2,12 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <span>
 #include <string_view>
 
-#include "engine/io/output.h"
-#include "engine/io/stored_tensor.h"
+#include "engine/io/safetensors.h"
 #include "models/gpt2/config.h"
 #include "optim/space/parameter_space.h"
 
@@ -33,19 +30,12 @@ void check_weights(const std::filesystem::path& folder, const GPT2Config& config
 /// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.
 bool is_weights_file(std::string_view name);
 
-/// Reads elements of a layout's slot number `slot`, from element `first` on, as many as `out`
-/// holds.
-using ReadSlot =
-    std::function<void(std::size_t slot, std::int64_t first, std::span<std::byte> out)>;
+/// The tensors and the metadata of a file of weights under Hugging Face's names: one tensor for
+/// each slot of `layout`, in order.
+SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type);
 
-/// Writes the weights to one safetensors file under Hugging Face's names, converted from the master
-/// weights to `type` (F32, BF16 or F16). The file is synced.
+/// Writes the weights to such a file, converted from the master weights to `type` (F32, BF16 or
+/// F16). The file is synced.
 void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type);
-/// The same for weights that are not in a ParameterSpace: `read` gives those of `layout`, in
-/// `dtype`.
-void save_weights(Output& output, const SpaceLayout& layout, DType dtype, StoredType type,
-                  const ReadSlot& read);
-/// Size of that file in bytes.
-std::uint64_t bytes_of_weights(const SpaceLayout& layout, StoredType type);
 
 }  // namespace sluice

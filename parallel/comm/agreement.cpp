@@ -24,6 +24,12 @@ bool any_rank(Communicator& ranks, bool here, std::string_view label) {
   return largest_of_each(ranks, {here ? 1 : 0}, label).front() == 1;
 }
 
+std::optional<int> first_rank(Communicator& ranks, bool here, std::string_view label) {
+  const int lowest =
+      ranks.size() - largest_of_each(ranks, {here ? ranks.size() - ranks.rank() : 0}, label)[0];
+  return lowest < ranks.size() ? std::optional(lowest) : std::nullopt;
+}
+
 bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string_view label) {
   const auto sum = std::bit_cast<std::int32_t>(crc32_of(mine));
   const auto size = static_cast<std::int32_t>(mine.size());

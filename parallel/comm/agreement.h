@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ std::vector<std::int32_t> largest_of_each(Communicator& ranks, std::vector<std::
 
 /// Returns true if a rank has given true.
 bool any_rank(Communicator& ranks, bool here, std::string_view label);
+
+/// Returns the lowest rank that has given true; none if no rank has.
+std::optional<int> first_rank(Communicator& ranks, bool here, std::string_view label);
 
 /// Returns true if the bytes of all ranks have the same size and CRC-32.
 bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string_view label);

@@ -28,7 +28,7 @@ struct DataParallel {
         among(peers),
         reports_loss(options.reports_loss),
         padded(options.scratch ? Tensor() : padded_scratch(space, bucket_plan)),
-        optimizer(space, inner, bucket_plan, data, peers, options.norm, view_of(padded)),
+        optimizer(space, inner, bucket_plan, data, options.norm, view_of(padded)),
         gradients(space, bucket_plan, data, {options.overlap, options.scratch, view_of(padded)}) {}
 
   int replica() const { return among.rank(); }

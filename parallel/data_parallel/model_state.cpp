@@ -3,19 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <sstream>
 
 namespace sluice {
 namespace {
 
-/// Describes a rank's parameters as text: for each parameter a line with how it is divided, and a
-/// line for each field of its optimizer state.
-std::string write_entries(const std::vector<ModelState::Entry>& entries) {
+/// Describes what replicas divide as text: the number of ranges, then a line for each.
+template <class Kept>
+std::string written(const std::vector<Kept>& kept) {
+  std::string text = fmt::format("{}\n", kept.size());
+  for (const auto& [range, replica] : kept)
+    text += fmt::format("{} {} {}\n", range.begin, range.end, replica);
+  return text;
+}
+
+template <class Kept>
+std::vector<Kept> read_kept(std::istream& text) {
+  std::size_t count = 0;
+  text >> count;
+  std::vector<Kept> kept(count);
+  for (auto& [range, replica] : kept)
+    text >> range.begin >> range.end >> replica;
+  return kept;
+}
+
+/// Describes a rank's parameters as text: for each parameter a line with its place and how it is
+/// divided, and a line for each field of its optimizer state.
+std::string written(const std::vector<ModelState::Entry>& entries) {
   std::string text;
   for (const auto& entry : entries) {
-    const Shard& shard = entry.holders.front().shard;
-    text += fmt::format("{} {} {} {}", entry.name, entry.fields.size(), shard.dimension(),
-                        shard.kept().size());
+    const auto& [part, shard, space] = entry.holders.front();
+    text += fmt::format("{} {} {} {} {} {}", entry.name, space.begin, space.end,
+                        entry.fields.size(), shard.dimension(), shard.kept().size());
     for (const auto& range : shard.kept())
       text += fmt::format(" {} {}", range.begin, range.end);
     text += '\n';
@@ -26,19 +47,19 @@ std::string write_entries(const std::vector<ModelState::Entry>& entries) {
 }
 
 /// Reads the text of another rank and adds the shards that no earlier rank holds.
-void read_entries(const std::string& text, int part, std::vector<ModelState::Entry>& entries) {
-  std::istringstream lines(text);
+void read_entries(std::istream& text, int part, std::vector<ModelState::Entry>& entries) {
   std::string name;
+  SpaceRange space;
   std::size_t count = 0, ranges = 0;
   int dimension = 0;
-  while (lines >> name >> count >> dimension >> ranges) {
+  while (text >> name >> space.begin >> space.end >> count >> dimension >> ranges) {
     std::vector<Shard::Range> kept(ranges);
     for (auto& range : kept)
-      lines >> range.begin >> range.end;
+      text >> range.begin >> range.end;
     std::vector<ModelState::Field> fields(count);
     for (auto& field : fields) {
       int dtype = 0;
-      lines >> field.name >> dtype >> field.count;
+      text >> field.name >> dtype >> field.count;
       field.dtype = static_cast<DType>(dtype);
     }
     const auto entry = std::ranges::find(entries, name, &ModelState::Entry::name);
@@ -46,101 +67,173 @@ void read_entries(const std::string& text, int part, std::vector<ModelState::Ent
     auto& holders = entry->holders;
     const auto has_same = [&](const auto& holder) { return holder.shard.kept() == kept; };
     if (std::ranges::any_of(holders, has_same)) continue;  // a copy
-    const Shard shard = kept.empty() ? Shard() : Shard(entry->shape, dimension, kept);
-    const std::int64_t here = shard.divided() ? element_count(shard.shape()) : entry->size;
     for (auto& field : fields)
-      if (field.count == here) field.count = entry->size;
+      if (field.count == space.end - space.begin) field.count = entry->size;
     entry->fields = std::move(fields);
-    holders.push_back({part, shard});
+    holders.push_back({part, kept.empty() ? Shard() : Shard(entry->shape, dimension, kept), space});
   }
 }
 
 std::int64_t held(const ModelState::Entry& entry) {
   std::int64_t sum = 0;
-  for (const auto& [part, shard] : entry.holders)
-    sum += shard.divided() ? element_count(shard.shape()) : entry.size;
+  for (const auto& holder : entry.holders)
+    sum += holder.space.end - holder.space.begin;
   return sum;
+}
+
+View view_of(std::vector<std::byte>& bytes) {
+  return {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())}};
 }
 
 }  // namespace
 
-ModelState::ModelState(const ParameterSpace& space, const Optimizer& optimizer, ZeroOptimizer& mine,
-                       const SpaceLayout& whole, const GatherLinks& gather_links)
-    : space_(space), optimizer_(optimizer), mine_(mine), gather_links_(gather_links) {
-  if (alone()) {
+ModelState::ModelState(const ParameterSpace& space, Optimizer& optimizer, const ZeroOptimizer& zero,
+                       const SpaceLayout& whole, const Mesh& mesh, Communicator& all)
+    : space_(space), optimizer_(optimizer), mesh_(mesh), all_(all) {
+  if (parts() == 1) {
     entries_ = own_entries();
-    return;
-  }
-  for (const auto& slot : whole.slots)
-    entries_.push_back({.name = slot.name, .shape = slot.shape, .size = slot.size});
-  const int parts = gather_links.mesh.pp * gather_links.mesh.tp;
-  for (int part = 0; part < parts; ++part) {
-    const bool here = this->part() == part;
-    const std::string text = gather_links.all->share_text(
-        here ? write_entries(own_entries()) : std::string(), part, "state");
-    read_entries(text, part, entries_);
+    kept_ = {own_kept(zero)};
+  } else {
+    for (const auto& slot : whole.slots)
+      entries_.push_back({.name = slot.name, .shape = slot.shape, .size = slot.size});
+    for (int part = 0; part < parts(); ++part) {
+      const bool first_with_it = all.rank() == part;
+      std::istringstream text(all.share_text(
+          first_with_it ? written(own_kept(zero)) + written(own_entries()) : "", part, "state"));
+      kept_.push_back(read_kept<Kept>(text));
+      read_entries(text, part, entries_);
+    }
   }
   check(std::ranges::all_of(entries_, [](const Entry& entry) { return held(entry) == entry.size; }),
         "the model has parameters that no rank has");
-}
-
-/// This rank's number within its replica.
-int ModelState::part() const {
-  return gather_links_.all->rank() % (gather_links_.mesh.pp * gather_links_.mesh.tp);
+  for (const Entry& entry : entries_)
+    here_.push_back(space.find(entry.name));
 }
 
 std::vector<ModelState::Entry> ModelState::own_entries() const {
   std::vector<Entry> entries;
   for (const auto& slot : space_.slots()) {
-    Entry& entry = entries.emplace_back(Entry{
-        .name = slot.name, .shape = slot.shape, .size = slot.size, .holders = {{0, slot.shard}}});
+    const SpaceRange range{slot.offset, slot.offset + slot.size};
+    Entry& entry = entries.emplace_back(Entry{.name = slot.name,
+                                              .shape = slot.shape,
+                                              .size = slot.size,
+                                              .holders = {{part(), slot.shard, range}}});
     for (const StateField& field : optimizer_.fields(slot))
       entry.fields.push_back({std::string(field.name), field.dtype, field.count});
   }
   return entries;
 }
 
-/// Calls read(slot, place, bytes) on the ranks that hold the entry or a shard of it, and sends the
-/// result to rank 0. `divided`: the data is divided as the parameter is.
-template <class Read>
-void ModelState::collect(const Entry& entry, bool divided, std::int64_t first, std::size_t width,
-                         std::span<std::byte> out, Read&& read) {
-  if (alone()) return read(*space_.find(entry.name), first, out);
-  const int rank = gather_links_.all->rank();
-  std::vector<std::byte> buffer;
-  for (const auto& [part, shard] : entry.holders) {
-    std::span<std::byte> piece = out;
-    std::int64_t begin = first;
-    if (divided && shard.divided()) {
-      begin = shard.place(first);
-      const std::int64_t end = shard.place(first + static_cast<std::int64_t>(out.size() / width));
-      buffer.resize(static_cast<std::size_t>(end - begin) * width);
-      piece = buffer;
+std::vector<ModelState::Kept> ModelState::own_kept(const ZeroOptimizer& zero) const {
+  std::vector<Kept> kept;
+  const auto by_rank = zero.kept_by_rank();
+  for (std::size_t replica = 0; replica < by_rank.size(); ++replica)
+    for (const SpaceRange& range : by_rank[replica])
+      kept.push_back({range, static_cast<int>(replica)});
+  std::ranges::sort(kept, {}, [](const Kept& one) { return one.range.begin; });
+  return kept;
+}
+
+std::size_t ModelState::width(const Wanted& wanted) const {
+  return size_of(wanted.field ? entries_[wanted.entry].fields[*wanted.field].dtype
+                              : weight_dtype());
+}
+
+/// Calls body(source) for the ranks that together have what is wanted.
+template <class Body>
+void ModelState::for_each_source(const Wanted& wanted, Body&& body) const {
+  const Entry& entry = entries_[wanted.entry];
+  const std::int64_t count = wanted.field ? entry.fields[*wanted.field].count : entry.size;
+  for (const Holder& holder : entry.holders) {
+    // A field with one number per weight is divided as the weights are.
+    const bool like_weights = count == entry.size;
+    const auto place = [&](std::int64_t at) { return like_weights ? holder.shard.place(at) : at; };
+    const std::int64_t begin = place(wanted.first), end = place(wanted.first + wanted.count);
+    if (begin == end) continue;
+    const std::vector<Kept>& kept = kept_[static_cast<std::size_t>(holder.part)];
+    if (kept.empty() || !(wanted.field || space_.has_master())) {
+      body(Source{mesh_.replica(wanted.rank) * parts() + holder.part, holder, begin, end});
+      continue;
     }
-    if (piece.empty()) continue;
-    if (this->part() == part) read(*space_.find(entry.name), begin, piece);
-    if (const auto& link = gather_links_.to_first[static_cast<std::size_t>(part)]) {
-      const View bytes{piece.data(), DType::u8, {static_cast<std::int64_t>(piece.size())}};
-      link->broadcast(bytes, 1, {.label = "checkpoint"})->wait();
+    const std::int64_t size = holder.space.end - holder.space.begin;
+    // Exact, since replicas divide a matrix between rows, and a field has equally many numbers for
+    // each of them, or one replica keeps all of it.
+    const auto place_in_field = [&](std::int64_t at) {
+      const std::int64_t inside = std::clamp<std::int64_t>(at - holder.space.begin, 0, size);
+      return like_weights ? inside : inside * count / size;
+    };
+    auto at = std::ranges::partition_point(
+        kept, [&](const Kept& one) { return one.range.end <= holder.space.begin; });
+    for (; at != kept.end() && at->range.begin < holder.space.end; ++at) {
+      const std::int64_t first = std::max(begin, place_in_field(at->range.begin));
+      const std::int64_t last = std::min(end, place_in_field(at->range.end));
+      if (first < last) body(Source{at->replica * parts() + holder.part, holder, first, last});
     }
-    if (rank == 0 && piece.data() != out.data()) shard.put(first, piece, width, out);
   }
 }
 
-void ModelState::read_weights(const Entry& entry, std::int64_t first, std::span<std::byte> out) {
-  collect(entry, true, first, size_of(space_.weight_dtype()), out,
-          [&](const auto& slot, std::int64_t place, std::span<std::byte> bytes) {
-            mine_.read_weights(slot.offset + place, bytes);
-          });
+void ModelState::read(const Wanted& wanted, std::int64_t first, std::span<std::byte> out) {
+  const auto& slot = *here_[wanted.entry];
+  if (wanted.field)
+    optimizer_.read_state(slot, *wanted.field, first, out);
+  else
+    space_.read_weights(slot.offset + first, out);
 }
 
-void ModelState::read_state(const Entry& entry, std::size_t field, std::int64_t first,
-                            std::span<std::byte> out) {
-  const Field& wanted = entry.fields[field];
-  collect(entry, wanted.count == entry.size, first, size_of(wanted.dtype), out,
-          [&](const auto& slot, std::int64_t place, std::span<std::byte> bytes) {
-            mine_.read_state(slot, field, place, bytes);
-          });
+void ModelState::bring(std::span<const Wanted> list) {
+  const int me = all_.rank();
+  std::map<int, std::vector<std::byte>> to, from;  // by rank
+  std::vector<std::byte> buffer;
+  const auto bytes_of = [&](const Wanted& wanted, const Source& source) {
+    return static_cast<std::size_t>(source.end - source.begin) * width(wanted);
+  };
+  // Copies a source's elements to their places.
+  const auto put = [&](const Wanted& wanted, const Source& source, std::span<std::byte> bytes) {
+    const std::size_t width = this->width(wanted);
+    source.holder.shard.for_each_run(
+        source.begin, source.end - source.begin, [&](auto at, auto index, auto length) {
+          std::memcpy(wanted.out.data() + static_cast<std::size_t>(index - wanted.first) * width,
+                      bytes.data() + static_cast<std::size_t>(at - source.begin) * width,
+                      static_cast<std::size_t>(length) * width);
+        });
+  };
+  for (const Wanted& wanted : list)
+    for_each_source(wanted, [&](const Source& source) {
+      const std::size_t bytes = bytes_of(wanted, source);
+      if (source.rank != me) {
+        if (wanted.rank == me) from[source.rank].resize(from[source.rank].size() + bytes);
+        return;
+      }
+      if (wanted.rank == me && !source.holder.shard.divided()) {
+        const auto at = static_cast<std::size_t>(source.begin - wanted.first) * width(wanted);
+        return read(wanted, source.begin, wanted.out.subspan(at, bytes));
+      }
+      std::vector<std::byte>& out = wanted.rank == me ? buffer : to[wanted.rank];
+      if (wanted.rank == me) out.clear();
+      out.resize(out.size() + bytes);
+      const auto read_bytes = std::span(out).last(bytes);
+      read(wanted, source.begin, read_bytes);
+      if (wanted.rank == me) put(wanted, source, read_bytes);
+    });
+
+  std::vector<Transfer> transfers;
+  for (auto& [rank, bytes] : to)
+    transfers.push_back({true, rank, view_of(bytes)});
+  for (auto& [rank, bytes] : from)
+    transfers.push_back({false, rank, view_of(bytes)});
+  if (transfers.empty()) return;
+  all_.p2p(std::move(transfers), {.label = "checkpoint"})->wait();
+
+  std::map<int, std::size_t> taken;
+  for (const Wanted& wanted : list)
+    if (wanted.rank == me)
+      for_each_source(wanted, [&](const Source& source) {
+        if (source.rank == me) return;
+        const std::size_t bytes = bytes_of(wanted, source);
+        std::size_t& at = taken[source.rank];
+        put(wanted, source, std::span(from[source.rank]).subspan(at, bytes));
+        at += bytes;
+      });
 }
 
 }  // namespace sluice

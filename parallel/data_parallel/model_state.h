@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,18 +12,8 @@
 
 namespace sluice {
 
-/// Communicators that bring the state of the first replica's ranks to rank 0.
-struct GatherLinks {
-  Mesh mesh{};
-  Communicator* all = nullptr;  ///< on host memory; none: every rank has all of the model
-  /// to_first[r] joins rank 0 and rank r of the first replica. Null for r = 0 and on all other
-  /// ranks.
-  std::vector<std::shared_ptr<Communicator>> to_first{};
-};
-
-/// Reads the weights and optimizer state of the whole model, in the model's order, from whichever
-/// ranks keep them. All ranks call the functions together with the same arguments. Only rank 0
-/// receives the result.
+/// Brings the weights and the optimizer state of the whole model, in the model's order, from the
+/// ranks that keep them to the ranks that want them. All ranks call the functions together.
 class ModelState {
  public:
   struct Field {
@@ -31,10 +21,11 @@ class ModelState {
     DType dtype = DType::f32;
     std::int64_t count = 0;  ///< elements
   };
-  /// A rank that holds a parameter, or a shard of it.
+  /// A rank of each replica that holds a parameter, or a shard of it.
   struct Holder {
     int part = 0;  ///< rank within a replica
     Shard shard{};
+    SpaceRange space{};  ///< where the parameter is in that rank's parameter space
   };
   struct Entry {
     std::string name;
@@ -43,31 +34,56 @@ class ModelState {
     std::vector<Field> fields{};    ///< the optimizer state of the parameter
     std::vector<Holder> holders{};  ///< ranks that together hold all of it
   };
+  /// Elements of one parameter that a rank wants: of its weights or of a field of its state.
+  struct Wanted {
+    int rank = 0;
+    std::size_t entry = 0;
+    std::optional<std::size_t> field{};  ///< none: the weights, in the space's weight_dtype()
+    std::int64_t first = 0, count = 0;
+    std::span<std::byte> out{};  ///< on that rank; the others leave it empty
+  };
 
-  /// `whole`: the layout of the whole model. All arguments must outlive this object.
-  ModelState(const ParameterSpace& space, const Optimizer& optimizer, ZeroOptimizer& mine,
-             const SpaceLayout& whole, const GatherLinks& gather_links);
+  /// `whole`: the layout of the whole model. `all`: all ranks of `mesh`, on host memory. All
+  /// arguments must outlive this object.
+  ModelState(const ParameterSpace& space, Optimizer& optimizer, const ZeroOptimizer& zero,
+             const SpaceLayout& whole, const Mesh& mesh, Communicator& all);
 
   const std::vector<Entry>& entries() const { return entries_; }
-  /// Reads elements of one parameter from `first` on, as many as `out` holds, in the space's
-  /// weight_dtype().
-  void read_weights(const Entry& entry, std::int64_t first, std::span<std::byte> out);
-  void read_state(const Entry& entry, std::size_t field, std::int64_t first,
-                  std::span<std::byte> out);
+  DType weight_dtype() const { return space_.weight_dtype(); }
+  /// Brings all that is in the list, which is the same on all ranks. A rank sends another one all
+  /// that it wants in one message. With replicas that keep equal state, each rank gets what it
+  /// wants from its own replica. No update may be under way.
+  void bring(std::span<const Wanted> list);
 
  private:
+  /// A range that the replicas divide (ZeRO-1).
+  struct Kept {
+    SpaceRange range;
+    int replica;
+  };
+  /// A rank that has some of what is wanted: elements [begin, end) of its shard.
+  struct Source {
+    int rank;
+    const Holder& holder;
+    std::int64_t begin, end;
+  };
+
+  int parts() const { return mesh_.pp * mesh_.tp; }
+  int part() const { return all_.rank() % parts(); }
   std::vector<Entry> own_entries() const;
-  bool alone() const { return gather_links_.all == nullptr; }
-  int part() const;
-  template <class Read>
-  void collect(const Entry& entry, bool divided, std::int64_t first, std::size_t width,
-               std::span<std::byte> out, Read&& read);
+  std::vector<Kept> own_kept(const ZeroOptimizer& zero) const;
+  std::size_t width(const Wanted& wanted) const;
+  template <class Body>
+  void for_each_source(const Wanted& wanted, Body&& body) const;
+  void read(const Wanted& wanted, std::int64_t first, std::span<std::byte> out);
 
   const ParameterSpace& space_;
-  const Optimizer& optimizer_;
-  ZeroOptimizer& mine_;
-  const GatherLinks& gather_links_;
+  Optimizer& optimizer_;
+  const Mesh& mesh_;
+  Communicator& all_;
   std::vector<Entry> entries_;
+  std::vector<const ParameterSpace::Slot*> here_;  ///< this rank's slot of each entry; null: none
+  std::vector<std::vector<Kept>> kept_;  ///< of each part, ascending; empty: a replica has it all
 };
 
 }  // namespace sluice

@@ -4,18 +4,15 @@
 
 #include <algorithm>
 
-#include "parallel/comm/collect.h"
-
 namespace sluice {
 
 ZeroOptimizer::ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer,
-                             const BucketPlan& bucket_plan, Communicator& ranks,
-                             Communicator& control, ModelNorm* norm, const View& padded)
+                             const BucketPlan& bucket_plan, Communicator& ranks, ModelNorm* norm,
+                             const View& padded)
     : space_(space),
       optimizer_(optimizer),
       bucket_plan_(bucket_plan),
       ranks_(ranks),
-      control_(control),
       norm_(norm),
       padded_(padded),
       owned_(bucket_plan.owned(ranks.rank())) {}
@@ -97,15 +94,11 @@ void ZeroOptimizer::synchronize() {
   optimizer_.synchronize();
 }
 
-void ZeroOptimizer::read_weights(std::int64_t first, std::span<std::byte> out) {
-  space_.read_weights(first, out);
-  if (space_.options().zero() && space_.has_master()) collect(control_, out, "checkpoint");
-}
-
-void ZeroOptimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field,
-                               std::int64_t first, std::span<std::byte> out) {
-  optimizer_.read_state(slot, field, first, out);
-  if (space_.options().zero()) collect(control_, out, "checkpoint");
+std::vector<std::vector<SpaceRange>> ZeroOptimizer::kept_by_rank() const {
+  std::vector<std::vector<SpaceRange>> kept;
+  for (int rank = 0; space_.options().zero() && rank < ranks_.size(); ++rank)
+    kept.push_back(bucket_plan_.owned(rank));
+  return kept;
 }
 
 }  // namespace sluice

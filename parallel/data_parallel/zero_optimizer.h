@@ -17,13 +17,11 @@ namespace sluice {
 /// them. Both ways give the same bits.
 class ZeroOptimizer {
  public:
-  /// `ranks` works on the device's memory, `control` on host memory. The owned ranges of `space`,
-  /// if it has any, are those of `bucket_plan`. `norm` is needed if the space is only a part of the
-  /// model. `padded`: scratch memory for all-gathers on a GPU, padded_bytes(). All arguments must
-  /// outlive this object.
+  /// `ranks` works on the device's memory. The owned ranges of `space`, if it has any, are those of
+  /// `bucket_plan`. `norm` is needed if the space is only a part of the model. `padded`: scratch
+  /// memory for all-gathers on a GPU, padded_bytes(). All arguments must outlive this object.
   ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
-                Communicator& ranks, Communicator& control, ModelNorm* norm = nullptr,
-                const View& padded = {});
+                Communicator& ranks, ModelNorm* norm = nullptr, const View& padded = {});
 
   /// See ParameterSpace::clip_gradients.
   const Tensor& clip_gradients(double limit, double loss_scale = 1);
@@ -38,11 +36,8 @@ class ZeroOptimizer {
   void set_timeline(Timeline* timeline);
   StreamedBytes moved() const { return optimizer_.moved(); }
 
-  /// Read what ParameterSpace::read_weights and Optimizer::read_state read, but from all ranks. All
-  /// ranks call them together with the same arguments. Only rank 0 receives all values.
-  void read_weights(std::int64_t first, std::span<std::byte> out);
-  void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
-                  std::span<std::byte> out);
+  /// The ranges whose state each rank keeps, by rank; none if every rank keeps the state of all.
+  std::vector<std::vector<SpaceRange>> kept_by_rank() const;
 
  private:
   std::vector<SpaceRange> contributed() const;
@@ -53,7 +48,6 @@ class ZeroOptimizer {
   Optimizer& optimizer_;
   const BucketPlan& bucket_plan_;
   Communicator& ranks_;
-  Communicator& control_;
   ModelNorm* norm_;
   View padded_;
   std::vector<SpaceRange> owned_;

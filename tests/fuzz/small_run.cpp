@@ -82,8 +82,8 @@ std::vector<std::string> small_shard_names(bool first) {
 SmallRun::SmallRun()
     : optimizer_(make_adamw(*small_.space, {})),
       rank_(*small_.space, *optimizer_),
-      state_{*small_.space,           *optimizer_, scaler_, rank_.parallel, small_.space->layout(),
-             rank_.ranks.gather_links},
+      state_{*small_.space,          *optimizer_,     scaler_, rank_.parallel,
+             small_.space->layout(), rank_.ranks.mesh},
       run_(std::make_unique<nlohmann::json>(nlohmann::json{{"seed", 5}, {"precision", "fp16"}})),
       folder_(save_checkpoint(scratch() / "checkpoints", 3, *run_, state_, 1)),
       files_{test::read_file(folder_ / "state.json"),

@@ -28,7 +28,7 @@ struct Model {
   LossScaler scaler;
   SingleRank rank{*made.space, *optimizer};
   CheckpointState state{*made.space,   *optimizer,           scaler,
-                        rank.parallel, made.space->layout(), rank.ranks.gather_links};
+                        rank.parallel, made.space->layout(), rank.ranks.mesh};
 };
 
 std::int64_t load_whole(const fs::path& saved, const Json& run, const CheckpointState& state) {

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/comm/agreement.h"
-#include "parallel/comm/collect.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/many_ranks/simulated_network.h"
 #include "tests/parallel/ranks.h"
@@ -133,32 +132,16 @@ TEST_CASE("a rank of many sends a message a round") {
   }
 }
 
-TEST_CASE("what ranks have parts of comes to rank 0, and little more is sent") {
-  for (const int ranks : {1, 2, 5, 16})
-    for (const std::size_t size : {0U, 1U, 16384U, 1000003U}) {
-      CAPTURE(ranks, size);
-      std::int64_t sent = 0;
-      REQUIRE_NOTHROW(simulate(ranks, [&](Communicator& c, SimulatedRank& rank) {
-        const auto n = static_cast<std::size_t>(c.size()), r = static_cast<std::size_t>(c.rank());
-        std::vector<std::byte> whole(size);
-        for (std::size_t i = 0; i < size; ++i)
-          whole[i] = static_cast<std::byte>(mixed(i) >> 8);
-        for (std::size_t i = 0; i < size; i += 16384)
-          whole[i] = std::byte{0};  // a chunk that begins with zero
-        // Two stretches a rank, and one of zeros that nobody sends.
-        std::fill(whole.begin() + static_cast<std::ptrdiff_t>(size / 3),
-                  whole.begin() + static_cast<std::ptrdiff_t>(size / 2), std::byte{0});
-        std::vector<std::byte> mine(size);
-        for (std::size_t i = 0; i < size; ++i)
-          if (i * 2 * n / size % n == r) mine[i] = whole[i];
-        const auto before = mine;
-        const std::int64_t bytes = rank.traffic().bytes;
-        collect(c, mine, "parts");
-        expect(mine == (r == 0 ? whole : before), "collect");
-        sent += rank.traffic().bytes - bytes;
+TEST_CASE("the first of the ranks for which something holds") {
+  for (const int ranks : {1, 2, 9, 33})
+    for (const int first : {0, ranks / 2, ranks - 1, ranks}) {
+      CAPTURE(ranks, first);
+      REQUIRE_NOTHROW(simulate(ranks, [&](Communicator& c, SimulatedRank&) {
+        // It also holds for every third rank after it.
+        const bool here = c.rank() >= first && (c.rank() - first) % 3 == 0;
+        const std::optional<int> wanted = first < ranks ? std::optional(first) : std::nullopt;
+        expect(first_rank(c, here, "first") == wanted, "first_rank");
       }));
-      // A stretch may share the chunk at either end; marks and signatures have a few bytes.
-      CHECK(sent <= static_cast<std::int64_t>(size) + ranks * (4 * 16384 + 2048));
     }
 }
 

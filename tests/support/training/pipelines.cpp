@@ -47,8 +47,8 @@ void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind ki
 
 RunBits bits_by_name(TrainingRun& run) {
   Training& training = run.training();
-  ZeroOptimizer& shared = training.parallel.optimizer;
-  shared.synchronize();
+  training.parallel.optimizer.synchronize();
+  const auto complete = [&](std::span<std::byte> out) { add_up(*training.ranks.dp_host, out); };
   RunBits bits;
   for (const auto& slot : training.space.slots()) {
     const auto room = [&](std::string_view what, std::int64_t count, DType dtype) {
@@ -56,13 +56,18 @@ RunBits bits_by_name(TrainingRun& run) {
       bytes.resize(static_cast<std::size_t>(count) * size_of(dtype));
       return std::span(bytes);
     };
-    shared.read_weights(slot.offset, room("weights", slot.size, training.space.weight_dtype()));
+    const auto weights = room("weights", slot.size, training.space.weight_dtype());
+    training.space.read_weights(slot.offset, weights);
+    complete(weights);
     const Tensor& working = training.space.working();
     working.slice(slot.offset, {slot.size})
         .copy_bytes_to(room("working weights", slot.size, working.dtype()));
     const auto fields = training.optimizer->fields(slot);
-    for (std::size_t i = 0; i < fields.size(); ++i)
-      shared.read_state(slot, i, 0, room(fields[i].name, fields[i].count, fields[i].dtype));
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const auto state = room(fields[i].name, fields[i].count, fields[i].dtype);
+      training.optimizer->read_state(slot, i, 0, state);
+      complete(state);
+    }
   }
   for (const TrainStep& s : run.steps())
     bits.steps.push_back(

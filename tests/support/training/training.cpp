@@ -178,13 +178,20 @@ std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t ste
   return losses;
 }
 
+void add_up(Communicator& ranks, std::span<std::byte> data) {
+  const auto all = ranks.gather_values<std::byte>(data, "bits");
+  for (std::size_t i = 0; i < all.size(); ++i)
+    data[i % data.size()] |= all[i];
+}
+
 RunBits TrainingRun::bits() {
-  const Optimizer& optimizer = *training_.optimizer;
-  ZeroOptimizer& shared = training_.parallel.optimizer;
-  shared.synchronize();
+  Optimizer& optimizer = *training_.optimizer;
+  training_.parallel.optimizer.synchronize();
+  const auto complete = [&](std::span<std::byte> out) { add_up(*training_.ranks.dp_host, out); };
   RunBits bits;
   const auto read = [&](const auto& slot, std::span<std::byte> out) {
-    shared.read_weights(slot.offset, out);
+    training_.space.read_weights(slot.offset, out);
+    complete(out);
   };
   bits.values["weights"] =
       bytes_of(flat_copy(training_.space, training_.space.weight_dtype(), read));
@@ -197,8 +204,9 @@ RunBits TrainingRun::bits() {
       // The field is read in two pieces with their border inside a chunk.
       const std::int64_t first = fields[i].count / 3;
       const std::size_t border = static_cast<std::size_t>(first) * size_of(fields[i].dtype);
-      shared.read_state(slot, i, 0, std::span(bytes).first(border));
-      shared.read_state(slot, i, first, std::span(bytes).subspan(border));
+      optimizer.read_state(slot, i, 0, std::span(bytes).first(border));
+      optimizer.read_state(slot, i, first, std::span(bytes).subspan(border));
+      complete(bytes);
     }
   }
   for (const TrainStep& s : steps_)

@@ -58,6 +58,9 @@ struct RunBits {
 /// Returns the first difference; "" if all bits are equal.
 std::string first_difference(const RunBits& a, const RunBits& b);
 
+/// Completes an array of which each rank has some bytes and zeros elsewhere, or all of it.
+void add_up(Communicator& ranks, std::span<std::byte> data);
+
 class TrainingRun {
  public:
   /// Starts from random weights on `device`; `memory` may be host memory allocated beforehand. If

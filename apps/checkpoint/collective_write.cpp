@@ -1,0 +1,225 @@
+#include "apps/checkpoint/collective_write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/io/file.h"
+#include "engine/io/stored_tensor.h"
+#include "models/gpt2/weights.h"
+#include "parallel/comm/keep_alive.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The bytes of one section of a file.
+class Section {
+ public:
+  Section(const StateFile& file, Stretch where)
+      : file_(file), where_(where), bytes_(where.end - where.begin) {
+    if (where.begin < file.start.size())
+      std::copy(file.start.begin() + static_cast<std::ptrdiff_t>(where.begin),
+                file.start.begin() + static_cast<std::ptrdiff_t>(
+                                         std::min<std::uint64_t>(where.end, file.start.size())),
+                bytes_.begin());
+  }
+
+  /// Returns the memory for elements of the section's tensor number `index`: [first, last) of them,
+  /// of which bytes [begin, end) of the tensor belong to the section.
+  std::span<std::byte> place(std::size_t index, DType dtype, Stretch elements, Stretch bytes) {
+    const StoredTensor& tensor = file_.tensors[index];
+    const std::uint64_t width = size_of(tensor.type);
+    const auto here = std::span(bytes_).subspan(
+        file_.start.size() + tensor.begin + bytes.begin - where_.begin, bytes.end - bytes.begin);
+    const bool whole = bytes.begin == elements.begin * width && bytes.end == elements.end * width;
+    if (whole && stored_type(dtype) == tensor.type) return here;
+    const std::uint64_t count = elements.end - elements.begin;
+    detours_.push_back({.elements = std::vector<std::byte>(count * size_of(dtype)),
+                        .dtype = dtype,
+                        .type = tensor.type,
+                        .skip = bytes.begin - elements.begin * width,
+                        .place = here});
+    return detours_.back().elements;
+  }
+
+  /// Returns the section when its elements are there.
+  std::span<const std::byte> finish() {
+    for (Detour& detour : detours_) {
+      if (stored_type(detour.dtype) != detour.type) {
+        std::vector<std::byte> converted(detour.elements.size() / size_of(detour.dtype) *
+                                         size_of(detour.type));
+        convert_floats(detour.elements, detour.dtype, converted, detour.type);
+        detour.elements = std::move(converted);
+      }
+      std::memcpy(detour.place.data(), detour.elements.data() + detour.skip, detour.place.size());
+    }
+    return bytes_;
+  }
+
+ private:
+  /// Elements that are of another type than in the file, or that the section's border cuts.
+  struct Detour {
+    std::vector<std::byte> elements;
+    DType dtype;
+    StoredType type;
+    std::uint64_t skip;  ///< bytes before the section
+    std::span<std::byte> place;
+  };
+
+  const StateFile& file_;
+  Stretch where_;
+  std::vector<std::byte> bytes_;
+  std::vector<Detour> detours_;
+};
+
+/// Adds what `rank` needs for a section. `section`: on that rank, otherwise null.
+void want(const StateFile& file, const ModelState& model, Stretch where, int rank, Section* section,
+          std::vector<ModelState::Wanted>& list) {
+  const std::uint64_t start = file.start.size();
+  if (where.end <= start) return;
+  const std::uint64_t begin = where.begin - std::min(where.begin, start), end = where.end - start;
+  auto tensor = std::ranges::partition_point(
+      file.tensors, [&](const StoredTensor& one) { return one.end <= begin; });
+  for (; tensor != file.tensors.end() && tensor->begin < end; ++tensor) {
+    const auto index = static_cast<std::size_t>(tensor - file.tensors.begin());
+    const auto& [entry, field] = file.arrays[index];
+    const std::uint64_t width = size_of(tensor->type);
+    const Stretch bytes{std::max(tensor->begin, begin) - tensor->begin,
+                        std::min(tensor->end, end) - tensor->begin};
+    const Stretch elements{bytes.begin / width, (bytes.end + width - 1) / width};
+    ModelState::Wanted& wanted = list.emplace_back(
+        ModelState::Wanted{.rank = rank,
+                           .entry = entry,
+                           .field = field,
+                           .first = static_cast<std::int64_t>(elements.begin),
+                           .count = static_cast<std::int64_t>(elements.end - elements.begin)});
+    if (section != nullptr)
+      wanted.out = section->place(
+          index, field ? model.entries()[entry].fields[*field].dtype : model.weight_dtype(),
+          elements, bytes);
+  }
+}
+
+std::uint64_t sections_of(std::uint64_t bytes) {
+  return (bytes + SectionSums::section_bytes - 1) / SectionSums::section_bytes;
+}
+
+}  // namespace
+
+StateFile lay_out_weights(const ModelState& model, const SpaceLayout& whole, StoredType type) {
+  SafetensorsHeader header = weights_header(whole, type);
+  StateFile file;
+  for (std::size_t entry = 0; entry < model.entries().size(); ++entry)
+    file.arrays.push_back({.entry = entry});
+  file.tensors = std::move(header.tensors);
+  file.start = safetensors_start(file.tensors, header.metadata, "the weights");
+  return file;
+}
+
+StateFile lay_out_optimizer(const ModelState& model) {
+  StateFile file;
+  for (std::size_t e = 0; e < model.entries().size(); ++e) {
+    const ModelState::Entry& entry = model.entries()[e];
+    for (std::size_t i = 0; i < entry.fields.size(); ++i) {
+      const ModelState::Field& field = entry.fields[i];
+      file.arrays.push_back({.entry = e, .field = i});
+      file.tensors.push_back(
+          {.name = state_name(field.name, entry.name),
+           .type = stored_type(field.dtype),
+           .shape = field.count == entry.size ? entry.shape : Shape{field.count}});
+    }
+  }
+  file.start = safetensors_start(file.tensors, {}, "the optimizer state");
+  return file;
+}
+
+std::string state_name(std::string_view field, std::string_view parameter) {
+  return fmt::format("{}.{}", field, parameter);
+}
+
+Writers find_writers(Communicator& ranks, const fs::path& folder) {
+  Writers writers{.folder = ranks.share_text(folder.string(), 0, "checkpoint")};
+  if (writers.folder.empty()) return writers;
+  FileIdentity mine;
+  keep_alive(ranks, "checkpoint", [&] { mine = identity_of(writers.folder); });
+  const auto all = ranks.gather_values(mine, "checkpoint");
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    if (all[static_cast<std::size_t>(rank)] == all.front()) writers.ranks.push_back(rank);
+  return writers;
+}
+
+Stretch stretch_of(std::uint64_t bytes, int rank, const std::vector<int>& writers) {
+  const auto found = std::ranges::lower_bound(writers, rank);
+  if (found == writers.end() || *found != rank) return {};
+  const auto number = static_cast<std::uint64_t>(found - writers.begin());
+  const std::uint64_t sections = sections_of(bytes);
+  const auto border = [&](std::uint64_t before) {
+    return std::min(bytes, (sections * before + writers.size() - 1) / writers.size() *
+                               SectionSums::section_bytes);
+  };
+  return {border(number), border(number + 1)};
+}
+
+void PartOutput::write(std::span<const std::byte> bytes) {
+  if (!file_) file_.emplace(File::create_part(path_, offset_));
+  file_->write(bytes);
+}
+
+void PartOutput::finish() {
+  if (file_) file_->finish();
+}
+
+void write_together(const StateFile& file, ModelState& model, Communicator& ranks,
+                    const std::vector<int>& writers, Output& mine) {
+  const std::uint64_t bytes = file.bytes();
+  const std::uint64_t rounds = (sections_of(bytes) + writers.size() - 1) / writers.size();
+  const bool writes = std::ranges::binary_search(writers, ranks.rank());
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    std::vector<ModelState::Wanted> list;
+    std::optional<Section> section;
+    for (const int writer : writers) {
+      const Stretch stretch = stretch_of(bytes, writer, writers);
+      const std::uint64_t begin = stretch.begin + round * SectionSums::section_bytes;
+      if (begin >= stretch.end) continue;
+      const Stretch where{begin, std::min(stretch.end, begin + SectionSums::section_bytes)};
+      const bool here = writer == ranks.rank();
+      if (here) section.emplace(file, where);
+      want(file, model, where, writer, here ? &*section : nullptr, list);
+    }
+    model.bring(list);
+    const auto write = [&] {
+      if (section) mine.write(section->finish());
+      if (round + 1 == rounds) mine.finish();
+    };
+    keep_alive(ranks, "checkpoint", writes ? write : std::function<void()>());
+  }
+}
+
+SectionSums gather_sums(Communicator& ranks, const std::vector<int>& writers, std::uint64_t bytes,
+                        const SectionSums& mine) {
+  if (writers.size() == 1) return mine;
+  const std::uint64_t most = (sections_of(bytes) + writers.size() - 1) / writers.size();
+  std::vector<std::uint32_t> sums = mine.sums(), all;
+  sums.resize(most);
+  if (ranks.rank() == 0) all.resize(most * static_cast<std::size_t>(ranks.size()));
+  const auto view = [](std::vector<std::uint32_t>& values) {
+    const auto raw = std::as_writable_bytes(std::span(values));
+    return View(raw.data(), DType::u8, {static_cast<std::int64_t>(raw.size())});
+  };
+  ranks.gather(view(sums), view(all), 0, {.label = "checkpoint"})->wait();
+  if (ranks.rank() > 0) return {};
+  std::vector<std::uint32_t> whole;
+  for (const int writer : writers) {
+    const Stretch stretch = stretch_of(bytes, writer, writers);
+    const auto first =
+        all.begin() + static_cast<std::ptrdiff_t>(most * static_cast<std::size_t>(writer));
+    whole.insert(whole.end(), first,
+                 first + static_cast<std::ptrdiff_t>(sections_of(stretch.end - stretch.begin)));
+  }
+  return {bytes, std::move(whole)};
+}
+
+}  // namespace sluice

@@ -1,0 +1,224 @@
+#include "apps/checkpoint/collective_write.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_saver.h"
+#include "engine/io/stored_tensor.h"
+#include "tests/parallel/ranks.h"
+#include "tests/support/fixture.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training/pipelines.h"
+
+// Ranks write a checkpoint's files together. Ranks are threads here, and the model is large enough
+// for several sections of 4 MiB in each file.
+
+namespace sluice::test::collective_write_test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+TrainingTask large_task() {
+  return {
+      .config = {.n_layer = 2, .n_head = 4, .n_embd = 256, .vocab_size = 5003, .n_positions = 8},
+      .batch_size = 4,
+      .seq_len = 8,
+      .bucket_size = "1MiB"};
+}
+
+class Collected final : public Output {
+ public:
+  std::string name() const override { return "memory"; }
+  void write(std::span<const std::byte> some) override {
+    bytes.insert(bytes.end(), some.begin(), some.end());
+  }
+  void finish() override { ++finished; }
+
+  Bytes bytes;
+  int finished = 0;
+};
+
+/// A file of which ranks have written parts.
+struct Assembled {
+  Bytes bytes;
+  std::vector<std::uint64_t> of_rank;  ///< bytes that each rank wrote
+
+  std::uint64_t written() const {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t part : of_rank)
+      sum += part;
+    return sum;
+  }
+};
+
+/// Adds a rank's part. Parts that overlap or leave a gap would not add up to the file's bytes.
+void add(Assembled& file, int rank, std::uint64_t size, Stretch stretch, const Collected& part) {
+  expect(part.bytes.size() == stretch.end - stretch.begin, "the bytes of a stretch");
+  expect(part.bytes.empty() || stretch.begin % SectionSums::section_bytes == 0,
+         "a stretch begins with a section");
+  file.bytes.resize(size);
+  std::ranges::copy(part.bytes, file.bytes.begin() + static_cast<std::ptrdiff_t>(stretch.begin));
+  file.of_rank.resize(std::max(file.of_rank.size(), static_cast<std::size_t>(rank) + 1));
+  file.of_rank[static_cast<std::size_t>(rank)] = part.bytes.size();
+}
+
+/// Trains a step and returns both files, written by `writers`.
+std::map<std::string, Assembled> files_of(const TrainingTask& task, const MemoryChoice& choice,
+                                          const std::vector<int>& writers) {
+  std::map<std::string, Assembled> files;
+  std::mutex mutex;
+  on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+    TrainingRun run(task, choice, device, {}, ranks);
+    run.step();
+    run.training().parallel.optimizer.synchronize();
+    CheckpointFiles laid_out = lay_out(run.training().checkpoint());
+    Collected weights, optimizer;
+    write_files(laid_out, *ranks.control, writers, weights, optimizer);
+    const std::lock_guard lock(mutex);
+    const auto part = [&](const char* name, const StateFile& file, const Collected& output) {
+      add(files[name], ranks.rank(), file.bytes(), stretch_of(file.bytes(), ranks.rank(), writers),
+          output);
+      const bool writes = std::ranges::count(writers, ranks.rank()) > 0;
+      expect(output.finished == (writes ? 1 : 0), "a writer finishes once");
+    };
+    part("weights", laid_out.weights, weights);
+    part("optimizer", laid_out.optimizer, optimizer);
+  });
+  return files;
+}
+
+struct Layout {
+  std::int64_t dp = 1, pp = 1, tp = 1, zero = 0;
+  StateLayout state = StateLayout::fp32;
+  DType dtype = DType::f32;
+  std::string optimizer = "adamw";
+};
+
+TrainingTask task_of(const Layout& layout) {
+  TrainingTask task = large_task();
+  task.dp = layout.dp;
+  task.batch_size = layout.dp;
+  task.pp = layout.pp;
+  task.tp = layout.tp;
+  task.zero = layout.zero;
+  task.dtype = layout.dtype;
+  task.optimizer = layout.optimizer;
+  return task;
+}
+
+}  // namespace
+
+TEST_CASE("ranks write files of several sections together, each byte once", "[threads]") {
+  const std::vector<Layout> layouts{
+      {.dp = 2},
+      {.dp = 3, .zero = 1},
+      {.dp = 2, .zero = 1, .state = StateLayout::int8, .dtype = DType::bf16},
+      {.dp = 2, .zero = 1, .state = StateLayout::bf16mv, .dtype = DType::bf16},
+      {.dp = 2, .zero = 1, .optimizer = "adafactor"},
+      {.pp = 2},
+      {.dp = 2, .pp = 2, .zero = 1},
+      {.tp = 2},
+      {.dp = 2, .pp = 1, .tp = 2, .zero = 1},
+      {.dp = 2, .pp = 2, .tp = 2, .zero = 1}};
+  for (const Layout& layout : layouts) {
+    INFO(fmt::format("dp {} pp {} tp {} zero {} {}", layout.dp, layout.pp, layout.tp, layout.zero,
+                     layout.optimizer));
+    const TrainingTask task = task_of(layout);
+    const MemoryChoice choice = task.resident(layout.state);
+    const int ranks = static_cast<int>(layout.dp * layout.pp * layout.tp);
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::ranges::generate(all, [rank = 0]() mutable { return rank++; });
+    // Each replica has all of the model and its state, unless ranks divide matrices: those add up
+    // in another order.
+    TrainingTask whole = task;
+    whole.pp = 1;
+    whole.zero = 0;
+    const auto expected = files_of(layout.tp == 1 ? whole : task, choice, {0});
+    for (const auto& writers : {all, std::vector{0, ranks - 1}}) {
+      const auto found = files_of(task, choice, writers);
+      for (const auto& [name, file] : expected) {
+        INFO(name);
+        if (name == "weights") CHECK(file.bytes.size() > 2 * SectionSums::section_bytes);
+        CHECK((found.at(name).bytes == file.bytes));  // too long to be shown
+        CHECK(found.at(name).written() == file.bytes.size());
+        const std::size_t sections =
+            (file.bytes.size() + SectionSums::section_bytes - 1) / SectionSums::section_bytes;
+        CHECK(std::ranges::count_if(found.at(name).of_rank, [](auto bytes) { return bytes > 0; }) ==
+              static_cast<std::ptrdiff_t>(std::min(sections, writers.size())));
+      }
+    }
+  }
+}
+
+TEST_CASE("elements that a section's border cuts come whole and types are converted") {
+  const TrainingTask task = large_task();
+  const MemoryChoice choice = task.resident();
+  TrainingRun run(task, choice, make_cpu_device());
+  const CheckpointState state = run.training().checkpoint();
+  ModelState model = state.model();
+  for (const auto& [type, header] : {std::pair(StoredType::F32, 5), std::pair(StoredType::F32, 8),
+                                     std::pair(StoredType::BF16, 3)}) {
+    INFO(name_of(type) << " after " << header);
+    StateFile file = lay_out_weights(model, state.whole, type);
+    file.start.assign(static_cast<std::size_t>(header), std::byte{7});
+    Bytes expected = file.start;
+    for (const auto& slot : state.space.slots()) {
+      Bytes elements(static_cast<std::size_t>(slot.size) * sizeof(float));
+      state.space.read_weights(slot.offset, elements);
+      Bytes stored(static_cast<std::size_t>(slot.size) * size_of(type));
+      convert_floats(elements, DType::f32, stored, type);
+      expected.insert(expected.end(), stored.begin(), stored.end());
+    }
+    CHECK(expected.size() > SectionSums::section_bytes);
+    Collected output;
+    write_together(file, model, state.ranks.control, {0}, output);
+    CHECK((output.bytes == expected));
+  }
+}
+
+TEST_CASE("a checkpoint that ranks write together is whole and resumes elsewhere", "[threads]") {
+  const TempDir dir;
+  TrainingTask task = large_task();
+  task.dp = 2;
+  task.zero = 1;
+  const MemoryChoice choice = task.resident();
+  const Json run_of{{"seed", 11}};
+  RunBits saved;
+  on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+    TrainingRun run(task, choice, device, {}, ranks);
+    RunBits bits = run.train(2);
+    save_checkpoint(dir.path(), 2, run_of, run.training().checkpoint(), 1);
+    if (ranks.rank() == 0) saved = std::move(bits);
+  });
+  const fs::path checkpoint = checkpoint_path(dir.path(), 2);
+  const CheckpointManifest manifest = read_manifest(checkpoint);
+  CHECK(manifest.files.at(weights_file).sums().size() == 3);
+  CHECK(manifest.files.at(optimizer_file).sums().size() == 6);
+  CHECK_NOTHROW(verify_files(checkpoint, manifest));
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
+
+  const auto loaded = [&](std::int64_t dp, std::int64_t zero) {
+    TrainingTask other = task;
+    other.dp = dp;
+    other.zero = zero;
+    RunBits bits;
+    on_mesh(other, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+      TrainingRun run(other, choice, device, {}, ranks);
+      load_checkpoint(checkpoint, manifest, run_of, run.training().checkpoint());
+      RunBits mine = run.bits();
+      if (ranks.rank() == 0) bits = std::move(mine);
+    });
+    bits.steps = saved.steps;  // those before the checkpoint
+    return bits;
+  };
+  CHECK(first_difference(loaded(1, 0), saved).empty());
+  CHECK(first_difference(loaded(2, 1), saved).empty());
+  CHECK(first_difference(loaded(4, 1), saved).empty());
+}
+
+}  // namespace sluice::test::collective_write_test
