@@ -8,12 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "engine/io/stored_tensor.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training/pipelines.h"
+#include "tests/support/training/ranks.h"
 
 // Ranks write a checkpoint's files together. Ranks are threads here, and the model is large enough
 // for several sections of 4 MiB in each file.
@@ -109,6 +111,14 @@ TrainingTask task_of(const Layout& layout) {
   task.dtype = layout.dtype;
   task.optimizer = layout.optimizer;
   return task;
+}
+
+/// Returns a program that is train_gpt2 after some lines of shell.
+std::string wrapper(const RankRuns& runs, const std::string& lines) {
+  const fs::path script = runs.path() / "wrapper";
+  write_file(script, "#!/bin/sh\n" + lines + "\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\"\n");
+  fs::permissions(script, fs::perms::owner_all);
+  return script.string();
 }
 
 }  // namespace
@@ -219,6 +229,55 @@ TEST_CASE("a checkpoint that ranks write together is whole and resumes elsewhere
   CHECK(first_difference(loaded(1, 0), saved).empty());
   CHECK(first_difference(loaded(2, 1), saved).empty());
   CHECK(first_difference(loaded(4, 1), saved).empty());
+}
+
+TEST_CASE("ranks that see another folder than rank 0 leave the writing to those that see it") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags flags{
+      {"--steps", "1"}, {"--batch-size", "3"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}};
+  runs.run_well(3, "shared", flags);
+  // Rank 2 has a disk of its own under the same name.
+  for (const char* disk : {"a", "b"})
+    fs::create_directory(runs.path() / disk);
+  Flags elsewhere = flags;
+  elsewhere["--output"] = "run";
+  runs.run(3, "run", elsewhere,
+           wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 2 ] && cd '" + runs.at("b") + "' || cd '" +
+                             runs.at("a") + "'"))
+      .require_good();
+  for (const char* file :
+       {"checkpoints/step-00000001/weights.safetensors",
+        "checkpoints/step-00000001/optimizer.safetensors", "model/model.safetensors"}) {
+    INFO(file);
+    CHECK(
+        (read_file(runs.path() / "a" / "run" / file) == read_file(runs.path() / "shared" / file)));
+  }
+  CHECK_FALSE(fs::exists(runs.path() / "b" / "run"));
+}
+
+TEST_CASE("a save fails if any rank cannot write, says which, and leaves the last one") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags flags{{"--steps", "1"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}};
+  runs.run_well(2, "run", flags);
+  const fs::path checkpoints = runs.path() / "run" / "checkpoints";
+  const std::string before = read_file(checkpoints / "step-00000001" / "optimizer.safetensors");
+  Flags longer = flags;
+  longer["--steps"] = "2";
+  // Files of rank 1 end at 6 MiB, counted in units of 512 bytes.
+  const RanksResult result =
+      runs.run(2, "run", longer,
+               wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 1 ] && trap '' XFSZ && ulimit -f 12288"));
+  INFO(result.err);
+  CHECK(result.exit_code == 1);
+  REQUIRE(result.errors.size() == 1);
+  CHECK_THAT(result.errors[0], Catch::Matchers::Contains("rank 1: cannot write ") &&
+                                   Catch::Matchers::Contains("File too large"));
+  CHECK(result.left_behind.empty());
+  CHECK(list_checkpoints(checkpoints) == std::vector{checkpoints / "step-00000001"});
+  CHECK((read_file(checkpoints / "step-00000001" / "optimizer.safetensors") == before));
+  CHECK(std::distance(fs::directory_iterator(checkpoints), {}) == 1);
 }
 
 }  // namespace sluice::test::collective_write_test
