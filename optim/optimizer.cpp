@@ -362,6 +362,24 @@ void Optimizer::for_each_piece(const ParameterSpace::Slot& slot, std::size_t fie
   check(done == bytes, "more state was asked for than a parameter has");
 }
 
+std::vector<Shard::Range> Optimizer::kept(const ParameterSpace::Slot& slot,
+                                          std::size_t field) const {
+  const StateField all = fields(slot)[field];
+  const auto width = static_cast<std::int64_t>(size_of(all.dtype));
+  std::vector<Shard::Range> ranges;
+  for_each_piece(slot, field, 0, static_cast<std::size_t>(all.count * width),
+                 [&](auto chunk, auto, auto part, auto done) {
+                   if (!space_.chunks()[chunk].owned) return;
+                   const auto begin = static_cast<std::int64_t>(done) / width;
+                   const std::int64_t end = begin + static_cast<std::int64_t>(part) / width;
+                   if (!ranges.empty() && ranges.back().end == begin)
+                     ranges.back().end = end;
+                   else
+                     ranges.push_back({begin, end});
+                 });
+  return ranges;
+}
+
 void Optimizer::read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                            std::span<std::byte> out) {
   synchronize();

@@ -75,6 +75,9 @@ class Optimizer {
   /// The fields of a parameter's optimizer state as a checkpoint stores them: each field has the
   /// elements of all chunks of the slot, in order.
   std::vector<StateField> fields(const ParameterSpace::Slot& slot) const;
+  /// Returns the elements of a field that this rank keeps, in order: all, unless ranks divide the
+  /// state (ZeRO-1). Of the others read_state() gives zeros, and write_state() drops them.
+  std::vector<Shard::Range> kept(const ParameterSpace::Slot& slot, std::size_t field) const;
   void read_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,
                   std::span<std::byte> out);
   void write_state(const ParameterSpace::Slot& slot, std::size_t field, std::int64_t first,

@@ -35,14 +35,20 @@ void for_each_field(const ParameterSpace& space, const Optimizer& optimizer, Bod
   }
 }
 
-/// Calls body(first element, bytes of `buffer`) until `count` elements are covered.
+/// Calls body(first, count) for ranges of a whole tensor that together hold elements
+/// [first, first + count) of a rank's shard. Runs that lie close together are in one range, since a
+/// disk reads what is between them as quickly as it skips it.
 template <class Body>
-void in_pieces(std::int64_t count, DType dtype, std::vector<std::byte>& buffer, Body&& body) {
-  constexpr std::int64_t piece = 1 << 20;
-  for (std::int64_t first = 0; first < count; first += piece) {
-    buffer.resize(static_cast<std::size_t>(std::min(piece, count - first)) * size_of(dtype));
-    body(first, std::span(buffer));
-  }
+void for_each_range(const Shard& shard, std::int64_t first, std::int64_t count, Body&& body) {
+  constexpr std::int64_t close = 1 << 14;  // elements
+  Shard::Range range;
+  shard.for_each_run(first, count, [&](std::int64_t, std::int64_t index, std::int64_t length) {
+    if (range.end > range.begin && index - range.end >= close)
+      body(range.begin, range.end - range.begin);
+    if (range.end == range.begin || index - range.end >= close) range.begin = index;
+    range.end = index + length;
+  });
+  if (range.end > range.begin) body(range.begin, range.end - range.begin);
 }
 
 void require_same_run(const fs::path& checkpoint, const Json& saved, const Json& run) {
@@ -62,10 +68,12 @@ void read_weights(const SafetensorsReader& reader, const ParameterSpace::Slot& s
   const StoredTensor* stored = reader.find(slot.name);
   if (stored == nullptr || stored->shape != slot.whole())
     damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slot.name));
-  read_floats(reader, *stored, element_count(slot.whole()), space.weight_dtype(),
-              [&](std::int64_t first, std::span<std::byte> values) {
-                space.write_shard(slot, first, values);
-              });
+  for_each_range(slot.shard, 0, slot.size, [&](std::int64_t begin, std::int64_t count) {
+    read_floats(reader, *stored, begin, count, space.weight_dtype(),
+                [&](std::int64_t first, std::span<std::byte> values) {
+                  space.write_shard(slot, first, values);
+                });
+  });
 }
 
 /// Returns true if state stored as `type` can be kept as `dtype` without changing a value.
@@ -125,7 +133,21 @@ void require_good_state(const fs::path& file, const std::string& name, DType dty
                               squares ? " or below zero" : ""));
 }
 
-/// Reads one field. State in this run's dtype is read unchanged; narrower state is widened.
+/// Reads elements [first, first + count) in pieces, as they are stored.
+void read_unchanged(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t first,
+                    std::int64_t count, const TakeElements& take) {
+  constexpr std::int64_t piece = 1 << 20;
+  const std::size_t width = size_of(stored.type);
+  std::vector<std::byte> buffer;
+  for (const std::int64_t end = first + count; first < end; first += piece) {
+    buffer.resize(static_cast<std::size_t>(std::min(piece, end - first)) * width);
+    reader.read(stored, static_cast<std::uint64_t>(first) * width, buffer);
+    take(first, buffer);
+  }
+}
+
+/// Reads what this rank keeps of a field. State in this run's dtype is read unchanged; narrower
+/// state is widened.
 void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
                 std::size_t place, const StateField& field, Optimizer& optimizer) {
   const std::string name = state_name(field.name, slot.name);
@@ -141,13 +163,13 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
     const auto mine = shard.pick(first, values, size_of(field.dtype));
     if (!mine.empty()) optimizer.write_state(slot, place, shard.place(first), mine);
   };
-  if (stored->type != stored_type(field.dtype))
-    return read_floats(reader, *stored, count, field.dtype, write);
-  std::vector<std::byte> buffer;
-  in_pieces(count, field.dtype, buffer, [&](std::int64_t first, std::span<std::byte> bytes) {
-    reader.read(*stored, static_cast<std::uint64_t>(first) * size_of(field.dtype), bytes);
-    write(first, bytes);
-  });
+  for (const auto& [begin, end] : optimizer.kept(slot, place))
+    for_each_range(shard, begin, end - begin, [&](std::int64_t first, std::int64_t number) {
+      if (stored->type != stored_type(field.dtype))
+        read_floats(reader, *stored, first, number, field.dtype, write);
+      else
+        read_unchanged(reader, *stored, first, number, write);
+    });
 }
 
 void read_files(const fs::path& checkpoint, ParameterSpace& space, Optimizer& optimizer) {

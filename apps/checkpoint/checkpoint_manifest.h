@@ -68,9 +68,11 @@ std::string to_text(const CheckpointManifest& manifest);
 /// Throws Error (runtime) that names the file and the fault if the manifest is damaged.
 CheckpointManifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// Reads all files of the checkpoint. Throws Error (runtime) that names the file and, if its size
-/// is right, the bytes and the tensors that differ from those written.
-void verify_files(const std::filesystem::path& checkpoint, const CheckpointManifest& manifest);
+/// Reads all files of the checkpoint, or one of several equal shares of them: ranks that see the
+/// same files read a share each. Throws Error (runtime) that names the file and, if its size is
+/// right, the bytes and the tensors that differ from those written.
+void verify_files(const std::filesystem::path& checkpoint, const CheckpointManifest& manifest,
+                  std::size_t share = 0, std::size_t shares = 1);
 
 /// Returns a whole number from `least` to `most`; reports `file` as damaged if it is anything else.
 std::int64_t whole_number(const nlohmann::json& value, std::int64_t least, std::int64_t most,

@@ -17,13 +17,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the damage that any rank finds (ranks may see different disks); "" if there is none.
+/// Returns the damage that any rank finds; "" if there is none. Ranks may see different disks, and
+/// those that see the same one verify a share of it each.
 std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, Job& job) {
+  FileIdentity identity;
+  keep_alive(job.control(), "checkpoint",
+             [&] { identity = identity_of(checkpoint / "state.json"); });
+  const auto all = job.control().gather_values(identity, "checkpoint");
+  const auto here = all.begin() + job.rank();
+  const auto share = static_cast<std::size_t>(std::count(all.begin(), here, identity));
+  const auto shares = static_cast<std::size_t>(std::count(all.begin(), all.end(), identity));
   std::string damage;
   keep_alive(job.control(), "checkpoint", [&] {
     try {
       manifest = read_manifest(checkpoint);
-      verify_files(checkpoint, manifest);
+      verify_files(checkpoint, manifest, share, shares);
     } catch (const Error& error) {
       damage = error.what();
     }

@@ -61,8 +61,8 @@ StoredType stored_type(DType dtype) {
   return stored_types[static_cast<std::size_t>(dtype)];
 }
 
-void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t count,
-                 DType dtype, const TakeElements& take) {
+void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t first,
+                 std::int64_t count, DType dtype, const TakeElements& take) {
   const auto from = dtype_of(stored.type);
   if (!from)
     fail(fmt::format("{}: tensor {} holds {}; weights must be F32, BF16, F16 or F64",
@@ -72,8 +72,8 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, st
   HostPiece raw(*from, std::min(piece, count));
   HostPiece values(accumulator_of(dtype), std::min(piece, count));
   HostPiece converted(dtype, std::min(piece, count));
-  for (std::int64_t first = 0; first < count; first += piece) {
-    const std::int64_t part = std::min(piece, count - first);
+  for (const std::int64_t end = first + count; first < end; first += piece) {
+    const std::int64_t part = std::min(piece, end - first);
     reader.read(stored, static_cast<std::uint64_t>(first) * size_of(*from), raw.first(part));
     run(Cast{.out = values.view(part), .in = raw.view(part)}, host);
     const std::int64_t bad = first_non_finite(values, part);
@@ -88,7 +88,7 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, st
 
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
                  const Tensor& target) {
-  read_floats(reader, stored, target.size(), target.dtype(),
+  read_floats(reader, stored, 0, target.size(), target.dtype(),
               [&](std::int64_t first, std::span<std::byte> bytes) {
                 const auto count =
                     static_cast<std::int64_t>(bytes.size() / size_of(target.dtype()));

@@ -17,11 +17,11 @@ StoredType stored_type(DType dtype);
 using TakeElements = std::function<void(std::int64_t first, std::span<std::byte>)>;
 using GiveElements = std::function<void(std::int64_t first, std::span<std::byte>)>;
 
-/// Reads the first `count` elements of a stored tensor and converts them from F64, F32, BF16 or F16
-/// to `dtype`, in pieces of a few MiB, so that no second copy exists. Usage errors name the file
-/// and tensor: a type that holds no floats, or a value that is not finite.
-void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t count,
-                 DType dtype, const TakeElements& take);
+/// Reads elements [first, first + count) of a stored tensor and converts them from F64, F32, BF16
+/// or F16 to `dtype`, in pieces of a few MiB, so that no second copy exists. Usage errors name the
+/// file and tensor: a type that holds no floats, or a value that is not finite.
+void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t first,
+                 std::int64_t count, DType dtype, const TakeElements& take);
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, const Tensor& target);
 
 /// Converts values of `dtype` to F32, BF16, F16 or F64. Both ranges hold the same number of values.

@@ -177,7 +177,7 @@ void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpa
   const WeightFiles files(folder, config);
   for (const auto& slot : space.slots()) {
     const Found& found = files.at(slot.name);
-    read_floats(*found.reader, *found.tensor, element_count(slot.whole()), space.weight_dtype(),
+    read_floats(*found.reader, *found.tensor, 0, element_count(slot.whole()), space.weight_dtype(),
                 [&](std::int64_t first, std::span<std::byte> values) {
                   space.write_shard(slot, first, values);
                 });
