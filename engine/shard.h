@@ -35,6 +35,8 @@ class Shard {
 
   /// Returns the number of elements of the shard that come before element `index` of the whole.
   std::int64_t place(std::int64_t index) const;
+  /// Returns the index in the whole of element `place` of the shard.
+  std::int64_t index(std::int64_t place) const { return divided() ? run_at(place).first : place; }
 
   /// Calls body(place in the shard, index in the whole, count) for ascending runs of elements that
   /// are contiguous in both and together make up the shard's elements [first, first + count).

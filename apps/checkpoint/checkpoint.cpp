@@ -35,22 +35,6 @@ void for_each_field(const ParameterSpace& space, const Optimizer& optimizer, Bod
   }
 }
 
-/// Calls body(first, count) for ranges of a whole tensor that together hold elements
-/// [first, first + count) of a rank's shard. Runs that lie close together are in one range, since a
-/// disk reads what is between them as quickly as it skips it.
-template <class Body>
-void for_each_range(const Shard& shard, std::int64_t first, std::int64_t count, Body&& body) {
-  constexpr std::int64_t close = 1 << 14;  // elements
-  Shard::Range range;
-  shard.for_each_run(first, count, [&](std::int64_t, std::int64_t index, std::int64_t length) {
-    if (range.end > range.begin && index - range.end >= close)
-      body(range.begin, range.end - range.begin);
-    if (range.end == range.begin || index - range.end >= close) range.begin = index;
-    range.end = index + length;
-  });
-  if (range.end > range.begin) body(range.begin, range.end - range.begin);
-}
-
 void require_same_run(const fs::path& checkpoint, const Json& saved, const Json& run) {
   for (const auto& [key, value] : run.items()) {
     if (saved.contains(key) && saved.at(key) == value) continue;
@@ -68,12 +52,10 @@ void read_weights(const SafetensorsReader& reader, const ParameterSpace::Slot& s
   const StoredTensor* stored = reader.find(slot.name);
   if (stored == nullptr || stored->shape != slot.whole())
     damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slot.name));
-  for_each_range(slot.shard, 0, slot.size, [&](std::int64_t begin, std::int64_t count) {
-    read_floats(reader, *stored, begin, count, space.weight_dtype(),
-                [&](std::int64_t first, std::span<std::byte> values) {
-                  space.write_shard(slot, first, values);
-                });
-  });
+  const std::int64_t first = slot.shard.index(0), last = slot.shard.index(slot.size - 1);
+  read_floats(
+      reader, *stored, first, last + 1 - first, space.weight_dtype(),
+      [&](std::int64_t at, std::span<std::byte> values) { space.write_shard(slot, at, values); });
 }
 
 /// Returns true if state stored as `type` can be kept as `dtype` without changing a value.
@@ -163,13 +145,14 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
     const auto mine = shard.pick(first, values, size_of(field.dtype));
     if (!mine.empty()) optimizer.write_state(slot, place, shard.place(first), mine);
   };
-  for (const auto& [begin, end] : optimizer.kept(slot, place))
-    for_each_range(shard, begin, end - begin, [&](std::int64_t first, std::int64_t number) {
-      if (stored->type != stored_type(field.dtype))
-        read_floats(reader, *stored, first, number, field.dtype, write);
-      else
-        read_unchanged(reader, *stored, first, number, write);
-    });
+  for (const auto& [begin, end] : optimizer.kept(slot, place)) {
+    // What lies between a shard's elements is read too.
+    const std::int64_t first = shard.index(begin), number = shard.index(end - 1) + 1 - first;
+    if (stored->type != stored_type(field.dtype))
+      read_floats(reader, *stored, first, number, field.dtype, write);
+    else
+      read_unchanged(reader, *stored, first, number, write);
+  }
 }
 
 void read_files(const fs::path& checkpoint, ParameterSpace& space, Optimizer& optimizer) {
