@@ -58,13 +58,12 @@ std::span<std::byte> Shard::pick(std::int64_t first, std::span<std::byte> elemen
   return elements.first(static_cast<std::size_t>(mine) * width);
 }
 
-void Shard::put(std::int64_t first, std::span<const std::byte> mine, std::size_t width,
-                std::span<std::byte> elements) const {
-  const std::int64_t begin = place(first);
-  for_each_run(begin, static_cast<std::int64_t>(mine.size() / width),
+void Shard::put(std::int64_t place, std::span<const std::byte> mine, std::size_t width,
+                std::int64_t first, std::span<std::byte> elements) const {
+  for_each_run(place, static_cast<std::int64_t>(mine.size() / width),
                [&](std::int64_t at, std::int64_t index, std::int64_t length) {
                  std::memcpy(elements.data() + static_cast<std::size_t>(index - first) * width,
-                             mine.data() + static_cast<std::size_t>(at - begin) * width,
+                             mine.data() + static_cast<std::size_t>(at - place) * width,
                              static_cast<std::size_t>(length) * width);
                });
 }

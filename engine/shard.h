@@ -55,10 +55,10 @@ class Shard {
   /// index `first` on. Moves that part to the front of `elements` and returns it.
   std::span<std::byte> pick(std::int64_t first, std::span<std::byte> elements,
                             std::size_t width) const;
-  /// The reverse: copies `mine`, the shard's elements from place(first) on, to their places among
-  /// `elements` of the whole tensor.
-  void put(std::int64_t first, std::span<const std::byte> mine, std::size_t width,
-           std::span<std::byte> elements) const;
+  /// The reverse: copies `mine`, the shard's elements from `place` on, to their places among
+  /// `elements`, those of the whole tensor from index `first` on.
+  void put(std::int64_t place, std::span<const std::byte> mine, std::size_t width,
+           std::int64_t first, std::span<std::byte> elements) const;
 
  private:
   std::pair<std::int64_t, std::int64_t> run_at(std::int64_t place) const;

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -203,8 +202,9 @@ void save_weights(const fs::path& file, const CheckpointState& state, StoredType
   const StateFile layout = lay_out_weights(model, state.whole, type);
   const Writers writers = find_writers(ranks, file.parent_path());
   PartOutput output(writers.folder / ranks.share_text(file.filename().string(), 0, "export"),
-                    stretch_of(layout.bytes(), ranks.rank(), writers.ranks).begin);
+                    range_of_writer(layout.bytes(), ranks.rank(), writers.ranks).begin);
   write_together(layout, model, ranks, writers.ranks, output);
+  if (const std::string error = first_error(ranks, output.error()); !error.empty()) fail(error);
 }
 
 std::int64_t load_checkpoint(const fs::path& checkpoint, const CheckpointManifest& manifest,

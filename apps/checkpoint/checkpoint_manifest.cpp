@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr int version = 2;
-constexpr std::uint64_t max_bytes = std::uint64_t{4} << 20;
+/// A section takes some 20 bytes, so this suffices for 50 TB.
+constexpr std::uint64_t max_bytes = std::uint64_t{256} << 20;
 constexpr std::int64_t largest = std::int64_t{1} << 62, largest_sum = 0xFFFFFFFF;
 
 std::uint32_t crc32_of_text(const std::string& text) {
@@ -167,7 +168,9 @@ std::string to_text(const CheckpointManifest& manifest) {
                            {"section_bytes", SectionSums::section_bytes},
                            {"crc32", sums.sums()}};
   json["crc32"] = crc32_of_text(json.dump());
-  return json.dump(2);
+  std::string text = json.dump(2);
+  check(text.size() <= max_bytes, "state.json of a checkpoint is longer than can be read again");
+  return text;
 }
 
 CheckpointManifest read_manifest(const fs::path& checkpoint) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/cli/progress.h"
 #include "kernels/base/error.h"
-#include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -29,39 +27,25 @@ void guard(std::string& error, const std::function<void()>& body) {
   }
 }
 
-/// This rank's part of a file, with its checksums. After a disk error it keeps the error and
-/// ignores further writes, since the other ranks go on.
-class GuardedFile final : public Output {
+/// A part of a file, with its checksums.
+class SummedPart final : public Output {
  public:
-  GuardedFile(fs::path path, std::uint64_t offset, std::string& error)
-      : file_(std::move(path), offset), error_(error) {}
+  SummedPart(fs::path path, std::uint64_t offset) : file_(std::move(path), offset) {}
 
   std::string name() const override { return file_.name(); }
   void write(std::span<const std::byte> bytes) override {
-    guard(error_, [&] {
-      file_.write(bytes);
-      sums_.add(bytes);
-    });
+    file_.write(bytes);
+    sums_.add(bytes);
   }
-  void finish() override {
-    guard(error_, [&] { file_.finish(); });
-  }
+  void finish() override { file_.finish(); }
 
+  const std::string& error() const { return file_.error(); }
   const SectionSums& sums() const { return sums_; }
 
  private:
   PartOutput file_;
-  std::string& error_;
   SectionSums sums_;
 };
-
-/// Gives all ranks the error of the first rank that has one; "" if none has.
-std::string first_error(Communicator& ranks, const std::string& mine) {
-  const std::optional<int> failed = first_rank(ranks, !mine.empty(), "checkpoint");
-  if (!failed) return {};
-  const std::string error = ranks.share_text(mine, *failed, "checkpoint");
-  return *failed == 0 ? error : fmt::format("rank {}: {}", *failed, error);
-}
 
 /// Publishes a checkpoint whose files are written, or removes it after an error, and then removes
 /// old ones.
@@ -139,21 +123,22 @@ void CheckpointSaver::save_here(CheckpointFiles& files, Communicator& ranks,
     if (ranks.rank() == 0) guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
   });
   const Writers writers = find_writers(ranks, checkpoint ? checkpoint->folder() : fs::path());
+  result.writers = static_cast<std::int64_t>(writers.ranks.size());
   if (!writers.ranks.empty()) {
-    const auto file = [&](const char* name, const StateFile& layout) {
-      const Stretch mine = stretch_of(layout.bytes(), ranks.rank(), writers.ranks);
-      return GuardedFile(writers.folder / name, mine.begin, result.error);
+    const auto part = [&](const char* name, const StateFile& layout) {
+      const ByteRange mine = range_of_writer(layout.bytes(), ranks.rank(), writers.ranks);
+      return SummedPart(writers.folder / name, mine.begin);
     };
-    GuardedFile weights = file(weights_file, files.weights);
-    GuardedFile optimizer = file(optimizer_file, files.optimizer);
+    SummedPart weights = part(weights_file, files.weights);
+    SummedPart optimizer = part(optimizer_file, files.optimizer);
     write_files(files, ranks, writers.ranks, weights, optimizer);
-    result.error = first_error(ranks, result.error);
-    const auto sums = [&](const GuardedFile& part, const StateFile& layout) {
-      return gather_sums(ranks, writers.ranks, layout.bytes(), part.sums());
-    };
+    result.error =
+        first_error(ranks, weights.error().empty() ? optimizer.error() : weights.error());
     if (result.error.empty())
-      manifest.files = {{weights_file, sums(weights, files.weights)},
-                        {optimizer_file, sums(optimizer, files.optimizer)}};
+      manifest.files = {
+          {weights_file, gather_sums(ranks, writers.ranks, files.weights.bytes(), weights.sums())},
+          {optimizer_file,
+           gather_sums(ranks, writers.ranks, files.optimizer.bytes(), optimizer.sums())}};
   }
   keep_alive(ranks, "checkpoint", [&] {
     if (ranks.rank() == 0) publish(checkpoint, manifest, keep_, result);
@@ -171,16 +156,17 @@ void CheckpointSaver::save_copy(CheckpointFiles& files, Communicator& ranks,
   }
   MemoryOutput weights(copy_.weights_bytes()), optimizer(copy_.optimizer_bytes());
   write_files(files, ranks, {0}, weights, optimizer);
-  SaveResult result{.step = manifest.step, .waited_ms = watch.milliseconds()};
+  SaveResult result{.step = manifest.step, .writers = 1, .waited_ms = watch.milliseconds()};
   under_way_ = std::async(std::launch::async, [=, this]() mutable {
     std::optional<NewCheckpoint> checkpoint;
     guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
     CheckpointManifest complete = manifest;
     const auto write = [&](const char* name, std::span<const std::byte> bytes) {
-      if (!checkpoint) return;
-      GuardedFile file(checkpoint->file(name), 0, result.error);
+      if (!result.error.empty()) return;
+      SummedPart file(checkpoint->file(name), 0);
       file.write(bytes);
       file.finish();
+      result.error = file.error();
       complete.files[name] = file.sums();
     };
     write(weights_file, copy_.weights_bytes());

@@ -17,7 +17,8 @@ struct SaveResult {
   std::string error{};    ///< "": the checkpoint was saved
   std::string warning{};  ///< the error as a sentence, or a note about older checkpoints
   std::uint64_t bytes = 0;
-  double waited_ms = 0;  ///< time for which training stood still
+  std::int64_t writers = 0;  ///< ranks that wrote
+  double waited_ms = 0;      ///< time for which training stood still
   double total_ms = 0;
 };
 
@@ -27,9 +28,9 @@ struct SaveNumbers {
   std::int64_t last = 0;  ///< highest save number in the folder
 };
 
-/// Saves the checkpoints of a run and removes old ones after each. All ranks call the same
-/// functions together and write, each its part of the files (collective_write.h); rank 0 publishes.
-/// A save that fails on any rank leaves everything as it was.
+/// Saves the checkpoints of a run and removes old ones after each. All ranks call the same functions
+/// together. Each writes its part of the files (collective_write.h), or rank 0 writes a copy, and
+/// rank 0 publishes. A save that fails on any rank leaves everything as it was.
 class CheckpointSaver {
  public:
   /// Keeps the newest `keep` in `folder`. If a copy is wanted, training resumes once the state is

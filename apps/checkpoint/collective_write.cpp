@@ -1,13 +1,17 @@
 #include "apps/checkpoint/collective_write.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "engine/io/file.h"
+#include "engine/io/file_identity.h"
 #include "engine/io/stored_tensor.h"
 #include "models/gpt2/weights.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -18,7 +22,7 @@ namespace fs = std::filesystem;
 /// The bytes of one section of a file.
 class Section {
  public:
-  Section(const StateFile& file, Stretch where)
+  Section(const StateFile& file, ByteRange where)
       : file_(file), where_(where), bytes_(where.end - where.begin) {
     if (where.begin < file.start.size())
       std::copy(file.start.begin() + static_cast<std::ptrdiff_t>(where.begin),
@@ -29,7 +33,7 @@ class Section {
 
   /// Returns the memory for elements of the section's tensor number `index`: [first, last) of them,
   /// of which bytes [begin, end) of the tensor belong to the section.
-  std::span<std::byte> place(std::size_t index, DType dtype, Stretch elements, Stretch bytes) {
+  std::span<std::byte> place(std::size_t index, DType dtype, ByteRange elements, ByteRange bytes) {
     const StoredTensor& tensor = file_.tensors[index];
     const std::uint64_t width = size_of(tensor.type);
     const auto here = std::span(bytes_).subspan(
@@ -37,31 +41,31 @@ class Section {
     const bool whole = bytes.begin == elements.begin * width && bytes.end == elements.end * width;
     if (whole && stored_type(dtype) == tensor.type) return here;
     const std::uint64_t count = elements.end - elements.begin;
-    detours_.push_back({.elements = std::vector<std::byte>(count * size_of(dtype)),
-                        .dtype = dtype,
-                        .type = tensor.type,
-                        .skip = bytes.begin - elements.begin * width,
-                        .place = here});
-    return detours_.back().elements;
+    staged_.push_back({.elements = std::vector<std::byte>(count * size_of(dtype)),
+                       .dtype = dtype,
+                       .type = tensor.type,
+                       .skip = bytes.begin - elements.begin * width,
+                       .place = here});
+    return staged_.back().elements;
   }
 
   /// Returns the section when its elements are there.
   std::span<const std::byte> finish() {
-    for (Detour& detour : detours_) {
-      if (stored_type(detour.dtype) != detour.type) {
-        std::vector<std::byte> converted(detour.elements.size() / size_of(detour.dtype) *
-                                         size_of(detour.type));
-        convert_floats(detour.elements, detour.dtype, converted, detour.type);
-        detour.elements = std::move(converted);
+    for (Staged& staged : staged_) {
+      if (stored_type(staged.dtype) != staged.type) {
+        std::vector<std::byte> converted(staged.elements.size() / size_of(staged.dtype) *
+                                         size_of(staged.type));
+        convert_floats(staged.elements, staged.dtype, converted, staged.type);
+        staged.elements = std::move(converted);
       }
-      std::memcpy(detour.place.data(), detour.elements.data() + detour.skip, detour.place.size());
+      std::memcpy(staged.place.data(), staged.elements.data() + staged.skip, staged.place.size());
     }
     return bytes_;
   }
 
  private:
   /// Elements that are of another type than in the file, or that the section's border cuts.
-  struct Detour {
+  struct Staged {
     std::vector<std::byte> elements;
     DType dtype;
     StoredType type;
@@ -70,14 +74,14 @@ class Section {
   };
 
   const StateFile& file_;
-  Stretch where_;
+  ByteRange where_;
   std::vector<std::byte> bytes_;
-  std::vector<Detour> detours_;
+  std::vector<Staged> staged_;
 };
 
-/// Adds what `rank` needs for a section. `section`: on that rank, otherwise null.
-void want(const StateFile& file, const ModelState& model, Stretch where, int rank, Section* section,
-          std::vector<ModelState::Wanted>& list) {
+/// Adds the requests of a rank for a section. `section`: on that rank, otherwise null.
+void request(const StateFile& file, const ModelState& model, ByteRange where, int rank,
+             Section* section, std::vector<ModelState::Request>& list) {
   const std::uint64_t start = file.start.size();
   if (where.end <= start) return;
   const std::uint64_t begin = where.begin - std::min(where.begin, start), end = where.end - start;
@@ -87,20 +91,25 @@ void want(const StateFile& file, const ModelState& model, Stretch where, int ran
     const auto index = static_cast<std::size_t>(tensor - file.tensors.begin());
     const auto& [entry, field] = file.arrays[index];
     const std::uint64_t width = size_of(tensor->type);
-    const Stretch bytes{std::max(tensor->begin, begin) - tensor->begin,
-                        std::min(tensor->end, end) - tensor->begin};
-    const Stretch elements{bytes.begin / width, (bytes.end + width - 1) / width};
-    ModelState::Wanted& wanted = list.emplace_back(
-        ModelState::Wanted{.rank = rank,
-                           .entry = entry,
-                           .field = field,
-                           .first = static_cast<std::int64_t>(elements.begin),
-                           .count = static_cast<std::int64_t>(elements.end - elements.begin)});
+    const ByteRange bytes{std::max(tensor->begin, begin) - tensor->begin,
+                          std::min(tensor->end, end) - tensor->begin};
+    const ByteRange elements{bytes.begin / width, (bytes.end + width - 1) / width};
+    ModelState::Request& elements_here = list.emplace_back(
+        ModelState::Request{.rank = rank,
+                            .entry = entry,
+                            .field = field,
+                            .first = static_cast<std::int64_t>(elements.begin),
+                            .count = static_cast<std::int64_t>(elements.end - elements.begin)});
     if (section != nullptr)
-      wanted.out = section->place(
+      elements_here.out = section->place(
           index, field ? model.entries()[entry].fields[*field].dtype : model.weight_dtype(),
           elements, bytes);
   }
+}
+
+View view_of(std::span<std::uint32_t> sums) {
+  const auto raw = std::as_writable_bytes(sums);
+  return {raw.data(), DType::u8, {static_cast<std::int64_t>(raw.size())}};
 }
 
 std::uint64_t sections_of(std::uint64_t bytes) {
@@ -144,14 +153,18 @@ Writers find_writers(Communicator& ranks, const fs::path& folder) {
   Writers writers{.folder = ranks.share_text(folder.string(), 0, "checkpoint")};
   if (writers.folder.empty()) return writers;
   FileIdentity mine;
-  keep_alive(ranks, "checkpoint", [&] { mine = identity_of(writers.folder); });
+  keep_alive(ranks, "checkpoint", [&] {
+    if (::access(writers.folder.c_str(), W_OK | X_OK) == 0) mine = identity_of(writers.folder);
+  });
   const auto all = ranks.gather_values(mine, "checkpoint");
-  for (int rank = 0; rank < ranks.size(); ++rank)
-    if (all[static_cast<std::size_t>(rank)] == all.front()) writers.ranks.push_back(rank);
+  writers.ranks = {0};
+  for (int rank = 1; rank < ranks.size(); ++rank)
+    if (all.front().number != 0 && all[static_cast<std::size_t>(rank)] == all.front())
+      writers.ranks.push_back(rank);
   return writers;
 }
 
-Stretch stretch_of(std::uint64_t bytes, int rank, const std::vector<int>& writers) {
+ByteRange range_of_writer(std::uint64_t bytes, int rank, const std::vector<int>& writers) {
   const auto found = std::ranges::lower_bound(writers, rank);
   if (found == writers.end() || *found != rank) return {};
   const auto number = static_cast<std::uint64_t>(found - writers.begin());
@@ -163,33 +176,55 @@ Stretch stretch_of(std::uint64_t bytes, int rank, const std::vector<int>& writer
   return {border(number), border(number + 1)};
 }
 
+void PartOutput::guard(const std::function<void()>& body) {
+  if (!error_.empty()) return;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    error_ = error.what();
+    file_.reset();  // so that rank 0 can remove it on any file system
+  }
+}
+
 void PartOutput::write(std::span<const std::byte> bytes) {
-  if (!file_) file_.emplace(File::create_part(path_, offset_));
-  file_->write(bytes);
+  guard([&] {
+    if (!file_) file_.emplace(File::create_part(path_, offset_));
+    file_->write(bytes);
+  });
 }
 
 void PartOutput::finish() {
-  if (file_) file_->finish();
+  guard([&] {
+    if (file_) file_->finish();
+  });
+}
+
+std::string first_error(Communicator& ranks, const std::string& mine) {
+  const std::optional<int> failed = first_rank(ranks, !mine.empty(), "checkpoint");
+  if (!failed) return {};
+  const std::string error = ranks.share_text(mine, *failed, "checkpoint");
+  return *failed == 0 ? error : fmt::format("rank {}: {}", *failed, error);
 }
 
 void write_together(const StateFile& file, ModelState& model, Communicator& ranks,
                     const std::vector<int>& writers, Output& mine) {
+  check(!writers.empty(), "a file that ranks write together has a writer");
   const std::uint64_t bytes = file.bytes();
   const std::uint64_t rounds = (sections_of(bytes) + writers.size() - 1) / writers.size();
   const bool writes = std::ranges::binary_search(writers, ranks.rank());
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    std::vector<ModelState::Wanted> list;
+    std::vector<ModelState::Request> list;
     std::optional<Section> section;
     for (const int writer : writers) {
-      const Stretch stretch = stretch_of(bytes, writer, writers);
+      const ByteRange stretch = range_of_writer(bytes, writer, writers);
       const std::uint64_t begin = stretch.begin + round * SectionSums::section_bytes;
       if (begin >= stretch.end) continue;
-      const Stretch where{begin, std::min(stretch.end, begin + SectionSums::section_bytes)};
+      const ByteRange where{begin, std::min(stretch.end, begin + SectionSums::section_bytes)};
       const bool here = writer == ranks.rank();
       if (here) section.emplace(file, where);
-      want(file, model, where, writer, here ? &*section : nullptr, list);
+      request(file, model, where, writer, here ? &*section : nullptr, list);
     }
-    model.bring(list);
+    model.redistribute(list);
     const auto write = [&] {
       if (section) mine.write(section->finish());
       if (round + 1 == rounds) mine.finish();
@@ -200,25 +235,22 @@ void write_together(const StateFile& file, ModelState& model, Communicator& rank
 
 SectionSums gather_sums(Communicator& ranks, const std::vector<int>& writers, std::uint64_t bytes,
                         const SectionSums& mine) {
-  if (writers.size() == 1) return mine;
-  const std::uint64_t most = (sections_of(bytes) + writers.size() - 1) / writers.size();
-  std::vector<std::uint32_t> sums = mine.sums(), all;
-  sums.resize(most);
-  if (ranks.rank() == 0) all.resize(most * static_cast<std::size_t>(ranks.size()));
-  const auto view = [](std::vector<std::uint32_t>& values) {
-    const auto raw = std::as_writable_bytes(std::span(values));
-    return View(raw.data(), DType::u8, {static_cast<std::int64_t>(raw.size())});
-  };
-  ranks.gather(view(sums), view(all), 0, {.label = "checkpoint"})->wait();
-  if (ranks.rank() > 0) return {};
-  std::vector<std::uint32_t> whole;
-  for (const int writer : writers) {
-    const Stretch stretch = stretch_of(bytes, writer, writers);
-    const auto first =
-        all.begin() + static_cast<std::ptrdiff_t>(most * static_cast<std::size_t>(writer));
-    whole.insert(whole.end(), first,
-                 first + static_cast<std::ptrdiff_t>(sections_of(stretch.end - stretch.begin)));
+  std::vector<std::uint32_t> own = mine.sums();
+  if (ranks.rank() > 0) {
+    if (!own.empty()) ranks.p2p({{true, 0, view_of(own)}}, {.label = "checkpoint"})->wait();
+    return {};
   }
+  std::vector<std::uint32_t> whole(sections_of(bytes));
+  std::ranges::copy(own, whole.begin());
+  std::vector<Transfer> transfers;
+  for (const int writer : writers) {
+    const ByteRange part = range_of_writer(bytes, writer, writers);
+    if (writer > 0 && part.end > part.begin)
+      transfers.push_back({false, writer,
+                           view_of(std::span(whole).subspan(sections_of(part.begin),
+                                                            sections_of(part.end - part.begin)))});
+  }
+  if (!transfers.empty()) ranks.p2p(std::move(transfers), {.label = "checkpoint"})->wait();
   return {bytes, std::move(whole)};
 }
 

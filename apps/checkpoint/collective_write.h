@@ -3,8 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/io/output.h"
@@ -40,7 +44,8 @@ StateFile lay_out_optimizer(const ModelState& model);
 /// Returns the name of a tensor of that file.
 std::string state_name(std::string_view field, std::string_view parameter);
 
-/// The ranks that write to a folder which rank 0 has just made: those that see the same one there.
+/// The ranks that write to a folder which rank 0 has just made: those that see the same one there
+/// (FileIdentity) and may write to it.
 struct Writers {
   std::filesystem::path folder{};
   std::vector<int> ranks{};  ///< ascending; rank 0 is the first
@@ -51,15 +56,16 @@ struct Writers {
 Writers find_writers(Communicator& ranks, const std::filesystem::path& folder);
 
 /// Bytes [begin, end) of a file.
-struct Stretch {
+struct ByteRange {
   std::uint64_t begin = 0, end = 0;
 };
-/// Returns the stretch of a file of `bytes` bytes that a rank writes: whole sections, but for the
+/// Returns the part of a file of `bytes` bytes that a rank writes: whole sections, but for the
 /// file's end. It is empty if the rank is no writer or the file has fewer sections than writers.
-Stretch stretch_of(std::uint64_t bytes, int rank, const std::vector<int>& writers);
+ByteRange range_of_writer(std::uint64_t bytes, int rank, const std::vector<int>& writers);
 
 /// A writer's part of a file, from byte `offset` on. It is opened with the first byte, so a writer
-/// without a part makes no file.
+/// without a part makes no file. After an error it is closed, keeps the error and ignores further
+/// writes, since the other ranks go on.
 class PartOutput final : public Output {
  public:
   PartOutput(std::filesystem::path path, std::uint64_t offset)
@@ -68,19 +74,27 @@ class PartOutput final : public Output {
   std::string name() const override { return path_.string(); }
   void write(std::span<const std::byte> bytes) override;
   void finish() override;
+  const std::string& error() const { return error_; }  ///< "": none
 
  private:
+  void guard(const std::function<void()>& body);
+
   std::filesystem::path path_;
   std::uint64_t offset_;
   std::optional<FileOutput> file_;
+  std::string error_;
 };
 
-/// Writes the file. All ranks call it together. A writer's `mine` receives its stretch; the others
+/// Returns on all ranks the error of the first rank that has one, and names the rank unless it is
+/// rank 0; "" if none has.
+std::string first_error(Communicator& ranks, const std::string& mine);
+
+/// Writes the file. All ranks call it together. A writer's `mine` receives its part; the others
 /// have nothing to write. Everybody waits for the slowest disk (keep_alive()).
 void write_together(const StateFile& file, ModelState& model, Communicator& ranks,
                     const std::vector<int>& writers, Output& mine);
 
-/// Gathers the checksums of the writers' stretches. Only rank 0 receives those of the whole file.
+/// Gathers the checksums of the writers' parts. Only rank 0 receives those of the whole file.
 SectionSums gather_sums(Communicator& ranks, const std::vector<int>& writers, std::uint64_t bytes,
                         const SectionSums& mine);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
+#include <utility>
 
 #include "apps/data/encode_text.h"
 #include "parallel/data_parallel/replicas.h"

@@ -8,6 +8,7 @@
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/cli/progress.h"
+#include "engine/io/file_identity.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"

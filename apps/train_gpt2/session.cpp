@@ -326,6 +326,7 @@ void Session::report_saves() {
     log("checkpoint", {{"step", save.step},
                        {"path", save.path.string()},
                        {"bytes", save.bytes},
+                       {"writers", save.writers},
                        {"ms", save.total_ms},
                        {"waited_ms", save.waited_ms}});
   }

@@ -196,14 +196,6 @@ void File::close() {
     fail_with_errno("close", path_);
 }
 
-FileIdentity identity_of(const std::filesystem::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return {};
-  return {.number = status.st_ino,
-          .seconds = status.st_ctim.tv_sec,
-          .nanoseconds = status.st_ctim.tv_nsec};
-}
-
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const File file = File::open(path);
   const std::uint64_t size = file.size();

@@ -65,16 +65,6 @@ class File {
   std::filesystem::path path_;
 };
 
-/// Tells whether two ranks see one file or folder, perhaps from two computers with a shared disk:
-/// its number on the disk, and when it changed last. Equal ones on two disks would take two files
-/// of the same number that were changed in the same nanosecond.
-struct FileIdentity {
-  std::uint64_t number = 0;  ///< 0: there is no such file
-  std::int64_t seconds = 0, nanoseconds = 0;
-  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
-};
-FileIdentity identity_of(const std::filesystem::path& path);
-
 /// Limit of files of text that are read as a whole, in bytes.
 inline constexpr std::uint64_t max_text_file = 100'000'000;
 

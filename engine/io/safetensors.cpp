@@ -338,7 +338,6 @@ SafetensorsWriter::SafetensorsWriter(Output& output, std::vector<StoredTensor> t
 void SafetensorsWriter::begin(const std::map<std::string, std::string>& metadata) {
   const auto start = safetensors_start(tensors_, metadata, output_.name());
   output_.write(start);
-  data_start_ = start.size();
   data_bytes_ = tensors_.empty() ? 0 : tensors_.back().end;
 }
 

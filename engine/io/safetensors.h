@@ -71,7 +71,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 /// Returns what comes before the data: the length of the header and the header, a multiple of 8
-/// bytes. Sets the offsets of the tensors. Error (naming `what`, the file) if the names are not
+/// bytes. Sets the offsets of the tensors. Error (naming `what` the file is) if the names are not
 /// unique valid UTF-8, or a dimension is negative.
 std::vector<std::byte> safetensors_start(std::vector<StoredTensor>& tensors,
                                          const std::map<std::string, std::string>& metadata,
@@ -122,8 +122,6 @@ class SafetensorsWriter {
   SafetensorsWriter(Output& output, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
 
-  /// Bytes of the whole file.
-  std::uint64_t bytes() const { return data_start_ + data_bytes_; }
   /// Tensors with their offsets, in the order in which write() expects the data.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
 
@@ -138,7 +136,7 @@ class SafetensorsWriter {
   std::unique_ptr<Output> own_;
   Output& output_;
   std::vector<StoredTensor> tensors_;
-  std::uint64_t data_start_ = 0, data_bytes_ = 0;
+  std::uint64_t data_bytes_ = 0;
   std::uint64_t written_ = 0;
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <sstream>
 
@@ -134,25 +133,25 @@ std::vector<ModelState::Kept> ModelState::own_kept(const ZeroOptimizer& zero) co
   return kept;
 }
 
-std::size_t ModelState::width(const Wanted& wanted) const {
-  return size_of(wanted.field ? entries_[wanted.entry].fields[*wanted.field].dtype
-                              : weight_dtype());
+std::size_t ModelState::width(const Request& request) const {
+  return size_of(request.field ? entries_[request.entry].fields[*request.field].dtype
+                               : weight_dtype());
 }
 
-/// Calls body(source) for the ranks that together have what is wanted.
+/// Calls body(source) for the ranks that together have what is requested.
 template <class Body>
-void ModelState::for_each_source(const Wanted& wanted, Body&& body) const {
-  const Entry& entry = entries_[wanted.entry];
-  const std::int64_t count = wanted.field ? entry.fields[*wanted.field].count : entry.size;
+void ModelState::for_each_source(const Request& request, Body&& body) const {
+  const Entry& entry = entries_[request.entry];
+  const std::int64_t count = request.field ? entry.fields[*request.field].count : entry.size;
   for (const Holder& holder : entry.holders) {
     // A field with one number per weight is divided as the weights are.
     const bool like_weights = count == entry.size;
     const auto place = [&](std::int64_t at) { return like_weights ? holder.shard.place(at) : at; };
-    const std::int64_t begin = place(wanted.first), end = place(wanted.first + wanted.count);
+    const std::int64_t begin = place(request.first), end = place(request.first + request.count);
     if (begin == end) continue;
     const std::vector<Kept>& kept = kept_[static_cast<std::size_t>(holder.part)];
-    if (kept.empty() || !(wanted.field || space_.has_master())) {
-      body(Source{mesh_.replica(wanted.rank) * parts() + holder.part, holder, begin, end});
+    if (kept.empty() || !(request.field || space_.has_master())) {
+      body(Source{mesh_.replica(request.rank) * parts() + holder.part, holder, begin, end});
       continue;
     }
     const std::int64_t size = holder.space.end - holder.space.begin;
@@ -172,48 +171,41 @@ void ModelState::for_each_source(const Wanted& wanted, Body&& body) const {
   }
 }
 
-void ModelState::read(const Wanted& wanted, std::int64_t first, std::span<std::byte> out) {
-  const auto& slot = *here_[wanted.entry];
-  if (wanted.field)
-    optimizer_.read_state(slot, *wanted.field, first, out);
+void ModelState::read(const Request& request, std::int64_t first, std::span<std::byte> out) {
+  const auto& slot = *here_[request.entry];
+  if (request.field)
+    optimizer_.read_state(slot, *request.field, first, out);
   else
     space_.read_weights(slot.offset + first, out);
 }
 
-void ModelState::bring(std::span<const Wanted> list) {
+void ModelState::redistribute(std::span<const Request> list) {
   const int me = all_.rank();
   std::map<int, std::vector<std::byte>> to, from;  // by rank
   std::vector<std::byte> buffer;
-  const auto bytes_of = [&](const Wanted& wanted, const Source& source) {
-    return static_cast<std::size_t>(source.end - source.begin) * width(wanted);
+  const auto bytes_of = [&](const Request& request, const Source& source) {
+    return static_cast<std::size_t>(source.end - source.begin) * width(request);
   };
-  // Copies a source's elements to their places.
-  const auto put = [&](const Wanted& wanted, const Source& source, std::span<std::byte> bytes) {
-    const std::size_t width = this->width(wanted);
-    source.holder.shard.for_each_run(
-        source.begin, source.end - source.begin, [&](auto at, auto index, auto length) {
-          std::memcpy(wanted.out.data() + static_cast<std::size_t>(index - wanted.first) * width,
-                      bytes.data() + static_cast<std::size_t>(at - source.begin) * width,
-                      static_cast<std::size_t>(length) * width);
-        });
+  const auto put = [&](const Request& request, const Source& source, std::span<std::byte> bytes) {
+    source.holder.shard.put(source.begin, bytes, width(request), request.first, request.out);
   };
-  for (const Wanted& wanted : list)
-    for_each_source(wanted, [&](const Source& source) {
-      const std::size_t bytes = bytes_of(wanted, source);
+  for (const Request& request : list)
+    for_each_source(request, [&](const Source& source) {
+      const std::size_t bytes = bytes_of(request, source);
       if (source.rank != me) {
-        if (wanted.rank == me) from[source.rank].resize(from[source.rank].size() + bytes);
+        if (request.rank == me) from[source.rank].resize(from[source.rank].size() + bytes);
         return;
       }
-      if (wanted.rank == me && !source.holder.shard.divided()) {
-        const auto at = static_cast<std::size_t>(source.begin - wanted.first) * width(wanted);
-        return read(wanted, source.begin, wanted.out.subspan(at, bytes));
+      if (request.rank == me && !source.holder.shard.divided()) {
+        const auto at = static_cast<std::size_t>(source.begin - request.first) * width(request);
+        return read(request, source.begin, request.out.subspan(at, bytes));
       }
-      std::vector<std::byte>& out = wanted.rank == me ? buffer : to[wanted.rank];
-      if (wanted.rank == me) out.clear();
+      std::vector<std::byte>& out = request.rank == me ? buffer : to[request.rank];
+      if (request.rank == me) out.clear();
       out.resize(out.size() + bytes);
       const auto read_bytes = std::span(out).last(bytes);
-      read(wanted, source.begin, read_bytes);
-      if (wanted.rank == me) put(wanted, source, read_bytes);
+      read(request, source.begin, read_bytes);
+      if (request.rank == me) put(request, source, read_bytes);
     });
 
   std::vector<Transfer> transfers;
@@ -225,13 +217,13 @@ void ModelState::bring(std::span<const Wanted> list) {
   all_.p2p(std::move(transfers), {.label = "checkpoint"})->wait();
 
   std::map<int, std::size_t> taken;
-  for (const Wanted& wanted : list)
-    if (wanted.rank == me)
-      for_each_source(wanted, [&](const Source& source) {
+  for (const Request& request : list)
+    if (request.rank == me)
+      for_each_source(request, [&](const Source& source) {
         if (source.rank == me) return;
-        const std::size_t bytes = bytes_of(wanted, source);
+        const std::size_t bytes = bytes_of(request, source);
         std::size_t& at = taken[source.rank];
-        put(wanted, source, std::span(from[source.rank]).subspan(at, bytes));
+        put(request, source, std::span(from[source.rank]).subspan(at, bytes));
         at += bytes;
       });
 }

@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-/// Brings the weights and the optimizer state of the whole model, in the model's order, from the
-/// ranks that keep them to the ranks that want them. All ranks call the functions together.
+/// Redistributes the weights and the optimizer state of the whole model, in the model's order: from
+/// the ranks that keep them to the ranks that request them. All ranks call the functions together.
 class ModelState {
  public:
   struct Field {
@@ -34,8 +34,8 @@ class ModelState {
     std::vector<Field> fields{};    ///< the optimizer state of the parameter
     std::vector<Holder> holders{};  ///< ranks that together hold all of it
   };
-  /// Elements of one parameter that a rank wants: of its weights or of a field of its state.
-  struct Wanted {
+  /// Elements of one parameter for a rank: of its weights or of a field of its state.
+  struct Request {
     int rank = 0;
     std::size_t entry = 0;
     std::optional<std::size_t> field{};  ///< none: the weights, in the space's weight_dtype()
@@ -50,10 +50,10 @@ class ModelState {
 
   const std::vector<Entry>& entries() const { return entries_; }
   DType weight_dtype() const { return space_.weight_dtype(); }
-  /// Brings all that is in the list, which is the same on all ranks. A rank sends another one all
-  /// that it wants in one message. With replicas that keep equal state, each rank gets what it
-  /// wants from its own replica. No update may be under way.
-  void bring(std::span<const Wanted> list);
+  /// Fills all requests in the list, which is the same on all ranks. A rank sends another one all
+  /// that it requests in one message. Of replicas that keep equal state, its own one sends. No
+  /// update may be under way.
+  void redistribute(std::span<const Request> list);
 
  private:
   /// A range that the replicas divide (ZeRO-1).
@@ -61,7 +61,7 @@ class ModelState {
     SpaceRange range;
     int replica;
   };
-  /// A rank that has some of what is wanted: elements [begin, end) of its shard.
+  /// A rank that has some of what is requested: elements [begin, end) of its shard.
   struct Source {
     int rank;
     const Holder& holder;
@@ -72,10 +72,10 @@ class ModelState {
   int part() const { return all_.rank() % parts(); }
   std::vector<Entry> own_entries() const;
   std::vector<Kept> own_kept(const ZeroOptimizer& zero) const;
-  std::size_t width(const Wanted& wanted) const;
+  std::size_t width(const Request& request) const;
   template <class Body>
-  void for_each_source(const Wanted& wanted, Body&& body) const;
-  void read(const Wanted& wanted, std::int64_t first, std::span<std::byte> out);
+  void for_each_source(const Request& request, Body&& body) const;
+  void read(const Request& request, std::int64_t first, std::span<std::byte> out);
 
   const ParameterSpace& space_;
   Optimizer& optimizer_;

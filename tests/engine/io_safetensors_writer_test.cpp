@@ -44,7 +44,6 @@ TEST_CASE_METHOD(SafetensorsTest, "the bytes of a written file are these", "[io]
       length_field(header.size() + padding.size()) + header + padding + "xyz";
   REQUIRE(read_file(path) == expected);
   REQUIRE((expected.size() - 3) % 8 == 0);
-  REQUIRE(writer.bytes() == expected.size());
 }
 
 TEST_CASE_METHOD(SafetensorsTest, "written files are read back", "[io][safetensors]") {
@@ -62,7 +61,6 @@ TEST_CASE_METHOD(SafetensorsTest, "written files are read back", "[io][safetenso
   for (std::size_t start = 0; start < data.size(); start += piece)
     writer.write(bytes_of(std::string_view(data).substr(start, piece)));
   writer.finish();
-  REQUIRE(writer.bytes() == read_file(path).size());
 
   const SafetensorsReader reader(path);
   REQUIRE(reader.metadata() == metadata);

@@ -77,7 +77,7 @@ TEST_CASE("elements of a whole tensor go to a shard and back, piece by piece") {
             shard.pick(at, std::as_writable_bytes(std::span(elements)), sizeof(std::int32_t));
         std::vector<std::int32_t> values(picked.size() / sizeof(std::int32_t));
         if (!values.empty()) std::memcpy(values.data(), picked.data(), picked.size());
-        shard.put(at, std::as_bytes(std::span(values)), sizeof(std::int32_t),
+        shard.put(shard.place(at), std::as_bytes(std::span(values)), sizeof(std::int32_t), at,
                   std::as_writable_bytes(std::span(back).subspan(first, count)));
         mine.insert(mine.end(), values.begin(), values.end());
       }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
@@ -60,7 +61,7 @@ struct Assembled {
 };
 
 /// Adds a rank's part. Parts that overlap or leave a gap would not add up to the file's bytes.
-void add(Assembled& file, int rank, std::uint64_t size, Stretch stretch, const Collected& part) {
+void add(Assembled& file, int rank, std::uint64_t size, ByteRange stretch, const Collected& part) {
   expect(part.bytes.size() == stretch.end - stretch.begin, "the bytes of a stretch");
   expect(part.bytes.empty() || stretch.begin % SectionSums::section_bytes == 0,
          "a stretch begins with a section");
@@ -84,8 +85,8 @@ std::map<std::string, Assembled> files_of(const TrainingTask& task, const Memory
     write_files(laid_out, *ranks.control, writers, weights, optimizer);
     const std::lock_guard lock(mutex);
     const auto part = [&](const char* name, const StateFile& file, const Collected& output) {
-      add(files[name], ranks.rank(), file.bytes(), stretch_of(file.bytes(), ranks.rank(), writers),
-          output);
+      add(files[name], ranks.rank(), file.bytes(),
+          range_of_writer(file.bytes(), ranks.rank(), writers), output);
       const bool writes = std::ranges::count(writers, ranks.rank()) > 0;
       expect(output.finished == (writes ? 1 : 0), "a writer finishes once");
     };
@@ -275,13 +276,13 @@ TEST_CASE("ranks that see another folder than rank 0 leave the writing to those 
   const Flags flags{
       {"--steps", "1"}, {"--batch-size", "3"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}};
   runs.run_well(3, "shared", flags);
-  // Rank 2 has a disk of its own under the same name.
+  // Rank 1 has a disk of its own under the same name.
   for (const char* disk : {"a", "b"})
     fs::create_directory(runs.path() / disk);
   Flags elsewhere = flags;
   elsewhere["--output"] = "run";
   runs.run(3, "run", elsewhere,
-           wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 2 ] && cd '" + runs.at("b") + "' || cd '" +
+           wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd '" + runs.at("b") + "' || cd '" +
                              runs.at("a") + "'"))
       .require_good();
   for (const char* file :
@@ -292,6 +293,96 @@ TEST_CASE("ranks that see another folder than rank 0 leave the writing to those 
         (read_file(runs.path() / "a" / "run" / file) == read_file(runs.path() / "shared" / file)));
   }
   CHECK_FALSE(fs::exists(runs.path() / "b" / "run"));
+  const fs::path saved = runs.path() / "a" / "run" / "checkpoints" / "step-00000001";
+  CHECK_NOTHROW(verify_files(saved, read_manifest(saved)));
+  const auto writers = [&](const char* run) {
+    const std::string log = read_file(runs.path() / run / "log.jsonl");
+    return log.substr(log.find("\"writers\":"), 11);
+  };
+  CHECK(writers("shared") == "\"writers\":3");
+  CHECK(writers("a/run") == "\"writers\":2");
+}
+
+TEST_CASE("a copy of ranks' state is written by rank 0 and has the same bytes") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Flags flags{
+      {"--steps", "2"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}, {"--zero", "1"}};
+  Flags copied = flags;
+  copied["--async-save"] = "true";
+  copied["--save-every"] = "1";
+  runs.run_well({{2, "together", flags}, {2, "copied", copied}});
+  for (const char* file : {weights_file, optimizer_file}) {
+    const fs::path name = fs::path("checkpoints") / "step-00000002" / file;
+    CHECK((read_file(runs.path() / "together" / name) == read_file(runs.path() / "copied" / name)));
+  }
+}
+
+TEST_CASE("all ranks hear of a folder that rank 0 cannot make and of a file it cannot write",
+          "[threads]") {
+  const TempDir dir;
+  write_file(dir.path() / "file", "in the way");
+  fs::create_symlink("/dev/full", dir.path() / "full.safetensors");
+  TrainingTask task = large_task();
+  task.dp = 3;
+  task.batch_size = 3;
+  std::vector<std::string> messages(6);
+  on_mesh(task, task.resident(), DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
+    TrainingRun run(task, task.resident(), device, {}, ranks);
+    const CheckpointState state = run.training().checkpoint();
+    const auto at = static_cast<std::size_t>(ranks.rank());
+    messages[at] =
+        error_message([&] { save_checkpoint(dir.path() / "file", 1, Json::object(), state, 1); });
+    messages[3 + at] = error_message([&] {
+      save_weights(ranks.rank() == 0 ? dir.path() / "full.safetensors" : fs::path(), state,
+                   StoredType::F32);
+    });
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK_THAT(messages[i], Catch::Matchers::Contains("the checkpoint was not saved: cannot ") &&
+                                Catch::Matchers::Contains("file: "));
+    CHECK_THAT(messages[3 + i],
+               Catch::Matchers::Contains("full.safetensors: No space left on device"));
+  }
+}
+
+TEST_CASE("a byte travels once if another rank writes it", "[threads]") {
+  /// Counts the bytes that a rank sends and receives for checkpoints.
+  class Traffic final : public Monitor {
+   public:
+    std::uint64_t begin(std::string_view, const Signature& signature) override {
+      if (signature.kind == Collective::p2p && signature.label_text() == "checkpoint")
+        bytes += signature.count;
+      return 0;
+    }
+    void wait(std::uint64_t, double) override {}
+    void end(std::uint64_t) override {}
+    std::int64_t bytes = 0;
+  };
+  for (const Layout& layout : {Layout{.dp = 2}, Layout{.dp = 3, .zero = 1}, Layout{.pp = 2},
+                               Layout{.dp = 2, .tp = 2, .zero = 1}}) {
+    const TrainingTask task = task_of(layout);
+    std::vector<std::shared_ptr<Traffic>> traffic(8);
+    std::uint64_t size = 0;
+    std::mutex mutex;
+    const auto body = [&](const Ranks& ranks, const DevicePtr& device) {
+      TrainingRun run(task, task.resident(), device, {}, ranks);
+      CheckpointFiles files = lay_out(run.training().checkpoint());
+      Collected weights, optimizer;
+      write_files(files, *ranks.control, {0, 1}, weights, optimizer);
+      const std::lock_guard lock(mutex);
+      size = files.weights.bytes() + files.optimizer.bytes();
+    };
+    on_mesh(task, task.resident(), DeviceKind::cpu, body, {.monitor = [&](int rank) {
+              return traffic[static_cast<std::size_t>(rank)] = std::make_shared<Traffic>();
+            }});
+    std::int64_t travelled = 0;
+    for (const auto& one : traffic)
+      travelled += one ? one->bytes : 0;
+    INFO(fmt::format("dp {} pp {} tp {}", layout.dp, layout.pp, layout.tp));
+    CHECK(travelled <= 2 * static_cast<std::int64_t>(size));  // counted where it goes and comes
+    CHECK((travelled == 0) == (layout.zero + layout.pp + layout.tp == 2));  // replicas have all
+  }
 }
 
 TEST_CASE("a save fails if any rank cannot write, says which, and leaves the last one") {

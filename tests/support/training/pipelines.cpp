@@ -48,7 +48,7 @@ void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind ki
 RunBits bits_by_name(TrainingRun& run) {
   Training& training = run.training();
   training.parallel.optimizer.synchronize();
-  const auto complete = [&](std::span<std::byte> out) { add_up(*training.ranks.dp_host, out); };
+  const auto complete = [&](std::span<std::byte> out) { merge(*training.ranks.dp_host, out); };
   RunBits bits;
   for (const auto& slot : training.space.slots()) {
     const auto room = [&](std::string_view what, std::int64_t count, DType dtype) {

@@ -178,7 +178,7 @@ std::vector<double> TrainingRun::accumulate(const Batch& batch, std::int64_t ste
   return losses;
 }
 
-void add_up(Communicator& ranks, std::span<std::byte> data) {
+void merge(Communicator& ranks, std::span<std::byte> data) {
   const auto all = ranks.gather_values<std::byte>(data, "bits");
   for (std::size_t i = 0; i < all.size(); ++i)
     data[i % data.size()] |= all[i];
@@ -187,7 +187,7 @@ void add_up(Communicator& ranks, std::span<std::byte> data) {
 RunBits TrainingRun::bits() {
   Optimizer& optimizer = *training_.optimizer;
   training_.parallel.optimizer.synchronize();
-  const auto complete = [&](std::span<std::byte> out) { add_up(*training_.ranks.dp_host, out); };
+  const auto complete = [&](std::span<std::byte> out) { merge(*training_.ranks.dp_host, out); };
   RunBits bits;
   const auto read = [&](const auto& slot, std::span<std::byte> out) {
     training_.space.read_weights(slot.offset, out);

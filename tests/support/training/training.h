@@ -59,7 +59,7 @@ struct RunBits {
 std::string first_difference(const RunBits& a, const RunBits& b);
 
 /// Completes an array of which each rank has some bytes and zeros elsewhere, or all of it.
-void add_up(Communicator& ranks, std::span<std::byte> data);
+void merge(Communicator& ranks, std::span<std::byte> data);
 
 class TrainingRun {
  public:
