@@ -28,9 +28,9 @@ struct SaveNumbers {
   std::int64_t last = 0;  ///< highest save number in the folder
 };
 
-/// Saves the checkpoints of a run and removes old ones after each. All ranks call the same functions
-/// together. Each writes its part of the files (collective_write.h), or rank 0 writes a copy, and
-/// rank 0 publishes. A save that fails on any rank leaves everything as it was.
+/// Saves the checkpoints of a run and removes old ones after each. All ranks call the same
+/// functions together. Each writes its part of the files (collective_write.h), or rank 0 writes a
+/// copy, and rank 0 publishes. A save that fails on any rank leaves everything as it was.
 class CheckpointSaver {
  public:
   /// Keeps the newest `keep` in `folder`. If a copy is wanted, training resumes once the state is
