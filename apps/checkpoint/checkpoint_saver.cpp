@@ -17,16 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Calls `body` unless there has been an error, and keeps its error.
-void guard(std::string& error, const std::function<void()>& body) {
-  if (!error.empty()) return;
-  try {
-    body();
-  } catch (const std::exception& caught) {
-    error = caught.what();
-  }
-}
-
 /// A part of a file, with its checksums.
 class SummedPart final : public Output {
  public:

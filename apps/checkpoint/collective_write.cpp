@@ -176,27 +176,28 @@ ByteRange range_of_writer(std::uint64_t bytes, int rank, const std::vector<int>&
   return {border(number), border(number + 1)};
 }
 
-void PartOutput::guard(const std::function<void()>& body) {
-  if (!error_.empty()) return;
+void guard(std::string& error, const std::function<void()>& body) {
+  if (!error.empty()) return;
   try {
     body();
-  } catch (const std::exception& error) {
-    error_ = error.what();
-    file_.reset();  // so that rank 0 can remove it on any file system
+  } catch (const std::exception& caught) {
+    error = caught.what();
   }
 }
 
 void PartOutput::write(std::span<const std::byte> bytes) {
-  guard([&] {
+  guard(error_, [&] {
     if (!file_) file_.emplace(File::create_part(path_, offset_));
     file_->write(bytes);
   });
+  if (!error_.empty()) file_.reset();  // rank 0 removes it, which some file systems delay
 }
 
 void PartOutput::finish() {
-  guard([&] {
+  guard(error_, [&] {
     if (file_) file_->finish();
   });
+  if (!error_.empty()) file_.reset();
 }
 
 std::string first_error(Communicator& ranks, const std::string& mine) {

@@ -316,7 +316,6 @@ void Session::save_now(std::int64_t step) {
   report_saves();
 }
 
-/// Prints and logs the results of saves that have ended.
 void Session::report_saves() {
   for (const SaveResult& save : saver_.results()) {
     warn(save.step, save.warning);
