@@ -41,7 +41,7 @@ class SummedPart final : public Output {
 /// old ones.
 void publish(std::optional<NewCheckpoint>& checkpoint, const CheckpointManifest& manifest,
              std::int64_t keep, SaveResult& result) {
-  guard(result.error, [&] {
+  keep_error(result.error, [&] {
     const fs::path before = checkpoint->publish(manifest);
     result.path = checkpoint->path();
     if (!before.empty())
@@ -110,7 +110,8 @@ void CheckpointSaver::save_here(CheckpointFiles& files, Communicator& ranks,
   SaveResult result{.step = manifest.step};
   std::optional<NewCheckpoint> checkpoint;
   keep_alive(ranks, "checkpoint", [&] {
-    if (ranks.rank() == 0) guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
+    if (ranks.rank() == 0)
+      keep_error(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
   });
   const Writers writers = find_writers(ranks, checkpoint ? checkpoint->folder() : fs::path());
   result.writers = static_cast<std::int64_t>(writers.ranks.size());
@@ -149,7 +150,7 @@ void CheckpointSaver::save_copy(CheckpointFiles& files, Communicator& ranks,
   SaveResult result{.step = manifest.step, .writers = 1, .waited_ms = watch.milliseconds()};
   under_way_ = std::async(std::launch::async, [=, this]() mutable {
     std::optional<NewCheckpoint> checkpoint;
-    guard(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
+    keep_error(result.error, [&] { checkpoint.emplace(folder_, manifest.step); });
     CheckpointManifest complete = manifest;
     const auto write = [&](const char* name, std::span<const std::byte> bytes) {
       if (!result.error.empty()) return;

@@ -19,6 +19,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct Elements {
+  std::uint64_t first, count;
+};
+/// Returns the elements of a tensor, each of `width` bytes, that have some of the tensor's `bytes`.
+Elements elements_of(ByteRange bytes, std::uint64_t width) {
+  const std::uint64_t first = bytes.begin / width;
+  return {first, (bytes.end + width - 1) / width - first};
+}
+
 /// The bytes of one section of a file.
 class Section {
  public:
@@ -31,20 +40,19 @@ class Section {
                 bytes_.begin());
   }
 
-  /// Returns the memory for elements of the section's tensor number `index`: [first, last) of them,
-  /// of which bytes [begin, end) of the tensor belong to the section.
-  std::span<std::byte> place(std::size_t index, DType dtype, ByteRange elements, ByteRange bytes) {
+  /// Returns the memory for the elements of tensor number `index` that have `bytes` of it, which
+  /// belong to the section.
+  std::span<std::byte> place(std::size_t index, DType dtype, ByteRange bytes) {
     const StoredTensor& tensor = file_.tensors[index];
     const std::uint64_t width = size_of(tensor.type);
+    const auto [first, count] = elements_of(bytes, width);
     const auto here = std::span(bytes_).subspan(
         file_.start.size() + tensor.begin + bytes.begin - where_.begin, bytes.end - bytes.begin);
-    const bool whole = bytes.begin == elements.begin * width && bytes.end == elements.end * width;
-    if (whole && stored_type(dtype) == tensor.type) return here;
-    const std::uint64_t count = elements.end - elements.begin;
+    if (here.size() == count * width && stored_type(dtype) == tensor.type) return here;
     staged_.push_back({.elements = std::vector<std::byte>(count * size_of(dtype)),
                        .dtype = dtype,
                        .type = tensor.type,
-                       .skip = bytes.begin - elements.begin * width,
+                       .skip = bytes.begin - first * width,
                        .place = here});
     return staged_.back().elements;
   }
@@ -90,20 +98,17 @@ void request(const StateFile& file, const ModelState& model, ByteRange where, in
   for (; tensor != file.tensors.end() && tensor->begin < end; ++tensor) {
     const auto index = static_cast<std::size_t>(tensor - file.tensors.begin());
     const auto& [entry, field] = file.arrays[index];
-    const std::uint64_t width = size_of(tensor->type);
     const ByteRange bytes{std::max(tensor->begin, begin) - tensor->begin,
                           std::min(tensor->end, end) - tensor->begin};
-    const ByteRange elements{bytes.begin / width, (bytes.end + width - 1) / width};
-    ModelState::Request& elements_here = list.emplace_back(
-        ModelState::Request{.rank = rank,
-                            .entry = entry,
-                            .field = field,
-                            .first = static_cast<std::int64_t>(elements.begin),
-                            .count = static_cast<std::int64_t>(elements.end - elements.begin)});
-    if (section != nullptr)
-      elements_here.out = section->place(
-          index, field ? model.entries()[entry].fields[*field].dtype : model.weight_dtype(),
-          elements, bytes);
+    const auto [first, count] = elements_of(bytes, size_of(tensor->type));
+    list.push_back({.rank = rank,
+                    .entry = entry,
+                    .field = field,
+                    .first = static_cast<std::int64_t>(first),
+                    .count = static_cast<std::int64_t>(count)});
+    if (section == nullptr) continue;
+    const DType dtype = field ? model.entries()[entry].fields[*field].dtype : model.weight_dtype();
+    list.back().out = section->place(index, dtype, bytes);
   }
 }
 
@@ -176,7 +181,7 @@ ByteRange range_of_writer(std::uint64_t bytes, int rank, const std::vector<int>&
   return {border(number), border(number + 1)};
 }
 
-void guard(std::string& error, const std::function<void()>& body) {
+void keep_error(std::string& error, const std::function<void()>& body) {
   if (!error.empty()) return;
   try {
     body();
@@ -186,7 +191,7 @@ void guard(std::string& error, const std::function<void()>& body) {
 }
 
 void PartOutput::write(std::span<const std::byte> bytes) {
-  guard(error_, [&] {
+  keep_error(error_, [&] {
     if (!file_) file_.emplace(File::create_part(path_, offset_));
     file_->write(bytes);
   });
@@ -194,7 +199,7 @@ void PartOutput::write(std::span<const std::byte> bytes) {
 }
 
 void PartOutput::finish() {
-  guard(error_, [&] {
+  keep_error(error_, [&] {
     if (file_) file_->finish();
   });
   if (!error_.empty()) file_.reset();
@@ -217,10 +222,10 @@ void write_together(const StateFile& file, ModelState& model, Communicator& rank
     std::vector<ModelState::Request> list;
     std::optional<Section> section;
     for (const int writer : writers) {
-      const ByteRange stretch = range_of_writer(bytes, writer, writers);
-      const std::uint64_t begin = stretch.begin + round * SectionSums::section_bytes;
-      if (begin >= stretch.end) continue;
-      const ByteRange where{begin, std::min(stretch.end, begin + SectionSums::section_bytes)};
+      const ByteRange part = range_of_writer(bytes, writer, writers);
+      const std::uint64_t begin = part.begin + round * SectionSums::section_bytes;
+      if (begin >= part.end) continue;
+      const ByteRange where{begin, std::min(part.end, begin + SectionSums::section_bytes)};
       const bool here = writer == ranks.rank();
       if (here) section.emplace(file, where);
       request(file, model, where, writer, here ? &*section : nullptr, list);

@@ -63,8 +63,8 @@ struct ByteRange {
 /// file's end. It is empty if the rank is no writer or the file has fewer sections than writers.
 ByteRange range_of_writer(std::uint64_t bytes, int rank, const std::vector<int>& writers);
 
-/// Calls `body` unless there has been an error, and keeps its error.
-void guard(std::string& error, const std::function<void()>& body);
+/// Calls `body` unless `error` has a text, and keeps the text of an exception there.
+void keep_error(std::string& error, const std::function<void()>& body);
 
 /// A writer's part of a file, from byte `offset` on. It is opened with the first byte, so a writer
 /// without a part makes no file. After an error it is closed, keeps the error and ignores further

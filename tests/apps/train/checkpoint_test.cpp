@@ -66,6 +66,19 @@ TEST_CASE("every byte of state.json is guarded, and its damage is not the user's
   CHECK(usage == 0);
 }
 
+TEST_CASE("state.json of a checkpoint of terabytes is read again") {
+  const TempDir dir;
+  const Model model;
+  CheckpointManifest manifest = describe(3, Json::object(), model.state);
+  for (const char* file : {weights_file, optimizer_file})
+    manifest.files[file] = {SectionSums::section_bytes * 300'000,
+                            std::vector<std::uint32_t>(300'000, 0xFFFFFFFF)};
+  const std::string text = to_text(manifest);
+  write_file(dir.path() / "state.json", text);
+  CHECK(text.size() > std::size_t{8} << 20);
+  CHECK(read_manifest(dir.path()).files.at(optimizer_file).sums().size() == 300'000);
+}
+
 TEST_CASE("what was saved last stays, whatever its step") {
   const TempDir dir;
   const Model model;
