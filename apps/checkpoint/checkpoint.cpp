@@ -145,7 +145,7 @@ void read_state(const SafetensorsReader& reader, const ParameterSpace::Slot& slo
     if (!mine.empty()) optimizer.write_state(slot, place, shard.place(first), mine);
   };
   for (const auto& [begin, end] : optimizer.kept(slot, place)) {
-    // What lies between a shard's elements is read too.
+    // The rank also reads what lies between its shard's elements.
     const std::int64_t first = shard.index(begin), number = shard.index(end - 1) + 1 - first;
     if (stored->type != stored_type(field.dtype))
       read_floats(reader, *stored, first, number, field.dtype, write);
