@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -31,11 +33,14 @@ StepReport report_of(const std::vector<Timeline::Span>& spans, const StreamedByt
   report.transfer = std::max(up, down);
   report.communication = std::max(0.0, last_reduction - first_reduction);
   // Updates of streamed state run during a pass, and so do stalls; they are not part of its time.
+  std::vector<Timeline::Span> inside;
+  std::ranges::copy_if(spans, std::back_inserter(inside), [](const Timeline::Span& span) {
+    return span.name == "update" || span.name == "stall";
+  });
   for (const auto& pass : spans) {
     if (pass.name != "forward" && pass.name != "backward") continue;
-    for (const auto& span : spans)
-      if ((span.name == "update" || span.name == "stall") && span.start >= pass.start &&
-          span.start < pass.start + pass.length)
+    for (const auto& span : inside)
+      if (span.start >= pass.start && span.start < pass.start + pass.length)
         (pass.name == "forward" ? report.forward : report.backward) -= span.length;
   }
   return report;

@@ -55,6 +55,12 @@ BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& 
            .whole_tensors = o.optimizer == OptimizerKind::adafactor}};
 }
 
+/// Returns a number of ranks that gives the same buckets as all replicas. The parts of a bucket are
+/// needed by ZeRO alone, and to compute them for thousands of replicas is slow.
+int for_buckets(const Mesh& mesh) {
+  return std::min(mesh.dp, 2);
+}
+
 /// With --zero 1, restricts the optimizer state to the ranges that this rank owns.
 SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
                          const Ranks& ranks) {
@@ -95,7 +101,7 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
     GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
     const BucketPlan bucket_plan =
         divide(parameters_of(model, setup.pipeline.get(), mesh.stage(part)), options, setup, choice,
-               mesh.dp);
+               for_buckets(mesh));
     for (const auto& bucket : bucket_plan.buckets()) {
       bytes.data = std::max(
           bytes.data, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
@@ -179,7 +185,8 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                            .divides_tokens = options.sequence_parallel && ranks.mesh.tp > 1}),
       whole(layouts_of(setup, choice, 1)),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
-      bucket_plan(divide(parameters, options, setup, choice, ranks.mesh.dp)),
+      bucket_plan(divide(parameters, options, setup, choice,
+                         options.zero == 1 ? ranks.mesh.dp : for_buckets(ranks.mesh))),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace sluice {
 namespace {
 
 struct Numbered {
   SpaceLayout::Stretch stretch;
-  std::string name;  ///< the name of its first slot
+  std::string_view name;  ///< the name of its first slot
   std::size_t first_block;
 };
 
@@ -20,11 +21,12 @@ std::size_t blocks_of(const SpaceLayout& layout) {
   return blocks;
 }
 
-/// Numbers the blocks of all stretches, starting with `block`.
+/// Numbers the blocks of all stretches, starting with `block`. The names are those of `layout`.
 std::vector<Numbered> numbered(const SpaceLayout& layout, std::size_t block = 0) {
   std::vector<Numbered> all;
   for (const auto& stretch : layout.stretches) {
-    const auto slot = std::ranges::find(layout.slots, stretch.offset, &SpaceLayout::Slot::offset);
+    const auto slot =
+        std::ranges::lower_bound(layout.slots, stretch.offset, {}, &SpaceLayout::Slot::offset);
     all.push_back({stretch, slot->name, block});
     block += static_cast<std::size_t>(stretch.blocks());
   }
@@ -43,14 +45,15 @@ ModelNorm::ModelNorm(ParameterSpace& space, std::span<const SpaceLayout> shards,
     all += blocks_of(shards[shard]);
   }
   const auto there = numbered(shards[mine], before);
+  auto next = there.begin();  // a rank's part has the order of the model
   for (const Numbered& here : numbered(space.layout())) {
     if (here.name == place.copy || (place.shard > 0 && !here.stretch.divided)) continue;
-    const auto found = std::ranges::find(there, here.name, &Numbered::name);
-    check(found != there.end() && found->stretch.size == here.stretch.size &&
-              found->stretch.block == here.stretch.block,
+    next = std::ranges::find(next, there.end(), here.name, &Numbered::name);
+    check(next != there.end() && next->stretch.size == here.stretch.size &&
+              next->stretch.block == here.stretch.block,
           "a rank's part of the model is laid out in another way than the model");
     stretches_.push_back(
-        {here.first_block, found->first_block, static_cast<std::size_t>(here.stretch.blocks())});
+        {here.first_block, next->first_block, static_cast<std::size_t>(here.stretch.blocks())});
   }
   const MemoryScope scope(*space.device(), MemoryUse::gradients);
   partials_ = Tensor::empty(space.device(), {static_cast<std::int64_t>(all)}, DType::f64);

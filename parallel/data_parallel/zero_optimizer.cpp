@@ -14,8 +14,9 @@ ZeroOptimizer::ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer,
       bucket_plan_(bucket_plan),
       ranks_(ranks),
       norm_(norm),
-      padded_(padded),
-      owned_(bucket_plan.owned(ranks.rank())) {}
+      padded_(padded) {
+  if (space.options().zero()) owned_ = bucket_plan.owned(ranks.rank());
+}
 
 void ZeroOptimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;

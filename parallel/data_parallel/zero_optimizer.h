@@ -18,8 +18,9 @@ namespace sluice {
 class ZeroOptimizer {
  public:
   /// `ranks` works on the device's memory. The owned ranges of `space`, if it has any, are those of
-  /// `bucket_plan`. `norm` is needed if the space is only a part of the model. `padded`: scratch
-  /// memory for all-gathers on a GPU, padded_bytes(). All arguments must outlive this object.
+  /// `bucket_plan`; else its parts are not read. `norm` is needed if the space is only a part of
+  /// the model. `padded`: scratch memory for all-gathers on a GPU, padded_bytes(). All arguments
+  /// must outlive this object.
   ZeroOptimizer(ParameterSpace& space, Optimizer& optimizer, const BucketPlan& bucket_plan,
                 Communicator& ranks, ModelNorm* norm = nullptr, const View& padded = {});
 
