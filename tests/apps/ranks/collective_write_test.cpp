@@ -192,7 +192,7 @@ TEST_CASE("elements that a section's border cuts come whole and types are conver
 TEST_CASE("a checkpoint that ranks write together is whole and read in parts by other layouts",
           "[threads]") {
   const TempDir dir;
-  const Layout saved{.dp = 2, .zero = 1};
+  const Layout saved{.dp = 4, .zero = 1};
   const Json run_of{{"seed", 11}};
   const MemoryChoice choice = task_of(saved).resident();
   on_mesh(task_of(saved), choice, DeviceKind::cpu,
@@ -209,8 +209,8 @@ TEST_CASE("a checkpoint that ranks write together is whole and read in parts by 
   CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
 
   for (const Layout& layout :
-       {Layout{}, saved, Layout{.dp = 4, .zero = 1}, Layout{.pp = 2}, Layout{.tp = 2},
-        Layout{.tp = 4}, Layout{.dp = 2, .pp = 2, .tp = 2, .zero = 1}}) {
+       {Layout{}, Layout{.dp = 2, .zero = 1}, saved, Layout{.dp = 8, .zero = 1}, Layout{.pp = 2},
+        Layout{.tp = 2}, Layout{.tp = 4}, Layout{.dp = 2, .pp = 2, .tp = 2, .zero = 1}}) {
     INFO(fmt::format("dp {} pp {} tp {}", layout.dp, layout.pp, layout.tp));
     const TrainingTask task = task_of(layout);
     std::map<std::string, Assembled> again;
