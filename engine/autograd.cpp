@@ -336,8 +336,16 @@ void set_gradient_buffer(const Tensor& leaf, const Tensor& buffer) {
   leaf.impl()->gradient.filled = false;
 }
 
+void set_gradient_begin_hook(const Tensor& leaf, std::function<void()> hook) {
+  leaf.impl()->gradient.begin = std::move(hook);
+}
+
 void set_gradient_ready_hook(const Tensor& leaf, std::function<void()> hook) {
   leaf.impl()->gradient.ready = std::move(hook);
+}
+
+bool has_gradient(const Tensor& leaf) {
+  return leaf.impl()->gradient.filled;
 }
 
 void forget_gradient(const Tensor& leaf) {
@@ -349,6 +357,7 @@ GradientTarget leaf_gradient_target(const Tensor& leaf, DType dtype) {
   auto& gradient = leaf.impl()->gradient;
   if (!gradient.tensor) gradient.tensor = Tensor::empty(leaf.device(), leaf.shape(), dtype);
   const bool accumulate = gradient.filled;
+  if (!accumulate && gradient.begin) gradient.begin();
   gradient.filled = true;
   return {gradient.tensor, accumulate};
 }

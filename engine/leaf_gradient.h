@@ -20,9 +20,14 @@ using WriteGradient = std::function<void(const GradientTarget&)>;
 
 /// Makes gradients of `leaf` go to `buffer` (same shape) instead of memory allocated for them.
 void set_gradient_buffer(const Tensor& leaf, const Tensor& buffer);
+/// Sets the hook that is called before a first contribution is written to the leaf's gradient: one
+/// that overwrites what is there. It may make the memory free for it.
+void set_gradient_begin_hook(const Tensor& leaf, std::function<void()> hook);
 /// Sets the hook that backward() calls as soon as the leaf's gradient of that pass is complete, or
 /// DeferredGradients::add() where the pass has left it for later.
 void set_gradient_ready_hook(const Tensor& leaf, std::function<void()> hook);
+/// True if a contribution has been written since forget_gradient().
+bool has_gradient(const Tensor& leaf);
 /// Makes the next contribution overwrite the gradient instead of adding to it.
 void forget_gradient(const Tensor& leaf);
 /// Returns the buffer for a gradient of `leaf` that is written or added outside of a backward pass.

@@ -115,6 +115,8 @@ class Tensor {
 struct GradientBuffer {
   Tensor tensor;
   bool filled = false;
+  /// Gradient-begin hook: called before the first contribution is written.
+  std::function<void()> begin;
   /// Gradient-ready hook: backward() calls it when the last contribution of the pass has arrived.
   std::function<void()> ready;
 };

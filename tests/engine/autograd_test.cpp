@@ -118,6 +118,34 @@ TEST_CASE("a node with two results runs once, with what reached each of them", "
   CHECK(x.grad().item() == 4);
 }
 
+TEST_CASE("a hook hears of a gradient that is about to be overwritten, not of one added to",
+          "[autograd]") {
+  const auto cpu = make_cpu_device(1 << 20);
+  Tensor weight = make(cpu, {3});
+  const Tensor buffer = Tensor::from_host(cpu, {1}, DType::f64, Values{7});
+  set_gradient_buffer(weight, buffer);
+  int begun = 0;
+  Values before;
+  set_gradient_begin_hook(weight, [&] {
+    ++begun;
+    before = buffer.to_host();
+  });
+  CHECK_FALSE(has_gradient(weight));
+  backward(add(weight, weight));  // two contributions
+  CHECK(begun == 1);
+  CHECK(before == Values{7});
+  CHECK(has_gradient(weight));
+  backward(add(weight, weight));
+  CHECK(begun == 1);
+  CHECK(buffer.to_host() == Values{4});
+  forget_gradient(weight);
+  CHECK_FALSE(has_gradient(weight));
+  backward(add(weight, weight));
+  CHECK(begun == 2);
+  CHECK(before == Values{4});
+  CHECK(buffer.to_host() == Values{2});
+}
+
 TEST_CASE("hooks fire once a pass, when the gradient is complete", "[autograd]") {
   const auto cpu = make_cpu_device(1 << 20);
   std::vector<std::string> order;
