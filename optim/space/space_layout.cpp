@@ -20,16 +20,20 @@ Residency residency_of(int section, const LayoutOptions& options) {
 
 }  // namespace
 
+bool is_large_matrix(const Parameter& parameter) {
+  if (parameter.shape.size() < 2) return false;
+  const std::int64_t elements = parameter.shard.divided() ? element_count(parameter.shard.whole())
+                                                          : element_count(parameter.shape);
+  return elements >= SpaceLayout::bulk_threshold;
+}
+
 SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions& options) {
   bool in_small_stretch = false, in_divided = false;
   int section = 0;
   for (const Parameter& parameter : all) {
     const std::int64_t elements = element_count(parameter.shape);
     const bool matrix = parameter.shape.size() >= 2;
-    // The size of the whole tensor decides, so that all ranks treat their shards alike.
-    const Shard& shard = parameter.shard;
-    const bool large =
-        matrix && (shard.divided() ? element_count(shard.whole()) : elements) >= bulk_threshold;
+    const bool large = is_large_matrix(parameter);
     const bool bulk = large && !parameter.embedding;
     const bool narrow = bulk && options.narrow_gradients;
     const std::int64_t spare =
@@ -47,6 +51,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
              .padded_size = extent,
              .decay = matrix,
              .bulk = bulk,
+             .embedding = parameter.embedding,
+             .narrow = narrow,
              .residency = bulk ? residency_of(parameter.section, options) : Residency::device,
              .section = parameter.section,
              .gradient_offset = gradient_size,
@@ -60,7 +66,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                            .gradient_offset = gradient_size,
                            .block = large ? block_of(slot) : block_target,
                            .narrow = narrow,
-                           .divided = divided});
+                           .divided = divided,
+                           .section = parameter.section});
     in_small_stretch = !large;
     in_divided = divided;
     section = parameter.section;

@@ -17,6 +17,10 @@ struct SpaceRange {
   friend bool operator==(const SpaceRange&, const SpaceRange&) = default;
 };
 
+/// Returns true for a matrix of SpaceLayout::bulk_threshold elements or more, or a shard of one.
+/// The size of the whole matrix decides, so that all ranks treat their shards alike.
+bool is_large_matrix(const Parameter& parameter);
+
 /// Options that decide the positions in the space.
 struct LayoutOptions {
   bool narrow_gradients = false;
@@ -48,6 +52,8 @@ struct SpaceLayout {
     std::int64_t padded_size;  ///< up to the next slot
     bool decay;                ///< weight decay applies: the tensor has two or more dimensions
     bool bulk;                 ///< a large matrix that is not an embedding
+    bool embedding;            ///< Parameter::embedding
+    bool narrow;               ///< its gradient is in the narrow buffer
     Residency residency;
     int section;                   ///< Parameter::section
     std::int64_t gradient_offset;  ///< in elements, in its gradient buffer
@@ -73,6 +79,7 @@ struct SpaceLayout {
     /// True for shards, which differ between tensor-parallel ranks; false if all ranks have the
     /// same elements.
     bool divided;
+    int section;  ///< Parameter::section
 
     std::int64_t blocks() const { return (size + block - 1) / block; }
   };

@@ -16,6 +16,7 @@ struct Run {
   std::int64_t unit;  ///< elements in a unit; the last one may be shorter
   bool narrow;
   std::int64_t gradient;  ///< where its gradient begins
+  int section;
 
   std::int64_t size() const { return space.end - space.begin; }
   std::int64_t units() const { return (size() + unit - 1) / unit; }
@@ -25,7 +26,8 @@ struct Run {
     return {.space = {begin, std::min(space.end, begin + count * unit)},
             .unit = unit,
             .narrow = narrow,
-            .gradient = gradient + first * unit};
+            .gradient = gradient + first * unit,
+            .section = section};
   }
   /// Returns the number of its units that begin before `place`.
   std::int64_t units_before(std::int64_t place) const {
@@ -43,7 +45,8 @@ Runs runs_of(const SpaceLayout& layout, const BucketPlan::Options& options) {
       runs.push_back({.space = {stretch.offset, stretch.offset + stretch.size},
                       .unit = whole ? stretch.size : stretch.block,
                       .narrow = stretch.narrow,
-                      .gradient = stretch.gradient_offset});
+                      .gradient = stretch.gradient_offset,
+                      .section = stretch.section});
   return runs;
 }
 
@@ -111,6 +114,7 @@ Runs take_bucket(Runs& runs, const BucketPlan::Options& options) {
   std::size_t room = options.bucket_bytes;
   while (!runs.empty()) {
     Run& run = runs.back();
+    if (options.by_section && !bucket.empty() && bucket.front().section != run.section) break;
     const std::size_t width = run.narrow ? options.narrow_bytes : options.wide_bytes;
     const std::int64_t units = run.units();
     const auto bytes_from = [&](std::int64_t first) {

@@ -20,6 +20,9 @@ class BucketPlan {
     std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of gradients; a block may be larger
     std::size_t wide_bytes = 4, narrow_bytes = 2;      ///< bytes per gradient in the two buffers
     bool whole_tensors = false;                        ///< cut only between stretches
+    bool by_section = false;                           ///< a bucket is of one section
+
+    friend bool operator==(const Options&, const Options&) = default;
   };
 
   /// The gradients of a bucket in one gradient buffer. `parts` divide [begin, end), one per rank;

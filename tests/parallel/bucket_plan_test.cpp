@@ -12,23 +12,27 @@ namespace {
 using Parameters = std::vector<Parameter>;
 constexpr std::size_t one_bucket = std::size_t{1} << 40;
 
-Parameter parameter(const std::string& name, Shape shape, bool embedding = false) {
-  return {name, std::move(shape), {}, nullptr, embedding};
+Parameter parameter(const std::string& name, Shape shape, bool embedding = false, int section = 0) {
+  return {name, std::move(shape), {}, nullptr, embedding, section};
 }
 
 /// Every kind of tensor: embeddings, matrices of one block and of several, whose rows divide a
 /// block or not, matrices that count as small, biases.
-Parameters model() {
+Parameters model(bool sections) {
   Parameters all{parameter("wte", {500, 100}, true), parameter("wpe", {40, 100}, true)};
-  for (const std::string block : {"h.0.", "h.1."}) {
-    all.push_back(parameter(block + "ln.weight", {100}));
-    all.push_back(parameter(block + "ln.bias", {100}));
-    all.push_back(parameter(block + "attn", {100, 300}));
-    all.push_back(parameter(block + "attn.bias", {300}));
-    all.push_back(parameter(block + "tiny", {8, 32}));
-    all.push_back(parameter(block + "mlp", {400, 128}));
+  for (const int block : {0, 1}) {
+    const std::string prefix = "h." + std::to_string(block) + ".";
+    const auto add = [&](const char* name, const Shape& shape) {
+      all.push_back(parameter(prefix + name, shape, false, sections ? block + 1 : 0));
+    };
+    add("ln.weight", {100});
+    add("ln.bias", {100});
+    add("attn", {100, 300});
+    add("attn.bias", {300});
+    add("tiny", {8, 32});
+    add("mlp", {400, 128});
   }
-  all.push_back(parameter("ln_f", {100}));
+  all.push_back(parameter("ln_f", {100}, false, sections ? 3 : 0));
   return all;
 }
 
@@ -46,23 +50,35 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> list;
   const Parameters single{parameter("one", {7})};
-  for (const auto& parameters : {model(), three(), single})
+  for (const auto& parameters : {model(false), model(true), three(), single})
     for (const bool narrow : {false, true})
       for (const bool whole : {false, true})
-        for (const int ranks : {1, 2, 3, 4, 8})
-          for (const std::size_t bytes :
-               {std::size_t{1}, std::size_t{100'000}, std::size_t{400'000}, one_bucket})
-            list.push_back({parameters,
-                            narrow,
-                            {.ranks = ranks, .bucket_bytes = bytes, .whole_tensors = whole}});
+        for (const bool by_section : {false, true})
+          for (const int ranks : {1, 2, 3, 4, 8})
+            for (const std::size_t bytes :
+                 {std::size_t{1}, std::size_t{100'000}, std::size_t{400'000}, one_bucket})
+              list.push_back({parameters,
+                              narrow,
+                              {.ranks = ranks,
+                               .bucket_bytes = bytes,
+                               .whole_tensors = whole,
+                               .by_section = by_section}});
   return list;
+}
+
+/// Returns the section of the element at `at`.
+int section_at(const SpaceLayout& layout, std::int64_t at) {
+  const auto after =
+      std::ranges::upper_bound(layout.stretches, at, {}, &SpaceLayout::Stretch::offset);
+  return std::prev(after)->section;
 }
 
 std::string name_of(const Case& c) {
   return std::to_string(c.parameters.size()) + " parameters, narrow " + std::to_string(c.narrow) +
          ", ranks " + std::to_string(c.options.ranks) + ", bytes " +
          std::to_string(c.options.bucket_bytes) + ", whole " +
-         std::to_string(c.options.whole_tensors);
+         std::to_string(c.options.whole_tensors) + ", by section " +
+         std::to_string(c.options.by_section);
 }
 
 SpaceLayout layout_of(const Case& c) {
@@ -168,7 +184,9 @@ TEST_CASE("buckets cover the parameter space once, from its end, and keep to the
       if (std::ranges::count_if(all, within) > 1) REQUIRE(size <= c.options.bucket_bytes);
       // And no bucket is smaller than it had to be: each one costs a latency.
       for (const SpaceRange& piece : all)
-        if (piece.end == end) REQUIRE(size + bytes(piece) > c.options.bucket_bytes);
+        if (piece.end == end &&
+            (!c.options.by_section || section_at(layout, piece.begin) == section_at(layout, end)))
+          REQUIRE(size + bytes(piece) > c.options.bucket_bytes);
       std::vector<std::size_t> slots;
       for (std::size_t i = 0; i < layout.slots.size(); ++i) {
         const auto& slot = layout.slots[i];
@@ -279,6 +297,22 @@ TEST_CASE("whole tensors stay with one rank") {
       REQUIRE(std::count(first, first + slot.size, *first) == slot.size);
     }
   }
+}
+
+TEST_CASE("a bucket by section is of one section") {
+  bool mixed = false;
+  for (const Case& c : cases()) {
+    INFO(name_of(c));
+    const SpaceLayout layout = layout_of(c);
+    const BucketPlan bucket_plan(layout, c.options);
+    for (const auto& bucket : bucket_plan.buckets()) {
+      const bool same =
+          section_at(layout, bucket.space.begin) == section_at(layout, bucket.space.end - 1);
+      if (c.options.by_section) REQUIRE(same);
+      mixed = mixed || !same;
+    }
+  }
+  REQUIRE(mixed);  // else the sections never met in a bucket
 }
 
 TEST_CASE("a partition worked out by hand") {
