@@ -7,6 +7,15 @@
 #include "kernels/cpu/parallel_for.h"
 
 namespace sluice {
+namespace {
+
+const char* divided_by(std::int64_t zero) {
+  return zero == 0   ? ""
+         : zero == 1 ? ", each with a part of the optimizer state"
+                     : ", each with a part of the optimizer state and of the gradients";
+}
+
+}  // namespace
 
 void print_start_table(const TrainOptions& options, const RunSetup& setup,
                        const StartFacts& facts) {
@@ -40,8 +49,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   if (mesh.size() > 1)
     row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
                              mesh.size(), mesh.dp, mesh.pp, mesh.tp, share_of(options),
-                             mesh.dp < mesh.size() ? " replica" : "",
-                             options.zero == 1 ? ", each with a part of the optimizer state" : ""));
+                             mesh.dp < mesh.size() ? " replica" : "", divided_by(options.zero)));
   const std::string device =
       setup.device == DeviceKind::cpu
           ? fmt::format("cpu, {} threads", cpu::threads())

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
 #include "optim/space/space_layout.h"
+#include "parallel/data_parallel/bucket_plan.h"
 
 namespace sluice {
 
@@ -42,6 +46,35 @@ class ModelLayouts {
   };
   std::mutex mutex_;
   std::vector<Entry> known_;
+};
+
+/// Keeps the bucket plans of the ranks that were looked at last: a plan makes many trainings of the
+/// same rank, and to divide buckets between thousands of replicas is slow. Thread-safe.
+class BucketPlans {
+ public:
+  struct Key {
+    int stage = 0, shard = 0;
+    bool narrow_gradients = false;
+    BucketPlan::Options options{};
+
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+
+  /// `parameters` are those of the key's stage and shard.
+  std::shared_ptr<const BucketPlan> of(const Key& key, const std::vector<Parameter>& parameters) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [known, plan] : known_)
+      if (known == key) return plan;
+    const SpaceLayout layout(parameters, {.narrow_gradients = key.narrow_gradients});
+    known_.emplace_back(key, std::make_shared<const BucketPlan>(layout, key.options));
+    if (known_.size() > most) known_.pop_front();
+    return known_.back().second;
+  }
+
+ private:
+  static constexpr std::size_t most = 2;  ///< the first and the last stage
+  std::mutex mutex_;
+  std::deque<std::pair<Key, std::shared_ptr<const BucketPlan>>> known_;
 };
 
 }  // namespace sluice

@@ -177,7 +177,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_size("--max-stash", o.max_stash,
                 "With --stash input: a rank's inputs beyond this rest in host memory",
                 std::size_t{1} << 10);
-  line.add("--zero", o.zero, "1: each replica keeps a part of the optimizer state (ZeRO-1)", 0, 1);
+  line.add("--zero", o.zero,
+           "Each replica keeps a part of the optimizer state (1), and of the gradients (2)", 0, 2);
   line.add_size("--bucket-size", o.bucket_size,
                 "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB",
                 std::size_t{4} << 10);

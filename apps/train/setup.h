@@ -31,6 +31,7 @@ struct RunSetup {
   Trainer::Options trainer;
   std::shared_ptr<const PipelinePlan> pipeline;  ///< null: no pipeline
   std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();
+  std::shared_ptr<BucketPlans> bucket_plans = std::make_shared<BucketPlans>();
 };
 
 RunSetup resolve(const TrainOptions& options);

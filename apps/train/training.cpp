@@ -45,14 +45,12 @@ ModelLayouts::Shards layouts_of(const RunSetup& setup, const MemoryChoice& choic
   return setup.layouts->of(setup.config, choice.narrow_gradients, shards);
 }
 
-BucketPlan divide(const std::vector<Parameter>& parameters, const TrainOptions& o,
-                  const RunSetup& setup, const MemoryChoice& choice, int ranks) {
-  const SpaceLayout layout(parameters, {.narrow_gradients = choice.narrow_gradients});
-  return {layout,
-          {.ranks = ranks,
-           .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
-           .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
-           .whole_tensors = o.optimizer == OptimizerKind::adafactor}};
+BucketPlan::Options bucket_options(const TrainOptions& o, const RunSetup& setup, int ranks) {
+  return {.ranks = ranks,
+          .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
+          .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
+          .whole_tensors = o.optimizer == OptimizerKind::adafactor,
+          .by_section = o.zero == 2};
 }
 
 /// Returns a number of ranks that gives the same buckets as all replicas. The parts of a bucket are
@@ -61,10 +59,23 @@ int for_buckets(const Mesh& mesh) {
   return std::min(mesh.dp, 2);
 }
 
-/// With --zero 1, restricts the optimizer state to the ranges that this rank owns.
+std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameters,
+                                         const TrainOptions& o, const RunSetup& setup,
+                                         const MemoryChoice& choice, const Ranks& ranks) {
+  const int parts = o.zero > 0 ? ranks.mesh.dp : for_buckets(ranks.mesh);
+  return setup.bucket_plans->of({.stage = ranks.stage(),
+                                 .shard = ranks.shard(),
+                                 .narrow_gradients = choice.narrow_gradients,
+                                 .options = bucket_options(o, setup, parts)},
+                                parameters);
+}
+
+/// With --zero, restricts the optimizer state, and with --zero 2 the gradients, to the ranges that
+/// this rank owns.
 SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
                          const Ranks& ranks) {
-  if (o.zero == 1 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
+  if (o.zero > 0 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
+  options.shard_gradients = o.zero == 2 && ranks.mesh.dp > 1;
   return options;
 }
 
@@ -99,9 +110,9 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
       blocks += static_cast<std::size_t>(stretch.blocks());
     bytes.data = std::max(bytes.data, blocks * sizeof(double));
     GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
-    const BucketPlan bucket_plan =
-        divide(parameters_of(model, setup.pipeline.get(), mesh.stage(part)), options, setup, choice,
-               for_buckets(mesh));
+    const SpaceLayout layout(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
+                             {.narrow_gradients = choice.narrow_gradients});
+    const BucketPlan bucket_plan(layout, bucket_options(options, setup, for_buckets(mesh)));
     for (const auto& bucket : bucket_plan.buckets()) {
       bytes.data = std::max(
           bytes.data, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
@@ -185,13 +196,12 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                            .divides_tokens = options.sequence_parallel && ranks.mesh.tp > 1}),
       whole(layouts_of(setup, choice, 1)),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
-      bucket_plan(divide(parameters, options, setup, choice,
-                         options.zero == 1 ? ranks.mesh.dp : for_buckets(ranks.mesh))),
+      bucket_plan(divide(parameters, options, setup, choice, ranks)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
-            owned_space(space_options(options, choice, host), options, bucket_plan, ranks)),
+            owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
       norm(make_norm(space, ranks, plan.get(), *layouts_of(setup, choice, ranks.mesh.tp))),
-      parallel(space, *optimizer, bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
+      parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
                {.overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
                 .reports_loss = ranks.shard() == 0,

@@ -53,7 +53,7 @@ struct Training {
   GPT2 model;
   ModelLayouts::Shards whole;         ///< the layout of the whole model's parameters
   std::vector<Parameter> parameters;  ///< parameters of this rank's stages
-  BucketPlan bucket_plan;
+  std::shared_ptr<const BucketPlan> bucket_plan;
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
   std::optional<SpeculativeUpdates> speculation;

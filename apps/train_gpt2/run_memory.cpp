@@ -76,7 +76,7 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   Plan& plan = planned.chosen;
   require_schedule(setup, job);
   job.require_equal("memory plan", to_flags(plan.choice));
-  if (options.zero != 1 && !options.pipelined() && options.tp == 1) return plan;
+  if (options.zero == 0 && !options.pipelined() && options.tp == 1) return plan;
   // Ranks hold different parts of the state or of the model, so counts this rank's memory.
   plan.memory =
       plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});

@@ -1,6 +1,7 @@
 #include "optim/space/parameter_space.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
@@ -65,7 +66,11 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
 }
 
 void ParameterSpace::cut_into_chunks() {
+  int section = 0;
   for (const Slot& slot : slots()) {
+    // Sharded gradients of a section need not lie next to those of the section before.
+    const bool apart =
+        options_.shard_gradients && slot.section != std::exchange(section, slot.section);
     if (options_.whole_tensors) {
       chunks_.push_back({.offset = slot.offset,
                          .size = slot.size,
@@ -92,7 +97,7 @@ void ParameterSpace::cut_into_chunks() {
       continue;
     }
     const bool joins =
-        !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
+        !apart && !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
     if (joins)
       chunks_.back().size += slot.padded_size;
     else
@@ -130,11 +135,12 @@ void ParameterSpace::cut_at_borders() {
 }
 
 void ParameterSpace::make_gradients() {
+  check(!options_.shard_gradients || options_.owned,
+        "sharded gradients need the ranges that this rank owns");
   const MemoryScope scope(*device(), MemoryUse::gradients);
   const DType sums = accumulator_of(working_.dtype());
-  wide_gradient_ = Tensor::zeros(device(), {layout_.wide_size}, sums);
-  if (layout_.narrow_size > 0)
-    narrow_gradient_ = Tensor::zeros(device(), {layout_.narrow_size}, working_.dtype());
+  gradients_.emplace(layout_, device(), sums, working_.dtype(),
+                     options_.shard_gradients ? options_.owned : std::nullopt);
   std::int64_t blocks = 0;
   for (const auto& stretch : layout_.stretches)
     blocks += stretch.blocks();
@@ -142,10 +148,10 @@ void ParameterSpace::make_gradients() {
   norm_ = Tensor::empty(device(), {1}, DType::f64);
   clip_factor_ = Tensor::empty(device(), {1}, sums);
   for (const Slot& slot : slots()) {
-    const Tensor& buffer = gradients(slot.bulk && options_.narrow_gradients);
     slot.tensor->set_requires_grad(true);
-    set_gradient_buffer(*slot.tensor,
-                        buffer.slice(slot.gradient_offset, slot.shape, slot.spare_rows));
+    const std::int64_t begin = slot.gradient_offset;
+    const Tensor gradient = gradients_->written(slot.narrow, begin, begin + slot.padded_size);
+    set_gradient_buffer(*slot.tensor, gradient.slice(0, slot.shape, slot.spare_rows));
   }
 }
 
@@ -155,8 +161,8 @@ const ParameterSpace::Slot* ParameterSpace::find(const std::string& name) const 
 }
 
 View ParameterSpace::gradient_view(const Chunk& chunk) const {
-  const Tensor& buffer = gradients(chunk.bulk && options_.narrow_gradients);
-  return buffer.slice(chunk.gradient_offset, {chunk.size}).view();
+  const bool narrow = chunk.bulk && options_.narrow_gradients;
+  return gradients_->kept(narrow, chunk.gradient_offset, chunk.gradient_offset + chunk.size).view();
 }
 
 DType ParameterSpace::weight_dtype() const {
@@ -275,7 +281,7 @@ void ParameterSpace::count_gradients_as_written() {
 
 void ParameterSpace::zero_unused_gradients() {
   for (const Slot& slot : slots())
-    zero_unused_gradient(*slot.tensor);
+    if (!gradients_->place_of(slot.section)) zero_unused_gradient(*slot.tensor);
 }
 
 const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
@@ -290,10 +296,11 @@ const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges)
       if (begin >= end) continue;
       check(begin % stretch.block == 0, "a norm was asked for from the middle of a block on");
       const std::int64_t blocks = (end - begin + stretch.block - 1) / stretch.block;
-      const Tensor& buffer = gradients(stretch.narrow);
+      const Tensor gradient = gradients_->kept(stretch.narrow, stretch.gradient_offset + begin,
+                                               stretch.gradient_offset + end);
       norms.push_back(
           {.partial = norm_partials_.slice(first_partial + begin / stretch.block, {blocks}).view(),
-           .in = buffer.slice(stretch.gradient_offset + begin, {end - begin}).view(),
+           .in = gradient.view(),
            .block = stretch.block});
     }
     first_partial += stretch.blocks();

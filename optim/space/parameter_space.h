@@ -10,6 +10,7 @@
 #include "engine/parameter.h"
 #include "engine/tensor.h"
 #include "optim/space/chunked_state.h"
+#include "optim/space/gradient_buffers.h"
 #include "optim/space/space_layout.h"
 #include "optim/space/state_layout.h"
 
@@ -35,6 +36,8 @@ struct SpaceOptions {
   /// outside them change only through write_weights(), or when other code, such as an all-gather,
   /// writes the working weights.
   std::optional<std::vector<SpaceRange>> owned{};
+  /// Keeps the gradients of the owned ranges only (ZeRO-2); see GradientBuffers.
+  bool shard_gradients = false;
 
   /// True if ranks divide the optimizer state (ZeRO-1).
   bool zero() const { return owned.has_value(); }
@@ -76,9 +79,7 @@ class ParameterSpace {
   const ChunkedState* master() const { return master_.get(); }
   ChunkedState* master() { return master_.get(); }
   View gradient_view(const Chunk& chunk) const;
-  /// The buffer of gradients summed in f32 (f64), or with `narrow` of those summed in bf16, which
-  /// may be none.
-  const Tensor& gradients(bool narrow) const { return narrow ? narrow_gradient_ : wide_gradient_; }
+  const GradientBuffers& gradients() const { return *gradients_; }
 
   /// The dtype in which weights are read and written: that of the master weights (f32 or f64); for
   /// inference that of the working weights.
@@ -98,7 +99,8 @@ class ParameterSpace {
   void forget_gradients();
   /// Counts all gradients as written, since a CUDA graph has repeated a pass that writes them all.
   void count_gradients_as_written();
-  /// Zeroes the gradients of parameters that no backward pass reached.
+  /// Zeroes the gradients of parameters that no backward pass reached; not those in a place that
+  /// sections share.
   void zero_unused_gradients();
   /// Measures the l2 norm of all gradients, over the blocks of the layout in order, and returns the
   /// factor by which the update multiplies them (ClipFactor in kernels/reduce.h): one element.
@@ -123,7 +125,8 @@ class ParameterSpace {
   SpaceOptions options_;
   SpaceLayout layout_;
   std::vector<Chunk> chunks_;
-  Tensor working_, wide_gradient_, narrow_gradient_, norm_partials_, norm_, clip_factor_;
+  Tensor working_, norm_partials_, norm_, clip_factor_;
+  std::optional<GradientBuffers> gradients_;
   std::unique_ptr<ChunkedState> master_;
 };
 

@@ -11,7 +11,7 @@ Tensor padded_scratch(const ParameterSpace& space, const BucketPlan& bucket_plan
     bytes = std::max(bytes, padded_bytes(bucket.parts, space.working().dtype()));
     for (const auto& gradients : bucket.gradients)
       bytes =
-          std::max(bytes, padded_bytes(gradients.parts, space.gradients(gradients.narrow).dtype()));
+          std::max(bytes, padded_bytes(gradients.parts, space.gradients().dtype(gradients.narrow)));
   }
   const MemoryScope scope(*space.device(), MemoryUse::staging);
   return Tensor::zeros(space.device(), {bytes}, DType::u8);

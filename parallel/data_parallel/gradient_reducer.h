@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 #include "engine/timeline.h"
@@ -14,6 +15,11 @@ namespace sluice {
 /// it, while the rest of backward runs (as in PyTorch DDP; Li et al., 2020). Every rank divides its
 /// loss by the token count of all ranks, so the sum is the mean and nothing is divided afterwards.
 /// If the space has owned ranges (ZeRO-1), a rank receives only their sums (reduce-scatter).
+///
+/// If the space shards gradients (ZeRO-2), the gradients of a section are also reduced when
+/// backward moves on to another section, and added to this rank's sums before a third section takes
+/// their place. So with several micro-batches a step reduces a section once for each of them,
+/// unless its backward passes follow one another.
 class GradientReducer {
  public:
   struct Options {
@@ -24,7 +30,7 @@ class GradientReducer {
     View padded{};  ///< scratch memory for all reductions on a GPU: padded_bytes()
   };
 
-  /// Installs gradient-ready hooks in `space`, which the destructor removes. All arguments must
+  /// Installs hooks for gradients in `space`, which the destructor removes. All arguments must
   /// outlive this object.
   GradientReducer(ParameterSpace& space, const BucketPlan& bucket_plan, Communicator& ranks,
                   const Options& options);
@@ -45,12 +51,29 @@ class GradientReducer {
 
  private:
   struct UnderWay {
-    Handle handle;
+    Handle handle{};
     std::size_t span = 0;
     bool recorded = false;
   };
+  /// The reduction of a bucket's wide or narrow gradients.
+  struct Reduction {
+    std::size_t bucket = 0;
+    bool narrow = false;
+    Handle handle{};
+  };
+  /// A place of GradientBuffers, and the section whose gradients are in it.
+  struct Place {
+    int section = -1;
+    bool open = false;                    ///< backward may still add to them
+    std::vector<Reduction> reductions{};  ///< not yet in this rank's sums
+  };
+  void begin(std::size_t slot);
   void ready(std::size_t slot);
   void start(std::size_t bucket);
+  void close(Place& place);
+  void add_to_sums(Place& place);
+  Place* place_of(std::size_t bucket);
+  void zero_sums_without_gradient();
   void note_finished();
 
   ParameterSpace& space_;
@@ -60,9 +83,14 @@ class GradientReducer {
   std::vector<std::vector<std::size_t>> buckets_of_slot_;
   std::vector<std::size_t> slots_left_;  ///< of each bucket
   std::vector<bool> started_;
+  /// If gradients are sharded: whether this rank's sums of bucket i have a gradient of this step,
+  /// at 2 i of the wide ones and at 2 i + 1 of the narrow ones.
+  std::vector<bool> summed_;
   std::vector<bool> expected_;   ///< one flag for each slot; empty between steps
   std::vector<Tensor> scratch_;  ///< used in turn by the operations under way
-  std::vector<UnderWay> under_way_;
+  std::size_t reductions_ = 0;   ///< started in this step
+  std::deque<UnderWay> under_way_;
+  std::vector<Place> places_;  ///< none: gradients are not sharded
   Timeline* timeline_ = nullptr;
 };
 

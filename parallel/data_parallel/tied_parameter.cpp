@@ -20,7 +20,7 @@ const ParameterSpace::Slot& slot_of(const ParameterSpace& space, const std::stri
 TiedParameter::TiedParameter(ParameterSpace& space, const std::string& name, Communicator& ends,
                              std::int64_t piece)
     : space_(space), slot_(slot_of(space, name)), ends_(ends) {
-  const DType sums = space.gradients(false).dtype();
+  const DType sums = space.gradients().dtype(false);
   if (ends.size() > 1) {
     const MemoryScope scope(*space.device(), MemoryUse::staging);
     const std::int64_t bytes =
@@ -43,7 +43,8 @@ void TiedParameter::forget_gradients() {
 
 void TiedParameter::add_gradients() {
   zero_unused_gradient(*slot_.tensor);
-  const Tensor gradient = space_.gradients(false).slice(slot_.gradient_offset, {slot_.size});
+  const std::int64_t begin = slot_.gradient_offset;
+  const Tensor gradient = space_.gradients().written(false, begin, begin + slot_.size);
   if (second_) {
     zero_unused_gradient(second_);
     const View sum = gradient.view();

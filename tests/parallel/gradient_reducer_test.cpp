@@ -50,4 +50,22 @@ TEST_CASE("reductions begin during the backward pass if they may overlap it, els
   }
 }
 
+TEST_CASE("a reducer leaves no hook behind") {
+  on_ranks(2, [](Communicator& ranks) {
+    Tensor matrix;
+    const std::vector<Parameter> parameters{{"m", {128, 128}, Initial::normal(1), &matrix}};
+    const BucketPlan buckets(SpaceLayout(parameters, {}), {.ranks = 2});
+    ParameterSpace space(parameters, make_cpu_device(16 << 20), DType::f32,
+                         ParameterSpace::Use::training,
+                         {.owned = buckets.owned(ranks.rank()), .shard_gradients = true});
+    const auto& gradient = matrix.impl()->gradient;
+    {
+      const GradientReducer reducer(space, buckets, ranks, {});
+      expect(gradient.begin && gradient.ready, "there are hooks");
+    }
+    expect(!gradient.begin && !gradient.ready, "no hook is left");
+  });
+  SUCCEED();
+}
+
 }  // namespace sluice::test::gradient_reducer_test

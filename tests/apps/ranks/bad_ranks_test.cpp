@@ -40,7 +40,7 @@ TEST_CASE("flags that all ranks get wrong are refused once") {
                     {4,
                      {{"--bucketsize", "1MiB"}},
                      {"unknown flag '--bucketsize' (did you mean --bucket-size?)"}},
-                    {2, {{"--zero", "2"}}, {"--zero"}},
+                    {2, {{"--zero", "3"}}, {"--zero"}},
                     {2, {{"--bucket-size", "0"}}, {"--bucket-size 0"}},
                     {4, {{"--data", runs.at("none.bin")}}, {"none.bin"}},
                 });

@@ -51,34 +51,66 @@ RunBits train_on_ranks(int ranks, const TrainingTask& task, const MemoryChoice& 
   return first;
 }
 
+using Gradient = std::vector<float>;
+
+/// Returns the gradient of the batch, computed in micro-batches of `rows`; adds up the losses.
+Gradient gradient_of(TrainingRun& run, const Batch& batch, std::int64_t step, std::int64_t rows,
+                     double& loss) {
+  ParameterSpace& space = run.training().space;
+  space.forget_gradients();
+  for (const double one : run.accumulate(batch, step, rows))
+    loss += one;
+  space.zero_unused_gradients();
+  Gradient gradient(static_cast<std::size_t>(space.layout().wide_size));
+  space.gradients()
+      .written(false, 0, space.layout().wide_size)
+      .copy_bytes_to(std::as_writable_bytes(std::span(gradient)));
+  return gradient;
+}
+
+void add(Gradient& sum, const Gradient& more) {
+  if (sum.empty()) sum.resize(more.size(), -0.0f);
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    sum[i] += more[i];
+}
+
 /// One process that forms each rank's gradient by itself and adds them in order. It shares nothing
-/// with the reduction: plain loops over the buffers.
+/// with the reduction: plain loops over the buffers. With --zero 2 it adds the ranks' gradients of
+/// each micro-batch, except those of the tables and of the final norm.
 RunBits train_in_order(int ranks, const TrainingTask& task, const MemoryChoice& choice,
                        std::int64_t steps, DeviceKind kind = DeviceKind::cpu) {
-  TrainingRun run(task, choice, device_of_rank(kind, 0));
+  TrainingTask alone = task;
+  alone.zero = 0;
+  TrainingRun run(alone, choice, device_of_rank(kind, 0));
   Training& training = run.training();
+  const SpaceLayout& layout = training.space.layout();
   const auto setup = task.setup(kind);
+  const auto passes = static_cast<int>(task.batch_size / ranks / choice.micro_batch);
   RunBits bits;
   for (std::int64_t step = 0; step < steps; ++step) {
     const Batch whole = task.batch(step);
-    std::vector<std::vector<float>> sums;
-    double loss = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const Batch batch = share_of(whole, rank, ranks, task.batch_size);
-      training.space.forget_gradients();
-      for (const double one : run.accumulate(batch, step, choice.micro_batch))
-        loss += one;
-      training.space.zero_unused_gradients();
-      const Tensor& gradients = training.space.gradients(false);
-      std::vector<float> mine(static_cast<std::size_t>(gradients.size()));
-      gradients.copy_bytes_to(std::as_writable_bytes(std::span(mine)));
-      sums.push_back(std::move(mine));
+    const auto batch_of = [&](int rank) { return share_of(whole, rank, ranks, task.batch_size); };
+    Gradient total;
+    double loss = 0, again = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      add(total, gradient_of(run, batch_of(rank), step, choice.micro_batch, loss));
+    if (task.zero == 2) {
+      Gradient by_pass;
+      for (int pass = 0; pass < passes; ++pass) {
+        Gradient sum;
+        for (int rank = 0; rank < ranks; ++rank)
+          add(sum, gradient_of(run, share_of(batch_of(rank), pass, passes, task.batch_size / ranks),
+                               step, choice.micro_batch, again));
+        add(by_pass, sum);
+      }
+      for (const auto& slot : layout.slots)
+        if (!slot.embedding && !slot.name.starts_with("ln_f"))
+          std::copy_n(by_pass.begin() + slot.gradient_offset, slot.size,
+                      total.begin() + slot.gradient_offset);
     }
-    std::vector<float> total = sums[0];
-    for (std::size_t rank = 1; rank < sums.size(); ++rank)
-      for (std::size_t i = 0; i < total.size(); ++i)
-        total[i] += sums[rank][i];
-    training.space.gradients(false).copy_bytes_from(std::as_bytes(std::span(total)));
+    training.space.gradients()
+        .written(false, 0, layout.wide_size)
+        .copy_bytes_from(std::as_bytes(std::span(total)));
     training.optimizer->step(setup.schedule.at(step),
                              training.space.clip_gradients(task.grad_clip));
     bits.steps.push_back({loss, training.space.gradient_norm(), setup.schedule.at(step), 1, 1});
@@ -115,6 +147,30 @@ TEST_CASE("ranks train as one process that adds their gradients in order, bit fo
     }
 }
 
+TEST_CASE("ranks that shard gradients add those of each micro-batch in order, bit for bit",
+          "[ranks][threads]") {
+  const ThreadCount one(1);
+  for (const int ranks : {2, 4})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const std::int64_t passes : {1, 3}) {
+        TrainingTask task = task_for(dtype);
+        task.config.n_layer = 5;                   // of which two have their gradients at a time
+        if (passes == 3) task.config.n_embd = 32;  // matrices so small that they share chunks
+        task.batch_size = ranks * passes;
+        const MemoryChoice choice = task.resident(StateLayout::fp32, 1);
+        task.zero = passes == 1 ? 1 : 2;  // with one micro-batch they add in the order of ZeRO-1
+        const RunBits expected = train_in_order(ranks, task, choice, 3);
+        task.zero = 2;
+        for (const bool overlap : {true, false})
+          for (const char* bucket : {"4KiB", "200KiB"}) {
+            CAPTURE(ranks, name_of(dtype), passes, overlap, bucket);
+            task.overlap = overlap;
+            task.bucket_size = bucket;
+            CHECK(first_difference(expected, train_on_ranks(ranks, task, choice, 3)) == "");
+          }
+      }
+}
+
 TEST_CASE("ranks that share a GPU train as one process does, bit for bit", "[ranks]") {
   if (!have_gpu()) return;
   for (const int ranks : {2, 4}) {
@@ -126,12 +182,14 @@ TEST_CASE("ranks that share a GPU train as one process does, bit for bit", "[ran
     task.bucket_size = "200KiB";
     CHECK(first_difference(expected, train_on_ranks(ranks, task, choice, 3, DeviceKind::cuda)) ==
           "");
-    task.zero = 1;
     task.bucket_size = "64KiB";
-    for (const std::int64_t cpu : {0, 1})
-      CHECK(
-          first_difference(expected, train_on_ranks(ranks, task, offloaded(choice, 1, 9000, 2, cpu),
-                                                    3, DeviceKind::cuda)) == "");
+    for (const std::int64_t zero : {1, 2})
+      for (const std::int64_t cpu : {0, 1}) {
+        task.zero = zero;  // with one micro-batch a rank, the order of sums is the same
+        CHECK(first_difference(expected,
+                               train_on_ranks(ranks, task, offloaded(choice, 1, 9000, 2, cpu), 3,
+                                              DeviceKind::cuda)) == "");
+      }
     // And as on the CPU, up to the kernels' rounding.
     const RunBits cpu = train_on_ranks(ranks, task, choice, 3);
     for (std::size_t step = 0; step < 3; ++step)
@@ -141,10 +199,12 @@ TEST_CASE("ranks that share a GPU train as one process does, bit for bit", "[ran
 
 TEST_CASE("the memory of every rank is planned to the byte", "[ranks][plan][threads]") {
   const ThreadCount one(1);
-  for (const std::int64_t zero : {0, 1})
+  for (const std::int64_t zero : {0, 1, 2})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(zero, name_of(dtype));
       TrainingTask task = task_for(dtype);
+      task.config.n_layer = 3;
+      task.batch_size = 8;  // two micro-batches for each
       task.zero = zero;
       TrainOptions options = task.options();
       options.dp = 4;
@@ -175,17 +235,21 @@ TEST_CASE("every state layout is sharded without changing a bit", "[ranks][threa
         if (!in_form(4, {static_cast<int>(layout), narrow ? 2 : 0, ranks - 2})) continue;
         TrainingTask task = task_for(DType::bf16);
         task.batch_size = 6;
-        MemoryChoice choice = task.resident(layout);
+        // One micro-batch a rank, so that sharded gradients are added in the same order.
+        MemoryChoice choice = task.resident(layout, task.batch_size / ranks);
         choice.narrow_gradients = narrow;
         const RunBits whole = train_on_ranks(ranks, task, choice, steps);
-        task.zero = 1;
-        CHECK(first_difference(whole, train_on_ranks(ranks, task, choice, steps)) == "");
-        // State that streams, of some of the blocks and of all, or is updated by the CPU.
-        for (const auto& [resident, cpu] : {std::pair(0, 0), {1, 0}, {0, 1}, {1, 1}}) {
-          if (!in_form(2, {static_cast<int>(layout), resident, cpu})) continue;
-          CHECK(first_difference(
-                    whole, train_on_ranks(ranks, task, offloaded(choice, resident, 5000, 3, cpu),
-                                          steps)) == "");
+        for (const std::int64_t zero : {1, 2}) {
+          CAPTURE(zero);
+          task.zero = zero;
+          CHECK(first_difference(whole, train_on_ranks(ranks, task, choice, steps)) == "");
+          // State that streams, of some of the blocks and of all, or is updated by the CPU.
+          for (const auto& [resident, cpu] : {std::pair(0, 0), {1, 0}, {0, 1}, {1, 1}}) {
+            if (!in_form(2, {static_cast<int>(layout), resident, cpu, zero})) continue;
+            CHECK(first_difference(
+                      whole, train_on_ranks(ranks, task, offloaded(choice, resident, 5000, 3, cpu),
+                                            steps)) == "");
+          }
         }
       }
 }
@@ -207,9 +271,13 @@ TEST_CASE("other optimizers are sharded too", "[ranks][threads]") {
     CAPTURE(optimizer);
     TrainingTask task = task_for(DType::f32);
     task.optimizer = optimizer;
-    const RunBits whole = train_on_ranks(2, task, task.resident(), 5);
-    task.zero = 1;
-    CHECK(first_difference(whole, train_on_ranks(2, task, task.resident(), 5)) == "");
+    const MemoryChoice choice = task.resident(StateLayout::fp32, 2);
+    const RunBits whole = train_on_ranks(2, task, choice, 5);
+    for (const std::int64_t zero : {1, 2}) {
+      CAPTURE(zero);
+      task.zero = zero;
+      CHECK(first_difference(whole, train_on_ranks(2, task, choice, 5)) == "");
+    }
   }
 }
 
@@ -234,7 +302,7 @@ TEST_CASE("a rank holds its part of the state alone", "[ranks][threads]") {
 
 TEST_CASE("a gradient that is not finite on one rank stops the update on all", "[ranks][threads]") {
   const ThreadCount one(1);
-  for (const std::int64_t zero : {0, 1}) {
+  for (const std::int64_t zero : {0, 1, 2}) {
     TrainingTask task = task_for(DType::f32);
     task.zero = zero;
     on_ranks(2, task, task.resident(), DeviceKind::cpu,

@@ -41,7 +41,20 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
         {"--pipeline", "interleaved"},
         {"--virtual-stages", "2"}},
        "seed=8 resident=1"},
-      {8, {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}}, "seed=9 resident=1"},
+      {8,
+       {{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--zero", "2"}, {"--n-layer", "4"}},
+       "seed=9 resident=1"},
+      {2,
+       {{"--dp", "2"}, {"--zero", "2"}, {"--n-layer", "5"}, {"--micro-batch", "1"}},
+       "seed=10 resident=1"},
+      {4,
+       {{"--dp", "2"},
+        {"--pp", "2"},
+        {"--zero", "2"},
+        {"--n-layer", "4"},
+        {"--micro-batch", "1"},
+        {"--pipeline", "zb-h1"}},
+       "seed=11 resident=1"},
   };
   const RankRuns runs;
   int number = 0;

@@ -1,7 +1,10 @@
 #include "apps/train/pipeline.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <functional>
 #include <mutex>
 
@@ -12,6 +15,7 @@
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/training/pipelines.h"
 
 // However a model is divided between the ranks of a pipeline: it trains as in one process, bit for
@@ -193,6 +197,49 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank",
     }
 }
 
+TEST_CASE("replicas that are pipelines shard gradients as replicas of one rank do",
+          "[ranks][pipeline][threads]") {
+  for (const std::int64_t micro_batches : {1, 4}) {
+    // Each stage has two blocks or more, which take turns: so no gradient is summed over
+    // micro-batches before it is summed over ranks.
+    TrainingTask task = task_for(8, 2 * micro_batches);
+    task.dp = 2;
+    const MemoryChoice choice = task.resident();
+    // With one micro-batch a replica, sums are formed in the order of ZeRO-1.
+    task.zero = micro_batches == 1 ? 1 : 2;
+    const RunBits expected = train_pipelined(task, choice, 4);
+    task.zero = 2;
+    task.pp = 2;
+    for (const std::string pipeline : pipelines)
+      for (const bool overlap : {true, false}) {
+        CAPTURE(micro_batches, pipeline, overlap);
+        task.pipeline = pipeline;
+        task.virtual_stages = pipeline == "interleaved" ? 2 : 1;
+        task.overlap = overlap;
+        CHECK(first_difference(expected, train_pipelined(task, choice, 4)) == "");
+      }
+  }
+}
+
+TEST_CASE("sharded gradients that are computed layer by layer have the bits of ZeRO-1",
+          "[ranks][pipeline][threads]") {
+  const TempDir dir;
+  std::string row;
+  for (const char kind : {'F', 'B'})
+    for (int i = 0; i < 4; ++i)
+      for (int micro_batch = 0; micro_batch < 3; ++micro_batch)
+        row += fmt::format("{}{}{},", kind == 'F' ? i : 3 - i, kind, micro_batch);
+  const auto file = dir.path() / "layers.csv";
+  std::ofstream(file) << row.substr(0, row.size() - 1) << "\n";
+  TrainingTask task = task_for(4, 6);
+  task.dp = 2;
+  task.pipeline = file.string();
+  task.zero = 1;
+  const RunBits expected = train_pipelined(task, task.resident(), 4);
+  task.zero = 2;
+  CHECK(first_difference(expected, train_pipelined(task, task.resident(), 4)) == "");
+}
+
 TEST_CASE("state that streams, in a pipeline", "[ranks][pipeline][threads]") {
   TrainingTask task = task_for(6, 4);
   task.dtype = DType::bf16;
@@ -240,7 +287,7 @@ TEST_CASE("the memory of every rank of a pipeline is planned to the byte",
         TrainingTask task = task_for(4, 2 * micro_batches);
         task.dp = 2;
         task.pp = 2;
-        task.zero = 1;
+        task.zero = micro_batches == 1 ? 1 : 2;
         task.stash = stash;
         task.pipeline = pipeline;
         task.virtual_stages = std::string(pipeline) == "interleaved" ? 2 : 1;
@@ -275,7 +322,7 @@ TEST_CASE("what replicas of a stage exchange fits into what was counted", "[rank
         for (int stage = 0; stage < pp; ++stage) {
           const Training training(task.options(), setup, choice, make_meta_device(), HostMemory{},
                                   planned_ranks(mesh, stage));
-          for (const auto& one : training.bucket_plan.buckets()) {
+          for (const auto& one : training.bucket_plan->buckets()) {
             ++seen;
             if (bytes_of(one, sizeof(float)) > most) ++wrong;
           }
