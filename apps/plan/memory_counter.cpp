@@ -24,6 +24,11 @@ MemoryBytes MemoryCounter::state(const MemoryChoice& choice) const {
   return most;
 }
 
+std::size_t MemoryCounter::gradients(const MemoryChoice& choice) const {
+  const MemoryPlan plan = plan_state(options_, setup_, choice, workspace_, {mesh_, ranks_.front()});
+  return plan.by_use[static_cast<std::size_t>(MemoryUse::gradients)];
+}
+
 MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
   const auto [entry, unknown] =
       transients_.try_emplace({choice.micro_batch, to_string(choice.recompute)});

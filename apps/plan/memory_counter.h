@@ -33,6 +33,8 @@ class MemoryCounter {
   /// Returns the memory held between updates: the maximum over the ranks, separately for device and
   /// host.
   MemoryBytes state(const MemoryChoice& choice) const;
+  /// Returns the bytes of the first rank's gradients.
+  std::size_t gradients(const MemoryChoice& choice) const;
   /// Returns the temporary memory of one update, beyond what is held between updates. It remembers
   /// the answer by micro-batch and recompute: `choice` may differ in nothing else between calls. It
   /// counts one update, and a second one may need more while the first is still under way.

@@ -79,6 +79,7 @@ class Planner {
   StateMemory state_memory(const StagedPrecision& precision) const {
     StateMemory need;
     need.all = state_at(precision, layers_);
+    if (options_.zero > 1) need.gradients = counter_.gradients(choice_of(precision, layers_));
     if (!can_stream()) return need;
     need.none = state_at(precision, 0);
     need.one = layers_ > 1 ? state_at(precision, 1) : need.all;
@@ -275,7 +276,7 @@ class Planner {
   bool may_widen_head() const {
     const Mesh mesh = planned_mesh(options_);
     const bool alike =
-        !options_.pipelined() && mesh.tp == 1 && (options_.zero != 1 || mesh.dp == 1);
+        !options_.pipelined() && mesh.tp == 1 && (options_.zero == 0 || mesh.dp == 1);
     return profile_.gpu && !options_.head_chunk && alike;
   }
 

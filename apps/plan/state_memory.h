@@ -21,6 +21,7 @@ struct MemoryBytes {
 /// (host bytes per speculative block).
 struct StateMemory {
   MemoryBytes none, one, all;
+  std::size_t gradients = 0;  ///< device bytes in each of these, if ranks shard gradients
   std::size_t staging = 0, ring = 0, speculation = 0, backup = 0;
 
   MemoryBytes bytes_for(std::int64_t resident, std::int64_t by_cpu, std::int64_t speculative,

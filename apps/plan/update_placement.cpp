@@ -45,7 +45,8 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));
   // need.device has the weights, gradients, state and the ring's buffers.
-  const double gradients = parameters * choice.gradient_bytes();
+  const double gradients = state.gradients > 0 ? static_cast<double>(state.gradients)
+                                               : parameters * choice.gradient_bytes();
   const double resident =
       std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
   return predict_step(
@@ -56,7 +57,7 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
        .resident_state = resident,
        .streamed_state = away - by_cpu,
        .cpu_state = by_cpu,
-       .share = options_.zero == 1 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
+       .share = options_.zero > 0 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
        .shards = shards_of(options_, profile_),
        .dropout = options_.dropout > 0},
       profile_);

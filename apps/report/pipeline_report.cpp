@@ -99,7 +99,9 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
     if (excess > 0) holds += fmt::format("; {} bytes more than allowed", excess);
     const Traffic traffic = traffic_of(parameters, choice, setup.precision.dtype, o, profile.gpu);
     const auto reduced = static_cast<std::uint64_t>(
-        predict_communication(traffic, o.dp.value_or(1), interconnect.link, {}).bytes());
+        predict_communication(traffic, o.dp.value_or(1), interconnect.link, {},
+                              reductions_of(plan.schedule.ranks[i], plan.parts))
+            .bytes());
     const std::size_t message = message_bytes(setup, choice.micro_batch);
     const std::uint64_t sent = sent_by(plan.schedule.ranks[i], message);
     rows.push_back({{"", number, {"rank", 5}},

@@ -148,8 +148,8 @@ Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
   report.table("scaling", rows,
                fmt::format("predicted for data parallelism{}: up to {} ranks {} each; more: {}\n"
                            "{:38} | {:<44} | {} for all ranks\n",
-                           task.traffic.zero ? " with ZeRO-1" : "", joined.ranks_per_node,
-                           spell(joined.link), spell(beyond), "",
+                           task.traffic.zero ? fmt::format(" with ZeRO-{}", task.traffic.zero) : "",
+                           joined.ranks_per_node, spell(joined.link), spell(beyond), "",
                            fmt::format("{} sequences for each rank", rank_batch(o)), o.batch_size));
   return report;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
@@ -86,7 +87,7 @@ Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
   Traffic traffic =
       traffic_of(GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts), candidate.choice,
                  task.precision.dtype, task.options, task.profile.gpu);
-  traffic.zero = candidate.zero > 0;
+  traffic.zero = candidate.zero;
   return traffic;
 }
 
@@ -167,7 +168,7 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
   const TrainOptions& o = task.options;
   if (o.batch_size % mesh.dp != 0) return {};
   const std::int64_t share = o.batch_size / mesh.dp, layers = task.config.n_layer;
-  std::vector<std::int64_t> zeros{0, 1};
+  std::vector<std::int64_t> zeros{0, 1, 2};
   if (mesh.dp == 1) zeros = {0};
   if (task.zero) zeros = {*task.zero};
   std::vector<ParallelConfig> candidates;
@@ -233,12 +234,16 @@ ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& can
   time.table = joined.between(0, (candidate.mesh.pp - 1) * candidate.mesh.tp)
                    .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
                             static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
+  const auto blocks_of = [](const GPT2Part& part) { return part.last - part.first; };
+  const std::int64_t blocks = std::ranges::max(places.parts | std::views::transform(blocks_of));
+  const std::int64_t reductions =
+      reductions_of(*candidate.pipeline, candidate.mesh.pp, blocks, candidate.micro_batches);
   // The first and last places hold the embedding table besides their blocks.
   for (const int place : {0, candidate.mesh.pp - 1})
     time.data = std::max(time.data,
                          predict_communication(traffic_at(task, candidate, parts_at(places, place)),
                                                candidate.mesh.dp, joined.among(task.gpus),
-                                               covers[static_cast<std::size_t>(place)])
+                                               covers[static_cast<std::size_t>(place)], reductions)
                              .exposed);
 
   const double sharing = candidate.zero > 0 ? static_cast<double>(candidate.mesh.dp) : 1;

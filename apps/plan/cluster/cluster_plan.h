@@ -31,7 +31,7 @@ struct ClusterTime {
   double messages = 0;  ///< extra time for messages between stages
   double tensor = 0;    ///< part of `compute`: waits for other shards
   double table = 0;     ///< sum of the tied table's gradient over both pipeline ends
-  double data = 0;      ///< exposed traffic among replicas: gradients, with ZeRO-1 also weights
+  double data = 0;      ///< exposed traffic among replicas: gradients, with ZeRO also weights
   double update = 0, stall = 0;
 
   double total() const { return compute + bubble + messages + table + data + update + stall; }
@@ -69,13 +69,13 @@ struct ClusterPlan {
 /// batch. `tp` stays within a node unless --tp is given. A stage has at least one block.
 std::vector<Mesh> meshes_of(const ClusterTask& task);
 
-/// Returns the candidates of one mesh: they differ in schedule, ZeRO-1 and micro-batches, recompute
+/// Returns the candidates of one mesh: they differ in schedule, ZeRO and micro-batches, recompute
 /// nothing and keep all state on the device in fp32. Empty if the mesh cannot divide the batch.
 std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh);
 
 /// Predicts a step of a candidate (Narayanan et al., "Efficient large-scale language model training
 /// on GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
-/// undivided by ZeRO-1. Without a pipeline it calls predict_ranks. With a pipeline it adds to the
+/// undivided by ZeRO. Without a pipeline it calls predict_ranks. With a pipeline it adds to the
 /// simulated time of the stages the sum of the tied table's gradient, the part of the reduction
 /// among replicas that the last backward pass does not hide, and the update.
 ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,

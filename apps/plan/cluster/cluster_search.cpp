@@ -79,16 +79,17 @@ std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
   return most;
 }
 
-/// Returns the bytes of rank 0's weights and gradients, which stay on the device.
+/// Returns the bytes of rank 0's weights and gradients, which stay on the device, if `replicas`
+/// divide the gradients.
 double weights_and_gradients(const ClusterTask& task, const ParallelConfig& candidate,
-                             const RunSetup& setup) {
+                             const RunSetup& setup, int replicas) {
   GPT2 model(task.config, {.size = candidate.mesh.tp});
   double parameters = 0;
   for (const Parameter& parameter :
        setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
     parameters += static_cast<double>(element_count(parameter.shape));
-  return parameters *
-         (candidate.choice.gradient_bytes() + static_cast<double>(size_of(task.precision.dtype)));
+  return parameters * (candidate.choice.gradient_bytes() / replicas +
+                       static_cast<double>(size_of(task.precision.dtype)));
 }
 
 void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,
@@ -100,7 +101,7 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
   const MemoryPlan held = plan_state(o, setup, bare, task.profile.workspace, {replica});
   // As in the planner, state is what is held permanently, less weights and gradients.
   const double state =
-      static_cast<double>(held.high_water) - weights_and_gradients(task, candidate, setup);
+      static_cast<double>(held.high_water) - weights_and_gradients(task, candidate, setup, 1);
   candidate.time =
       predict_candidate(task, candidate, std::max(0.0, state), static_cast<double>(held.host));
   candidate.tokens_per_second =
@@ -113,7 +114,8 @@ std::size_t least_excess(const ClusterTask& task, const ParallelConfig& candidat
   const TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
   const RunSetup setup = setup_of(task, o);
   validate_memory_flags(o, setup, task.profile);
-  const double least = weights_and_gradients(task, candidate, setup);
+  const double least =
+      weights_and_gradients(task, candidate, setup, candidate.zero > 1 ? candidate.mesh.dp : 1);
   return budgets_of(o, task.profile).device_excess(static_cast<std::size_t>(least));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "models/gpt2/gpt2.h"
 #include "optim/space/parameter_space.h"
@@ -13,6 +14,28 @@ constexpr std::int64_t usual_most_ranks = 4096;
 
 double buckets_of(double bytes, double bucket) {
   return std::ceil(bytes / bucket);
+}
+
+/// The bytes of gradients that a step reduces, and the operations that do it.
+struct Reduced {
+  double bytes = 0, buckets = 0;
+};
+
+/// A bucket holds gradients of one dtype.
+Reduced reduced_once(double wide, double narrow, double bucket) {
+  return {wide + narrow, buckets_of(wide, bucket) + buckets_of(narrow, bucket)};
+}
+
+/// `times`: how often a step reduces gradients in places.
+Reduced reduced_by_section(const Traffic& traffic, double times) {
+  const auto sections = static_cast<double>(traffic.sections);
+  const Reduced section = reduced_once(traffic.wide_in_places / sections,
+                                       traffic.narrow_in_places / sections, traffic.bucket);
+  const Reduced rest =
+      reduced_once(traffic.wide_gradients - traffic.wide_in_places,
+                   traffic.narrow_gradients - traffic.narrow_in_places, traffic.bucket);
+  return {times * sections * section.bytes + rest.bytes,
+          times * sections * section.buckets + rest.buckets};
 }
 
 /// Returns the seconds of one reduce-scatter or all-gather of `bytes` in `buckets` pieces.
@@ -45,16 +68,32 @@ Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType w
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
                    DType working) {
   Traffic traffic;
-  for (const Parameter& parameter : parameters) {
-    const std::int64_t elements = element_count(parameter.shape);
-    const bool bulk = parameter.shape.size() >= 2 && !parameter.embedding &&
-                      elements >= SpaceLayout::bulk_threshold;
-    const auto count = static_cast<double>(elements);
-    if (bulk && choice.narrow_gradients)
-      traffic.narrow_gradients += 2 * count;
-    else
-      traffic.wide_gradients += 4 * count;
-    traffic.weights += static_cast<double>(size_of(working)) * count;
+  // A section's parameters follow each other.
+  for (auto first = parameters.begin(); first != parameters.end();) {
+    const auto last = std::find_if(first, parameters.end(), [&](const Parameter& parameter) {
+      return parameter.section != first->section;
+    });
+    double wide = 0, narrow = 0;
+    bool table = false, matrices = false;
+    for (const Parameter& parameter : std::ranges::subrange(first, last)) {
+      const auto count = static_cast<double>(element_count(parameter.shape));
+      const bool large = is_large_matrix(parameter);
+      if (large && !parameter.embedding && choice.narrow_gradients)
+        narrow += 2 * count;
+      else
+        wide += 4 * count;
+      traffic.weights += static_cast<double>(size_of(working)) * count;
+      table = table || parameter.embedding;
+      matrices = matrices || large;
+    }
+    traffic.wide_gradients += wide;
+    traffic.narrow_gradients += narrow;
+    if (matrices && !table) {
+      traffic.wide_in_places += wide;
+      traffic.narrow_in_places += narrow;
+      ++traffic.sections;
+    }
+    first = last;
   }
   return traffic;
 }
@@ -63,32 +102,33 @@ Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice&
                    DType working, const TrainOptions& options, bool gpu) {
   Traffic traffic = traffic_of(parameters, choice, working);
   traffic.bucket = static_cast<double>(bucket_bytes(options, gpu));
-  traffic.zero = options.zero > 0;
+  traffic.zero = options.zero;
   traffic.overlap = options.overlap;
   return traffic;
 }
 
 Communication predict_communication(const Traffic& traffic, std::int64_t ranks, const Link& link,
-                                    const Cover& cover) {
+                                    const Cover& cover, std::int64_t reductions) {
   Communication result;
   if (ranks <= 1) return result;
   const auto n = static_cast<double>(ranks);
-  const double gradients = traffic.wide_gradients + traffic.narrow_gradients;
-  // A bucket holds gradients of one dtype.
-  const double buckets = buckets_of(traffic.wide_gradients, traffic.bucket) +
-                         buckets_of(traffic.narrow_gradients, traffic.bucket);
-  const double weight_buckets = traffic.zero ? buckets_of(traffic.weights, traffic.bucket) : 0;
-  const double passes = traffic.zero ? 1 : 2;  // reduce-scatter; an all-reduce adds an all-gather
+  const bool zero = traffic.zero > 0, by_section = traffic.zero > 1 && traffic.sections > 0;
+  // A section that is alone gives its place to no other, so it is reduced once a step.
+  const double times = by_section && traffic.sections > 1 ? static_cast<double>(reductions) : 1;
+  const auto [gradients, buckets] =
+      by_section ? reduced_by_section(traffic, times)
+                 : reduced_once(traffic.wide_gradients, traffic.narrow_gradients, traffic.bucket);
+  const double weight_buckets = zero ? buckets_of(traffic.weights, traffic.bucket) : 0;
+  const double passes = zero ? 1 : 2;  // reduce-scatter; an all-reduce adds an all-gather
   const double share = (n - 1) / n;
 
   result.gradient_bytes = passes * share * gradients;
-  result.weight_bytes = traffic.zero ? share * traffic.weights : 0;
+  result.weight_bytes = zero ? share * traffic.weights : 0;
   result.messages = static_cast<std::int64_t>(passes * buckets + weight_buckets) * (ranks - 1);
   result.gradient_seconds = passes * half_seconds(gradients, buckets, ranks, link);
-  if (traffic.zero)
-    result.weight_seconds = half_seconds(traffic.weights, weight_buckets, ranks, link);
+  if (zero) result.weight_seconds = half_seconds(traffic.weights, weight_buckets, ranks, link);
   result.exposed = traffic.overlap
-                       ? exposed(result.gradient_seconds, buckets, cover.backward) +
+                       ? exposed(result.gradient_seconds, buckets, times * cover.backward) +
                              exposed(result.weight_seconds, weight_buckets, cover.forward)
                        : result.seconds();
   return result;
@@ -106,13 +146,15 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
 
   RanksTime time;
   time.compute = predict_step(task.config, choice, work, task.profile);
-  // A rank with ZeRO-1 updates only its share, including the weights and gradients of that share.
+  // A rank with ZeRO updates only its share, including the weights and gradients of that share.
   time.compute.update /= sharing;
-  const double micro_batches = static_cast<double>(batch / choice.micro_batch);
-  const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / micro_batches,
-                    .forward = time.compute.forward / micro_batches};
+  const std::int64_t micro_batches = batch / choice.micro_batch;
+  const auto count = static_cast<double>(micro_batches);
+  const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / count,
+                    .forward = time.compute.forward / count};
   time.communication = predict_communication(
-      task.traffic, ranks, task.interconnect.among(ranks * task.work.shards.ranks), cover);
+      task.traffic, ranks, task.interconnect.among(ranks * task.work.shards.ranks), cover,
+      micro_batches);
   time.seconds = time.compute.total() + time.communication.exposed;
   time.tokens_per_second = static_cast<double>(ranks) * static_cast<double>(batch) *
                            static_cast<double>(work.seq_len) / time.seconds;

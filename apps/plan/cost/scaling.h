@@ -12,10 +12,14 @@ namespace sluice {
 struct Traffic {
   double wide_gradients = 0;    ///< summed in f32
   double narrow_gradients = 0;  ///< summed in bf16
-  double weights = 0;           ///< working weights; only ZeRO-1 sends them
-  double bucket = 1;            ///< most bytes that one operation moves
-  bool zero = false;            ///< ZeRO-1
-  bool overlap = true;          ///< communication runs beside computation
+  /// Of these the gradients of sections that share places under ZeRO-2 (GradientBuffers), and the
+  /// number of the sections.
+  double wide_in_places = 0, narrow_in_places = 0;
+  std::int64_t sections = 0;
+  double weights = 0;     ///< working weights; only ZeRO sends them
+  double bucket = 1;      ///< most bytes that one operation moves
+  std::int64_t zero = 0;  ///< 1, 2: ZeRO-1, ZeRO-2
+  bool overlap = true;    ///< communication runs beside computation
 };
 
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
@@ -51,8 +55,12 @@ struct Communication {
 /// ring. Both send the fewest bytes; a tree would have log2(N) latencies instead of N-1. The model
 /// leaves out the arithmetic of the sums. Every bucket pays its own latencies. No computation hides
 /// the last bucket of gradients and the first bucket of weights.
+///
+/// Under ZeRO-2 a step reduces the gradients in places `reductions` times, unless they are of one
+/// section, in buckets that end at sections. A backward pass of cover.backward seconds hides them
+/// each time.
 Communication predict_communication(const Traffic& traffic, std::int64_t ranks, const Link& link,
-                                    const Cover& cover);
+                                    const Cover& cover, std::int64_t reductions);
 
 /// Inputs of a prediction for many data-parallel ranks.
 struct ScalingTask {

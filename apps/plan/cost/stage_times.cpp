@@ -1,8 +1,11 @@
 #include "apps/plan/cost/stage_times.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace sluice {
+
 std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& places,
                                    const MemoryChoice& choice, const StepWork& work,
                                    const DeviceProfile& profile, const Interconnect& interconnect) {
@@ -48,6 +51,29 @@ double makespan(ScheduleName name, int ranks, int virtual_stages, std::int64_t m
   if (micro_batches <= more) return of(micro_batches);
   const double seconds = of(more);
   return seconds + (seconds - of(some)) * static_cast<double>((micro_batches - more) / ranks);
+}
+
+std::int64_t reductions_of(ScheduleName schedule, int ranks, std::int64_t blocks,
+                           std::int64_t micro_batches) {
+  if (schedule == ScheduleName::zero_bubble_h1) return 2 * micro_batches;
+  if (schedule == ScheduleName::interleaved && blocks == 1)
+    return (micro_batches + ranks - 1) / ranks;
+  return micro_batches;
+}
+
+std::int64_t reductions_of(const std::vector<Action>& actions, const std::vector<GPT2Part>& parts) {
+  std::int64_t reductions = 0, last = -1;
+  std::set<std::int64_t> blocks;
+  for (const Action& action : actions) {
+    if (!action.computes() || action.kind == Action::Kind::forward) continue;
+    const GPT2Part& part = parts[static_cast<std::size_t>(action.stage)];
+    for (std::int64_t block = part.last - 1; block >= part.first; --block) {
+      blocks.insert(block);
+      if (std::exchange(last, block) != block) ++reductions;
+    }
+  }
+  const auto count = std::max<std::int64_t>(1, std::ssize(blocks));
+  return (reductions + count - 1) / count;
 }
 
 }  // namespace sluice

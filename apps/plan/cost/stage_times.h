@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <vector>
 
 #include "apps/plan/cost/cost_model.h"
@@ -32,5 +32,14 @@ std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& 
 /// micro-batches takes equally long.
 double makespan(ScheduleName schedule, int ranks, int virtual_stages, std::int64_t micro_batches,
                 const std::vector<StageCosts>& costs);
+
+/// Returns how often a step reduces the gradients of a block under ZeRO-2, if stages have `blocks`
+/// each and a rank has several blocks (see GradientReducer): once for each micro-batch, but
+///   zero_bubble_h1  twice, for LayerNorm's gradients and for those of matrices
+///   interleaved     once for `ranks` micro-batches, which a stage of one block passes in turn
+std::int64_t reductions_of(ScheduleName schedule, int ranks, std::int64_t blocks,
+                           std::int64_t micro_batches);
+/// The same for the actions of a rank of any schedule, as a mean over its blocks, rounded up.
+std::int64_t reductions_of(const std::vector<Action>& actions, const std::vector<GPT2Part>& parts);
 
 }  // namespace sluice

@@ -132,7 +132,8 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
                              candidate.virtual_stages, candidate.zero));
     CHECK((candidate.virtual_stages == 1 || candidate.micro_batches % 2 == 0));
   }
-  CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "interleaved20", "interleaved21"});
+  CHECK(kinds == std::set<std::string>{"1f1b10", "1f1b11", "1f1b12", "interleaved20",
+                                       "interleaved21", "interleaved22"});
   CHECK(rows == std::set<std::int64_t>{1, 2, 4, 8});
   CHECK(candidates_of(task, {.dp = 3, .pp = 2, .tp = 2}).empty());
   task = task_of("--micro-batch 4 --pipeline gpipe", 8);

@@ -3,8 +3,10 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "apps/plan/cost/stage_times.h"
 #include "models/gpt2/gpt2.h"
 #include "optim/space/parameter_space.h"
+#include "parallel/pipeline/schedule_text.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
@@ -25,12 +27,13 @@ constexpr Link slow{.bandwidth = 100, .latency = 0.01};
 constexpr std::int64_t some_ranks[] = {1, 2, 3, 4, 7, 8, 9, 16, 100, 1000, 4096, 65536};
 
 Traffic with_zero(Traffic traffic) {
-  traffic.zero = true;
+  traffic.zero = 1;
   return traffic;
 }
 
-Communication communicate(const Traffic& traffic, std::int64_t ranks, const Cover& cover = {}) {
-  return predict_communication(traffic, ranks, slow, cover);
+Communication communicate(const Traffic& traffic, std::int64_t ranks, const Cover& cover = {},
+                          std::int64_t reductions = 1) {
+  return predict_communication(traffic, ranks, slow, cover, reductions);
 }
 
 /// A step that takes a machine of no particular kind some milliseconds.
@@ -85,6 +88,30 @@ TEST_CASE("a rank sends 2 (N-1)/N of the gradients, in 2 (N-1) messages a bucket
   CHECK(sent.weight_seconds == Approx(3.75 + 6 * 0.01));
 }
 
+TEST_CASE("ZeRO-2 sends the gradients in places with each micro-batch, under its backward pass",
+          "[scaling]") {
+  Traffic traffic = small_traffic;
+  traffic.wide_in_places = 400;
+  traffic.narrow_in_places = 100;
+  traffic.sections = 2;
+  traffic.zero = 2;
+  // 1000 bytes once and 500 twice more; a rank of four sends three quarters. Each section has a
+  // bucket of wide and one of narrow gradients; the rest has two and one.
+  const Communication sent = communicate(traffic, 4, {}, 3);
+  CHECK(sent.gradient_bytes == Approx(1500));
+  CHECK(sent.weight_bytes == Approx(750));
+  CHECK(sent.messages == 3 * (3 * 2 * 2 + 3 + 4));
+  CHECK(sent.gradient_seconds == Approx(15 + 3 * 15 * 0.01));
+  CHECK(sent.exposed == Approx(sent.seconds()));
+  CHECK(communicate(traffic, 4, {.backward = 2}, 3).exposed == Approx(sent.seconds() - 3 * 2));
+  // With one micro-batch it is ZeRO-1, but for buckets that end at sections.
+  const Communication zero = communicate(with_zero(small_traffic), 4, {.backward = 2});
+  CHECK(communicate(traffic, 4, {.backward = 2}, 1).exposed == Approx(zero.exposed + 3 * 3 * 0.01));
+  // A section that is alone is reduced once, and the last pass alone hides it.
+  traffic.sections = 1;
+  CHECK(communicate(traffic, 4, {.backward = 2}, 3).exposed == Approx(zero.exposed + 2 * 3 * 0.01));
+}
+
 TEST_CASE("communication hides under computing but for one bucket", "[scaling]") {
   const double all = 15.24, bucket = all / 4;
   CHECK(communicate(small_traffic, 4).exposed == Approx(all));
@@ -112,7 +139,7 @@ TEST_CASE("whatever the figures, exposed time is a part of the communication", "
           for (const std::int64_t ranks : some_ranks) {
             CAPTURE(zero, bucket, latency, cover, ranks);
             const Communication now =
-                predict_communication(traffic, ranks, {100, latency}, {cover, cover});
+                predict_communication(traffic, ranks, {100, latency}, {cover, cover}, 1);
             CHECK(now.exposed >= 0);
             CHECK(now.exposed <= now.seconds() * (1 + 1e-12));
             CHECK(now.seconds() >= before.seconds());
@@ -151,6 +178,14 @@ TEST_CASE("what is sent is what the parameter space holds", "[scaling]") {
   CHECK(narrow > 0);
   CHECK(traffic.wide_gradients == wide);
   CHECK(traffic.weights == 2.0 * static_cast<double>(config.parameter_count()));
+  // Those of the three blocks are in places of ZeRO-2.
+  double wide_in_places = 0;
+  for (const auto& slot : space.slots())
+    if (slot.name.starts_with("h.") && !slot.bulk)
+      wide_in_places += 4 * static_cast<double>(slot.size);
+  CHECK(traffic.wide_in_places == wide_in_places);
+  CHECK(traffic.narrow_in_places == narrow);
+  CHECK(traffic.sections == 3);
   const Traffic all_wide = traffic_of(config, {}, DType::f32);
   CHECK(all_wide.wide_gradients == 4.0 * static_cast<double>(config.parameter_count()));
   CHECK(all_wide.narrow_gradients == 0);
@@ -290,6 +325,28 @@ TEST_CASE("a profile says how its ranks are joined, an old one as its device wou
   json["gpu"] = false;
   CHECK(load(json).link_bandwidth == 11.8e9);
   CHECK(load(json).link_latency == 1e-6);
+}
+
+TEST_CASE("sharded gradients are reduced when a schedule moves on to another block", "[scaling]") {
+  for (const auto name : {ScheduleName::one_forward_one_backward, ScheduleName::gpipe,
+                          ScheduleName::interleaved, ScheduleName::zero_bubble_h1})
+    for (const int ranks : {2, 4})
+      for (const int blocks : {1, 2, 3})
+        for (const int groups : {1, 3}) {
+          const int each = name == ScheduleName::interleaved ? 3 : 1;
+          if (each * blocks == 1) continue;  // a rank that has one block
+          CAPTURE(name_in(pipelines, name), ranks, blocks, groups);
+          const Schedule schedule = make_schedule(name, ranks, each, groups * ranks);
+          std::vector<GPT2Part> parts;
+          for (int stage = 0; stage < schedule.stages; ++stage)
+            parts.push_back({stage * blocks, (stage + 1) * blocks});
+          CHECK(reductions_of(name, ranks, blocks, schedule.micro_batches) ==
+                reductions_of(schedule.ranks[0], parts));
+        }
+  // Two blocks, each of which serves all micro-batches first.
+  const Schedule layers = schedule_from_csv("0F0,0F1,0F2,1F0,1F1,1F2,1B0,1B1,1B2,0B0,0B1,0B2\n");
+  CHECK(reductions_of(layers.ranks[0], {{0, 1}, {1, 2}}) == 1);
+  CHECK(reductions_of(layers.ranks[0], {{0, 2}, {2, 4}}) == 3);
 }
 
 }  // namespace sluice::test::scaling_test
