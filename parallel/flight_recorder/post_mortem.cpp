@@ -14,11 +14,19 @@ namespace sluice {
 namespace {
 
 using Ranks = std::vector<int>;
-/// Communicator and sequence number, which identify an operation on every rank.
-using Place = std::pair<std::string, std::uint64_t>;
+/// The order of operations in a communicator. Messages (p2p) have the number of the collective
+/// before which they were started, since a rank starts as many of them as it needs.
+using Order = std::pair<std::uint64_t, bool>;
+
+Order order_of(const RecordedOperation& o) {
+  return {o.signature.sequence, o.signature.kind != Collective::p2p};
+}
+
+/// Communicator and order, which identify an operation on every rank.
+using Place = std::pair<std::string, Order>;
 
 Place place_of(const RecordedOperation& o) {
-  return {o.communicator, o.signature.sequence};
+  return {o.communicator, order_of(o)};
 }
 
 /// "rank 1", "ranks 0, 2", "ranks 0, 4-7": a list of ascending numbers.
@@ -234,11 +242,11 @@ class Job {
 
   /// Returns true if this rank has to take part in `waited` and has not begun it.
   bool owes(const RankRecord& r, const RecordedOperation& waited) const {
-    std::optional<std::uint64_t> front;
+    std::optional<Order> front;
     for (const auto& o : r.operations)
       if (o.communicator == waited.communicator)
-        front = std::max(front.value_or(0), o.signature.sequence);
-    if (front) return *front < waited.signature.sequence;
+        front = std::max(front.value_or(Order()), order_of(o));
+    if (front) return *front < order_of(waited);
     const bool complete = r.operations.empty() || r.operations.front().number == 0;
     if (waited.communicator == "world") return complete;
     // The rank may not belong to that communicator, but another one does. If no other rank has ever

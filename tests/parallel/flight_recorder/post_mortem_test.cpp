@@ -176,8 +176,28 @@ TEST_CASE("post mortem: ranks may differ in what they send each other", "[post_m
   CHECK(post_mortem(records, 2) ==
         "no rank is behind the others: rank 0 is in p2p 'send 1' (operation 3 of pp)");
   Signature barrier = call(Collective::barrier, "", 3);
-  CHECK_THAT(post_mortem({Rank(0).in("pp", one), Rank(1).in("pp", barrier)}, 2),
-             Contains("the ranks disagree on operation 3 of pp"));
+  CHECK_THAT(
+      post_mortem({Rank(0).in("pp", one), Rank(1).in("pp", barrier)}, 2),
+      Contains(
+          "rank 0 (pid 4710) has not started barrier (operation 3 of pp), which rank 1 waits in; "
+          "it has finished no operation and is in p2p 'send 1'"));
+}
+
+TEST_CASE("post mortem: messages have the number of the collective that follows them",
+          "[post_mortem]") {
+  const Signature message = call(Collective::p2p, "checkpoint", 42);
+  const auto after = [&](int rank) {
+    return Rank(rank).done("world", gradients_2).done("world", message);
+  };
+  // They are not the collective, and a rank that has sent its own has not begun it.
+  CHECK(post_mortem(Records{after(0).in("world", gradients_3), after(1).in("world", gradients_3),
+                            after(2).in("world", gradients_3), after(3)},
+                    4) ==
+        "rank 3 (pid 4713) has not started all_reduce 'gradients 3' (operation 42 of world), which "
+        "ranks 0-2 wait in; it last finished p2p 'checkpoint' (operation 42 of world)");
+  CHECK(post_mortem(Records{after(0).done("world", gradients_3).finished(),
+                            after(1).done("world", gradients_3).finished()},
+                    2) == "all ranks ended well");
 }
 
 TEST_CASE("post mortem: a rank is behind", "[post_mortem]") {
