@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <map>
 
 #include "engine/autograd.h"
@@ -14,14 +15,14 @@
 namespace sluice::test::sharded_gradients_test {
 namespace {
 
-/// Counts the collectives that a rank begins.
+/// Counts the collectives that a rank begins and ends.
 class Counter final : public Monitor {
  public:
   std::uint64_t begin(std::string_view, const Signature&) override { return ++begun; }
   void wait(std::uint64_t, double) override {}
-  void end(std::uint64_t) override {}
+  void end(std::uint64_t) override { ++ended; }
 
-  std::uint64_t begun = 0;
+  std::uint64_t begun = 0, ended = 0;
 };
 
 /// A table and three sections of different sizes. The second one has two matrices. A gap follows
@@ -71,18 +72,23 @@ class Rank {
       const ParameterSpace::Slot& slot = *space_.find(name);
       if (order.find(order[i], i + 1) == std::string::npos)
         reducer_.expect({slot.offset, slot.offset + 1});
-      const double factor = 1 + static_cast<double>(i % 3);
-      const auto rows = slot.shape[0];
-      Values input(static_cast<std::size_t>(rows));
-      for (std::size_t row = 0; row < input.size(); ++row)
-        input[row] = factor * (ranks_.rank() + 1) * static_cast<double>(1 + row % 3);
-      const Tensor x = Tensor::from_host(device_, {1, rows}, space_.working().dtype(), input);
-      const Tensor ones = Tensor::from_host(device_, {1, slot.shape[1]}, space_.working().dtype(),
-                                            Values(static_cast<std::size_t>(slot.shape[1]), 1));
-      backward(linear(x, *slot.tensor), ones);
-      expected_[name] += factor;
+      visit(slot, 1 + static_cast<double>(i % 3));
     }
     reducer_.finish();
+  }
+
+  /// Returns true if the gradients of d are reduced while backward visits c, in a pass that is not
+  /// the step's last.
+  bool reduces_under_backward() {
+    space_.forget_gradients();
+    visit(*space_.find("d"), 1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (counter_->ended == 0 && std::chrono::steady_clock::now() < deadline)
+      visit(*space_.find("c"), 0);
+    const bool reduced = counter_->ended > 0;
+    reducer_.expect();
+    reducer_.finish();
+    return reduced;
   }
 
   /// Requires the sums over ranks and visits in every element that this rank keeps. Gaps are zero.
@@ -114,6 +120,18 @@ class Rank {
   std::uint64_t begun() const { return counter_->begun; }
 
  private:
+  void visit(const ParameterSpace::Slot& slot, double factor) {
+    const auto rows = slot.shape[0];
+    Values input(static_cast<std::size_t>(rows));
+    for (std::size_t row = 0; row < input.size(); ++row)
+      input[row] = factor * (ranks_.rank() + 1) * static_cast<double>(1 + row % 3);
+    const Tensor x = Tensor::from_host(device_, {1, rows}, space_.working().dtype(), input);
+    const Tensor ones = Tensor::from_host(device_, {1, slot.shape[1]}, space_.working().dtype(),
+                                          Values(static_cast<std::size_t>(slot.shape[1]), 1));
+    backward(linear(x, *slot.tensor), ones);
+    expected_[slot.name] += factor;
+  }
+
   Communicator& ranks_;
   DevicePtr device_;
   Model model_;
@@ -153,6 +171,15 @@ TEST_CASE("sharded gradients are the sums of ranks, in whichever order backward 
             });
             SUCCEED();
           }
+}
+
+TEST_CASE("reductions of every micro-batch progress under its backward pass", "[threads]") {
+  const ThreadCount one(1);
+  on_ranks(2, [](Communicator& among) {
+    Rank rank(among, {.bucket = one_bucket});
+    expect(rank.reduces_under_backward(), "d is reduced under the backward pass of c");
+  });
+  SUCCEED();
 }
 
 TEST_CASE("a section is reduced once for each visit after which backward moves on", "[threads]") {
