@@ -70,7 +70,7 @@ std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameter
                                 parameters);
 }
 
-/// With --zero, restricts the optimizer state, and with --zero 2 the gradients, to the ranges that
+/// Restricts the optimizer state (--zero 1 and 2) and the gradients (--zero 2) to the ranges that
 /// this rank owns.
 SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
                          const Ranks& ranks) {

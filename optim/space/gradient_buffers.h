@@ -58,7 +58,7 @@ class GradientBuffers {
              std::array<std::int64_t, 2>& sizes);
   Tensor slice(const Map& map, bool narrow, std::int64_t begin, std::int64_t end) const;
 
-  // Of the wide gradients and of the narrow ones.
+  // Element 0 belongs to the wide gradients, element 1 to the narrow ones.
   std::array<DType, 2> dtypes_;
   std::array<Tensor, 2> buffers_;
   std::array<Map, 2> written_, kept_;

@@ -4,23 +4,11 @@
 
 #include "engine/autograd.h"
 #include "engine/ops/linear.h"
+#include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::gradient_reducer_test {
-namespace {
-
-/// Counts what has been started.
-class Counter final : public Monitor {
- public:
-  std::uint64_t begin(std::string_view, const Signature&) override { return ++begun; }
-  void wait(std::uint64_t, double) override {}
-  void end(std::uint64_t) override {}
-
-  std::uint64_t begun = 0;
-};
-
-}  // namespace
 
 TEST_CASE("reductions begin during the backward pass if they may overlap it, else after it",
           "[threads]") {
@@ -28,7 +16,7 @@ TEST_CASE("reductions begin during the backward pass if they may overlap it, els
   for (const bool overlap : {true, false}) {
     CAPTURE(overlap);
     on_ranks(2, [&](Communicator& ranks) {
-      const auto counter = std::make_shared<Counter>();
+      const auto counter = std::make_shared<CollectiveCounter>();
       ranks.set_monitor(counter);
       const auto device = make_cpu_device(16 << 20);
       Tensor first, second;

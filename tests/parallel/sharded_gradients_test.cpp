@@ -6,6 +6,7 @@
 #include "engine/autograd.h"
 #include "engine/ops/linear.h"
 #include "parallel/data_parallel/gradient_reducer.h"
+#include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/gradcheck.h"
 
@@ -14,16 +15,6 @@
 
 namespace sluice::test::sharded_gradients_test {
 namespace {
-
-/// Counts the collectives that a rank begins and ends.
-class Counter final : public Monitor {
- public:
-  std::uint64_t begin(std::string_view, const Signature&) override { return ++begun; }
-  void wait(std::uint64_t, double) override {}
-  void end(std::uint64_t) override { ++ended; }
-
-  std::uint64_t begun = 0, ended = 0;
-};
 
 /// A table and three sections of different sizes. The second one has two matrices. A gap follows
 /// those of 10,000 elements; d, whose gradients lie where those of a are later, has none.
@@ -138,7 +129,7 @@ class Rank {
   BucketPlan buckets_;
   ParameterSpace space_;
   GradientReducer reducer_;
-  std::shared_ptr<Counter> counter_ = std::make_shared<Counter>();
+  std::shared_ptr<CollectiveCounter> counter_ = std::make_shared<CollectiveCounter>();
   std::map<std::string, double> expected_;
 };
 

@@ -12,8 +12,8 @@ namespace sluice {
 struct Traffic {
   double wide_gradients = 0;    ///< summed in f32
   double narrow_gradients = 0;  ///< summed in bf16
-  /// Of these the gradients of sections that share places under ZeRO-2 (GradientBuffers), and the
-  /// number of the sections.
+  /// The gradients among these that lie in places under ZeRO-2 (GradientBuffers), and the number of
+  /// sections that share the places.
   double wide_in_places = 0, narrow_in_places = 0;
   std::int64_t sections = 0;
   double weights = 0;     ///< working weights; only ZeRO sends them

@@ -104,7 +104,7 @@ TEST_CASE("ZeRO-2 sends the gradients in places with each micro-batch, under its
   CHECK(sent.gradient_seconds == Approx(15 + 3 * 15 * 0.01));
   CHECK(sent.exposed == Approx(sent.seconds()));
   CHECK(communicate(traffic, 4, {.backward = 2}, 3).exposed == Approx(sent.seconds() - 3 * 2));
-  // With one micro-batch it is ZeRO-1, but for buckets that end at sections.
+  // ZeRO-2 with one micro-batch sends what ZeRO-1 sends, in buckets that end at sections.
   const Communication zero = communicate(with_zero(small_traffic), 4, {.backward = 2});
   CHECK(communicate(traffic, 4, {.backward = 2}, 1).exposed == Approx(zero.exposed + 3 * 3 * 0.01));
   // A section that is alone is reduced once, and the last pass alone hides it.

@@ -205,7 +205,7 @@ TEST_CASE("replicas that are pipelines shard gradients as replicas of one rank d
     TrainingTask task = task_for(8, 2 * micro_batches);
     task.dp = 2;
     const MemoryChoice choice = task.resident();
-    // With one micro-batch a replica, sums are formed in the order of ZeRO-1.
+    // A replica with one micro-batch forms sums in the order of ZeRO-1.
     task.zero = micro_batches == 1 ? 1 : 2;
     const RunBits expected = train_pipelined(task, choice, 4);
     task.zero = 2;

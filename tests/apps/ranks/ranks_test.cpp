@@ -65,7 +65,7 @@ TEST_CASE("1, 2 and 4 ranks follow the reference's losses, with divided state to
     return std::to_string(ranks) + " zero " + zero;
   };
   std::vector<RankJob> jobs;
-  // With one micro-batch a rank, sharded gradients are added in the same order as others.
+  // A rank with one micro-batch adds sharded gradients in the same order as others.
   for (const int ranks : {1, 2, 4})
     for (const char* zero : {"0", "1", "2"})
       jobs.push_back({ranks, name_of(ranks, zero), base + Flags{{"--zero", zero}}});
