@@ -6,8 +6,16 @@
 
 namespace sluice {
 
+DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime)
+    : runtime_(std::move(runtime)), arena_(std::make_unique<Arena>(0)) {}
+
 DeviceContext::DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget)
-    : runtime_(std::move(runtime)) {
+    : DeviceContext(std::move(runtime)) {
+  reserve(budget);
+}
+
+void DeviceContext::reserve(std::size_t budget) {
+  check(start_ == nullptr, "a device's memory is reserved once");
   reserved_ = budget != 0 ? budget : runtime_->capacity();
   start_ = runtime_->reserve(reserved_);
   // If addresses are limited (ulimit -v), take what there is, unless a budget was requested.
@@ -31,7 +39,7 @@ Stream DeviceContext::copy_stream() {
 }
 
 DeviceContext::~DeviceContext() {
-  runtime_->release(start_, reserved_);
+  if (start_ != nullptr) runtime_->release(start_, reserved_);
 }
 
 DevicePtr make_cpu_device(std::size_t budget) {

@@ -14,12 +14,17 @@ namespace sluice {
 /// memory. Made in `main` and passed down; shared, because every Storage keeps its device alive.
 class DeviceContext {
  public:
-  /// Reserves `budget` bytes of address space at once (0: all that the machine has) and takes
-  /// nothing more from the system later. Throws Error when the system refuses the reservation.
-  DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget = 0);
+  /// Takes no memory: reserve() comes before the first allocation.
+  explicit DeviceContext(std::unique_ptr<Runtime> runtime);
+  /// Also reserves `budget` bytes.
+  DeviceContext(std::unique_ptr<Runtime> runtime, std::size_t budget);
   ~DeviceContext();
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
+
+  /// Reserves `budget` bytes of address space at once (0: all that the machine has), from which all
+  /// allocations are made. Call it once. Throws Error when the system refuses the reservation.
+  void reserve(std::size_t budget);
 
   Device device() const { return runtime_->device(); }
   Runtime& runtime() const { return *runtime_; }

@@ -92,10 +92,16 @@ std::unique_ptr<Runtime> make_runtime(DeviceKind kind) {
   return kind == DeviceKind::cuda ? make_cuda_runtime(gpu_index) : make_cpu_runtime();
 }
 
-DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget) {
-  auto device = std::make_shared<DeviceContext>(make_runtime(kind), budget);
+DevicePtr open_device(DeviceKind kind, const Precision& precision) {
+  auto device = std::make_shared<DeviceContext>(make_runtime(kind));
   device->allow_tf32(precision.tf32);
   device->ask_for_wgmma_attention(precision.wgmma_attention);
+  return device;
+}
+
+DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget) {
+  DevicePtr device = open_device(kind, precision);
+  device->reserve(budget);
   return device;
 }
 

@@ -54,6 +54,9 @@ void use_gpu(int index);
 /// Makes the runtime of the chosen device.
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind);
 
+/// Makes the device without memory: see DeviceContext::reserve.
+DevicePtr open_device(DeviceKind kind, const Precision& precision);
+
 /// Makes the device with its arena of `budget` bytes (0: all that the device has).
 DevicePtr make_device(DeviceKind kind, const Precision& precision, std::size_t budget = 0);
 
