@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "apps/plan/cost/device_profile.h"
 #include "apps/train/options.h"
@@ -8,11 +9,12 @@
 namespace sluice {
 
 /// Memory budgets in bytes: what the user allows (else what the machine has), and the reserves for
-/// the driver and the process, which come on top of the planned bytes. On the CPU all memory counts
-/// as the device's, and the host fields stay 0.
+/// the driver, NCCL and the process, which come on top of the planned bytes. On the CPU all memory
+/// counts as the device's, and the host fields stay 0.
 struct Budgets {
   std::size_t device_allowed = 0, host_allowed = 0;
   std::size_t device_reserve = 0, host_reserve = 0;
+  std::size_t communication = 0;  ///< the part of device_reserve that is for NCCL
 
   /// Return the bytes by which a plan and the reserve exceed what is allowed.
   std::size_t device_excess(std::size_t planned) const {
@@ -29,6 +31,10 @@ struct Budgets {
 };
 
 Budgets budgets_of(const TrainOptions& options, const DeviceProfile& profile);
+
+/// Names what a device's memory has to hold besides the plan: " and 654311424 for the driver"; ""
+/// if it is nothing.
+std::string text_of_reserve(const Budgets& budgets, const DeviceProfile& profile);
 
 /// Throws Error (usage) if a budget exceeds what this machine, described by `profile`, has.
 void require_budgets(const TrainOptions& options, const DeviceProfile& profile);

@@ -351,9 +351,10 @@ class Planner {
     const std::size_t device_over = budgets_.device_excess(memory.high_water);
     const std::size_t host_over = budgets_.host_excess(memory.host);
     if (device_over > 0)
-      text += fmt::format("{} bytes of {} memory ({}), {} too many; {} {} would do",
-                          memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
-                          device_over, flag, spell_bytes(device));
+      text +=
+          fmt::format("{} bytes of {} memory ({}){}, {} too many; {} {} would do",
+                      memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
+                      text_of_reserve(budgets_, profile_), device_over, flag, spell_bytes(device));
     if (host_over > 0)
       text += fmt::format(
           "{}{} bytes of host memory beside the process, {} too many; --host-memory {} "

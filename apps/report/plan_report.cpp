@@ -143,7 +143,9 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   for (std::size_t use = 0; use < memory_uses; ++use)
     bytes_row(std::string(name_of(static_cast<MemoryUse>(use))), memory.by_use[use]);
   bytes_row("between blocks", memory.high_water - memory.peak);
-  bytes_row(profile.gpu ? "driver (estimate)" : "process (estimate)", budgets.device_reserve);
+  bytes_row(profile.gpu ? "driver (estimate)" : "process (estimate)",
+            budgets.device_reserve - budgets.communication);
+  bytes_row("NCCL (assumed)", budgets.communication);
   bytes_row("together", memory.high_water + budgets.device_reserve);
   bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {

@@ -102,6 +102,14 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const G
   return plan;
 }
 
+PipelineLinks::PipelineLinks(const PipelinePlan& plan, int rank, const MakeGroup& make)
+    : stages(plan.rank_of_stage, rank, make) {
+  const std::array last{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
+  if (rank != last[0] && rank != last[1]) return;
+  ends =
+      make(std::span(last).first(last[0] == last[1] ? 1 : 2), 2 * plan.parts.size(), "tied table");
+}
+
 Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
                    std::int64_t piece, const DevicePtr& host)
     : model_(model),
@@ -118,14 +126,11 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
                                                         space.device(), space.working().dtype());
         return stages;
       }()),
-      links_(plan.rank_of_stage, rank_, ranks.group),
-      executor_(plan.schedule, rank_, here(), links_, plan.stash, space.device()) {
+      links_(plan, rank_, ranks.group),
+      executor_(plan.schedule, rank_, here(), links_.stages, plan.stash, space.device()) {
   if (plan.max_stashed && host != nullptr) executor_.spill(*plan.max_stashed, host);
-  const std::array ends{plan.rank_of_stage.front(), plan.rank_of_stage.back()};
-  if (rank_ != ends[0] && rank_ != ends[1]) return;
-  const auto members = std::span(ends).first(ends[0] == ends[1] ? 1 : 2);
-  ends_ = ranks.group(members, 2 * plan.parts.size(), "tied table");
-  tied_.emplace(space, GPT2::tied_table, *ends_, piece);
+  if (links_.ends == nullptr) return;
+  tied_.emplace(space, GPT2::tied_table, *links_.ends, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }
 
@@ -168,7 +173,7 @@ void Pipeline::evaluate(const MicroBatches& data, int count,
   data_ = data;
   const Schedule schedule =
       forward_only(plan_.rank_of_stage, static_cast<int>(plan_.schedule.ranks.size()), count);
-  PipelineExecutor(schedule, rank_, here(), links_, Stash::graph, space_.device())
+  PipelineExecutor(schedule, rank_, here(), links_.stages, Stash::graph, space_.device())
       .run({.loss = loss, .before_backward = {}});
 }
 
@@ -198,7 +203,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
       if (!stream) stream = Tensor::empty(device, {1, count, width}, space_.working().dtype());
       link->broadcast(stream.view(), 0, {.label = "sample", .stream = stream.stream()})->wait();
     };
-    if (stage > 0) cross(links_.outputs(number - 1));
+    if (stage > 0) cross(links_.stages.outputs(number - 1));
     ResidualPair pair{.stream = stream, .branch = {}};
     if (stage == 0)
       pair = model_.embed(Tensor::from_tokens(device, {1, count}, fresh), {}, cache.length);
@@ -209,7 +214,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
       break;
     }
     stream = add(pair.stream, pair.branch);
-    cross(links_.outputs(number));
+    cross(links_.stages.outputs(number));
     if (!stages_[stage + 1]) stream = {};
   }
   cache.length += count;

@@ -34,6 +34,14 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
                                                   const GPT2Config& config,
                                                   std::int64_t micro_batch);
 
+/// The communicators of a pipeline's rank. Its ranks make them together.
+struct PipelineLinks {
+  PipelineLinks(const PipelinePlan& plan, int rank, const MakeGroup& make);
+
+  StageLinks stages;
+  std::shared_ptr<Communicator> ends;  ///< of the first and the last stage; null on other ranks
+};
+
 /// Runs a rank's part of a pipeline: owns its stages and its links to other ranks, but not its
 /// parameters.
 class Pipeline {
@@ -80,8 +88,7 @@ class Pipeline {
   int predictor_;  ///< job rank whose sampled tokens are used
   MicroBatches data_;
   std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by stage number; null if on another rank
-  StageLinks links_;
-  std::shared_ptr<Communicator> ends_;  ///< the ranks of the first and the last stage
+  PipelineLinks links_;
   std::optional<TiedParameter> tied_;
   PipelineExecutor executor_;
 };

@@ -47,8 +47,8 @@ struct Exchanges {
   std::size_t tensor = 0;  ///< between ranks that divide matrices
 };
 
-/// The ids of the groups that make_ranks asks for.
-enum class GroupId : std::uint64_t { data = 1, peers, tensor, shards };
+/// The ids of the groups that make_ranks asks for, and of those that connect GPUs.
+enum class GroupId : std::uint64_t { data = 1, peers, tensor, shards, connect };
 
 /// Makes this rank's communicators for `mesh`. `gpu`: the compute device is not the host. All ranks
 /// call it together.

@@ -16,12 +16,13 @@
 
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
+#include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/agreement.h"
-#include "parallel/comm/device_backend.h"
 #include "parallel/flight_recorder/earlier_records.h"
 #include "parallel/flight_recorder/last_words.h"
+#include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
 namespace {
@@ -90,6 +91,12 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
     lines = {next(lines_a), next(lines_b)};
   while (lines.first == lines.second && lines.first != "nothing more");
   return lines;
+}
+
+std::string text_of(const Schedule& schedule) {
+  const std::string text = to_csv(schedule);
+  return fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
+                     schedule.micro_batches, crc32_of(std::as_bytes(std::span(text))));
 }
 
 }  // namespace
@@ -163,8 +170,45 @@ void Job::start(TrainOptions& o) {
   cpu::set_threads(threads);
 }
 
+GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
+  const bool gpu = device->device().kind == DeviceKind::cuda;
+  require_equal("kind of device", gpu ? "cuda" : "cpu");
+  if (pipeline != nullptr)
+    require_equal("pipeline schedule (--pipeline)", text_of(pipeline->schedule));
+  GpuLinks links;
+  if (!gpu) return links;
+  std::string reason;
+  const auto connect = [&](const Group& group) {
+    const auto& members = group.members;
+    if (group.largest > 0 && members.size() > 1 && !links.by_members.contains(members)) {
+      const auto id = static_cast<std::uint64_t>(GroupId::connect);
+      const DeviceLink link = connect_devices(world_.transport()->subgroup(members, id), device,
+                                              gpu_exchange_, communication_.timeout);
+      if (links.by_members.empty()) {
+        exchange_ = link.nccl != nullptr ? "nccl" : "staged";
+        reason = link.reason;
+      }
+      links.by_members.emplace(members, link);
+    }
+    const auto place = std::ranges::find(members, rank());
+    return Communicator::planned(static_cast<int>(members.size()),
+                                 static_cast<int>(place - members.begin()));
+  };
+  const std::size_t free = device->runtime().info().free_memory;
+  const Ranks planned =
+      make_ranks(control_, mesh_, gpu, {.data = 1, .stages = 1, .tensor = 1}, connect);
+  if (pipeline != nullptr) PipelineLinks(*pipeline, planned.stage(), planned.group);
+  const std::size_t left = device->runtime().info().free_memory;
+  links.bytes = free > left ? free - left : 0;
+  if (reason.empty()) return links;
+  if (links.bytes > 0) reason += fmt::format("; {} of GPU memory", format_bytes(links.bytes));
+  say(fmt::format("{:<12} {}\n", "exchange", reason));
+  return links;
+}
+
 /// Makes a communicator with its own messages, since every communicator counts operations from 0.
-std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& device) {
+std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& device,
+                                         const GpuLinks& links) {
   if (group.members.size() == 1) return Communicator::planned(1, 0);
   const std::shared_ptr<Transport> transport =
       world_.transport()->subgroup(group.members, group.id);
@@ -172,19 +216,15 @@ std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& de
   options.name = group.name;
   if (group.largest == 0 || device->device().kind != DeviceKind::cuda)
     return std::make_shared<Communicator>(transport, monitor_, options);
-  auto [backend, reason] =
-      make_device_backend(transport, device, gpu_exchange_, group.largest, options.timeout);
-  // Prints this once, for the first group of several ranks.
-  if (std::exchange(exchange_, backend->name()).empty())
-    say(fmt::format("{:<12} {}\n", "exchange", reason));
+  auto backend =
+      make_device_backend(links.by_members.at(group.members), transport, device, group.largest);
   return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
 }
 
-Ranks Job::ranks_on(const DevicePtr& device, const Exchanges& exchanges) {
-  const bool gpu = device->device().kind == DeviceKind::cuda;
-  require_equal("kind of device", gpu ? "cuda" : "cpu");
-  return make_ranks(control_, mesh_, gpu, exchanges,
-                    [this, device](const Group& members) { return group(members, device); });
+Ranks Job::ranks_on(const DevicePtr& device, const GpuLinks& links, const Exchanges& exchanges) {
+  return make_ranks(
+      control_, mesh_, device->device().kind == DeviceKind::cuda, exchanges,
+      [this, device, links](const Group& members) { return group(members, device, links); });
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {

@@ -1,17 +1,28 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/train/options.h"
+#include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
 #include "engine/device_context.h"
+#include "parallel/comm/device_backend.h"
 #include "parallel/comm/world.h"
 #include "parallel/flight_recorder/rank_monitor.h"
 
 namespace sluice {
+
+/// How this rank's GPU exchanges data with others, before the training has any memory.
+struct GpuLinks {
+  std::map<std::vector<int>, DeviceLink> by_members{};  ///< by the ranks of a group
+  std::size_t bytes = 0;                                ///< of GPU memory that they take
+};
 
 /// The processes that train together, from MPI's start to its end. If the job fails, one of them
 /// tells the user what went wrong.
@@ -36,10 +47,14 @@ class Job {
   const Mesh& mesh() const { return mesh_; }
   /// Returns the replica that this rank works for.
   int replica() const { return mesh_.replica(rank()); }
-  /// Makes the communicators for training on `device`. Prints how GPUs exchange data between ranks.
-  Ranks ranks_on(const DevicePtr& device, const Exchanges& exchanges);
+  /// Connects the GPU `device`, of which no memory is reserved yet, with those of this rank's
+  /// groups. Prints how they exchange data. `pipeline`: null if there is none. Throws Error (usage)
+  /// if ranks have other kinds of devices or other schedules.
+  GpuLinks connect(const DevicePtr& device, const PipelinePlan* pipeline);
+  /// Makes the communicators for training on `device`.
+  Ranks ranks_on(const DevicePtr& device, const GpuLinks& links, const Exchanges& exchanges);
 
-  /// Returns "nccl" or "staged" once there are communicators; "" if GPUs exchange nothing.
+  /// Returns "nccl" or "staged" once GPUs are connected; "" if they exchange nothing.
   const std::string& exchange() const { return exchange_; }
 
   /// Throws Error (usage) if a rank's `mine` differs from rank 0's. All ranks call it.
@@ -60,7 +75,8 @@ class Job {
 
  private:
   void choose_folder(const TrainOptions& options);
-  std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device);
+  std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device,
+                                      const GpuLinks& links);
 
   World world_;
   std::shared_ptr<Communicator> control_;

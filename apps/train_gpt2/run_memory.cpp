@@ -7,9 +7,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/plan/continued_plan.h"
-#include "engine/io/section_sums.h"
 #include "parallel/comm/agreement.h"
-#include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
 namespace {
@@ -22,31 +20,23 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.host_memory /= ranks;
   profile.memory /= profile.gpu ? static_cast<std::size_t>(job.sharers_of_gpu()) : ranks;
   struct Figures {
-    std::size_t memory, host_memory;
+    std::size_t memory, host_memory, communication;
     double wide, narrow, rate, to_device, to_host, host;
   };
   const auto all = job.control().gather_values(
-      Figures{profile.memory, profile.host_memory, profile.wide_flops, profile.narrow_flops,
-              profile.memory_rate, profile.to_device_rate, profile.to_host_rate, profile.host_rate},
+      Figures{profile.memory, profile.host_memory, *profile.communication, profile.wide_flops,
+              profile.narrow_flops, profile.memory_rate, profile.to_device_rate,
+              profile.to_host_rate, profile.host_rate},
       "profiles");
   profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
   profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;
+  profile.communication = std::ranges::max(all, {}, &Figures::communication).communication;
   profile.wide_flops = all[0].wide;
   profile.narrow_flops = all[0].narrow;
   profile.memory_rate = all[0].rate;
   profile.to_device_rate = all[0].to_device;
   profile.to_host_rate = all[0].to_host;
   profile.host_rate = all[0].host;
-}
-
-/// Throws if the ranks' schedules differ, which would make them wait for each other for ever.
-void require_schedule(const RunSetup& setup, Job& job) {
-  if (!setup.pipeline) return;
-  const Schedule& schedule = setup.pipeline->schedule;
-  const std::string text = to_csv(schedule);
-  job.require_equal("pipeline schedule (--pipeline)",
-                    fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
-                                schedule.micro_batches, crc32_of(std::as_bytes(std::span(text)))));
 }
 
 /// Describes the failed pinning, with the memlock limit if that may be the cause.
@@ -65,8 +55,9 @@ HostMemory reserve(const DevicePtr& device, const MemoryPlan& plan) {
 
 }  // namespace
 
-Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job) {
-  DeviceProfile profile = profile_at_hand(setup.device, setup.precision);
+Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job,
+               std::size_t communication) {
+  DeviceProfile profile = profile_at_hand(setup.device, setup.precision, communication);
   agree(profile, job);
   require_budgets(options, profile);
   auto [planned, warning] = plan_continued(
@@ -74,7 +65,6 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
       found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
   if (!warning.empty()) found.warn(warning);
   Plan& plan = planned.chosen;
-  require_schedule(setup, job);
   job.require_equal("memory plan", to_flags(plan.choice));
   if (options.zero == 0 && !options.pipelined() && options.tp == 1) return plan;
   // Ranks hold different parts of the state or of the model, so counts this rank's memory.
@@ -112,6 +102,12 @@ std::size_t driver_used(const DeviceContext& device) {
   if (device.device().kind != DeviceKind::cuda) return 0;
   const DeviceInfo info = device.runtime().info();
   return info.memory - info.free_memory;
+}
+
+HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
+                          const DevicePtr& device, Plan& plan) {
+  device->reserve(plan.memory.high_water);
+  return open_host(options, setup, ranks, device, plan);
 }
 
 HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,

@@ -9,8 +9,10 @@ namespace sluice {
 
 /// Plans a run on this machine. All ranks make the same choices, from rank 0's rates and the
 /// smallest memory of any rank; the returned memory counts are this rank's. Keeps the choices that
-/// the found checkpoint records if they fit, else adds a warning to `found`.
-Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job);
+/// the found checkpoint records if they fit, else adds a warning to `found`. `communication`: bytes
+/// that the connections to other GPUs have taken.
+Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job,
+               std::size_t communication);
 
 /// Returns the peak of bytes in use, the sum for pinned and ordinary host memory.
 std::size_t host_peak(const HostMemory& host);
@@ -20,6 +22,10 @@ std::size_t resident_peak();
 
 /// Returns the bytes of GPU memory that all processes use, as the driver counts them; 0 on the CPU.
 std::size_t driver_used(const DeviceContext& device);
+
+/// Reserves the memory of the plan on the device, exactly, and the host's by open_host().
+HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
+                          const DevicePtr& device, Plan& plan);
 
 /// Reserves the host memory of the plan. If the system refuses to pin that much on any rank, it
 /// warns and changes the plan until the rest can be pinned: it gives up speculation, then (unless

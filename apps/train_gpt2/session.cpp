@@ -80,8 +80,9 @@ class Session {
   fs::path output_;
   double peak_rate_ = 0;  ///< FLOP/s of 100 % MFU: given, or measured before memory is taken
   Resumption found_;      ///< checkpoint to resume from
-  Plan plan_;
   DevicePtr device_;
+  GpuLinks links_;
+  Plan plan_;
   HostMemory host_;  ///< none if all state stays on the device
   Training training_;
   CheckpointSaver saver_;
@@ -93,8 +94,7 @@ class Session {
   const char* stopped_by_ = nullptr;  ///< the signal's name, once all ranks know of it
   TrainOptions decided_;              ///< options with all values decided
   nlohmann::json identity_;
-  std::int64_t step_ = 0;  ///< updates done
-  std::int64_t saved_step_ = -1;
+  std::int64_t step_ = 0, saved_step_ = -1;  ///< updates done, and those of the last checkpoint
   BadSteps bad_steps_;
   BestModel best_;
   double last_loss_ = NAN, last_val_ = NAN;
@@ -110,13 +110,13 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       peak_rate_(options.peak_tflops ? *options.peak_tflops * 1e12
                                      : measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
-      plan_(plan_here(options, setup_, found_, job)),
-      // Reserves exactly the counted bytes: no more can be had, and none are asked for later.
-      device_(make_device(setup_.device, setup_.precision, plan_.memory.high_water)),
-      host_(open_host(options, setup_, job.control(), device_, plan_)),
-      training_(
-          options, setup_, plan_.choice, device_, host_,
-          job.ranks_on(device_, largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
+      device_(open_device(setup_.device, setup_.precision)),
+      links_(job.connect(device_, setup_.pipeline.get())),  // takes GPU memory, so it comes first
+      plan_(plan_here(options, setup_, found_, job, links_.bytes)),
+      host_(reserve_memory(options, setup_, job.control(), device_, plan_)),
+      training_(options, setup_, plan_.choice, device_, host_,
+                job.ranks_on(device_, links_,
+                             largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
       loader_(*setup_.data.train, sampler_of(options, setup_), options.batch_size,
               setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),

@@ -64,9 +64,10 @@ std::vector<RankDevice> ask_all(Communicator& ranks, Runtime& runtime, bool nccl
 
 /// Returns how self-tests have failed, each sentence with the first rank that says it; empty if
 /// none has failed. All ranks decide alike.
-std::string fault_of(Backend& nccl, const std::shared_ptr<Transport>& transport,
-                     const DevicePtr& device, double timeout) {
-  const std::string mine = self_test(nccl, transport->rank(), transport->size(), device, timeout);
+std::string fault_of(Backend& nccl, const std::shared_ptr<Transport>& transport, Runtime& runtime,
+                     std::byte* memory, double timeout) {
+  const std::string mine =
+      self_test(nccl, transport->rank(), transport->size(), runtime, memory, timeout);
   // Another rank may still wait for its operation.
   Communicator ranks(transport, nullptr, {.name = "self-test", .timeout = 2 * timeout});
   const auto all = ranks.gather_texts(mine, "self-test");
@@ -76,6 +77,26 @@ std::string fault_of(Backend& nccl, const std::shared_ptr<Transport>& transport,
       faults += fmt::format("{}rank {}: {}", faults.empty() ? "" : "; ", text - all.begin(), *text);
   return faults;
 }
+
+/// A little device memory, taken from the system.
+class SystemMemory {
+ public:
+  SystemMemory(Runtime& runtime, std::size_t bytes)
+      : runtime_(runtime), bytes_(bytes), start_(runtime.reserve(bytes)) {
+    if (start_ == nullptr)
+      fail(fmt::format("the GPU has no {} bytes left for the self-test of NCCL", bytes));
+  }
+  ~SystemMemory() { runtime_.release(start_, bytes_); }
+  SystemMemory(const SystemMemory&) = delete;
+  SystemMemory& operator=(const SystemMemory&) = delete;
+
+  std::byte* start() const { return start_; }
+
+ private:
+  Runtime& runtime_;
+  std::size_t bytes_;
+  std::byte* start_;
+};
 
 }  // namespace
 
@@ -104,9 +125,8 @@ BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
   return {false, "staged: " + obstacle};
 }
 
-DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
-                                  const DevicePtr& device, std::optional<GpuExchange> asked,
-                                  std::size_t largest_bytes, double timeout) {
+DeviceLink connect_devices(const std::shared_ptr<Transport>& transport, const DevicePtr& device,
+                           std::optional<GpuExchange> asked, double timeout) {
   check(device->device().kind == DeviceKind::cuda, "a backend for GPUs was asked for without one");
   BackendChoice choice;
   {
@@ -115,22 +135,33 @@ DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
         asked.value_or(GpuExchange::nccl) == GpuExchange::nccl && (asked || ranks.size() > 1);
     choice = choose_backend(ask_all(ranks, device->runtime(), nccl_wanted), asked);
   }
-  DeviceBackend made{.backend = nullptr, .reason = choice.reason};
-  if (choice.nccl) {
-    const auto from_first = [&](const std::string& text) {
-      Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
-      return ranks.share_text(text, 0, "unique id");
-    };
-    if constexpr (SLUICE_HAS_NCCL)
-      made.backend = make_nccl_backend(transport, device, timeout, from_first);
-    if (asked) return made;
-    const std::string fault = fault_of(*made.backend, transport, device, timeout);
-    if (fault.empty()) return made;
-    made.reason = fmt::format("staged: NCCL failed its self-test: {}", fault);
-    made.backend.reset();  // ends what occupies the GPU before memory is allocated
-  }
-  made.backend = make_staged_backend(transport, device, largest_bytes);
-  return made;
+  if constexpr (SLUICE_HAS_NCCL)
+    if (choice.nccl) {
+      // To free memory waits for what occupies the GPU, which the end of `link` ends.
+      const SystemMemory memory(device->runtime(), self_test_bytes(transport->size()));
+      const auto from_first = [&](const std::string& text) {
+        Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
+        return ranks.share_text(text, 0, "unique id");
+      };
+      DeviceLink link{.nccl = connect_nccl(*transport, device, timeout, from_first),
+                      .reason = choice.reason};
+      const std::string fault = fault_of(*make_nccl_backend(transport, link.nccl), transport,
+                                         device->runtime(), memory.start(), timeout);
+      if (fault.empty()) return link;
+      if (asked)
+        fail(fmt::format("nccl was asked for and failed its self-test: {}; use staged", fault));
+      link.nccl.reset();
+      choice.reason = fmt::format("staged: NCCL failed its self-test: {}", fault);
+    }
+  return {.nccl = nullptr, .reason = choice.reason};
+}
+
+std::unique_ptr<Backend> make_device_backend(const DeviceLink& link,
+                                             const std::shared_ptr<Transport>& transport,
+                                             const DevicePtr& device, std::size_t largest_bytes) {
+  if constexpr (SLUICE_HAS_NCCL)
+    if (link.nccl != nullptr) return make_nccl_backend(transport, link.nccl);
+  return make_staged_backend(transport, device, largest_bytes);
 }
 
 }  // namespace sluice

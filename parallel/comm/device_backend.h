@@ -41,16 +41,22 @@ enum class GpuExchange : std::uint8_t { nccl, staged };
 BackendChoice choose_backend(const std::vector<RankDevice>& ranks,
                              std::optional<GpuExchange> asked);
 
-struct DeviceBackend {
-  std::unique_ptr<Backend> backend;
-  std::string reason;  ///< one line for the user
+/// How the GPUs of a group exchange data.
+struct DeviceLink {
+  std::shared_ptr<NcclConnection> nccl;  ///< null: through host memory
+  std::string reason;                    ///< one line for the user
 };
 
-/// Chooses and makes a backend. NCCL that nobody asked for must pass a self-test. All ranks call
-/// it, with the same `asked`, while nothing else uses the transport. `largest_bytes`: see
-/// make_staged_backend. `timeout`: seconds until all ranks must have joined.
-DeviceBackend make_device_backend(const std::shared_ptr<Transport>& transport,
-                                  const DevicePtr& device, std::optional<GpuExchange> asked,
-                                  std::size_t largest_bytes, double timeout);
+/// Chooses how GPUs exchange data and connects them. NCCL must pass a self-test, which also makes
+/// it take all of its GPU memory; if NCCL was asked for and fails, throws Error. All ranks call it,
+/// with the same `asked`, while nothing else uses the transport. `device` needs no reserved memory.
+/// `timeout`: seconds until all ranks must have joined.
+DeviceLink connect_devices(const std::shared_ptr<Transport>& transport, const DevicePtr& device,
+                           std::optional<GpuExchange> asked, double timeout);
+
+/// Makes a backend for ranks that are linked. `largest_bytes`: see make_staged_backend.
+std::unique_ptr<Backend> make_device_backend(const DeviceLink& link,
+                                             const std::shared_ptr<Transport>& transport,
+                                             const DevicePtr& device, std::size_t largest_bytes);
 
 }  // namespace sluice

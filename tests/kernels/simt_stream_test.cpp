@@ -13,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx/cp_async.h"
 #include "kernels/cuda/ptx/matrix.h"
+#include "kernels/cuda/simt/device.h"
 #include "tests/support/gpu/cuda_device.h"
 
 namespace sluice::test::simt_stream_test {
@@ -254,6 +255,28 @@ TEST_CASE("simt: who asks for an event often enough finds it reached", "[cuda]")
     later |= asked > 1;
     device.fetch();
     CHECK(on_device.values() == Values(threads, 6));
+  }
+  CHECK(at_once);
+  CHECK(later);
+}
+
+TEST_CASE("simt: a launch may have to wait for kernels of other libraries", "[cuda]") {
+  bool at_once = false, later = false;
+  for (std::uint64_t seed = 1; seed <= many_seeds; ++seed) {
+    CudaDevice device({.seed = seed});
+    const DeviceArray numbers(device, DType::f32, threads);
+    int asked = 0;
+    bool over = false;
+    simt::enqueue_when(
+        device.runtime().make_stream(), [&] { return ++asked > 10; }, [&] { over = true; });
+    int launches = 0;
+    for (; !over; ++launches) {
+      REQUIRE(launches < 100);
+      launch(write, {1}, {threads}, 0, device.stream(), numbers.flat().data<float>(), 1.0f);
+    }
+    at_once |= launches == 1;
+    later |= launches > 1;
+    device.fetch();
   }
   CHECK(at_once);
   CHECK(later);

@@ -17,7 +17,8 @@ namespace {
 // The program that has loaded this library exports the emulated GPU.
 
 using EnqueueWhen = void (*)(std::uint64_t, std::function<bool()>, std::function<void()>);
-using DeviceOf = const void* (*)(std::uint64_t);
+using DeviceOf = void* (*)(std::uint64_t);
+using UseMemory = void (*)(void*, std::size_t);
 
 template <class Function>
 Function of_program(const char* name) {
@@ -34,7 +35,7 @@ void enqueue_when(cudaStream_t stream, std::function<bool()> ready, std::functio
   static const auto function = of_program<EnqueueWhen>("sluice_simt_enqueue_when");
   function(reinterpret_cast<std::uint64_t>(stream), std::move(ready), std::move(work));
 }
-const void* device_of(cudaStream_t stream) {
+void* device_of(cudaStream_t stream) {
   static const auto function = of_program<DeviceOf>("sluice_simt_device");
   return function(reinterpret_cast<std::uint64_t>(stream));
 }
@@ -151,6 +152,17 @@ bool Kernel::all_agree(const Task& task) {
                   std::string(text->begin(), text->end()));
   }
   return true;
+}
+
+void DeviceMemory::take(cudaStream_t stream, std::size_t bytes) {
+  device_ = device_of(stream);
+  bytes_ += bytes;
+  of_program<UseMemory>("sluice_simt_take_memory")(device_, bytes);
+}
+
+void DeviceMemory::give_back() {
+  if (bytes_ == 0) return;
+  of_program<UseMemory>("sluice_simt_give_back_memory")(device_, std::exchange(bytes_, 0));
 }
 
 void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cudaStream_t stream,

@@ -60,6 +60,18 @@ class Kernel {
   bool wrong_;
 };
 
+/// Memory of a GPU, beside the program's.
+class DeviceMemory {
+ public:
+  /// Takes memory of the stream's GPU; always of the same GPU.
+  void take(cudaStream_t stream, std::size_t bytes);
+  void give_back();
+
+ private:
+  void* device_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 /// Gives the GPU of the stream a kernel that starts when fewer than `most` others are on it.
 void launch(const std::shared_ptr<Shared>& shared, std::vector<Task> tasks, cudaStream_t stream,
             int most, bool wrong);

@@ -30,13 +30,15 @@ struct Options {
   int fail_rank = -1, fail_call = -1;  ///< this rank's communicators fail after so many calls
   int never_joins = -1;                ///< this rank does not connect
   int wrong_call = -1;                 ///< this call of rank 0 has a wrong result
+  int memory = 1 << 20;                ///< bytes for collectives, and for each peer of messages
   int lost_call = -1;                  ///< this call of rank 0 is not carried out
   std::string folder = "/dev/shm";     ///< where ranks meet
 };
 
 Options options() {
-  static const std::set<std::string> known{"seed",      "resident",    "polls",      "fail_rank",
-                                           "fail_call", "never_joins", "wrong_call", "lost_call"};
+  static const std::set<std::string> known{"seed",      "resident",   "polls",
+                                           "fail_rank", "fail_call",  "never_joins",
+                                           "memory",    "wrong_call", "lost_call"};
   Options o;
   const char* given = std::getenv("SLUICE_NCCL_STANDIN");
   std::istringstream words(given != nullptr ? given : "");
@@ -60,6 +62,7 @@ Options options() {
     if (name == "fail_call") o.fail_call = value;
     if (name == "never_joins") o.never_joins = value;
     if (name == "wrong_call") o.wrong_call = value;
+    if (name == "memory") o.memory = value;
     if (name == "lost_call") o.lost_call = value;
   }
   return o;
@@ -83,8 +86,14 @@ struct ncclComm {
   int calls = 0;
   std::uint64_t collectives = 0;                   ///< so far
   std::map<std::pair<bool, int>, int> messages{};  ///< so far, by direction (true: sent) and peer
+  std::set<int> connected{};  ///< peers of messages so far; -1: for collectives
+  DeviceMemory memory{};
   std::function<void()> launch{};
 
+  /// The first operation of its kind takes memory.
+  void connect(int to, cudaStream_t stream) {
+    if (connected.insert(to).second) memory.take(stream, static_cast<std::size_t>(options.memory));
+  }
   int draw(int most) {
     random ^= random << 13;
     random ^= random >> 7;
@@ -113,6 +122,7 @@ void launch(ncclComm& comm, const std::vector<Operation>& operations, cudaStream
   for (const Operation& operation : operations) {
     const bool sends = operation.kind == Kind::send;
     const int rank = comm.shared->rank, peer = operation.root;
+    comm.connect(operation.is_message() ? peer : -1, stream);
     std::string name = "c";
     if (operation.is_message())
       name = "m" + std::to_string(sends ? rank : peer) + "-" + std::to_string(sends ? peer : rank) +
@@ -240,6 +250,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm->phase != ncclComm::Phase::finalized)
     return refuse(ncclInvalidUsage, "a communicator was destroyed before it was finalized");
   comm->phase = ncclComm::Phase::destroyed;
+  comm->memory.give_back();
   comm->shared->place.leave(of_rank("destroyed", comm->shared->rank), {});
   for (int peer = 0; peer < comm->shared->ranks; ++peer)
     if (!comm->shared->place.has(of_rank("destroyed", peer))) return ncclSuccess;
@@ -249,6 +260,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->shared->aborted = true;
+  comm->memory.give_back();
   comm->phase = ncclComm::Phase::destroyed;
   comm->shared->place.remove_all();
   return ncclSuccess;

@@ -86,15 +86,16 @@ TEST_CASE("ranks on one GPU find out by asking each other", "[threads]") {
     const DevicePtr device = open_gpu(1);
     const std::string uuid = device->runtime().info().uuid;
     expect(uuid.starts_with("GPU-") && uuid.size() > 4, "the UUID of a GPU");
-    auto made = make_device_backend(transport, device, std::nullopt, 4096, 60);
-    expect(made.reason.starts_with("staged: ranks 0 and 1 share the GPU " + uuid), made.reason);
+    const DeviceLink link = connect_devices(transport, device, std::nullopt, 60);
+    expect(link.reason.starts_with("staged: ranks 0 and 1 share the GPU " + uuid), link.reason);
     // The transport is as good as new.
-    Communicator ranks(std::move(made.backend), transport, nullptr, patient());
+    Communicator ranks(make_device_backend(link, transport, device, 4096), transport, nullptr,
+                       patient());
     expect(ranks.backend() == "staged", "the backend that was chosen");
     expect(ranks.gather_values(ranks.rank(), "ranks") == in_order(3), "gather_values");
     bool refused = false;
     try {
-      make_device_backend(transport, device, GpuExchange::nccl, 4096, 60);
+      connect_devices(transport, device, GpuExchange::nccl, 60);
     } catch (const Error& error) {
       refused = error.kind() == ErrorKind::usage;
     }

@@ -111,21 +111,21 @@ TEST_CASE("nccl: a fault of the network is reported", "[threads]") {
           Contains("the network is gone"));
 }
 
-TEST_CASE("nccl: NCCL that nobody asked for must pass a self-test", "[threads]") {
+TEST_CASE("nccl: NCCL must pass a self-test", "[threads]") {
   const auto reason = [](const std::string& options, std::optional<GpuExchange> asked = {}) {
     set_standin(options);
     std::string text;
     check_threads(3, [&](std::unique_ptr<Transport> by) {
       const std::shared_ptr<Transport> transport = std::move(by);
       const DevicePtr device = open_gpu(static_cast<std::uint64_t>(transport->rank()) + 1);
-      auto made = make_device_backend(transport, device, asked, 4096, 2);
-      const std::string first = made.reason;
-      Communicator gpus(std::move(made.backend), transport, nullptr, patient());
+      const DeviceLink link = connect_devices(transport, device, asked, 2);
+      Communicator gpus(make_device_backend(link, transport, device, 4096), transport, nullptr,
+                        patient());
       // Whatever the choice is, it works.
       const Tensor data = Tensor::from_host(device, {1}, DType::f32, std::vector<double>{2});
       gpus.all_reduce(data.view(), {.label = "sum", .stream = data.stream()})->wait();
       expect(data.to_host() == std::vector<double>{6}, "a sum");
-      if (transport->rank() == 0) text = first;
+      if (transport->rank() == 0) text = link.reason;
     });
     return text;
   };
@@ -136,8 +136,23 @@ TEST_CASE("nccl: NCCL that nobody asked for must pass a self-test", "[threads]")
   CHECK(reason("wrong_call=6").ends_with("rank 0: p2p gave wrong numbers"));
   CHECK_THAT(reason("fail_rank=1 fail_call=2"), Contains("rank 1: NCCL 2.18.0 failed"));
   CHECK_THAT(reason("lost_call=2"), Contains("reduce has not ended within 2 s"));
-  // Who asks for NCCL gets it as it is.
-  CHECK(reason("wrong_call=7", GpuExchange::nccl) == "nccl 2.18.0: one GPU for each of 3 ranks");
+  // Who asks for NCCL gets it or an error.
+  CHECK(reason("", GpuExchange::nccl) == "nccl 2.18.0: one GPU for each of 3 ranks");
+  set_standin("wrong_call=4");
+  check_threads(3, [](std::unique_ptr<Transport> by) {
+    const std::shared_ptr<Transport> transport = std::move(by);
+    const DevicePtr device = open_gpu(static_cast<std::uint64_t>(transport->rank()) + 1);
+    std::string error;
+    try {
+      connect_devices(transport, device, GpuExchange::nccl, 2);
+    } catch (const Error& caught) {
+      error = caught.what();
+    }
+    expect(error ==
+               "nccl was asked for and failed its self-test: rank 0: reduce_scatter gave wrong "
+               "numbers; use staged",
+           error);
+  });
 }
 
 }  // namespace sluice::test::nccl_faults_test

@@ -21,7 +21,7 @@ inline MakeBackend by_nccl(double timeout = 60) {
       Communicator ranks(transport, nullptr, {.name = "nccl", .timeout = timeout});
       return ranks.share_text(text, 0, "unique id");
     };
-    return make_nccl_backend(transport, device, timeout, from_first);
+    return make_nccl_backend(transport, connect_nccl(*transport, device, timeout, from_first));
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "parallel/comm/device_backend.h"
 #include "tests/parallel/gpu_ranks.h"
 #include "tests/parallel/nccl_standin.h"
 
@@ -34,6 +35,37 @@ TEST_CASE("nccl: every collective gives the bits of the host's", "[threads]") {
       check_every_collective<double>(rank, 200);
       check_every_collective<std::int32_t>(rank, 200);
     });
+}
+
+TEST_CASE("nccl: a connected GPU gives no more of its memory to any operation", "[threads]") {
+  constexpr std::size_t each = 1000;
+  set_standin(fmt::format("memory={}", each));
+  check_threads(3, [&](std::unique_ptr<Transport> by) {
+    const std::shared_ptr<Transport> transport = std::move(by);
+    // None of the program's memory is there yet.
+    const auto device = std::make_shared<DeviceContext>(
+        gpu_runtime(static_cast<std::uint64_t>(transport->rank()) + 1));
+    const auto free = [&] { return device->runtime().info().free_memory; };
+    const std::size_t before = free();
+    DeviceLink link = connect_devices(transport, device, GpuExchange::nccl, 60);
+    const std::size_t after = free();
+    expect(before - after == 3 * each, "the memory of collectives and of messages to two ranks");
+    device->reserve(std::size_t{64} << 20);
+    {
+      Communicator one(make_device_backend(link, transport, device, 0), transport, nullptr,
+                       patient());
+      const std::shared_ptr<Transport> second = transport->subgroup(in_order(3), 1);
+      Communicator other(make_device_backend(link, second, device, 0), second, nullptr, patient());
+      const Tensor data = Tensor::from_host(device, {2}, DType::f32, std::vector<double>{1, 2});
+      const CallOptions options{.label = "data", .stream = data.stream()};
+      one.all_reduce(data.view(), options)->wait();
+      other.broadcast(data.view(), 0, options)->wait();
+      expect(data.to_host() == std::vector<double>{3, 6}, "a sum by backends that share a link");
+    }
+    expect(free() == after, "no operation takes memory, and the link outlives the backends");
+    link = {};
+    expect(free() == before, "the end of a link gives the memory back");
+  });
 }
 
 TEST_CASE("nccl: what the stream does before and after an operation keeps its place", "[threads]") {

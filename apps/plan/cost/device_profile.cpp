@@ -174,7 +174,7 @@ void measure_copies(DeviceProfile& profile, const DevicePtr& device) {
 }
 
 /// Fills in everything but the rates.
-DeviceProfile describe(DeviceKind kind) {
+DeviceProfile describe(DeviceKind kind, std::optional<std::size_t> communication) {
   const auto runtime = make_runtime(kind);
   const DeviceInfo info = runtime->info();
   const bool gpu = kind == DeviceKind::cuda;
@@ -185,9 +185,12 @@ DeviceProfile describe(DeviceKind kind) {
                         .multiprocessors = info.multiprocessors,
                         .workspace = runtime->workspace_bytes(),
                         .context = real ? usual_context : 0,
+                        .communication = communication,
                         .process = real ? usual_gpu_process : usual_cpu_process};
-  // Other processes may be using the card. The CUDA context already exists at this point.
-  profile.memory = std::min(info.memory, runtime->capacity() + profile.context);
+  // Other processes may be using the card. The CUDA context and the connections to other GPUs
+  // already exist at this point.
+  profile.memory = std::min(
+      info.memory, runtime->capacity() + profile.context + profile.communication.value_or(0));
   profile.host_memory = make_cpu_runtime()->capacity();
   return profile;
 }
@@ -291,8 +294,9 @@ DeviceProfile known_profile(const std::string& name) {
           .link_latency = found->peer_latency * 1e-6};
 }
 
-DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
-  DeviceProfile profile = describe(kind);
+DeviceProfile measure_profile(DeviceKind kind, const Precision& precision,
+                              std::optional<std::size_t> communication) {
+  DeviceProfile profile = describe(kind, communication);
   measure_copies(profile, make_device(kind, precision, 2 * copied_bytes + profile.workspace));
   const double rate = measure_matmul_rate(kind, precision);
   const bool wide = precision.dtype == DType::f32 || precision.dtype == DType::f64;
@@ -304,10 +308,11 @@ DeviceProfile measure_profile(DeviceKind kind, const Precision& precision) {
   return profile;
 }
 
-DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision) {
-  DeviceProfile profile = describe(kind);
+DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision,
+                              std::optional<std::size_t> communication) {
+  DeviceProfile profile = describe(kind, communication);
   if (profile.context > 0) {  // excludes the emulated GPU
-    profile = measure_profile(kind, precision);
+    profile = measure_profile(kind, precision, communication);
     for (double* rate : {&profile.wide_flops, &profile.narrow_flops, &profile.memory_rate,
                          &profile.to_device_rate, &profile.to_host_rate, &profile.host_rate})
       *rate = one_figure(*rate);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct DeviceProfile {
   std::size_t host_memory = 0;  ///< bytes of its host
   std::size_t workspace = 0;    ///< bytes that its kernels request
   std::size_t context = 0;      ///< bytes of `memory` that the driver takes
-  std::size_t process = 0;      ///< bytes of host memory that the process takes besides the plan
-  double wide_flops = 0;        ///< FLOP/s of whole passes in f32
+  /// Bytes of `memory` that the connections to other GPUs take; none: not known before the run.
+  std::optional<std::size_t> communication{};
+  std::size_t process = 0;  ///< bytes of host memory that the process takes besides the plan
+  double wide_flops = 0;    ///< FLOP/s of whole passes in f32
   /// FLOP/s in 16 bits: on a GPU the rate of large products, on the CPU that of whole passes.
   double narrow_flops = 0;
   double memory_rate = 0;     ///< bytes per second of device memory
@@ -43,13 +46,16 @@ DeviceProfile known_profile(const std::string& name);
 std::vector<std::string> known_profiles();
 
 /// Measures this machine's device for about two seconds: a matrix product, a copy within its
-/// memory, copies in both directions at once.
-DeviceProfile measure_profile(DeviceKind kind, const Precision& precision);
+/// memory, copies in both directions at once. `communication` is what connections to other GPUs
+/// have taken.
+DeviceProfile measure_profile(DeviceKind kind, const Precision& precision,
+                              std::optional<std::size_t> communication = {});
 
 /// Returns the profile that a run on this machine plans with. The memory size is exact. So that
 /// equal runs make equal choices, rates are nominal on the CPU, and measured and rounded to one
 /// significant digit on a GPU.
-DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision);
+DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision,
+                              std::optional<std::size_t> communication = {});
 
 /// Saves a profile as a JSON file, so that a plan can be made on another machine.
 void save_profile(const std::filesystem::path& file, const DeviceProfile& profile);

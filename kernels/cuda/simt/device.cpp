@@ -1,11 +1,10 @@
 #include "kernels/cuda/simt/device.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <set>
@@ -59,7 +58,7 @@ class SimtRuntime final : public Runtime {
             .capability = options_.capability,
             .multiprocessors = multiprocessors,
             .memory = capacity(),
-            .free_memory = capacity(),
+            .free_memory = capacity() - taken,
             .driver = "none",
             .emulated = true,
             .wgmma_attention = cuda::has_attention_wgmma(options_.capability),
@@ -203,6 +202,8 @@ class SimtRuntime final : public Runtime {
     push(stream, {.run = [=] { std::memset(start, 0, bytes); }});
   }
 
+  std::atomic<std::size_t> taken = 0;  ///< bytes of memory that libraries have taken
+
   void push(Stream stream, Work work) {
     const std::lock_guard lock(mutex_);
     if (const auto& captured = queue(stream).captured) {
@@ -212,6 +213,12 @@ class SimtRuntime final : public Runtime {
     queue(stream).work.push_back(std::move(work));
     // Bounds the queues, so that a long run does not pile up; the last work may need later events.
     if (++queued_ > 4096) run_until([this] { return queued_ < 2048 || stalled(); });
+  }
+
+  /// A kernel's first launch loads it, when no kernel runs. Any launch may be one here.
+  void load() {
+    const std::lock_guard lock(mutex_);
+    if (waits_for_others() && draw() % 8 == 0) run_until([this] { return !waits_for_others(); });
   }
 
   /// Runs the blocks of a grid, starting with a random one, spread over the OS threads.
@@ -340,6 +347,7 @@ void enqueue(Stream stream, Launch launch) {
   check(launch.block.x * launch.block.y * launch.block.z % BlockRunner::warp_size == 0,
         "blocks are whole warps");
   SimtRuntime& owner = owner_of(stream);
+  owner.load();
   owner.push(stream, {.run = [&owner, launch = std::move(launch)] { owner.run_grid(launch); }});
 }
 
@@ -378,21 +386,15 @@ void sluice_simt_enqueue_when(std::uint64_t stream, std::function<bool()> ready,
                               std::function<void()> work) {
   simt::enqueue_when({{DeviceKind::cuda, 0}, stream}, std::move(ready), std::move(work));
 }
-const void* sluice_simt_device(std::uint64_t stream) {
+void* sluice_simt_device(std::uint64_t stream) {
   return &simt::owner_of({{DeviceKind::cuda, 0}, stream});
 }
+void sluice_simt_take_memory(void* device, std::size_t bytes) {
+  static_cast<simt::SimtRuntime*>(device)->taken += bytes;
 }
-
-int cuda_devices(std::string*) {
-  return 1;
+void sluice_simt_give_back_memory(void* device, std::size_t bytes) {
+  static_cast<simt::SimtRuntime*>(device)->taken -= bytes;
 }
-
-std::unique_ptr<Runtime> make_cuda_runtime(int) {
-  simt::Options options;
-  // Processes share the emulated GPU, unless a test says that each has one of its own.
-  if (std::getenv("SLUICE_SIMT_GPU_EACH") != nullptr)
-    options.uuid += "-" + std::to_string(::getpid());
-  return simt::make_runtime(options);
 }
 
 }  // namespace sluice

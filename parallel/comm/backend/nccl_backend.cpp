@@ -295,26 +295,41 @@ class NcclWork final : public Work, private LaneEntry {
   bool asked_ = false, issued_ = false, over_ = false;
 };
 
+}  // namespace
+
+/// Operations that were dropped early outlive it, but the communicator ends with it.
+class NcclConnection {
+ public:
+  explicit NcclConnection(std::shared_ptr<NcclCommunicator> group) : group_(std::move(group)) {}
+  ~NcclConnection() { group_->close(); }
+  NcclConnection(const NcclConnection&) = delete;
+  NcclConnection& operator=(const NcclConnection&) = delete;
+
+  const std::shared_ptr<NcclCommunicator>& group() const { return group_; }
+
+ private:
+  std::shared_ptr<NcclCommunicator> group_;
+};
+
+namespace {
+
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(const std::shared_ptr<Transport>& transport, const DevicePtr& device, double timeout,
-              const std::function<std::string(const std::string&)>& from_first)
-      : host_(make_host_backend(transport)),
-        group_(std::make_shared<NcclCommunicator>(*transport, device, timeout, from_first)) {}
-  ~NcclBackend() override { group_->close(); }
+  NcclBackend(std::shared_ptr<Transport> transport, std::shared_ptr<NcclConnection> connection)
+      : host_(make_host_backend(std::move(transport))), connection_(std::move(connection)) {}
 
   std::string_view name() const override { return "nccl"; }
   bool one_at_a_time() const override { return true; }
   std::unique_ptr<Work> start(const CollectiveCall& call, int tag) override {
     if (call.stream.device.kind != DeviceKind::cuda) return host_->start(call, tag);
-    auto work = std::make_unique<NcclWork>(group_, call);
-    group_->lane->drive();
+    auto work = std::make_unique<NcclWork>(connection_->group(), call);
+    connection_->group()->lane->drive();
     return work;
   }
 
  private:
   std::unique_ptr<Backend> host_;
-  std::shared_ptr<NcclCommunicator> group_;
+  std::shared_ptr<NcclConnection> connection_;
 };
 
 }  // namespace
@@ -323,10 +338,16 @@ std::string loaded_nccl() {
   return nccl_library().version;
 }
 
-std::unique_ptr<Backend> make_nccl_backend(
-    std::shared_ptr<Transport> transport, const DevicePtr& device, double timeout,
+std::shared_ptr<NcclConnection> connect_nccl(
+    const Transport& transport, const DevicePtr& device, double timeout,
     const std::function<std::string(const std::string&)>& from_first) {
-  return std::make_unique<NcclBackend>(transport, device, timeout, from_first);
+  return std::make_shared<NcclConnection>(
+      std::make_shared<NcclCommunicator>(transport, device, timeout, from_first));
+}
+
+std::unique_ptr<Backend> make_nccl_backend(std::shared_ptr<Transport> transport,
+                                           std::shared_ptr<NcclConnection> connection) {
+  return std::make_unique<NcclBackend>(std::move(transport), std::move(connection));
 }
 
 }  // namespace sluice

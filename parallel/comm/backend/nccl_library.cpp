@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -35,6 +37,9 @@ void find(void* handle, const char* name, Function& function) {
 }
 
 NcclLibrary load() {
+  // From 2.22 on NCCL would connect ranks, and take memory for it, when an operation first needs
+  // it. Memory has to be planned before. A user's own value stays.
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   void* const handle = open();
   NcclLibrary nccl;
   find(handle, "ncclGetVersion", nccl.get_version);

@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "engine/tensor.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -45,21 +44,22 @@ void put(Numbers& all, int rank, const Numbers& from) {
 
 class Test {
  public:
-  Test(Backend& backend, const DevicePtr& device, double timeout, std::size_t count)
-      : backend_(backend),
-        device_(device),
-        timeout_(timeout),
-        data_(Tensor::empty(device, {static_cast<std::int64_t>(count)}, DType::i32)) {}
+  Test(Backend& backend, Runtime& runtime, double timeout, const View& data)
+      : backend_(backend), runtime_(runtime), timeout_(timeout), data_(data) {}
 
-  View data() const { return data_.view(); }
-  View part(int rank) const { return data_.slice(rank * per_rank, {per_rank}).view(); }
+  View part(int rank) const {
+    const std::int64_t bytes = per_rank * static_cast<std::int64_t>(sizeof(std::int32_t));
+    return {data_.address + rank * bytes, DType::i32, {per_rank}};
+  }
 
   /// Notes it if the operation does not make `after` of `before`. The test goes on, since other
   /// ranks do. Throws Error if the operation does not end.
   void expect(CollectiveCall call, const Numbers& before, const Numbers& after) {
-    data_.copy_bytes_from(std::as_bytes(std::span(before)));
-    call.stream = device_->stream();
-    if (call.kind != Collective::p2p) call.data = data();
+    const auto numbers = std::as_bytes(std::span(before));
+    call.stream = runtime_.compute_stream();
+    runtime_.copy_from_host(data_.address, numbers.data(), numbers.size(), call.stream);
+    runtime_.synchronize(call.stream);
+    if (call.kind != Collective::p2p) call.data = data_;
     const auto work = backend_.start(call, 0);
     const auto end = Clock::now() + std::chrono::duration<double>(timeout_);
     while (!work->advance()) {
@@ -69,8 +69,8 @@ class Test {
     }
     work->join();
     Numbers found(before.size());
-    device_->runtime().copy_to_host(reinterpret_cast<std::byte*>(found.data()), data().address,
-                                    data_.bytes(), device_->stream());
+    runtime_.copy_to_host(reinterpret_cast<std::byte*>(found.data()), data_.address, numbers.size(),
+                          call.stream);
     if (found != after && fault_.empty())
       fault_ = fmt::format("{} gave wrong numbers", name_of(call.kind));
   }
@@ -78,20 +78,24 @@ class Test {
 
  private:
   Backend& backend_;
-  const DevicePtr& device_;
+  Runtime& runtime_;
   double timeout_;
-  Tensor data_;
+  View data_;
   std::string fault_{};
 };
 
 }  // namespace
 
-std::string self_test(Backend& backend, int rank, int ranks, const DevicePtr& device,
+std::size_t self_test_bytes(int ranks) {
+  return static_cast<std::size_t>(per_rank * ranks) * sizeof(std::int32_t);
+}
+
+std::string self_test(Backend& backend, int rank, int ranks, Runtime& runtime, std::byte* memory,
                       double timeout) try {
   const Numbers mine = numbers_of(rank, ranks), sum = sum_of_all(ranks);
   const int last = ranks - 1, next = (rank + 1) % ranks, previous = (rank + last) % ranks;
   const auto parts = equal_parts(per_rank, ranks);
-  Test test(backend, device, timeout, mine.size());
+  Test test(backend, runtime, timeout, View(memory, DType::i32, {per_rank * ranks}));
   test.expect({.kind = Collective::all_reduce}, mine, sum);
   test.expect({.kind = Collective::reduce, .root = last}, mine, rank == last ? sum : mine);
   test.expect({.kind = Collective::broadcast, .root = last}, mine, numbers_of(last, ranks));

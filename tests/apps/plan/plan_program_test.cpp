@@ -235,4 +235,20 @@ TEST_CASE("a cluster's plan does not depend on the number of cores", "[cluster]"
   CHECK(plan_in(run_well("plan", words(command + " --threads 5"))) == plan_in(alone.out));
 }
 
+TEST_CASE("a plan for GPUs that exchange by NCCL leaves memory for it", "[plan]") {
+  const auto reserve = [](const std::string& flags) {
+    const ProgramResult result = run_program(
+        "plan", words("--model gpt2 --device-profile h100 --batch-size 16 --json " + flags));
+    CHECK(result.err.empty());
+    REQUIRE(result.exit_code == 0);
+    return Json::parse(result.out).at("device_reserve_bytes").get<std::size_t>();
+  };
+  const std::size_t driver = reserve("");
+  for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2"}) {
+    CAPTURE(ranks);
+    CHECK(reserve(ranks) == driver + (std::size_t{1} << 30));
+    CHECK(reserve(ranks + " --communication staged") == driver);
+  }
+}
+
 }  // namespace sluice::test::plan_program_test

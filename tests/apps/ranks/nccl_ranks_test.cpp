@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "apps/cli/sizes.h"
 #include "tests/support/training/ranks.h"
 
 namespace sluice::test::nccl_ranks_test {
@@ -70,6 +71,56 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
     CHECK(direct.out.find("nccl 2.18.0: one GPU for each") != std::string::npos);
     runs.run_well(layout.ranks, name + "s", gpu + Flags{{"--communication", "staged"}});
     CHECK(trained_files(runs.at(name + "n")) == trained_files(runs.at(name + "s")));
+  }
+}
+
+TEST_CASE("what NCCL takes of a GPU's memory is taken first and counts for the budget") {
+  if (!have_mpirun()) return;
+  // A group's collectives take as much, and its messages to each other rank.
+  constexpr std::size_t each = 3 << 20;
+  const RankRuns runs;
+  give_nccl(runs, "seed=1 resident=1 memory=" + std::to_string(each));
+  struct Job {
+    int ranks;
+    Flags flags;
+    std::size_t taken;
+  };
+  const Job jobs[] = {
+      {2, {{"--dp", "2"}}, 2 * each},
+      // Outputs, gradients and the tied table are those of one group of two ranks.
+      {2, {{"--pp", "2"}}, 2 * each},
+      {4, {{"--dp", "2"}, {"--tp", "2"}}, 4 * each},
+      // In a ring of three ranks each sends to one and receives from another one.
+      {3, {{"--dp", "3"}, {"--batch-size", "6"}}, 3 * each},
+  };
+  int number = 0;
+  for (const auto& [ranks, flags, taken] : jobs) {
+    const Flags gpu = flags + Flags{{"--device", "cuda"}, {"--steps", "1"}};
+    CAPTURE(shown(ranks, gpu));
+    const auto run = [&, ranks = ranks](const std::string& communication,
+                                        const std::string& budget) {
+      return runs.run(ranks, "m" + std::to_string(number++),
+                      gpu + Flags{{"--communication", communication}, {"--gpu-memory", budget}});
+    };
+    const auto least = [&](const std::string& communication) -> std::size_t {
+      const RanksResult refused = run(communication, "1MiB");
+      CHECK(refused.exit_code == 2);
+      REQUIRE(refused.errors.size() == 1);
+      const std::string& error = refused.errors[0];
+      CHECK((error.find(" and " + std::to_string(taken) + " for NCCL, ") != std::string::npos) ==
+            (communication == "nccl"));
+      const std::string flag = "--gpu-memory ";
+      const std::size_t at = error.find(flag);
+      REQUIRE(at != std::string::npos);
+      const std::size_t begin = at + flag.size();
+      return parse_bytes(flag, error.substr(begin, error.find(' ', begin) - begin));
+    };
+    const std::size_t direct = least("nccl");
+    CHECK(direct == least("staged") + taken);
+    CHECK(run("nccl", std::to_string(direct - taken)).exit_code == 2);
+    const RanksResult fits = run("nccl", std::to_string(direct));
+    fits.require_good();
+    CHECK_THAT(fits.out, Catch::Contains(std::to_string(taken >> 20) + " MiB of GPU memory"));
   }
 }
 

@@ -23,6 +23,7 @@ inline DeviceProfile machine(bool gpu) {
           .memory = std::size_t{1} << 30,
           .workspace = gpu ? std::size_t{1} << 20 : 0,
           .context = gpu ? std::size_t{3} << 20 : 0,
+          .communication = 0,
           .process = std::size_t{2} << 20,
           .wide_flops = 1e11,
           .narrow_flops = 4e11,
