@@ -14,19 +14,24 @@ MemoryPlan MemoryCounter::all(const MemoryChoice& choice) const {
   return *most;
 }
 
-MemoryBytes MemoryCounter::state(const MemoryChoice& choice) const {
+const MemoryPlan& MemoryCounter::held(const MemoryChoice& choice, int rank) {
+  const auto [entry, fresh] = held_.try_emplace({to_flags(choice), rank});
+  if (fresh) entry->second = plan_state(options_, setup_, choice, workspace_, {mesh_, rank});
+  return entry->second;
+}
+
+MemoryBytes MemoryCounter::state(const MemoryChoice& choice) {
   MemoryBytes most;
   for (const int rank : ranks_) {
-    const MemoryPlan plan = plan_state(options_, setup_, choice, workspace_, {mesh_, rank});
+    const MemoryPlan& plan = held(choice, rank);
     most.device = std::max(most.device, plan.high_water);
     most.host = std::max(most.host, plan.host);
   }
   return most;
 }
 
-std::size_t MemoryCounter::gradients(const MemoryChoice& choice) const {
-  const MemoryPlan plan = plan_state(options_, setup_, choice, workspace_, {mesh_, ranks_.front()});
-  return plan.by_use[static_cast<std::size_t>(MemoryUse::gradients)];
+std::size_t MemoryCounter::gradients(const MemoryChoice& choice) {
+  return held(choice, ranks_.front()).by_use[static_cast<std::size_t>(MemoryUse::gradients)];
 }
 
 MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
@@ -38,11 +43,11 @@ MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
     // The planner counts what it chooses by these again, with two updates.
     const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank}, 1);
     // Recomputing does not change what is held between updates.
-    const auto [held, fresh] = states_.try_emplace({choice.micro_batch, rank});
-    if (fresh)
-      held->second = bytes_of(plan_state(options_, setup_, choice, workspace_, {mesh_, rank}));
-    most.device = std::max(most.device, all.high_water - held->second.device);
-    most.host = std::max(most.host, all.host - held->second.host);
+    MemoryChoice bare = choice;
+    std::ranges::fill(bare.recompute, Recompute::none);
+    const MemoryPlan& before = held(bare, rank);
+    most.device = std::max(most.device, all.high_water - before.high_water);
+    most.host = std::max(most.host, all.host - before.host);
   }
   return most;
 }

@@ -32,22 +32,25 @@ class MemoryCounter {
   MemoryPlan all(const MemoryChoice& choice) const;
   /// Returns the memory held between updates: the maximum over the ranks, separately for device and
   /// host.
-  MemoryBytes state(const MemoryChoice& choice) const;
+  MemoryBytes state(const MemoryChoice& choice);
   /// Returns the bytes of the first rank's gradients.
-  std::size_t gradients(const MemoryChoice& choice) const;
+  std::size_t gradients(const MemoryChoice& choice);
   /// Returns the temporary memory of one update, beyond what is held between updates. It remembers
   /// the answer by micro-batch and recompute: `choice` may differ in nothing else between calls. It
   /// counts one update, and a second one may need more while the first is still under way.
   MemoryBytes transient(const MemoryChoice& choice);
 
  private:
+  /// Returns what a rank holds between updates, and remembers it.
+  const MemoryPlan& held(const MemoryChoice& choice, int rank);
+
   const TrainOptions& options_;
   const RunSetup& setup_;
   const std::size_t workspace_;
   Mesh mesh_;
   std::span<const int> ranks_;
   std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
-  std::map<std::pair<std::int64_t, int>, MemoryBytes> states_;  ///< by micro-batch and rank
+  std::map<std::pair<std::string, int>, MemoryPlan> held_;  ///< by flags and rank
 };
 
 }  // namespace sluice

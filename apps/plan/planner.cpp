@@ -72,11 +72,11 @@ class Planner {
   }
 
   MemoryBytes state_at(const StagedPrecision& precision, std::int64_t resident,
-                       std::int64_t cpu = 0, std::int64_t speculative = 0) const {
+                       std::int64_t cpu = 0, std::int64_t speculative = 0) {
     return counter_.state(choice_of(precision, resident, cpu, speculative));
   }
 
-  StateMemory state_memory(const StagedPrecision& precision) const {
+  StateMemory state_memory(const StagedPrecision& precision) {
     StateMemory need;
     need.all = state_at(precision, layers_);
     if (options_.zero > 1) need.gradients = counter_.gradients(choice_of(precision, layers_));

@@ -77,6 +77,12 @@ std::unique_ptr<Communicator> Communicator::planned(int size, int rank) {
   return one;
 }
 
+/// A planned communicator moves nothing. It may stand for thousands of ranks, and a plan makes
+/// thousands of calls.
+std::vector<Part> Communicator::used(const std::vector<Part>& parts) const {
+  return transport_->size() == size_ ? parts : std::vector<Part>();
+}
+
 Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
                            const CallOptions& options) {
   const Monitor::Fault fault = monitor_ ? monitor_->before() : Monitor::Fault::none;
@@ -219,11 +225,11 @@ Handle Communicator::broadcast(const View& data, int root, const CallOptions& op
                options);
 }
 
-Handle Communicator::all_gather(const View& data, std::vector<Part> parts,
+Handle Communicator::all_gather(const View& data, const std::vector<Part>& parts,
                                 const CallOptions& options) {
   check(static_cast<int>(parts.size()) == size_, "all_gather needs a part for each rank");
-  return start({.kind = Collective::all_gather, .data = data, .parts = std::move(parts)},
-               data.size(), data.dtype, options);
+  return start({.kind = Collective::all_gather, .data = data, .parts = used(parts)}, data.size(),
+               data.dtype, options);
 }
 
 Handle Communicator::gather(const View& data, const View& all, int root,
@@ -242,10 +248,10 @@ Handle Communicator::scatter(const View& all, const View& data, int root,
                data.dtype, options);
 }
 
-Handle Communicator::reduce_scatter(const View& data, std::vector<Part> parts,
+Handle Communicator::reduce_scatter(const View& data, const std::vector<Part>& parts,
                                     const CallOptions& options) {
   check(static_cast<int>(parts.size()) == size_, "reduce_scatter needs a part for each rank");
-  return start({.kind = Collective::reduce_scatter, .data = data, .parts = std::move(parts)},
+  return start({.kind = Collective::reduce_scatter, .data = data, .parts = used(parts)},
                data.size(), data.dtype, options);
 }
 

@@ -65,12 +65,13 @@ class Communicator {
   Handle reduce(const View& data, int root, const CallOptions& options);
   Handle broadcast(const View& data, int root, const CallOptions& options);
   /// Part r of `data` comes from rank r. `parts` has one range of `data` per rank.
-  Handle all_gather(const View& data, std::vector<Part> parts, const CallOptions& options);
+  Handle all_gather(const View& data, const std::vector<Part>& parts, const CallOptions& options);
   /// `all` is [size(), elements of `data`]; only the root uses it.
   Handle gather(const View& data, const View& all, int root, const CallOptions& options);
   Handle scatter(const View& all, const View& data, int root, const CallOptions& options);
   /// On rank r, part r of `data` receives the reduction. The rest of `data` does not change.
-  Handle reduce_scatter(const View& data, std::vector<Part> parts, const CallOptions& options);
+  Handle reduce_scatter(const View& data, const std::vector<Part>& parts,
+                        const CallOptions& options);
   Handle barrier(std::string_view label);
   /// Starts several sends and receives as one operation (like ncclGroupStart/End). Messages between
   /// two ranks match in the order in which they are started.
@@ -112,6 +113,7 @@ class Communicator {
   /// sequence, and if they need not pass on the signatures of others. A rank that goes on without
   /// the check of more ranks would keep it from those that wait for it.
   bool has_agreed_on(const Signature& signature) const;
+  std::vector<Part> used(const std::vector<Part>& parts) const;
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
   [[noreturn]] void time_out(const Operation& operation);

@@ -184,6 +184,14 @@ BucketPlan::BucketPlan(const SpaceLayout& layout, const Options& options) {
     if (const std::int64_t units = units_of(bucket); units < options.ranks)
       turn += static_cast<std::size_t>(units);
   }
+  const auto raise = [&](std::int64_t& most, const std::vector<Part>& parts) {
+    most = std::max(most, padded_count(parts) * options.ranks);
+  };
+  for (const Bucket& bucket : buckets_) {
+    raise(padded_.weights, bucket.parts);
+    for (const Gradients& gradients : bucket.gradients)
+      raise(gradients.narrow ? padded_.narrow : padded_.wide, gradients.parts);
+  }
 }
 
 std::vector<SpaceRange> BucketPlan::owned(int rank) const {

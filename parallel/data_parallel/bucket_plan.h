@@ -46,8 +46,15 @@ class BucketPlan {
   /// The parts of a rank, ascending.
   std::vector<SpaceRange> owned(int rank) const;
 
+  /// The most elements of a bucket whose parts are padded to one size (padded_count).
+  struct Padded {
+    std::int64_t weights = 0, wide = 0, narrow = 0;  ///< wide, narrow: gradients
+  };
+  const Padded& padded() const { return padded_; }
+
  private:
   std::vector<Bucket> buckets_;
+  Padded padded_;
 };
 
 }  // namespace sluice

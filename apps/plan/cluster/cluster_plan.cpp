@@ -195,20 +195,28 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
   return candidates;
 }
 
-ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
-                              double resident, double streamed) {
-  if (candidate.mesh.pp == 1) return without_pipeline(task, candidate, resident, streamed);
+namespace {
+
+/// What --zero does not change in the step of a pipeline.
+struct Computing {
+  ClusterTime time{};
+  StagePlaces places{};
+  std::vector<Cover> covers{};  ///< by place
+};
+
+Computing computing_of(const ClusterTask& task, const ParallelConfig& candidate, double resident,
+                       double streamed) {
   const Interconnect joined = interconnect_of(task.options, task.profile);
-  const StagePlaces places = places_of(task, candidate);
+  Computing all{.places = places_of(task, candidate),
+                .covers = std::vector<Cover>(static_cast<std::size_t>(candidate.mesh.pp))};
+  auto& [time, places, covers] = all;
   const StepWork work = work_of(task, candidate, resident, streamed);
   const auto stages =
       stage_times(task.config, places, candidate.choice, work, task.profile, joined);
   const auto ranks = static_cast<double>(candidate.mesh.pp);
   const auto count = static_cast<double>(candidate.micro_batches);
 
-  ClusterTime time;
   std::vector<StageCosts> costs, free;
-  std::vector<Cover> covers(static_cast<std::size_t>(candidate.mesh.pp));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     StageCosts cost = stages[i].costs;
     costs.push_back(cost);
@@ -225,15 +233,23 @@ ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& can
     return makespan(*candidate.pipeline, candidate.mesh.pp,
                     static_cast<int>(candidate.virtual_stages), candidate.micro_batches, given);
   };
-  const double all = lasts(free);
-  time.bubble = all - time.compute;
-  time.messages = lasts(costs) - all;
+  const double without_messages = lasts(free);
+  time.bubble = without_messages - time.compute;
+  time.messages = lasts(costs) - without_messages;
 
   const double vocabulary =
       static_cast<double>(vocabulary_counts(task.config, candidate.mesh.tp)[0]);
   time.table = joined.between(0, (candidate.mesh.pp - 1) * candidate.mesh.tp)
                    .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
                             static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
+  return all;
+}
+
+/// Adds what replicas exchange, the update and the traffic of the state.
+ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candidate,
+                          const Computing& computing, double resident, double streamed) {
+  const Interconnect joined = interconnect_of(task.options, task.profile);
+  auto [time, places, covers] = computing;
   const auto blocks_of = [](const GPT2Part& part) { return part.last - part.first; };
   const std::int64_t blocks = std::ranges::max(places.parts | std::views::transform(blocks_of));
   const std::int64_t reductions =
@@ -252,13 +268,37 @@ ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& can
        GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts_at(places, 0)))
     parameters += static_cast<double>(element_count(parameter.shape));
   const double passing =
-      candidate.choice.gradient_bytes() + 2 * static_cast<double>(size_of(work.dtype));
+      candidate.choice.gradient_bytes() + 2 * static_cast<double>(size_of(task.precision.dtype));
   time.update = (2 * resident + parameters * passing) / task.profile.memory_rate / sharing;
   if (streamed > 0)
     time.stall = std::max(
         0.0, streamed / sharing / std::min(task.profile.to_device_rate, task.profile.to_host_rate) -
                  covers[0].forward);
   return time;
+}
+
+}  // namespace
+
+ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
+                              double resident, double streamed) {
+  if (candidate.mesh.pp == 1) return without_pipeline(task, candidate, resident, streamed);
+  return with_replicas(task, candidate, computing_of(task, candidate, resident, streamed), resident,
+                       streamed);
+}
+
+std::vector<double> predict_without_state(const ClusterTask& task,
+                                          const std::vector<ParallelConfig>& candidates) {
+  std::vector<double> seconds;
+  std::optional<Computing> computing;
+  for (const ParallelConfig& candidate : candidates) {
+    if (candidate.mesh.pp == 1) {
+      seconds.push_back(without_pipeline(task, candidate, 0, 0).total());
+      continue;
+    }
+    if (!computing) computing = computing_of(task, candidate, 0, 0);
+    seconds.push_back(with_replicas(task, candidate, *computing, 0, 0).total());
+  }
+  return seconds;
 }
 
 }  // namespace sluice

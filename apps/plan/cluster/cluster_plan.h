@@ -81,16 +81,9 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
 ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
                               double resident, double streamed);
 
-/// A candidate completed by the planner with recompute and the placement of state, such that the
-/// ends of a pipeline, which need the most memory, fit.
-struct ClusterFit {
-  ParallelConfig candidate;  ///< if it does not fit: the nearest choice, without a time
-  bool fits = false;
-  std::size_t excess = 0;  ///< bytes above the budgets, estimated or counted
-};
-/// Keeps the candidate's state layout and gradient dtype. Throws Error (usage) if flags rule it
-/// out.
-ClusterFit fit_candidate(const ClusterTask& task, ParallelConfig candidate);
+/// Returns the predicted seconds of candidates that differ in --zero alone, without state.
+std::vector<double> predict_without_state(const ClusterTask& task,
+                                          const std::vector<ParallelConfig>& candidates);
 
 /// Returns the fastest candidates that fit. Like plan_run, uses rounded state only if no mesh fits
 /// without it. Throws Error (usage) if the work cannot be divided on any mesh.

@@ -1,4 +1,4 @@
-#include "apps/plan/cluster/cluster_plan.h"
+#include "apps/plan/cluster/cluster_fit.h"
 
 #include <fmt/format.h>
 
