@@ -10,16 +10,17 @@
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "parallel/flight_recorder/last_words.h"
+#include "parallel/flight_recorder/shared_post_mortem.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true if a record or what speak_first() leaves has this name.
+/// Returns true if a record, a post mortem or what speak_first() leaves has this name.
 bool is_of_a_job(const fs::path& name) {
   return (name.string().starts_with("rank-") && name.extension() == ".ring") ||
-         name == last_words_name;
+         name == last_words_name || name == post_mortem_name;
 }
 
 /// Throws an Error if the rank of this record may still run.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/shared_post_mortem.h"
 
 namespace sluice {
 
@@ -44,7 +45,7 @@ void RankMonitor::gpu_is_stuck(std::string_view sentence) {
 }
 
 std::string RankMonitor::post_mortem() {
-  return sluice::post_mortem(read_records(folder_), size_);
+  return shared_post_mortem(folder_, size_);
 }
 
 std::string RankMonitor::whereabouts() const {

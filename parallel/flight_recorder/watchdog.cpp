@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "parallel/flight_recorder/flight_recorder.h"
-#include "parallel/flight_recorder/post_mortem.h"
+#include "parallel/flight_recorder/shared_post_mortem.h"
 
 namespace sluice {
 
@@ -91,7 +91,7 @@ bool Watchdog::lost_peer(Clock::time_point now) {
 }
 
 std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_point now) const {
-  std::string text = post_mortem(read_records(folder_), size_);
+  std::string text = shared_post_mortem(folder_, size_);
   if (!wait) return text;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - wait->begin).count();
   return text + fmt::format("; rank {} gave up after {} s", rank_, seconds);

@@ -9,6 +9,7 @@
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "parallel/flight_recorder/last_words.h"
 #include "parallel/flight_recorder/record_layout.h"
+#include "parallel/flight_recorder/shared_post_mortem.h"
 #include "tests/support/error_message.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
@@ -65,12 +66,13 @@ TEST_CASE("records of a job that has ended go into a folder of their own", "[ear
   leave_record(folder.path(), 0, true);
   leave_record(folder.path(), 2, false);
   write_file(folder.path() / "rank-1.ring", "cut");
+  CHECK_FALSE(shared_post_mortem(folder.path(), 3).empty());
   CHECK(speak_first(folder.path(), "a sentence"));
   CHECK_FALSE(speak_first(folder.path(), "a sentence"));
   const fs::path earlier = set_earlier_records_aside(folder.path(), false);
   CHECK(earlier == folder.path() / "earlier-1");
-  CHECK(names_in(earlier) ==
-        std::set<std::string>{"rank-0.ring", "rank-1.ring", "rank-2.ring", "spoken"});
+  CHECK(names_in(earlier) == std::set<std::string>{"post-mortem", "rank-0.ring", "rank-1.ring",
+                                                   "rank-2.ring", "spoken"});
   CHECK(names_in(folder.path()) == std::set<std::string>{"earlier-1", "rank-notes.txt"});
   CHECK(read_records(earlier).size() == 2);
   CHECK(read_records(folder.path()).empty());
