@@ -87,8 +87,8 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
 }  // namespace
 
 std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
-  const Budgets budgets = budgets_of(task.options, task.profile);
   const TrainOptions o = options_of(task, candidate, counted_micro_batches(candidate));
+  const Budgets budgets = budgets_of(o, task.profile);
   const RunSetup setup = setup_of(task, o);
   candidate.memory = {};
   std::size_t most = 0;

@@ -315,16 +315,21 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
 
 TEST_CASE("where nothing fits a cluster, the nearest is named with its bytes", "[cluster]") {
   const std::string small = " --offload off --state-layout split --gpu-memory ";
-  const ClusterPlan none = plan_cluster(task_of(plenty + small + "4MiB", 8));
-  CHECK(none.candidates.empty());
-  REQUIRE(none.nearest);
-  CHECK(none.unfit == none.meshes);
-  CHECK(none.excess > 0);
-  const std::size_t enough = (std::size_t{4} << 20) + none.excess;
-  std::ostringstream flags;
-  flags << plenty << small;
-  CHECK_FALSE(plan_cluster(task_of(flags.str() + std::to_string(enough), 8)).candidates.empty());
-  CHECK(plan_cluster(task_of(flags.str() + std::to_string(enough - 1), 8)).candidates.empty());
+  for (const bool measured : {true, false}) {
+    const auto plan_in = [&](std::size_t memory) {
+      ClusterTask task = task_of(plenty + small + std::to_string(memory), 8);
+      if (!measured) task.profile.communication.reset();  // what NCCL takes is assumed
+      return plan_cluster(task);
+    };
+    const std::size_t little = 4 << 20;
+    const ClusterPlan none = plan_in(little);
+    CHECK(none.candidates.empty());
+    REQUIRE(none.nearest);
+    CHECK(none.unfit == none.meshes);
+    CHECK(none.excess > (measured ? 0 : std::size_t{1} << 30));
+    CHECK_FALSE(plan_in(little + none.excess).candidates.empty());
+    CHECK(plan_in(little + none.excess - 1).candidates.empty());
+  }
 
   const ProgramResult result = run_program("plan", words(on_cpu + "--gpus 4 --host-memory 192MiB"));
   CHECK(result.exit_code == 2);
