@@ -198,8 +198,12 @@ GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
   const Ranks planned =
       make_ranks(control_, mesh_, gpu, {.data = 1, .stages = 1, .tensor = 1}, connect);
   if (pipeline != nullptr) PipelineLinks(*pipeline, planned.stage(), planned.group);
+  // What changes between these counts is NCCL's alone, unless ranks share a GPU without NCCL.
   const std::size_t left = device->runtime().info().free_memory;
-  links.bytes = free > left ? free - left : 0;
+  control_->barrier("GPUs")->wait();
+  const bool direct = std::ranges::any_of(
+      links.by_members, [](const auto& each) { return each.second.nccl != nullptr; });
+  links.bytes = direct && free > left ? free - left : 0;
   if (reason.empty()) return links;
   if (links.bytes > 0) reason += fmt::format("; {} of GPU memory", format_bytes(links.bytes));
   say(fmt::format("{:<12} {}\n", "exchange", reason));
@@ -221,10 +225,11 @@ std::shared_ptr<Communicator> Job::group(const Group& group, const DevicePtr& de
   return std::make_shared<Communicator>(std::move(backend), transport, monitor_, options);
 }
 
-Ranks Job::ranks_on(const DevicePtr& device, const GpuLinks& links, const Exchanges& exchanges) {
-  return make_ranks(
-      control_, mesh_, device->device().kind == DeviceKind::cuda, exchanges,
-      [this, device, links](const Group& members) { return group(members, device, links); });
+Ranks Job::ranks_on(const DevicePtr& device, GpuLinks links, const Exchanges& exchanges) {
+  return make_ranks(control_, mesh_, device->device().kind == DeviceKind::cuda, exchanges,
+                    [this, device, links = std::move(links)](const Group& members) {
+                      return group(members, device, links);
+                    });
 }
 
 void Job::require_equal(std::string_view what, const std::string& mine) {

@@ -51,8 +51,9 @@ class Job {
   /// groups. Prints how they exchange data. `pipeline`: null if there is none. Throws Error (usage)
   /// if ranks have other kinds of devices or other schedules.
   GpuLinks connect(const DevicePtr& device, const PipelinePlan* pipeline);
-  /// Makes the communicators for training on `device`.
-  Ranks ranks_on(const DevicePtr& device, const GpuLinks& links, const Exchanges& exchanges);
+  /// Makes the communicators for training on `device`. They own the links, so that NCCL ends before
+  /// memory is freed.
+  Ranks ranks_on(const DevicePtr& device, GpuLinks links, const Exchanges& exchanges);
 
   /// Returns "nccl" or "staged" once GPUs are connected; "" if they exchange nothing.
   const std::string& exchange() const { return exchange_; }

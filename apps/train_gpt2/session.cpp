@@ -115,7 +115,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       plan_(plan_here(options, setup_, found_, job, links_.bytes)),
       host_(reserve_memory(options, setup_, job.control(), device_, plan_)),
       training_(options, setup_, plan_.choice, device_, host_,
-                job.ranks_on(device_, links_,
+                job.ranks_on(device_, std::move(links_),
                              largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
       loader_(*setup_.data.train, sampler_of(options, setup_), options.batch_size,

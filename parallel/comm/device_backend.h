@@ -48,9 +48,9 @@ struct DeviceLink {
 };
 
 /// Chooses how GPUs exchange data and connects them. NCCL must pass a self-test, which also makes
-/// it take all of its GPU memory; if NCCL was asked for and fails, throws Error. All ranks call it,
-/// with the same `asked`, while nothing else uses the transport. `device` needs no reserved memory.
-/// `timeout`: seconds until all ranks must have joined.
+/// it take its GPU memory for each kind of operation that it does; if NCCL was asked for and fails,
+/// throws Error. All ranks call it, with the same `asked`, while nothing else uses the transport.
+/// `device` needs no reserved memory. `timeout`: seconds until all ranks must have joined.
 DeviceLink connect_devices(const std::shared_ptr<Transport>& transport, const DevicePtr& device,
                            std::optional<GpuExchange> asked, double timeout);
 

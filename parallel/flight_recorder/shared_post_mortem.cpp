@@ -34,7 +34,7 @@ std::string shared_post_mortem(const fs::path& folder, int size,
   const fs::path path = folder / post_mortem_name;
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0 && errno == EEXIST) {
-    const auto end = std::chrono::steady_clock::now() + patience;
+    const auto end = std::chrono::steady_clock::now() + patience + std::chrono::milliseconds(size);
     do {
       if (auto sentence = sentence_in(path)) return *sentence;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

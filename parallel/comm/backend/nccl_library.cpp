@@ -38,7 +38,7 @@ void find(void* handle, const char* name, Function& function) {
 
 NcclLibrary load() {
   // From 2.22 on NCCL would connect ranks, and take memory for it, when an operation first needs
-  // it. Memory has to be planned before. A user's own value stays.
+  // it. Memory has to be planned before. A value in the environment stays.
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   void* const handle = open();
   NcclLibrary nccl;
