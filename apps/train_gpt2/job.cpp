@@ -198,7 +198,7 @@ GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
   const Ranks planned =
       make_ranks(control_, mesh_, gpu, {.data = 1, .stages = 1, .tensor = 1}, connect);
   if (pipeline != nullptr) PipelineLinks(*pipeline, planned.stage(), planned.group);
-  // What changes between these counts is NCCL's alone, unless ranks share a GPU without NCCL.
+  // Ranks that share a GPU without NCCL see each other's memory here, so it counts only with NCCL.
   const std::size_t left = device->runtime().info().free_memory;
   control_->barrier("GPUs")->wait();
   const bool direct = std::ranges::any_of(

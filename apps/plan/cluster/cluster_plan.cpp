@@ -197,7 +197,7 @@ std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& m
 
 namespace {
 
-/// What --zero does not change in the step of a pipeline.
+/// The parts of a pipeline's step that --zero does not change.
 struct Computing {
   ClusterTime time{};
   StagePlaces places{};
