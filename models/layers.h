@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/norm.h"
 #include "engine/parameter.h"
 
 namespace sluice {
@@ -85,7 +85,7 @@ struct LayerNormLayer {
   /// `branch` may be none.
   ResidualNorm operator()(const Tensor& stream, const Tensor& branch,
                           TensorGroup* group = nullptr) const {
-    return residual_layernorm(stream, branch, weight, bias, epsilon, group);
+    return residual_norm(stream, branch, weight, bias, epsilon, group);
   }
 };
 

@@ -13,7 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/run.h"
 #include "kernels/base/runtime.h"
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 
 namespace sluice::bench {
 namespace {
@@ -43,7 +43,7 @@ LazyPlan later() {
   return std::make_shared<std::unique_ptr<CudnnPlan>>();
 }
 
-void normalize(const LazyPlan& plan, const LayerNormForward& op, Stream stream) {
+void normalize(const LazyPlan& plan, const NormForward& op, Stream stream) {
   if (stream.device.kind != DeviceKind::cuda) return run(op, stream);
   if (!*plan) *plan = cudnn_layernorm(op.in.shape[0], op.in.shape[1], op.in.dtype, stream);
   (*plan)->launch(addresses_of({op.in, op.weight, op.bias, op.out, op.mean, op.rstd}), stream);
@@ -77,14 +77,14 @@ Problem layernorm_backward(const Extent& e, DType dtype) {
       .launch =
           [plan = later()](const Operands& v, Stream stream) {
             if (stream.device.kind != DeviceKind::cuda)
-              return run(LayerNormBackward{.grad_in = v[0],
-                                           .grad_weight = v[1],
-                                           .grad_bias = v[2],
-                                           .grad_out = v[3],
-                                           .normalized_in = v[4],
-                                           .mean = v[5],
-                                           .rstd = v[6],
-                                           .weight = v[7]},
+              return run(NormBackward{.grad_in = v[0],
+                                      .grad_weight = v[1],
+                                      .grad_bias = v[2],
+                                      .grad_out = v[3],
+                                      .normalized_in = v[4],
+                                      .mean = v[5],
+                                      .rstd = v[6],
+                                      .weight = v[7]},
                          stream);
             if (!*plan)
               *plan = cudnn_layernorm_backward(v[4].shape[0], v[4].shape[1], v[4].dtype, stream);

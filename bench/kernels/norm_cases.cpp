@@ -2,7 +2,7 @@
 
 #include "bench/kernels/case.h"
 #include "kernels/base/run.h"
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 
 namespace sluice::bench {
 namespace {
@@ -31,7 +31,7 @@ Problem forward(const Extent& e, DType dtype) {
                     line(e, dtype)},
        .launch = [](const Operands& v, Stream stream) {
          run(
-             LayerNormForward{
+             NormForward{
                  .out = v[0], .mean = v[1], .rstd = v[2], .in = v[3], .weight = v[4], .bias = v[5]},
              stream);
        }});
@@ -43,14 +43,14 @@ Problem residual(const Extent& e, DType dtype) {
                                statistic(e, dtype, Role::output), statistic(e, dtype, Role::output),
                                rows(e, dtype), rows(e, dtype), line(e, dtype), line(e, dtype)},
                   .launch = [](const Operands& v, Stream stream) {
-                    run(LayerNormForward{.out = v[0],
-                                         .sum = v[1],
-                                         .mean = v[2],
-                                         .rstd = v[3],
-                                         .in = v[4],
-                                         .branch = v[5],
-                                         .weight = v[6],
-                                         .bias = v[7]},
+                    run(NormForward{.out = v[0],
+                                    .sum = v[1],
+                                    .mean = v[2],
+                                    .rstd = v[3],
+                                    .in = v[4],
+                                    .branch = v[5],
+                                    .weight = v[6],
+                                    .bias = v[7]},
                         stream);
                   }});
 }
@@ -63,17 +63,17 @@ Problem backward(const Extent& e, DType dtype) {
                        rows(e, dtype), rows(e, dtype), statistic(e, dtype, Role::input),
                        statistic(e, dtype, Role::input, Filling::positive), line(e, dtype)},
           .launch = [](const Operands& v, Stream stream) {
-            run(LayerNormBackward{.grad_in = v[0],
-                                  .grad_weight = v[1],
-                                  .grad_bias = v[2],
-                                  .grad_out = v[3],
-                                  .grad_sum = v[4],
-                                  .normalized_in = v[5],
-                                  .mean = v[6],
-                                  .rstd = v[7],
-                                  .weight = v[8],
-                                  .accumulate_weight = true,
-                                  .accumulate_bias = true},
+            run(NormBackward{.grad_in = v[0],
+                             .grad_weight = v[1],
+                             .grad_bias = v[2],
+                             .grad_out = v[3],
+                             .grad_sum = v[4],
+                             .normalized_in = v[5],
+                             .mean = v[6],
+                             .rstd = v[7],
+                             .weight = v[8],
+                             .accumulate_weight = true,
+                             .accumulate_bias = true},
                 stream);
           }});
 }

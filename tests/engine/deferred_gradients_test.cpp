@@ -10,8 +10,8 @@
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/gelu_mlp.h"
-#include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/norm.h"
 #include "tests/support/gradcheck.h"
 
 // The gradients of weights that a backward pass leaves for later have the bits of a pass that adds

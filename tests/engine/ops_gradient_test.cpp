@@ -7,27 +7,17 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/gelu_mlp.h"
-#include "engine/ops/layernorm.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/norm.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
+#include "tests/engine/gradient_leaves.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::ops_gradient_test {
 namespace {
-
-using Leaves = std::vector<Tensor>;
-
-DevicePtr device() {
-  return make_cpu_device(std::size_t{256} << 20);
-}
-
-Tensor random_tensor(const DevicePtr& on, const Shape& shape, std::uint64_t seed,
-                     double scale = 1) {
-  return Tensor::from_host(on, shape, DType::f64, random_values(element_count(shape), seed, scale));
-}
 
 TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   const auto cpu = device();
@@ -133,95 +123,6 @@ TEST_CASE("add gives both inputs the gradient of their sum", "[gradient]") {
               return add(add(gelu(in[0]), sum), in[0]);
             },
             leaves) == "");
-}
-
-TEST_CASE("layernorm has the gradient of its formula", "[gradient]") {
-  const auto cpu = device();
-  const auto function = [](const Leaves& in) { return layernorm(in[0], in[1], in[2], 1e-5); };
-  // Not two or three: elements that happen to be close make the variance small and the third
-  // derivative, which is the error of a central difference, large.
-  for (const std::int64_t width : {1, 7, 37, 65}) {
-    CAPTURE(width);
-    CHECK(gradcheck(function, {random_tensor(cpu, {2, 5, width}, 1, 2),
-                               random_tensor(cpu, {width}, 2), random_tensor(cpu, {width}, 3)}) ==
-          "");
-  }
-}
-
-TEST_CASE("residual_layernorm has the gradient of both its results", "[gradient]") {
-  const auto cpu = device();
-  const std::int64_t width = 19;
-  const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {3, 3, width}, 2),
-                      random_tensor(cpu, {width}, 3), random_tensor(cpu, {width}, 4)};
-  const auto norm = [](const Leaves& in) {
-    return residual_layernorm(in[0], in[1], in[2], in[3], 1e-5);
-  };
-  CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              return residual_layernorm(in[0], in[1], leaves[2].detach(), leaves[3].detach(), 1e-5)
-                  .sum;
-            },
-            {leaves[0], leaves[1]}) == "");
-  // Both results flow on, as between the two halves of a transformer block.
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              const auto first = norm(in);
-              return residual_layernorm(first.sum, gelu(first.normalized), in[2], in[3], 1e-5)
-                  .normalized;
-            },
-            leaves) == "");
-  // The same tensor as stream and branch.
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              return residual_layernorm(in[0], in[0], in[1], in[2], 1e-5).normalized;
-            },
-            {leaves[0], leaves[2], leaves[3]}) == "");
-}
-
-TEST_CASE("residual_layernorm without a branch has the gradient of both its results",
-          "[gradient]") {
-  const auto cpu = device();
-  const std::int64_t width = 19;
-  const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {width}, 2),
-                      random_tensor(cpu, {width}, 3)};
-  const auto norm = [](const Leaves& in) {
-    return residual_layernorm(in[0], {}, in[1], in[2], 1e-5);
-  };
-  CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              return norm({in[0], leaves[1].detach(), leaves[2].detach()}).sum;
-            },
-            {leaves[0]}) == "");
-  // Both results flow on, as in the first block of a stage.
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              const auto [sum, normalized, recomputable] = norm(in);
-              return add(sum, gelu(normalized));
-            },
-            leaves) == "");
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              const auto first = norm({gelu(in[0]), in[1], in[2]});
-              return residual_layernorm(first.sum, gelu(first.normalized), in[1], in[2], 1e-5)
-                  .normalized;
-            },
-            leaves) == "");
-}
-
-TEST_CASE("residual sums whose inputs are used again keep their gradients apart", "[gradient]") {
-  const auto cpu = device();
-  const Tensor w = random_tensor(cpu, {5}, 1), bias = random_tensor(cpu, {5}, 2);
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              const auto first = residual_layernorm(in[0], in[1], w, bias, 1e-5);
-              const auto second = residual_layernorm(first.sum, in[0], w, bias, 1e-5);
-              const auto third = residual_layernorm(in[1], second.sum, w, bias, 1e-5);
-              const auto fourth = residual_layernorm(third.sum, first.sum, w, bias, 1e-5);
-              return residual_layernorm(fourth.normalized, second.normalized, w, bias, 1e-5).sum;
-            },
-            {random_tensor(cpu, {2, 5}, 3), random_tensor(cpu, {2, 5}, 4)}) == "");
 }
 
 TEST_CASE("attention has the gradient of its formula", "[gradient]") {
@@ -354,7 +255,7 @@ TEST_CASE("a table tied between embedding and head collects both gradients", "[g
   const auto loss = [&](const Leaves& in) {
     const Tensor x = embedding(tokens, in[0], in[1]);
     const Tensor hidden =
-        residual_layernorm(x, attention(linear(x, in[2]), 2), in[3], in[4], 1e-5).normalized;
+        residual_norm(x, attention(linear(x, in[2]), 2), in[3], in[4], 1e-5).normalized;
     return linear_cross_entropy(hidden, in[0], tokens, {.scale = 0.1, .chunk = 4}).loss;
   };
   CHECK(gradcheck(loss,

@@ -4,7 +4,7 @@
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 #include "kernels/reduce.h"
 #include "tests/support/gradcheck.h"
 
@@ -13,15 +13,20 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-/// A LayerNorm and everything around it in both directions.
+enum class Kind { layernorm, rmsnorm };
+
+/// A norm and everything around it in both directions.
 struct Norm {
   std::int64_t rows, width;
+  Kind kind;
   Array in, branch, weight, bias, sum, out, mean, rstd, grad_out, grad_sum, grad_in;
   Array grad_weight, grad_bias;
 
-  Norm(std::int64_t row_count, std::int64_t columns, DType dtype, double offset = 0)
+  Norm(std::int64_t row_count, std::int64_t columns, DType dtype, double offset = 0,
+       Kind norm_kind = Kind::layernorm)
       : rows(row_count),
         width(columns),
+        kind(norm_kind),
         in(dtype, random_values(rows * width, 1)),
         branch(dtype, random_values(rows * width, 2)),
         weight(dtype, random_values(width, 3)),
@@ -41,32 +46,33 @@ struct Norm {
     in.set(shifted);
   }
 
+  View of_layernorm(Array& array) const { return kind == Kind::layernorm ? array.flat() : View{}; }
   void forward(bool residual) {
     const auto as = [&](Array& array) { return array.view({rows, width}); };
-    launch_cpu(LayerNormForward{.out = as(out),
-                                .sum = residual ? as(sum) : View{},
-                                .mean = mean.flat(),
-                                .rstd = rstd.flat(),
-                                .in = as(in),
-                                .branch = residual ? as(branch) : View{},
-                                .weight = weight.flat(),
-                                .bias = bias.flat(),
-                                .epsilon = 1e-5});
+    launch_cpu(NormForward{.out = as(out),
+                           .sum = residual ? as(sum) : View{},
+                           .mean = of_layernorm(mean),
+                           .rstd = rstd.flat(),
+                           .in = as(in),
+                           .branch = residual ? as(branch) : View{},
+                           .weight = weight.flat(),
+                           .bias = of_layernorm(bias),
+                           .epsilon = 1e-5});
   }
   void backward(bool residual, bool accumulate) { backward(residual, accumulate, accumulate); }
   void backward(bool residual, bool accumulate_weight, bool accumulate_bias) {
     const auto as = [&](Array& array) { return array.view({rows, width}); };
-    launch_cpu(LayerNormBackward{.grad_in = as(grad_in),
-                                 .grad_weight = grad_weight.flat(),
-                                 .grad_bias = grad_bias.flat(),
-                                 .grad_out = as(grad_out),
-                                 .grad_sum = residual ? as(grad_sum) : View{},
-                                 .normalized_in = residual ? as(sum) : as(in),
-                                 .mean = mean.flat(),
-                                 .rstd = rstd.flat(),
-                                 .weight = weight.flat(),
-                                 .accumulate_weight = accumulate_weight,
-                                 .accumulate_bias = accumulate_bias});
+    launch_cpu(NormBackward{.grad_in = as(grad_in),
+                            .grad_weight = grad_weight.flat(),
+                            .grad_bias = of_layernorm(grad_bias),
+                            .grad_out = as(grad_out),
+                            .grad_sum = residual ? as(grad_sum) : View{},
+                            .normalized_in = residual ? as(sum) : as(in),
+                            .mean = of_layernorm(mean),
+                            .rstd = rstd.flat(),
+                            .weight = weight.flat(),
+                            .accumulate_weight = accumulate_weight,
+                            .accumulate_bias = accumulate_bias});
   }
 };
 
@@ -87,9 +93,10 @@ void check_norm(Norm& norm, bool residual, bool accumulate) {
   Values sum(in), out(in.size()), grad_in(in.size()), means, rstds;
   for (std::size_t i = 0; residual && i < in.size(); ++i)
     sum[i] += branch[i];
+  const bool centred = norm.kind == Kind::layernorm;
   for (std::size_t row = 0; row < in.size(); row += width) {
     double mean = 0, variance = 0, dot = 0, total = 0;
-    for (std::size_t j = row; j < row + width; ++j)
+    for (std::size_t j = row; j < row + width && centred; ++j)
       mean += sum[j] / static_cast<double>(width);
     for (std::size_t j = row; j < row + width; ++j)
       variance += (sum[j] - mean) * (sum[j] - mean) / static_cast<double>(width);
@@ -98,43 +105,43 @@ void check_norm(Norm& norm, bool residual, bool accumulate) {
     rstds.push_back(rstd);
     for (std::size_t j = 0; j < width; ++j) {
       const double normalized = (sum[row + j] - mean) * rstd;
-      out[row + j] = normalized * weight[j] + bias[j];
+      out[row + j] = normalized * weight[j] + (centred ? bias[j] : 0);
       grad_weight[j] += grad_out[row + j] * normalized;
-      grad_bias[j] += grad_out[row + j];
+      grad_bias[j] += centred ? grad_out[row + j] : 0;
       dot += grad_out[row + j] * weight[j] * normalized / static_cast<double>(width);
-      total += grad_out[row + j] * weight[j] / static_cast<double>(width);
+      if (centred) total += grad_out[row + j] * weight[j] / static_cast<double>(width);
     }
     for (std::size_t j = 0; j < width; ++j)
       grad_in[row + j] =
           rstd * (grad_out[row + j] * weight[j] - total - (sum[row + j] - mean) * rstd * dot) +
           (residual ? grad_sum[row + j] : 0);
   }
-  CAPTURE(name_of(dtype), norm.rows, norm.width, residual, accumulate);
+  CAPTURE(name_of(dtype), norm.rows, norm.width, residual, accumulate, centred);
   // The sum is rounded to the dtype before or after it is normalised: either is within the bound,
   // but statistics of 16-bit sums carry it too.
   const double tolerance = (residual ? 2 : 1) * tolerance_of(dtype);
   const double statistics = residual ? tolerance : tolerance_of(accumulator_of(dtype));
   CHECK(relative_l2(norm.out.values(), out) <= tolerance);
   if (residual) CHECK(relative_l2(norm.sum.values(), sum) <= tolerance);
-  CHECK(relative_l2(norm.mean.values(), means) <= 10 * statistics);  // a mean is near zero
   CHECK(relative_l2(norm.rstd.values(), rstds) <= statistics);
   CHECK(relative_l2(norm.grad_in.values(), grad_in) <= tolerance);
   CHECK(relative_l2(norm.grad_weight.values(), grad_weight) <= 2 * statistics);
+  if (!centred) return;
+  CHECK(relative_l2(norm.mean.values(), means) <= 10 * statistics);  // a mean is near zero
   CHECK(relative_l2(norm.grad_bias.values(), grad_bias) <= 2 * statistics);
 }
 
-TEST_CASE("layernorm agrees with its definition", "[norm]") {
-  for (const DType dtype : dtypes) {
-    for (const auto& [rows, width] :
-         {std::pair<std::int64_t, std::int64_t>{1, 2}, {3, 17}, {70, 64}, {5, 769}, {257, 33}}) {
-      for (const bool residual : {false, true}) {
-        for (const bool accumulate : {false, true}) {
-          Norm norm(rows, width, dtype);
-          check_norm(norm, residual, accumulate);
-        }
-      }
-    }
-  }
+TEST_CASE("layernorm and rmsnorm agree with their definitions", "[norm]") {
+  for (const Kind kind : {Kind::layernorm, Kind::rmsnorm})
+    for (const DType dtype : dtypes)
+      for (const auto& [rows, width] :
+           {std::pair<std::int64_t, std::int64_t>{1, 2}, {3, 17}, {70, 64}, {5, 769}, {257, 33}})
+        for (const bool residual : {false, true})
+          for (const bool accumulate : {false, true}) {
+            // A mean away from zero, which RMSNorm must keep.
+            Norm norm(rows, width, dtype, kind == Kind::rmsnorm ? 0.5 : 0, kind);
+            check_norm(norm, residual, accumulate);
+          }
 }
 
 TEST_CASE("layernorm adds to the gradient of the weight, of the bias, of both or of none",
@@ -336,16 +343,27 @@ TEST_CASE("no result of a kernel depends on the number of threads", "[norm]") {
       Norm norm(301, 130, dtype);
       norm.forward(true);
       norm.backward(true, false);
+      Norm root(301, 130, dtype, 0.5, Kind::rmsnorm);
+      root.forward(true);
+      root.backward(true, false);
       Array columns(accumulator_of(dtype), 130), partial(DType::f64, 3), sum(DType::f32, 1);
       launch_cpu(ColumnSum{.out = columns.flat(), .in = norm.in.view({301, 130})});
       Array many(DType::f32, random_values(2 * SquaredNorm{}.block + 5, 1));
       launch_cpu(SquaredNorm{.partial = partial.flat(), .in = many.flat()});
       launch_cpu(Sum{.out = sum.flat(), .in = many.flat()});
-      return std::array{norm.out.bytes(),       norm.mean.bytes(),
-                        norm.rstd.bytes(),      norm.grad_in.bytes(),
-                        norm.sum.bytes(),       norm.grad_weight.bytes(),
-                        norm.grad_bias.bytes(), columns.bytes(),
-                        partial.bytes(),        sum.bytes()};
+      return std::array{root.out.bytes(),
+                        root.grad_in.bytes(),
+                        root.grad_weight.bytes(),
+                        norm.out.bytes(),
+                        norm.mean.bytes(),
+                        norm.rstd.bytes(),
+                        norm.grad_in.bytes(),
+                        norm.sum.bytes(),
+                        norm.grad_weight.bytes(),
+                        norm.grad_bias.bytes(),
+                        columns.bytes(),
+                        partial.bytes(),
+                        sum.bytes()};
     }));
   }
 }

@@ -1,10 +1,12 @@
 #include <catch2/catch.hpp>
 
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::norm_test {
 namespace {
+
+enum class Kind { layernorm, rmsnorm };
 
 struct Sizes {
   std::int64_t rows, width;
@@ -40,30 +42,32 @@ Values positive(std::int64_t count, std::uint64_t seed) {
 }
 
 void forward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Offsets offsets,
-                  bool with_branch, double mean = 0) {
-  CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, with_branch, mean);
+                  bool with_branch, Kind kind = Kind::layernorm) {
+  const bool centred = kind == Kind::layernorm;
+  const double mean = centred ? 0 : 0.5;
+  CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, with_branch, centred);
   Parity parity(devices, offsets);
   Values shifted = random_values(s.rows * s.width, 1, 2);
   for (auto& value : shifted)
     value += mean;
   const auto in = parity.input("in", dtype, {s.rows, s.width}, shifted);
   const auto weight = parity.input("weight", dtype, {s.width});
-  const auto bias = parity.input("bias", dtype, {s.width});
+  const auto bias = centred ? parity.input("bias", dtype, {s.width}) : Parity::Id{};
   const auto branch = with_branch ? parity.input("branch", dtype, {s.rows, s.width}) : Parity::Id{};
   const auto sum = with_branch ? parity.output("sum", dtype, {s.rows, s.width}, 0.0) : Parity::Id{};
   const auto out = parity.output("out", dtype, {s.rows, s.width});
-  const auto means = parity.output("mean", DType::f32, {s.rows});
+  const auto means = centred ? parity.output("mean", DType::f32, {s.rows}) : Parity::Id{};
   const auto rstd = parity.output("rstd", DType::f32, {s.rows});
   parity.compare([=](const Parity::Views& at, Stream stream) {
-    run(LayerNormForward{.out = at[out],
-                         .sum = with_branch ? at[sum] : View{},
-                         .mean = at[means],
-                         .rstd = at[rstd],
-                         .in = at[in],
-                         .branch = with_branch ? at[branch] : View{},
-                         .weight = at[weight],
-                         .bias = at[bias],
-                         .epsilon = 1e-5},
+    run(NormForward{.out = at[out],
+                    .sum = with_branch ? at[sum] : View{},
+                    .mean = centred ? at[means] : View{},
+                    .rstd = at[rstd],
+                    .in = at[in],
+                    .branch = with_branch ? at[branch] : View{},
+                    .weight = at[weight],
+                    .bias = centred ? at[bias] : View{},
+                    .epsilon = 1e-5},
         stream);
   });
 }
@@ -75,38 +79,41 @@ struct Backward {
 };
 
 void backward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Offsets offsets,
-                   Backward how) {
+                   Backward how, Kind kind = Kind::layernorm) {
+  const bool centred = kind == Kind::layernorm;
   CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, how.with_sum,
-          how.in_place, how.accumulate_weight, how.accumulate_bias);
+          how.in_place, how.accumulate_weight, how.accumulate_bias, centred);
   const std::int64_t count = s.rows * s.width;
   Parity parity(devices, offsets);
   const auto in = parity.input("normalized_in", dtype, {s.rows, s.width}, 2);
   const auto weight = parity.input("weight", dtype, {s.width});
   const auto grad_out = parity.input("grad_out", dtype, {s.rows, s.width});
-  const auto mean = parity.input("mean", DType::f32, {s.rows}, 0.1);
+  const auto mean = centred ? parity.input("mean", DType::f32, {s.rows}, 0.1) : Parity::Id{};
   const auto rstd = parity.input("rstd", DType::f32, {s.rows}, positive(s.rows, 6));
   // They start as NaN if nothing is accumulated.
   const auto grad_weight =
       parity.state("grad_weight", DType::f32, {s.width},
                    how.accumulate_weight ? random_values(s.width, 7) : Values{});
-  const auto grad_bias = parity.state("grad_bias", DType::f32, {s.width},
-                                      how.accumulate_bias ? random_values(s.width, 8) : Values{});
+  const auto grad_bias =
+      centred ? parity.state("grad_bias", DType::f32, {s.width},
+                             how.accumulate_bias ? random_values(s.width, 8) : Values{})
+              : Parity::Id{};
   const auto grad_in = parity.state("grad_in", dtype, {s.rows, s.width},
                                     how.in_place ? random_values(count, 9) : Values{});
   Parity::Id grad_sum = grad_in;
   if (how.with_sum && !how.in_place) grad_sum = parity.input("grad_sum", dtype, {s.rows, s.width});
   parity.compare([=](const Parity::Views& at, Stream stream) {
-    run(LayerNormBackward{.grad_in = at[grad_in],
-                          .grad_weight = at[grad_weight],
-                          .grad_bias = at[grad_bias],
-                          .grad_out = at[grad_out],
-                          .grad_sum = how.with_sum ? at[grad_sum] : View{},
-                          .normalized_in = at[in],
-                          .mean = at[mean],
-                          .rstd = at[rstd],
-                          .weight = at[weight],
-                          .accumulate_weight = how.accumulate_weight,
-                          .accumulate_bias = how.accumulate_bias},
+    run(NormBackward{.grad_in = at[grad_in],
+                     .grad_weight = at[grad_weight],
+                     .grad_bias = centred ? at[grad_bias] : View{},
+                     .grad_out = at[grad_out],
+                     .grad_sum = how.with_sum ? at[grad_sum] : View{},
+                     .normalized_in = at[in],
+                     .mean = centred ? at[mean] : View{},
+                     .rstd = at[rstd],
+                     .weight = at[weight],
+                     .accumulate_weight = how.accumulate_weight,
+                     .accumulate_bias = how.accumulate_bias},
         stream);
   });
 }
@@ -131,6 +138,16 @@ TEST_CASE("cuda: LayerNorm of a sum", "[cuda]") {
         forward_case(devices, dtype, s, offsets, true);
 }
 
+TEST_CASE("cuda: RMSNorm, alone and of a sum", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes)
+    for (const auto& s : all_sizes)
+      for (const auto offsets : offsets_of_rows)
+        for (const bool with_branch : {false, true})
+          forward_case(devices, dtype, s, offsets, with_branch, Kind::rmsnorm);
+}
+
 TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
@@ -151,12 +168,12 @@ TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") 
     const auto means = parity.output("mean", DType::f32, {5}, 1e-6);
     const auto rstd = parity.output("rstd", DType::f32, {5}, 1e-5);
     parity.compare([=](const Parity::Views& at, Stream stream) {
-      run(LayerNormForward{.out = at[out],
-                           .mean = at[means],
-                           .rstd = at[rstd],
-                           .in = at[in],
-                           .weight = at[weight],
-                           .bias = at[bias]},
+      run(NormForward{.out = at[out],
+                      .mean = at[means],
+                      .rstd = at[rstd],
+                      .in = at[in],
+                      .weight = at[weight],
+                      .bias = at[bias]},
           stream);
     });
   }
@@ -179,6 +196,20 @@ TEST_CASE("cuda: LayerNorm backward with a gradient of the sum", "[cuda]") {
       backward_case(devices, dtype, size, offsets,
                     {.with_sum = true, .in_place = true, .accumulate_bias = true});
     }
+  }
+}
+
+TEST_CASE("cuda: RMSNorm backward", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes) {
+    for (const auto& [size, offsets] : rows_for_backward()) {
+      backward_case(devices, dtype, size, offsets, {}, Kind::rmsnorm);
+      backward_case(devices, dtype, size, offsets,
+                    {.with_sum = true, .in_place = true, .accumulate_weight = true}, Kind::rmsnorm);
+    }
+    for (const auto& s : {Sizes{4099, 33}, Sizes{8209, 64}})  // many blocks
+      backward_case(devices, dtype, s, {0, 0}, {.accumulate_weight = true}, Kind::rmsnorm);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 
 #include <cmath>
 
@@ -15,8 +15,10 @@ using namespace cpu;
 constexpr std::int64_t row_grain = 16;
 constexpr std::int64_t column_grain = 64;
 
-template <class T>
-void forward_row(const LayerNormForward& op, std::int64_t row) {
+// `centred`: LayerNorm, which subtracts the mean; else RMSNorm.
+
+template <class T, bool centred>
+void forward_row(const NormForward& op, std::int64_t row) {
   using A = Accumulator<T>;
   const std::int64_t width = op.in.dim(-1);
   const T* in = op.in.data<T>() + row * width;
@@ -29,31 +31,39 @@ void forward_row(const LayerNormForward& op, std::int64_t row) {
     in = sum;
   }
   A mean = 0;
+  if constexpr (centred) {
 #pragma omp simd reduction(+ : mean)
-  for (std::int64_t j = 0; j < width; ++j)
-    mean += static_cast<A>(in[j]);
-  mean /= static_cast<A>(width);
+    for (std::int64_t j = 0; j < width; ++j)
+      mean += static_cast<A>(in[j]);
+    mean /= static_cast<A>(width);
+    op.mean.data<A>()[row] = mean;
+  }
   A variance = 0;
 #pragma omp simd reduction(+ : variance)
   for (std::int64_t j = 0; j < width; ++j) {
-    const A centred = static_cast<A>(in[j]) - mean;
-    variance += centred * centred;
+    const A deviation = static_cast<A>(in[j]) - mean;
+    variance += deviation * deviation;
   }
   const A rstd = A{1} / std::sqrt(variance / static_cast<A>(width) + static_cast<A>(op.epsilon));
   const T* weight = op.weight.data<T>();
-  const T* bias = op.bias.data<T>();
   T* out = op.out.data<T>() + row * width;
+  if constexpr (centred) {
+    const T* bias = op.bias.data<T>();
 #pragma omp simd
-  for (std::int64_t j = 0; j < width; ++j)
-    store(out[j], (static_cast<A>(in[j]) - mean) * rstd * static_cast<A>(weight[j]) +
-                      static_cast<A>(bias[j]));
-  op.mean.data<A>()[row] = mean;
+    for (std::int64_t j = 0; j < width; ++j)
+      store(out[j], (static_cast<A>(in[j]) - mean) * rstd * static_cast<A>(weight[j]) +
+                        static_cast<A>(bias[j]));
+  } else {
+#pragma omp simd
+    for (std::int64_t j = 0; j < width; ++j)
+      store(out[j], static_cast<A>(in[j]) * rstd * static_cast<A>(weight[j]));
+  }
   op.rstd.data<A>()[row] = rstd;
 }
 
-/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight.
-template <class T>
-void backward_row(const LayerNormBackward& op, std::int64_t row) {
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. RMSNorm has no mean(g).
+template <class T, bool centred>
+void backward_row(const NormBackward& op, std::int64_t row) {
   using A = Accumulator<T>;
   const std::int64_t width = op.grad_out.dim(-1);
   const T* in = op.normalized_in.data<T>() + row * width;
@@ -61,14 +71,14 @@ void backward_row(const LayerNormBackward& op, std::int64_t row) {
   const T* grad_sum = op.grad_sum ? op.grad_sum.data<T>() + row * width : nullptr;
   const T* weight = op.weight.data<T>();
   T* grad_in = op.grad_in.data<T>() + row * width;
-  const A mean = op.mean.data<A>()[row];
+  const A mean = centred ? op.mean.data<A>()[row] : A{0};
   const A rstd = op.rstd.data<A>()[row];
   A sum = 0;
   A dot = 0;
 #pragma omp simd reduction(+ : sum, dot)
   for (std::int64_t j = 0; j < width; ++j) {
     const A g = static_cast<A>(grad_out[j]) * static_cast<A>(weight[j]);
-    sum += g;
+    if constexpr (centred) sum += g;
     dot += g * (static_cast<A>(in[j]) - mean);
   }
   sum /= static_cast<A>(width);
@@ -85,8 +95,8 @@ void backward_row(const LayerNormBackward& op, std::int64_t row) {
 
 /// Computes the gradients of weight and bias for a few columns, summed down the rows in order.
 /// There are no partial sums per thread, so the bits do not depend on the number of threads.
-template <class T>
-void backward_columns(const LayerNormBackward& op, std::int64_t begin, std::int64_t end) {
+template <class T, bool centred>
+void backward_columns(const NormBackward& op, std::int64_t begin, std::int64_t end) {
   using A = Accumulator<T>;
   const std::int64_t width = op.grad_out.dim(-1);
   A weight_sum[column_grain] = {};
@@ -94,43 +104,53 @@ void backward_columns(const LayerNormBackward& op, std::int64_t begin, std::int6
   for (std::int64_t row = 0; row < op.grad_out.rows(); ++row) {
     const T* in = op.normalized_in.data<T>() + row * width + begin;
     const T* grad_out = op.grad_out.data<T>() + row * width + begin;
-    const A mean = op.mean.data<A>()[row];
+    const A mean = centred ? op.mean.data<A>()[row] : A{0};
     const A rstd = op.rstd.data<A>()[row];
 #pragma omp simd
     for (std::int64_t j = 0; j < end - begin; ++j) {
       const A g = static_cast<A>(grad_out[j]);
       weight_sum[j] += g * ((static_cast<A>(in[j]) - mean) * rstd);
-      bias_sum[j] += g;
+      if constexpr (centred) bias_sum[j] += g;
     }
   }
-  A* grad_weight = op.grad_weight.data<A>() + begin;
-  A* grad_bias = op.grad_bias.data<A>() + begin;
-  for (std::int64_t j = 0; j < end - begin; ++j) {
-    grad_weight[j] = op.accumulate_weight ? grad_weight[j] + weight_sum[j] : weight_sum[j];
-    grad_bias[j] = op.accumulate_bias ? grad_bias[j] + bias_sum[j] : bias_sum[j];
-  }
+  const auto finish = [=](const View& gradient, const A* sums, bool accumulate) {
+    A* const out = gradient.data<A>() + begin;
+    for (std::int64_t j = 0; j < end - begin; ++j)
+      out[j] = accumulate ? out[j] + sums[j] : sums[j];
+  };
+  finish(op.grad_weight, weight_sum, op.accumulate_weight);
+  if constexpr (centred) finish(op.grad_bias, bias_sum, op.accumulate_bias);
+}
+
+/// Calls `body.operator()<T, centred>()`.
+template <class Body>
+void dispatch_norm(DType dtype, const View& mean, Body&& body) {
+  dispatch_floating(dtype, [&]<class T>() {
+    if (mean) return body.template operator()<T, true>();
+    body.template operator()<T, false>();
+  });
 }
 
 }  // namespace
 
-void launch_cpu(const LayerNormForward& op) {
-  dispatch_floating(op.in.dtype, [&]<class T>() {
+void launch_cpu(const NormForward& op) {
+  dispatch_norm(op.in.dtype, op.mean, [&]<class T, bool centred>() {
     parallel_ranges(op.in.rows(), row_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row)
-        forward_row<T>(op, row);
+        forward_row<T, centred>(op, row);
     });
   });
 }
 
-void launch_cpu(const LayerNormBackward& op) {
-  dispatch_floating(op.grad_out.dtype, [&]<class T>() {
+void launch_cpu(const NormBackward& op) {
+  dispatch_norm(op.grad_out.dtype, op.mean, [&]<class T, bool centred>() {
     // Columns come first: grad_in may be the buffer of grad_sum but never of grad_out.
     parallel_ranges(op.grad_out.dim(-1), column_grain, [&](std::int64_t begin, std::int64_t end) {
-      backward_columns<T>(op, begin, end);
+      backward_columns<T, centred>(op, begin, end);
     });
     parallel_ranges(op.grad_out.rows(), row_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row)
-        backward_row<T>(op, row);
+        backward_row<T, centred>(op, row);
     });
   });
 }

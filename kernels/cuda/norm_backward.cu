@@ -1,4 +1,4 @@
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 
 #include <algorithm>
 
@@ -52,10 +52,16 @@ struct ColumnTotals {
   bool accumulate;
 };
 
+// `centred`: LayerNorm; else RMSNorm, which has no mean and whose bias gets no gradient.
+
+/// Sums of each column: the gradients of weight and bias, or of the weight alone.
+template <bool centred>
+constexpr int column_sums = centred ? 2 : 1;
+
 /// The sums over parts of the rows, and where they go.
 struct PartialSums {
   ColumnTotals weight, bias;
-  float* partial;  ///< [parts, 2 * width], the weight's before the bias's
+  float* partial;  ///< [parts, column_sums * width], the weight's before the bias's
   int* arrivals;
   std::int64_t width;
 };
@@ -64,20 +70,21 @@ struct PartialSums {
 /// stored those of part `index`. The order is that of a tree: of `children` neighbours the block
 /// that ends last adds them, and takes part in the next level with the result. A single last block
 /// would have 3 MB to read for 8192 x 768.
-template <int N>
+template <int N, bool centred>
 __device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t first_column,
                                           std::int64_t count, unsigned index, unsigned parts,
                                           unsigned children, int& last) {
   int* arrivals = a.arrivals;
-  std::int64_t distance = 2 * a.width;  // between neighbours of a level
+  constexpr int each = column_sums<centred>;
+  std::int64_t distance = each * a.width;  // between neighbours of a level
   for (;;) {
     const unsigned groups = (parts + children - 1) / children, group = index / children;
     const unsigned first = group * children;
     const unsigned members = parts - first < children ? parts - first : children;
     if (!is_last_block(arrivals + group, members, last)) return;
-    for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < 2 * count;
+    for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < each * count;
          i += std::int64_t{blockDim.x} * N) {
-      const bool bias = i >= count;
+      const bool bias = centred && i >= count;
       const std::int64_t column = first_column + (bias ? i - count : i);
       float* const mine = a.partial + first * distance + (bias ? a.width : 0) + column;
       float sum[N] = {};
@@ -111,10 +118,10 @@ __device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t fir
   }
 }
 
-/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight. Sums the gradients of
-/// weight and bias in the same pass over memory. A thread owns N columns; a block loops down its
-/// part of the rows.
-template <class T, int N>
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight; RMSNorm has no mean(g).
+/// Sums the gradients of weight and bias in the same pass over memory. A thread owns N columns; a
+/// block loops down its part of the rows.
+template <class T, int N, bool centred>
 __global__ void __launch_bounds__(max_warps* warp_size)
     backward_rows(BackwardArrays<T> a, PartialSums sums_of_parts, std::int64_t rows,
                   std::int64_t rows_per_split) {
@@ -147,7 +154,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
     load_rows();
 #pragma unroll
     for (int r = 0; r < count; ++r) {
-      mean[r] = a.mean[row + r];
+      mean[r] = centred ? a.mean[row + r] : 0.0f;
       rstd[r] = a.rstd[row + r];
     }
     const auto normalized = [&](int r, int i) { return (ins[r][i] - mean[r]) * rstd[r]; };
@@ -157,14 +164,16 @@ __global__ void __launch_bounds__(max_warps* warp_size)
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float grad = grads[r][i], weighted = grad * weight[i];
-        grad_bias[i] += grad;
+        if constexpr (centred) {
+          grad_bias[i] += grad;
+          sums[r] += weighted;
+        }
         grad_weight[i] += grad * normalized(r, i);
-        sums[r] += weighted;
         dots[r] += weighted * normalized(r, i);
       }
 #pragma unroll
     for (int r = 0; r < count; ++r) {
-      const float sum = warp_sum(sums[r]), dot = warp_sum(dots[r]);
+      const float sum = centred ? warp_sum(sums[r]) : 0.0f, dot = warp_sum(dots[r]);
       if (lane == 0) shared.sums[parity][warp][r] = {sum, dot};
     }
     __syncthreads();
@@ -179,7 +188,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
       float sum = 0, dot = 0;
 #pragma unroll 4
       for (int w = 0; w < warps; ++w) {
-        sum += shared.sums[parity][w][r].sum;
+        if constexpr (centred) sum += shared.sums[parity][w][r].sum;
         dot += shared.sums[parity][w][r].dot;
       }
       sum *= inverse_width;
@@ -200,11 +209,12 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   for (; row < end; ++row)
     advance.template operator()<1>(row);
   if (active) {
-    float* const mine = sums_of_parts.partial + std::int64_t{blockIdx.x} * 2 * width + column;
+    float* const mine =
+        sums_of_parts.partial + std::int64_t{blockIdx.x} * column_sums<centred> * width + column;
     store_floats(mine, grad_weight);
-    store_floats(mine + width, grad_bias);
+    if constexpr (centred) store_floats(mine + width, grad_bias);
   }
-  add_parts<4>(sums_of_parts, 0, width, blockIdx.x, gridDim.x, fan_in, shared.last);
+  add_parts<4, centred>(sums_of_parts, 0, width, blockIdx.x, gridDim.x, fan_in, shared.last);
 }
 
 // Kernels for any width and alignment: one warp per row for dx, one thread per column for sums.
@@ -212,7 +222,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
 constexpr int row_warps = 4;
 constexpr int row_threads = row_warps * warp_size;
 
-template <class T>
+template <class T, bool centred>
 __global__ void __launch_bounds__(row_threads)
     backward_any(BackwardArrays<T> a, std::int64_t rows, std::int64_t width) {
   const std::int64_t row =
@@ -220,15 +230,15 @@ __global__ void __launch_bounds__(row_threads)
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const std::int64_t start = row * width;
-  const float mean = a.mean[row];
+  const float mean = centred ? a.mean[row] : 0.0f;
   const float rstd = a.rstd[row];
   float sum = 0, dot = 0;
   for (std::int64_t j = lane; j < width; j += warp_size) {
     const float g = to_float(a.grad_out[start + j]) * to_float(a.weight[j]);
-    sum += g;
+    if constexpr (centred) sum += g;
     dot += g * (to_float(a.in[start + j]) - mean) * rstd;
   }
-  sum = warp_sum(sum) / static_cast<float>(width);
+  if constexpr (centred) sum = warp_sum(sum) / static_cast<float>(width);
   dot = warp_sum(dot) / static_cast<float>(width);
   for (std::int64_t j = lane; j < width; j += warp_size) {
     const float g = to_float(a.grad_out[start + j]) * to_float(a.weight[j]);
@@ -238,7 +248,7 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-template <class T>
+template <class T, bool centred>
 __global__ void __launch_bounds__(row_threads)
     columns_any(BackwardArrays<T> a, PartialSums sums_of_parts, std::int64_t rows,
                 std::int64_t rows_per_split) {
@@ -249,26 +259,28 @@ __global__ void __launch_bounds__(row_threads)
   float grad_weight = 0, grad_bias = 0;
   for (std::int64_t row = first; row < end && column < width; ++row) {
     const float g = to_float(a.grad_out[row * width + column]);
-    grad_weight += g * (to_float(a.in[row * width + column]) - a.mean[row]) * a.rstd[row];
-    grad_bias += g;
+    const float mean = centred ? a.mean[row] : 0.0f;
+    grad_weight += g * (to_float(a.in[row * width + column]) - mean) * a.rstd[row];
+    if constexpr (centred) grad_bias += g;
   }
   if (column < width) {
-    float* const mine = sums_of_parts.partial + std::int64_t{blockIdx.y} * 2 * width + column;
+    float* const mine =
+        sums_of_parts.partial + std::int64_t{blockIdx.y} * column_sums<centred> * width + column;
     mine[0] = grad_weight;
-    mine[width] = grad_bias;
+    if constexpr (centred) mine[width] = grad_bias;
   }
   // The blocks of these columns have one counter, so one of them adds all parts.
   sums_of_parts.arrivals += blockIdx.x;
   const std::int64_t first_column = std::int64_t{blockIdx.x} * row_threads;
   const std::int64_t count =
       width - first_column < row_threads ? width - first_column : row_threads;
-  add_parts<1>(sums_of_parts, first_column, count, blockIdx.y, gridDim.y, gridDim.y,
-               shared_memory<int>());
+  add_parts<1, centred>(sums_of_parts, first_column, count, blockIdx.y, gridDim.y, gridDim.y,
+                        shared_memory<int>());
 }
 
 }  // namespace
 
-void launch_cuda(const LayerNormBackward& op, Stream stream) {
+void launch_cuda(const NormBackward& op, Stream stream) {
   const std::int64_t rows = op.grad_out.rows();
   const std::int64_t width = op.grad_out.dim(-1);
   const auto rows_for = [](std::int64_t elements, std::int64_t limit) {
@@ -278,33 +290,38 @@ void launch_cuda(const LayerNormBackward& op, Stream stream) {
       std::max({rows_per_block, rows_for(rows, max_blocks), rows_for(rows * width, max_partials)});
   if (width > max_arrivals * row_threads) rows_per_split = rows;  // see columns_any
   const std::int64_t splits = pieces(rows, rows_per_split);
-  const PartialSums sums{.weight = {op.grad_weight.data<float>(), op.accumulate_weight},
-                         .bias = {op.grad_bias.data<float>(), op.accumulate_bias},
-                         .partial = workspace<float>(stream, splits * 2 * width),
-                         .arrivals = queue_of(stream).arrivals,
-                         .width = width};
-  dispatch(op.grad_out.dtype, [&]<class T>() {
+  const auto with = [&]<class T, bool centred>() {
+    const PartialSums sums{
+        .weight = {op.grad_weight.data<float>(), op.accumulate_weight},
+        .bias = {centred ? op.grad_bias.data<float>() : nullptr, op.accumulate_bias},
+        .partial = workspace<float>(stream, splits * column_sums<centred> * width),
+        .arrivals = queue_of(stream).arrivals,
+        .width = width};
     const BackwardArrays<T> arrays{.grad_in = op.grad_in.data<T>(),
                                    .grad_out = op.grad_out.data<T>(),
                                    .grad_sum = op.grad_sum ? op.grad_sum.data<T>() : nullptr,
                                    .in = op.normalized_in.data<T>(),
-                                   .mean = op.mean.data<float>(),
+                                   .mean = centred ? op.mean.data<float>() : nullptr,
                                    .rstd = op.rstd.data<float>(),
                                    .weight = op.weight.data<T>()};
     constexpr int packed = wide<T>;
     const std::int64_t warps = (width / packed + warp_size - 1) / warp_size;
     if (width % packed == 0 && warps <= max_warps &&
         aligned(16, {op.grad_in, op.grad_out, op.grad_sum, op.normalized_in, op.weight})) {
-      launch(backward_rows<T, packed>, {static_cast<unsigned>(splits)},
+      launch(backward_rows<T, packed, centred>, {static_cast<unsigned>(splits)},
              {static_cast<unsigned>(warps * warp_size)}, sizeof(Shared), stream, arrays, sums, rows,
              rows_per_split);
       return;
     }
     // Columns come first: grad_in may be the buffer of grad_sum, but never of grad_out.
-    launch(columns_any<T>, {pieces(width, row_threads), static_cast<unsigned>(splits)},
+    launch(columns_any<T, centred>, {pieces(width, row_threads), static_cast<unsigned>(splits)},
            {row_threads}, sizeof(int), stream, arrays, sums, rows, rows_per_split);
-    launch(backward_any<T>, {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows,
-           width);
+    launch(backward_any<T, centred>, {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays,
+           rows, width);
+  };
+  dispatch(op.grad_out.dtype, [&]<class T>() {
+    if (op.mean) return with.template operator()<T, true>();
+    with.template operator()<T, false>();
   });
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/layernorm.h"
+#include "kernels/norm.h"
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
@@ -24,10 +24,12 @@ struct Arrays {
   float* mean;
   float* rstd;
   const T* in;
-  const T* branch;  ///< null for a plain LayerNorm
+  const T* branch;  ///< null if nothing is added
   const T* weight;
   const T* bias;
 };
+
+// `centred`: LayerNorm, which subtracts the mean; else RMSNorm, which has no `mean` and no `bias`.
 
 __device__ __forceinline__ std::int64_t row_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * row_warps + threadIdx.x / warp_size;
@@ -35,7 +37,7 @@ __device__ __forceinline__ std::int64_t row_of_warp() {
 
 /// The row stays in registers, so that mean and variance are two exact passes without a second read
 /// from memory. All loads come before the first store, behind which the compiler may not move them.
-template <class T, int N, int kept>
+template <class T, int N, int kept, bool centred>
 __global__ void __launch_bounds__(row_threads)
     normalize(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
   constexpr int packs = kept / N;
@@ -69,10 +71,10 @@ __global__ void __launch_bounds__(row_threads)
       store_floats(a.sum + start + column(p), x[p]);
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i)
+    for (int i = 0; i < N && centred; ++i)
       mean += x[p][i];
   }
-  mean = warp_sum(mean) / static_cast<float>(width);
+  if constexpr (centred) mean = warp_sum(mean) / static_cast<float>(width);
   float variance = 0;
 #pragma unroll
   for (int p = 0; p < packs; ++p) {
@@ -86,22 +88,22 @@ __global__ void __launch_bounds__(row_threads)
 #pragma unroll
   for (int p = 0; p < packs; ++p) {
     if (column(p) >= width) continue;
-    float weight[N], bias[N];
+    float weight[N], bias[N] = {};
     load_floats(weight, a.weight + column(p));
-    load_floats(bias, a.bias + column(p));
+    if constexpr (centred) load_floats(bias, a.bias + column(p));
 #pragma unroll
     for (int i = 0; i < N; ++i)
       x[p][i] = (x[p][i] - mean) * rstd * weight[i] + bias[i];
     store_floats(a.out + start + column(p), x[p]);
   }
   if (lane == 0) {
-    a.mean[row] = mean;
+    if constexpr (centred) a.mean[row] = mean;
     a.rstd[row] = rstd;
   }
 }
 
 /// Handles rows of any width and alignment; reads them three times.
-template <class T>
+template <class T, bool centred>
 __global__ void __launch_bounds__(row_threads)
     normalize_any(Arrays<T> a, std::int64_t rows, std::int64_t width, float epsilon) {
   const std::int64_t row = row_of_warp();
@@ -115,48 +117,54 @@ __global__ void __launch_bounds__(row_threads)
     in = a.sum + start;  // each lane reads only what it wrote
   }
   float mean = 0;
-  for (std::int64_t j = lane; j < width; j += warp_size)
-    mean += to_float(in[j]);
-  mean = warp_sum(mean) / static_cast<float>(width);
+  if constexpr (centred) {
+    for (std::int64_t j = lane; j < width; j += warp_size)
+      mean += to_float(in[j]);
+    mean = warp_sum(mean) / static_cast<float>(width);
+  }
   float variance = 0;
   for (std::int64_t j = lane; j < width; j += warp_size) {
-    const float centred = to_float(in[j]) - mean;
-    variance += centred * centred;
+    const float deviation = to_float(in[j]) - mean;
+    variance += deviation * deviation;
   }
   variance = warp_sum(variance) / static_cast<float>(width);
   const float rstd = reciprocal_root(variance + epsilon);
   for (std::int64_t j = lane; j < width; j += warp_size)
     a.out[start + j] = from_float<T>((to_float(in[j]) - mean) * rstd * to_float(a.weight[j]) +
-                                     to_float(a.bias[j]));
+                                     (centred ? to_float(a.bias[j]) : 0.0f));
   if (lane == 0) {
-    a.mean[row] = mean;
+    if constexpr (centred) a.mean[row] = mean;
     a.rstd[row] = rstd;
   }
 }
 
 }  // namespace
 
-void launch_cuda(const LayerNormForward& op, Stream stream) {
+void launch_cuda(const NormForward& op, Stream stream) {
   const std::int64_t rows = op.in.rows();
   const std::int64_t width = op.in.dim(-1);
-  dispatch(op.in.dtype, [&]<class T>() {
+  const auto with = [&]<class T, bool centred>() {
     const Arrays<T> arrays{.out = op.out.data<T>(),
                            .sum = op.branch ? op.sum.data<T>() : nullptr,
-                           .mean = op.mean.data<float>(),
+                           .mean = centred ? op.mean.data<float>() : nullptr,
                            .rstd = op.rstd.data<float>(),
                            .in = op.in.data<T>(),
                            .branch = op.branch ? op.branch.data<T>() : nullptr,
                            .weight = op.weight.data<T>(),
-                           .bias = op.bias.data<T>()};
+                           .bias = centred ? op.bias.data<T>() : nullptr};
     constexpr int packed = wide<T>;
     const bool kept = width % packed == 0 && width <= kept_elements * warp_size &&
                       aligned(16, {op.out, op.sum, op.in, op.branch, op.weight, op.bias});
     const bool few = width <= few_elements * warp_size;
-    launch(!kept ? normalize_any<T>
-           : few ? normalize<T, packed, few_elements>
-                 : normalize<T, packed, kept_elements>,
+    launch(!kept ? normalize_any<T, centred>
+           : few ? normalize<T, packed, few_elements, centred>
+                 : normalize<T, packed, kept_elements, centred>,
            {pieces(rows, row_warps)}, {row_threads}, 0, stream, arrays, rows, width,
            static_cast<float>(op.epsilon));
+  };
+  dispatch(op.in.dtype, [&]<class T>() {
+    if (op.mean) return with.template operator()<T, true>();
+    with.template operator()<T, false>();
   });
 }
 

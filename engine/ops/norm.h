@@ -1,0 +1,27 @@
+#pragma once
+
+#include "engine/ops/recomputable.h"
+#include "engine/tensor.h"
+#include "engine/tensor_group.h"
+
+namespace sluice {
+
+/// LayerNorm over the last dimension. x: [..., width]; weight, bias: [width].
+Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon);
+/// RMSNorm over the last dimension: nothing is subtracted or added.
+Tensor rmsnorm(const Tensor& x, const Tensor& weight, double epsilon);
+
+/// Residual addition and the LayerNorm or RMSNorm that follows it, in one pass over memory.
+struct ResidualNorm {
+  Tensor sum;         ///< stream + branch
+  Tensor normalized;  ///< the norm of sum
+  /// Recomputes `normalized` from tensors that the norm keeps anyway; for the op that consumes
+  /// it. None if nothing is recorded.
+  Recomputable recomputable{};
+};
+/// Without `bias` the norm is RMSNorm. The sum is the stream itself if there is no branch. `group`:
+/// ranks that divide the tokens; the gradients of weight and bias are summed over them.
+ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
+                           const Tensor& bias, double epsilon, TensorGroup* group = nullptr);
+
+}  // namespace sluice
