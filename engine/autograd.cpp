@@ -21,7 +21,7 @@ thread_local Observer* observer = nullptr;
 void add_into(const Tensor& target, const Tensor& gradient) {
   Tensor same_dtype = gradient;
   if (gradient.dtype() != target.dtype()) {
-    same_dtype = Tensor::empty(target.device(), target.shape(), target.dtype());
+    same_dtype = Tensor::empty_like(target);
     run(Cast{.out = same_dtype.view(), .in = gradient.view()}, target.stream());
   }
   run(Add{.out = target.view(), .a = target.view(), .b = same_dtype.view()}, target.stream());
@@ -147,7 +147,7 @@ void Backward::deliver(const Edge& edge, const Tensor& gradient) {
     } else if (slot.owned) {
       add_into(slot.gradient, gradient);
     } else {
-      Tensor sum = Tensor::empty(gradient.device(), gradient.shape(), gradient.dtype());
+      Tensor sum = Tensor::empty_like(gradient);
       run(Add{.out = sum.view(), .a = slot.gradient.view(), .b = gradient.view()}, sum.stream());
       slot = {sum, true};
     }
@@ -262,7 +262,7 @@ void backward(const Tensor& output, const Tensor& gradient, DeferredGradients* d
   Tensor seed = gradient;
   if (!seed) {
     check(output.size() == 1, "backward() without a gradient needs a single number");
-    seed = Tensor::empty(output.device(), output.shape(), output.dtype());
+    seed = Tensor::empty_like(output);
     run(Fill{.out = seed.view(), .value = 1}, seed.stream());
   }
   backward(edge_to(output), seed, deferred);

@@ -50,6 +50,9 @@ class Tensor {
 
   /// The contents are undefined.
   static Tensor empty(const DevicePtr& device, const Shape& shape, DType dtype);
+  static Tensor empty_like(const Tensor& other) {
+    return empty(other.device(), other.shape(), other.dtype());
+  }
   static Tensor zeros(const DevicePtr& device, const Shape& shape, DType dtype);
   /// Converts `values` to `dtype` and copies them to the device.
   static Tensor from_host(const DevicePtr& device, const Shape& shape, DType dtype,

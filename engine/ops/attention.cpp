@@ -3,22 +3,31 @@
 #include <fmt/format.h>
 
 #include "engine/autograd.h"
-#include "kernels/attention.h"
 #include "kernels/base/run.h"
 
 namespace sluice {
 namespace {
 
+/// Rotates q and k, which lie side by side, or their gradients back.
+void rotate(const Tensor& qkv, const AttentionOptions& options, std::int64_t first_position,
+            bool inverse) {
+  const AttentionHeads& heads = options.heads;
+  run(Rotary{.rows = qkv.view(),
+             .heads = heads.query + heads.key_value,
+             .head_width = static_cast<int>(qkv.dim(2) / heads.in_row()),
+             .angles = *options.rotary,
+             .first_position = first_position,
+             .inverse = inverse},
+      qkv.stream());
+}
+
 class AttentionNode final : public Node {
  public:
-  AttentionNode(Tensor qkv, Tensor out, Tensor log_sum_exp, int heads, const DropoutMask& mask,
-                int first_head)
+  AttentionNode(Tensor qkv, Tensor out, Tensor log_sum_exp, const AttentionOptions& options)
       : qkv_(std::move(qkv)),
         out_(std::move(out)),
         log_sum_exp_(std::move(log_sum_exp)),
-        heads_(heads),
-        mask_(mask),
-        first_head_(first_head) {}
+        options_(options) {}
 
   std::string_view name() const override { return "attention"; }
   std::vector<SavedTensor> saved() const override {
@@ -26,68 +35,81 @@ class AttentionNode final : public Node {
   }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    Tensor grad = Tensor::empty(qkv_.device(), qkv_.shape(), qkv_.dtype());
+    Tensor grad = Tensor::empty_like(qkv_);
     run(AttentionBackward{.grad_qkv = grad.view(),
                           .grad_out = grad_outputs[0].view(),
                           .out = out_.view(),
                           .log_sum_exp = log_sum_exp_.view(),
                           .qkv = qkv_.view(),
-                          .heads = heads_,
-                          .mask = mask_,
-                          .first_head = first_head_},
+                          .heads = options_.heads,
+                          .mask = options_.mask,
+                          .first_head = options_.first_head},
         grad.stream());
+    if (options_.rotary != nullptr) rotate(grad, options_, 0, true);
     pass.give(0, grad);
   }
 
  private:
   Tensor qkv_, out_, log_sum_exp_;
-  int heads_;
-  DropoutMask mask_;
-  int first_head_;
+  AttentionOptions options_;
 };
 
-void require_shape(const Tensor& qkv, int heads) {
-  if (qkv.rank() != 3 || heads < 1 || qkv.dim(2) % (3 * heads) != 0)
-    fail(fmt::format("attention: an input of shape {} does not divide into q, k, v of {} heads",
-                     to_string(qkv.shape()), heads));
+/// Checks the shapes and returns that of the result.
+Shape result_shape(const Tensor& qkv, const AttentionOptions& options) {
+  const AttentionHeads& heads = options.heads;
+  if (heads.query < 1 || heads.key_value < 1 || heads.query % heads.key_value != 0)
+    fail(fmt::format("attention: {} query heads do not divide into groups for {} key/value heads",
+                     heads.query, heads.key_value));
+  if (qkv.rank() != 3 || qkv.dim(2) % heads.in_row() != 0)
+    fail(
+        fmt::format("attention: an input of shape {} does not divide into q of {} heads, and k "
+                    "and v of {}",
+                    to_string(qkv.shape()), heads.query, heads.key_value));
+  const std::int64_t width = qkv.dim(2) / heads.in_row();
+  if (options.rotary != nullptr &&
+      (options.rotary->width > width || options.rotary->width % 2 != 0))
+    fail(fmt::format("attention: rotary positions of {} columns do not fit heads {} wide",
+                     options.rotary->width, width));
+  return {qkv.dim(0), qkv.dim(1), heads.query * width};
 }
 
 }  // namespace
 
-Tensor attention(const Tensor& qkv, int heads, const DropoutMask& mask, int first_head) {
-  require_shape(qkv, heads);
-  const std::int64_t batch = qkv.dim(0);
-  const std::int64_t positions = qkv.dim(1);
-  Tensor out = Tensor::empty(qkv.device(), {batch, positions, qkv.dim(2) / 3}, qkv.dtype());
-  Tensor log_sum_exp =
-      Tensor::empty(qkv.device(), {batch, heads, positions}, accumulator_of(qkv.dtype()));
+Tensor attention(const Tensor& qkv, const AttentionOptions& options) {
+  Tensor out = Tensor::empty(qkv.device(), result_shape(qkv, options), qkv.dtype());
+  Tensor log_sum_exp = Tensor::empty(qkv.device(), {qkv.dim(0), options.heads.query, qkv.dim(1)},
+                                     accumulator_of(qkv.dtype()));
+  if (options.rotary != nullptr) {
+    check(!qkv.requires_grad() || qkv.impl()->producer != nullptr,
+          "rotary positions would change a leaf");
+    rotate(qkv, options, 0, false);
+  }
   run(AttentionForward{.out = out.view(),
                        .log_sum_exp = log_sum_exp.view(),
                        .qkv = qkv.view(),
-                       .heads = heads,
-                       .mask = mask,
-                       .first_head = first_head,
+                       .heads = options.heads,
+                       .mask = options.mask,
+                       .first_head = options.first_head,
                        .wgmma = qkv.device()->wgmma_attention()},
       qkv.stream());
   if (recording({qkv}))
-    attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, heads, mask, first_head),
-           {qkv}, out);
+    attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, options), {qkv}, out);
   return out;
 }
 
 Tensor cached_attention(const Tensor& qkv, const Tensor& key_cache, const Tensor& value_cache,
-                        std::int64_t start, int heads) {
-  require_shape(qkv, heads);
+                        std::int64_t start, const AttentionOptions& options) {
+  Tensor out = Tensor::empty(qkv.device(), result_shape(qkv, options), qkv.dtype());
   if (start + qkv.dim(1) > key_cache.dim(1))
     fail(fmt::format("attention: position {} does not fit a cache for {} positions",
                      start + qkv.dim(1), key_cache.dim(1)));
-  Tensor out = Tensor::empty(qkv.device(), {qkv.dim(0), qkv.dim(1), qkv.dim(2) / 3}, qkv.dtype());
+  if (options.rotary != nullptr) rotate(qkv, options, start, false);
   run(CachedAttention{.out = out.view(),
                       .key_cache = key_cache.view(),
                       .value_cache = value_cache.view(),
                       .qkv = qkv.view(),
                       .start = start,
-                      .heads = heads},
+                      .heads = options.heads},
       qkv.stream());
   return out;
 }

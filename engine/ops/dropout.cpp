@@ -17,7 +17,7 @@ class DropoutNode final : public Node {
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     const Tensor& grad_out = grad_outputs[0];
-    Tensor grad = Tensor::empty(grad_out.device(), grad_out.shape(), grad_out.dtype());
+    Tensor grad = Tensor::empty_like(grad_out);
     run(Dropout{.out = grad.view(),
                 .in = grad_out.view(),
                 .mask = mask_,
@@ -40,7 +40,7 @@ Tensor dropout(const Tensor& x, const DropoutMask& mask) {
 
 Tensor dropout(const Tensor& x, const DropoutMask& mask, const DropoutStretch& stretch) {
   if (!mask.active()) return x;
-  Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
+  Tensor out = Tensor::empty_like(x);
   run(Dropout{.out = out.view(),
               .in = x.view(),
               .mask = mask,

@@ -27,7 +27,7 @@ class ReluNode final : public Node {
   std::vector<SavedTensor> saved() const override { return {{"out", out_}}; }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    Tensor grad = Tensor::empty(out_.device(), out_.shape(), out_.dtype());
+    Tensor grad = Tensor::empty_like(out_);
     run(
         ReluBackward{
             .grad_in = grad.view(), .grad_out = grad_outputs[0].view(), .out = out_.view()},
@@ -47,7 +47,7 @@ class GeluNode final : public Node {
   std::vector<SavedTensor> saved() const override { return {{"in", in_}}; }
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    Tensor grad = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
+    Tensor grad = Tensor::empty_like(in_);
     run(GeluBackward{.grad_in = grad.view(), .grad_out = grad_outputs[0].view(), .in = in_.view()},
         grad.stream());
     pass.give(0, grad);
@@ -62,21 +62,21 @@ class GeluNode final : public Node {
 Tensor add(const Tensor& a, const Tensor& b) {
   check(a.shape() == b.shape() && a.dtype() == b.dtype(),
         "tensors to be added must have one shape and one dtype");
-  Tensor out = Tensor::empty(a.device(), a.shape(), a.dtype());
+  Tensor out = Tensor::empty_like(a);
   run(Add{.out = out.view(), .a = a.view(), .b = b.view()}, out.stream());
   attach(std::make_shared<AddNode>(), {a, b}, out);
   return out;
 }
 
 Tensor relu(const Tensor& x) {
-  Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
+  Tensor out = Tensor::empty_like(x);
   run(ReluForward{.out = out.view(), .in = x.view()}, x.stream());
   if (recording({x})) attach(std::make_shared<ReluNode>(out.detach()), {x}, out);
   return out;
 }
 
 Tensor gelu(const Tensor& x) {
-  Tensor out = Tensor::empty(x.device(), x.shape(), x.dtype());
+  Tensor out = Tensor::empty_like(x);
   run(GeluForward{.out = out.view(), .in = x.view()}, x.stream());
   if (recording({x})) attach(std::make_shared<GeluNode>(x), {x}, out);
   return out;

@@ -18,6 +18,7 @@ class LinearNode final : public Node {
   LinearNode(Recomputable x, Tensor weight, const LinearOptions& options)
       : x_(std::move(x)),
         weight_(std::move(weight)),
+        layout_(options.layout),
         columns_(options.columns),
         rows_(options.rows),
         tokens_(options.tokens) {}
@@ -35,13 +36,13 @@ class LinearNode final : public Node {
                             : grad_outputs[0];
     Tensor grad_x, x;
     std::function<Tensor()> sum;
-    if (pass.wants(0)) grad_x = input_gradient(grad, weight_, grad.shape());
+    if (pass.wants(0)) grad_x = input_gradient(grad, weight_, layout_, grad.shape());
     // Collects x before the sum starts, because the sum would delay it.
     if (pass.wants(1))
       x = columns_ != nullptr ? columns_->all_gather(x_(), tokens_, "input") : x_();
     if (grad_x && columns_ != nullptr)
       sum = columns_->all_reduce(std::exchange(grad_x, {}), tokens_, "input gradient");
-    add_weight_gradients(1, x, grad, pass);
+    add_weight_gradients(1, layout_, x, grad, pass);
     if (sum) grad_x = sum();
     if (grad_x) pass.give(0, grad_x);
   }
@@ -49,45 +50,9 @@ class LinearNode final : public Node {
  private:
   Recomputable x_;
   Tensor weight_;
+  WeightLayout layout_;
   TensorGroup *columns_, *rows_;
   Shape tokens_;
-};
-
-class LinearTransposedNode final : public Node {
- public:
-  LinearTransposedNode(Tensor x, Tensor weight) : x_(std::move(x)), weight_(std::move(weight)) {}
-
-  std::string_view name() const override { return "linear_transposed"; }
-  std::vector<SavedTensor> saved() const override { return {{"x", x_}, {"weight", weight_}}; }
-
-  void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
-    const Tensor& grad = grad_outputs[0];
-    const std::int64_t in = weight_.dim(1);
-    const std::int64_t out = weight_.dim(0);
-    const std::int64_t rows = x_.size() / in;
-    if (pass.wants(0)) {
-      Tensor grad_x = Tensor::empty(x_.device(), x_.shape(), x_.dtype());
-      run(Gemm{.out = grad_x.view({rows, in}),
-               .a = grad.view({rows, out}),
-               .b = weight_.view(),
-               .tf32 = x_.device()->tf32()},
-          x_.stream());
-      pass.give(0, grad_x);
-    }
-    if (pass.wants(1)) {
-      const auto target = pass.target(1, accumulator_of(x_.dtype()));
-      run(Gemm{.out = target.tensor.view(),
-               .a = grad.view({rows, out}),
-               .b = x_.view({rows, in}),
-               .transpose_a = true,
-               .accumulate = target.accumulate,
-               .tf32 = x_.device()->tf32()},
-          x_.stream());
-    }
-  }
-
- private:
-  Tensor x_, weight_;
 };
 
 Shape with_last(Shape shape, std::int64_t width) {
@@ -103,22 +68,34 @@ void require_width(const Tensor& x, std::int64_t width, const Tensor& weight) {
 
 }  // namespace
 
+std::int64_t inputs_of(const Tensor& weight, WeightLayout layout) {
+  return weight.dim(layout == WeightLayout::in_out ? 0 : 1);
+}
+std::int64_t outputs_of(const Tensor& weight, WeightLayout layout) {
+  return weight.dim(layout == WeightLayout::in_out ? 1 : 0);
+}
+
+Gemm product(const View& out, const View& x, const Tensor& weight, WeightLayout layout) {
+  return {.out = out,
+          .a = x,
+          .b = weight.view(),
+          .transpose_b = layout == WeightLayout::out_in,
+          .tf32 = weight.device()->tf32()};
+}
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options) {
-  const std::int64_t in = weight.dim(0);
-  const std::int64_t out = weight.dim(1);
+  const std::int64_t in = inputs_of(weight, options.layout);
+  const std::int64_t out = outputs_of(weight, options.layout);
   require_width(x, in, weight);
   const Tensor all =
       options.columns != nullptr ? options.columns->all_gather(x, options.tokens, "input") : x;
   const std::int64_t rows = all.size() / in;
   Tensor result = Tensor::empty(x.device(), with_last(all.shape(), out), x.dtype());
   const bool adds_bias = bias && (options.rows == nullptr || options.rows->rank() == 0);
-  run(Gemm{.out = result.view({rows, out}),
-           .a = all.view({rows, in}),
-           .b = weight.view(),
-           .bias = adds_bias ? bias.view() : View{},
-           .tf32 = x.device()->tf32()},
-      x.stream());
+  Gemm gemm = product(result.view({rows, out}), all.view({rows, in}), weight, options.layout);
+  if (adds_bias) gemm.bias = bias.view();
+  run(gemm, x.stream());
   if (options.rows != nullptr)
     result = options.rows->all_reduce(std::exchange(result, {}), options.tokens, "output")();
   if (recording({x, weight, bias}))
@@ -128,7 +105,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return result;
 }
 
-Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype) {
+Tensor logits_of(const Tensor& x, const Tensor& weight, DType out_dtype) {
   const std::int64_t in = weight.dim(1);
   const std::int64_t out = weight.dim(0);
   require_width(x, in, weight);
@@ -136,35 +113,27 @@ Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype)
   // The products of the spare rows lie behind the row. With several rows they would lie between.
   const Tensor used = rows == 1 ? weight.with_spare_rows() : weight;
   Tensor result = Tensor::empty(x.device(), with_last(x.shape(), used.dim(0)), out_dtype);
-  run(Gemm{.out = result.view({rows, used.dim(0)}),
-           .a = x.view({rows, in}),
-           .b = used.view(),
-           .transpose_b = true,
-           .tf32 = x.device()->tf32()},
+  run(product(result.view({rows, used.dim(0)}), x.view({rows, in}), used, WeightLayout::out_in),
       x.stream());
-  result = result.slice(0, with_last(x.shape(), out));
-  if (recording({x, weight})) {
-    check(out_dtype == x.dtype(), "a differentiable product keeps its input's dtype");
-    attach(std::make_shared<LinearTransposedNode>(x, weight), {x, weight}, result);
-  }
-  return result;
+  return result.slice(0, with_last(x.shape(), out));
 }
 
-Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens) {
-  const std::int64_t in = weight.dim(0);
-  const std::int64_t out = weight.dim(1);
+Tensor input_gradient(const Tensor& grad, const Tensor& weight, WeightLayout layout, Shape tokens) {
+  const std::int64_t in = inputs_of(weight, layout);
+  const std::int64_t out = outputs_of(weight, layout);
   const std::int64_t rows = grad.size() / out;
   Tensor result = Tensor::empty(grad.device(), with_last(std::move(tokens), in), grad.dtype());
   run(Gemm{.out = result.view({rows, in}),
            .a = grad.view({rows, out}),
            .b = weight.view(),
-           .transpose_b = true,
+           .transpose_b = layout == WeightLayout::in_out,
            .tf32 = grad.device()->tf32()},
       grad.stream());
   return result;
 }
 
-void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass) {
+void add_weight_gradients(std::size_t weight, WeightLayout layout, const Tensor& x,
+                          const Tensor& grad, Backward& pass) {
   const DType sums = accumulator_of(grad.dtype());
   const auto rows_of = [](const Tensor& of, std::int64_t rows) {
     return of.view({rows, of.size() / rows});
@@ -172,9 +141,10 @@ void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& gra
   if (pass.wants(weight))
     pass.contribute(weight, sums, [=](const GradientTarget& target) {
       const std::int64_t rows = grad.size() / grad.dim(-1);
+      const bool in_out = layout == WeightLayout::in_out;
       run(Gemm{.out = target.tensor.view(),
-               .a = rows_of(x, rows),
-               .b = rows_of(grad, rows),
+               .a = rows_of(in_out ? x : grad, rows),
+               .b = rows_of(in_out ? grad : x, rows),
                .transpose_a = true,
                .accumulate = target.accumulate,
                .tf32 = grad.device()->tf32()},

@@ -3,10 +3,18 @@
 #include "engine/ops/recomputable.h"
 #include "engine/tensor.h"
 #include "engine/tensor_group.h"
+#include "kernels/gemm.h"
 
 namespace sluice {
 
+/// How a weight is stored: as Hugging Face's Conv1D, [in, out], or as PyTorch's nn.Linear,
+/// [out, in].
+enum class WeightLayout : std::uint8_t { in_out, out_in };
+std::int64_t inputs_of(const Tensor& weight, WeightLayout layout);
+std::int64_t outputs_of(const Tensor& weight, WeightLayout layout);
+
 struct LinearOptions {
+  WeightLayout layout = WeightLayout::in_out;
   Recomputable recomputable{};  ///< recomputes x; kept for backward instead of x
   /// Ranks that divide the columns of the weight: each computes some of the outputs. Their parts of
   /// x's gradient are summed while the weight's gradients are computed.
@@ -18,21 +26,24 @@ struct LinearOptions {
   Shape tokens{};
 };
 
-/// x W + b over the last dimension. x: [..., in]; weight: [in, out] as Hugging Face's Conv1D stores
-/// it; bias: [out] or none; result: [..., out] in x's dtype. Throws Error if the widths differ.
+/// x W + b over the last dimension. x: [..., in]; weight: [in, out], or [out, in] by its layout;
+/// bias: [out] or none; result: [..., out] in x's dtype. Throws Error if the widths differ.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
 
-/// x W^T for a weight [out, in]; the tied vocabulary head uses the embedding table so. The result
-/// has dtype `out_dtype` (f32 gives logits that can be compared exactly in 16-bit runs).
-Tensor linear_transposed(const Tensor& x, const Tensor& weight, DType out_dtype);
+/// The logits x W^T of a vocabulary head W, [out, in], in `out_dtype` (f32 gives logits that can be
+/// compared exactly in 16-bit runs). Used for generation; records no graph.
+Tensor logits_of(const Tensor& x, const Tensor& weight, DType out_dtype);
 
-// The backward steps of x W + b, for the ops that contain it. grad: the gradient of the result.
+// The parts of x W + b, for the ops that contain it. grad: the gradient of the result.
 
+/// Returns the product without its epilogue, which writes to `out`. `x` and `out` are matrices.
+Gemm product(const View& out, const View& x, const Tensor& weight, WeightLayout layout);
 /// Returns the gradient of x. `tokens`: the shape of x but for its last dimension.
-Tensor input_gradient(const Tensor& grad, const Tensor& weight, Shape tokens);
+Tensor input_gradient(const Tensor& grad, const Tensor& weight, WeightLayout layout, Shape tokens);
 /// Hands over the gradients of W, which is the running node's input `weight`, and of b, the next
 /// input, if they are wanted; later, if the pass defers them.
-void add_weight_gradients(std::size_t weight, const Tensor& x, const Tensor& grad, Backward& pass);
+void add_weight_gradients(std::size_t weight, WeightLayout layout, const Tensor& x,
+                          const Tensor& grad, Backward& pass);
 
 }  // namespace sluice

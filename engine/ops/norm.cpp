@@ -40,7 +40,7 @@ class NormNode final : public Node {
     const Tensor& grad_sum = grad_outputs[1];
     if (!grad_out) return give_to_addends(grad_sum, pass);
     const DType sums = accumulator_of(in_.dtype());
-    Tensor grad_in = Tensor::empty(in_.device(), in_.shape(), in_.dtype());
+    Tensor grad_in = Tensor::empty_like(in_);
     // The ranks' gradients of weight and bias are summed in one operation.
     const std::int64_t parameters = mean_ ? 2 : 1;
     Tensor all;
@@ -88,10 +88,6 @@ class NormNode final : public Node {
   TensorGroup* group_;
 };
 
-Tensor like(const Tensor& x) {
-  return Tensor::empty(x.device(), x.shape(), x.dtype());
-}
-
 }  // namespace
 
 Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
@@ -110,7 +106,7 @@ ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Ten
                      to_string(weight.shape())));
   check(!branch || stream.shape() == branch.shape(),
         "a residual branch must have the shape of its stream");
-  ResidualNorm result{branch ? like(stream) : stream, like(stream)};
+  ResidualNorm result{branch ? Tensor::empty_like(stream) : stream, Tensor::empty_like(stream)};
   const Shape rows{stream.size() / stream.dim(-1)};
   const DType sums = accumulator_of(stream.dtype());
   const Tensor mean = bias ? Tensor::empty(stream.device(), rows, sums) : Tensor();
@@ -137,7 +133,7 @@ ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Ten
   result.recomputable = Recomputable(std::move(kept), [in, forward] {
     // The statistics are those of the sum as it was stored, so the same kernel computes the same
     // ones again.
-    Tensor out = like(in);
+    Tensor out = Tensor::empty_like(in);
     run(forward(in, out), in.stream());
     return out;
   });

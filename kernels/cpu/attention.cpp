@@ -26,6 +26,20 @@ constexpr std::int64_t padded_length(std::int64_t positions) {
   return (positions + attention_tile - 1) / attention_tile * attention_tile;
 }
 
+/// Where the parts of a head begin in a row of q, k and v.
+struct Columns {
+  std::int64_t width, stride;
+  std::int64_t query, key, value;
+
+  /// `h`: a head of q.
+  Columns(const AttentionHeads& heads, std::int64_t channels, std::int64_t h)
+      : width(channels / heads.query),
+        stride(heads.in_row() * width),
+        query(h * width),
+        key((heads.query + h / heads.group()) * width),
+        value(key + heads.key_value * width) {}
+};
+
 /// Scratch memory that a thread keeps between calls; it still holds the contents of earlier calls.
 template <class A>
 A* thread_scratch(std::int64_t count) {
@@ -115,13 +129,15 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
   using A = Accumulator<T>;
   const std::int64_t positions = op.qkv.dim(1);
   const std::int64_t channels = op.out.dim(2);
-  const std::int64_t width = channels / op.heads;
+  const Columns columns(op.heads, channels, h);
+  const std::int64_t width = columns.width;
   const std::int64_t ld = padded_width(width);
-  const std::int64_t stride = 3 * channels;
+  const std::int64_t stride = columns.stride;
   const std::int64_t rows = std::min(attention_tile, positions - first);
-  const T* q = op.qkv.data<T>() + b * positions * stride + h * width;
-  const T* k = q + channels;
-  const T* v = k + channels;
+  const T* sample = op.qkv.data<T>() + b * positions * stride;
+  const T* q = sample + columns.query;
+  const T* k = sample + columns.key;
+  const T* v = sample + columns.value;
 
   A* query = thread_scratch<A>(attention_tile * (4 * ld + attention_tile));
   A* key_transposed = query + attention_tile * ld;
@@ -159,7 +175,7 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
                   attention_tile, diagonal ? Triangle::lower_left : Triangle::none);
   }
   T* out = op.out.data<T>() + (b * positions + first) * channels + h * width;
-  A* lse = op.log_sum_exp.data<A>() + (b * op.heads + h) * positions + first;
+  A* lse = op.log_sum_exp.data<A>() + (b * op.heads.query + h) * positions + first;
   for (std::int64_t i = 0; i < rows; ++i) {
     const A inverse = A{1} / softmax.sum[i];
     for (std::int64_t d = 0; d < width; ++d)
@@ -168,27 +184,30 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t h, st
   }
 }
 
-/// The backward pass of one head. Recomputes probabilities tile by tile from q, k and the stored
-/// log-sum-exp; with delta = rowsum(grad_out * out), the gradient of a score is P * (dP - delta)
-/// (FlashAttention-2, algorithm 2). One thread walks all tiles of a head in a fixed order, so the
-/// sums are the same for any number of threads.
+/// The backward pass of one head of k and v and the heads of q that attend to it. Recomputes
+/// probabilities tile by tile from q, k and the stored log-sum-exp; with delta = rowsum(grad_out *
+/// out), the gradient of a score is P * (dP - delta) (FlashAttention-2, algorithm 2). One thread
+/// walks all tiles of a head in a fixed order, so the sums are the same for any number of threads.
 template <class T>
 class HeadBackward {
   using A = Accumulator<T>;
 
  public:
-  HeadBackward(const AttentionBackward& op, std::int64_t b, std::int64_t h)
+  HeadBackward(const AttentionBackward& op, std::int64_t b, std::int64_t key_value_head)
       : op_(op),
         sample_(b),
-        head_(h),
+        group_(op.heads.group()),
+        first_head_(key_value_head * group_),
         positions_(op.qkv.dim(1)),
         channels_(op.out.dim(2)),
-        width_(channels_ / op.heads),
+        columns_(op.heads, channels_, first_head_),
+        width_(columns_.width),
         ld_(padded_width(width_)),
-        stride_(3 * channels_),
+        stride_(columns_.stride),
+        rows_(padded_length(positions_)),
         scale_(A{1} / std::sqrt(static_cast<A>(width_))) {
-    const std::int64_t rows = padded_length(positions_);
     const std::int64_t tile = attention_tile * ld_;
+    const std::int64_t rows = group_ * rows_;
     A* scratch =
         thread_scratch<A>(3 * rows * ld_ + rows + 5 * tile + 2 * attention_tile * attention_tile);
     const auto take = [&scratch](std::int64_t count) {
@@ -210,9 +229,11 @@ class HeadBackward {
   }
 
   void run() {
-    load();
-    const T* k = op_.qkv.data<T>() + sample_ * positions_ * stride_ + head_ * width_ + channels_;
-    const T* v = k + channels_;
+    for (std::int64_t member = 0; member < group_; ++member)
+      load(member);
+    const T* sample = op_.qkv.data<T>() + sample_ * positions_ * stride_;
+    const T* k = sample + columns_.key;
+    const T* v = sample + columns_.value;
     for (std::int64_t key = 0; key < positions_; key += attention_tile) {
       const std::int64_t keys = std::min(attention_tile, positions_ - key);
       load_rows(key_, ld_, k + key * stride_, stride_, keys, width_, attention_tile);
@@ -220,36 +241,43 @@ class HeadBackward {
       load_transposed(value_transposed_, v + key * stride_, stride_, keys, width_);
       std::fill(grad_key_, grad_key_ + attention_tile * ld_, A{0});
       std::fill(grad_value_, grad_value_ + attention_tile * ld_, A{0});
-      for (std::int64_t query = key; query < positions_; query += attention_tile)
-        accumulate(query, key);
-      store(grad_key_, 1, key, keys);
-      store(grad_value_, 2, key, keys);
+      for (std::int64_t member = 0; member < group_; ++member)
+        for (std::int64_t query = key; query < positions_; query += attention_tile)
+          accumulate(member, query, key);
+      store(grad_key_, columns_.key, key, keys, 1);
+      store(grad_value_, columns_.value, key, keys, 1);
     }
-    store(grad_query_, 0, 0, positions_);
+    for (std::int64_t member = 0; member < group_; ++member)
+      store(grad_query_ + member * rows_ * ld_, columns_.query + member * width_, 0, positions_,
+            scale_);
   }
 
  private:
-  void load() {
-    const std::int64_t rows = padded_length(positions_);
+  /// Loads what belongs to head `member` of the group.
+  void load(std::int64_t member) {
+    const std::int64_t column = (first_head_ + member) * width_;
     const std::int64_t first = sample_ * positions_;
-    const T* out = op_.out.data<T>() + first * channels_ + head_ * width_;
-    const T* grad_out = op_.grad_out.data<T>() + first * channels_ + head_ * width_;
-    load_rows(query_, ld_, op_.qkv.data<T>() + first * stride_ + head_ * width_, stride_,
-              positions_, width_, rows, scale_);
-    load_rows(grad_out_, ld_, grad_out, channels_, positions_, width_, rows);
-    std::fill(grad_query_, grad_query_ + rows * ld_, A{0});
+    const T* out = op_.out.data<T>() + first * channels_ + column;
+    const T* from = op_.grad_out.data<T>() + first * channels_ + column;
+    A* const grad_out = grad_out_ + member * rows_ * ld_;
+    load_rows(query_ + member * rows_ * ld_, ld_, op_.qkv.data<T>() + first * stride_ + column,
+              stride_, positions_, width_, rows_, scale_);
+    load_rows(grad_out, ld_, from, channels_, positions_, width_, rows_);
+    std::fill_n(grad_query_ + member * rows_ * ld_, rows_ * ld_, A{0});
     for (std::int64_t i = 0; i < positions_; ++i) {
       A sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t d = 0; d < width_; ++d)
-        sum += grad_out_[i * ld_ + d] * static_cast<A>(out[i * channels_ + d]);
-      delta_[i] = sum;
+        sum += grad_out[i * ld_ + d] * static_cast<A>(out[i * channels_ + d]);
+      delta_[member * rows_ + i] = sum;
     }
   }
 
   /// Adds the contributions of the pair (query tile, key tile) to all three gradients.
-  void accumulate(std::int64_t query, std::int64_t key) {
+  void accumulate(std::int64_t member, std::int64_t query, std::int64_t key) {
     constexpr std::int64_t n = attention_tile;
+    const std::int64_t head = first_head_ + member;
+    const std::int64_t first_row = member * rows_ + query;
     const std::int64_t rows = std::min(n, positions_ - query);
     const bool diagonal = query == key;
     const auto on_diagonal = [=](Triangle triangle) {
@@ -257,20 +285,21 @@ class HeadBackward {
     };
     std::fill(probabilities_, probabilities_ + n * n, A{0});
     std::fill(grad_scores_, grad_scores_ + n * n, A{0});
-    tile_multiply(probabilities_, n, query_ + query * ld_, {ld_, 1}, key_transposed_, n, n, n,
+    tile_multiply(probabilities_, n, query_ + first_row * ld_, {ld_, 1}, key_transposed_, n, n, n,
                   width_, on_diagonal(Triangle::lower_product));
-    tile_multiply(grad_scores_, n, grad_out_ + query * ld_, {ld_, 1}, value_transposed_, n, n, n,
-                  width_, on_diagonal(Triangle::lower_product));
-    const A* lse = op_.log_sum_exp.data<A>() + (sample_ * op_.heads + head_) * positions_ + query;
+    tile_multiply(grad_scores_, n, grad_out_ + first_row * ld_, {ld_, 1}, value_transposed_, n, n,
+                  n, width_, on_diagonal(Triangle::lower_product));
+    const A* lse =
+        op_.log_sum_exp.data<A>() + (sample_ * op_.heads.query + head) * positions_ + query;
     A factors[n];
     for (std::int64_t i = 0; i < n; ++i) {
       A* p = probabilities_ + i * n;
       A* ds = grad_scores_ + i * n;
       const std::int64_t visible = i >= rows ? 0 : (diagonal ? i + 1 : n);
       const A log_sum = i < rows ? lse[i] : A{0};
-      const A delta = delta_[query + i];
+      const A delta = delta_[first_row + i];
       if (op_.mask.active() && i < rows)
-        dropout_row(factors, op_.mask, sample_, (op_.first_head + head_) * positions_ + query + i,
+        dropout_row(factors, op_.mask, sample_, (op_.first_head + head) * positions_ + query + i,
                     key);
       else
         std::fill(factors, factors + n, A{1});
@@ -285,27 +314,28 @@ class HeadBackward {
       std::fill(p + visible, p + n, A{0});
       std::fill(ds + visible, ds + n, A{0});
     }
-    tile_multiply(grad_value_, ld_, probabilities_, {1, n}, grad_out_ + query * ld_, ld_, n, ld_, n,
+    tile_multiply(grad_value_, ld_, probabilities_, {1, n}, grad_out_ + first_row * ld_, ld_, n,
+                  ld_, n, on_diagonal(Triangle::upper_left));
+    tile_multiply(grad_key_, ld_, grad_scores_, {1, n}, query_ + first_row * ld_, ld_, n, ld_, n,
                   on_diagonal(Triangle::upper_left));
-    tile_multiply(grad_key_, ld_, grad_scores_, {1, n}, query_ + query * ld_, ld_, n, ld_, n,
-                  on_diagonal(Triangle::upper_left));
-    tile_multiply(grad_query_ + query * ld_, ld_, grad_scores_, {n, 1}, key_, ld_, n, ld_, n,
+    tile_multiply(grad_query_ + first_row * ld_, ld_, grad_scores_, {n, 1}, key_, ld_, n, ld_, n,
                   on_diagonal(Triangle::lower_left));
   }
 
-  /// Stores part 0 (q), 1 (k) or 2 (v). The query tile is already multiplied by the score's scale,
-  /// so grad_key includes it; grad_query is multiplied by it here.
-  void store(const A* from, int part, std::int64_t first, std::int64_t rows) {
-    T* to = op_.grad_qkv.data<T>() + (sample_ * positions_ + first) * stride_ + part * channels_ +
-            head_ * width_;
-    const A factor = part == 0 ? scale_ : A{1};
+  /// Stores rows of one part of the gradient, which begins at `column`. The query tile is already
+  /// multiplied by the score's scale, so grad_key includes it; grad_query is multiplied by it here.
+  void store(const A* from, std::int64_t column, std::int64_t first, std::int64_t rows, A factor) {
+    T* to = op_.grad_qkv.data<T>() + (sample_ * positions_ + first) * stride_ + column;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t d = 0; d < width_; ++d)
         cpu::store(to[i * stride_ + d], from[i * ld_ + d] * factor);
   }
 
   const AttentionBackward& op_;
-  std::int64_t sample_, head_, positions_, channels_, width_, ld_, stride_;
+  std::int64_t sample_, group_, first_head_, positions_, channels_;
+  Columns columns_;  ///< of the group's first head
+  std::int64_t width_, ld_, stride_;
+  std::int64_t rows_;  ///< positions, padded to whole tiles
   A scale_;
   A *query_, *grad_out_, *grad_query_, *key_, *key_transposed_, *value_transposed_;
   A *grad_key_, *grad_value_, *probabilities_, *grad_scores_, *delta_;
@@ -316,20 +346,21 @@ class HeadBackward {
 void launch_cpu(const AttentionForward& op) {
   dispatch_floating(op.qkv.dtype, [&]<class T>() {
     const std::int64_t tiles = padded_length(op.qkv.dim(1)) / attention_tile;
-    parallel_for(op.qkv.dim(0) * op.heads * tiles, [&](std::int64_t task) {
+    const std::int64_t heads = op.heads.query;
+    parallel_for(op.qkv.dim(0) * heads * tiles, [&](std::int64_t task) {
       // Runs long rows first within a head: the last tile attends to the most keys.
       const std::int64_t tile = tiles - 1 - task % tiles;
       const std::int64_t head = task / tiles;
-      forward_tile<T>(op, head / op.heads, head % op.heads, tile * attention_tile);
+      forward_tile<T>(op, head / heads, head % heads, tile * attention_tile);
     });
   });
 }
 
 void launch_cpu(const AttentionBackward& op) {
   dispatch_floating(op.qkv.dtype, [&]<class T>() {
-    parallel_for(op.qkv.dim(0) * op.heads, [&](std::int64_t task) {
-      HeadBackward<T>(op, task / op.heads, task % op.heads).run();
-    });
+    const std::int64_t heads = op.heads.key_value;
+    parallel_for(op.qkv.dim(0) * heads,
+                 [&](std::int64_t task) { HeadBackward<T>(op, task / heads, task % heads).run(); });
   });
 }
 

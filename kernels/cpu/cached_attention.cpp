@@ -15,14 +15,15 @@ using namespace cpu;
 template <class T>
 void append(const CachedAttention& op) {
   const std::int64_t fresh = op.qkv.dim(1);
-  const std::int64_t channels = op.out.dim(2);
+  const std::int64_t channels = op.key_cache.dim(2);
+  const std::int64_t stride = op.qkv.dim(2);
   const std::int64_t capacity = op.key_cache.dim(1);
   for (std::int64_t b = 0; b < op.qkv.dim(0); ++b) {
     for (std::int64_t i = 0; i < fresh; ++i) {
-      const T* row = op.qkv.data<T>() + (b * fresh + i) * 3 * channels;
+      const T* keys = op.qkv.data<T>() + (b * fresh + i) * stride + op.out.dim(2);
       const std::int64_t at = (b * capacity + op.start + i) * channels;
-      std::copy_n(row + channels, channels, op.key_cache.data<T>() + at);
-      std::copy_n(row + 2 * channels, channels, op.value_cache.data<T>() + at);
+      std::copy_n(keys, channels, op.key_cache.data<T>() + at);
+      std::copy_n(keys + channels, channels, op.value_cache.data<T>() + at);
     }
   }
 }
@@ -32,11 +33,11 @@ template <class T>
 void attend(const CachedAttention& op, std::int64_t b, std::int64_t i, std::int64_t h) {
   using A = Accumulator<T>;
   const std::int64_t fresh = op.qkv.dim(1);
-  const std::int64_t channels = op.out.dim(2);
-  const std::int64_t width = channels / op.heads;
+  const std::int64_t channels = op.key_cache.dim(2);
+  const std::int64_t width = channels / op.heads.key_value;
   const std::int64_t keys = op.start + i + 1;
-  const std::int64_t offset = b * op.key_cache.dim(1) * channels + h * width;
-  const T* query = op.qkv.data<T>() + (b * fresh + i) * 3 * channels + h * width;
+  const std::int64_t offset = b * op.key_cache.dim(1) * channels + h / op.heads.group() * width;
+  const T* query = op.qkv.data<T>() + (b * fresh + i) * op.qkv.dim(2) + h * width;
   const T* key = op.key_cache.data<T>() + offset;
   const T* value = op.value_cache.data<T>() + offset;
   const A scale = A{1} / std::sqrt(static_cast<A>(width));
@@ -66,7 +67,7 @@ void attend(const CachedAttention& op, std::int64_t b, std::int64_t i, std::int6
     for (std::int64_t d = 0; d < width; ++d)
       sum[static_cast<std::size_t>(d)] += weight * static_cast<A>(value[j * channels + d]);
   }
-  T* out = op.out.data<T>() + (b * fresh + i) * channels + h * width;
+  T* out = op.out.data<T>() + (b * fresh + i) * op.out.dim(2) + h * width;
   for (std::int64_t d = 0; d < width; ++d)
     store(out[d], sum[static_cast<std::size_t>(d)]);
 }
@@ -79,13 +80,14 @@ void launch_cpu(const CachedAttention& op) {
     const std::int64_t fresh = op.qkv.dim(1);
     // A task has about this many elements; fewer are not worth a thread.
     constexpr std::int64_t elements = 1 << 16;
-    const std::int64_t of_head = (op.start + fresh) * (op.out.dim(2) / op.heads);
+    const std::int64_t heads = op.heads.query;
+    const std::int64_t of_head = (op.start + fresh) * (op.out.dim(2) / heads);
     const std::int64_t grain = std::max<std::int64_t>(1, elements / of_head);
-    parallel_ranges(
-        op.qkv.dim(0) * fresh * op.heads, grain, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t task = begin; task < end; ++task)
-            attend<T>(op, task / op.heads / fresh, task / op.heads % fresh, task % op.heads);
-        });
+    parallel_ranges(op.qkv.dim(0) * fresh * heads, grain,
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t task = begin; task < end; ++task)
+                        attend<T>(op, task / heads / fresh, task / heads % fresh, task % heads);
+                    });
   });
 }
 

@@ -30,6 +30,7 @@ struct Arguments {
   const T* qkv;
   int length;
   int channels;
+  HeadColumns columns;
   int width;
   float scale_log2;  ///< 1/sqrt(width) * log2(e): powers of two are cheaper
   DropoutMask mask;
@@ -60,15 +61,17 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     // The last tile attends to the most keys and is the first to run.
     const int first = (static_cast<int>(a.order.tiles) - 1 - task.tile) * rows;
     const std::int64_t column = static_cast<std::int64_t>(task.head) * a.width;
-    const auto part = [&](int which) {
-      return head_rows(a.qkv, task.sample, a.length, 3 * a.channels, which * a.channels + column,
-                       a.width);
+    const auto rows_at = [&](int first_column) {
+      return head_rows(a.qkv, task.sample, a.length, a.columns.stride, first_column, a.width);
     };
+    const int key_value = task.head / a.columns.group;
 
-    TileCopy<T, rows, D, staging, 1> query_copy({part(0)}, first);
+    TileCopy<T, rows, D, staging, 1> query_copy({rows_at(task.head * a.width)}, first);
     query_copy.start(shared.query);
     query_copy.finish(shared.query);
-    TileCopy<T, key_tile, D, staging, 2> copy({part(1), part(2)}, 0);
+    TileCopy<T, key_tile, D, staging, 2> copy({rows_at(a.columns.key + key_value * a.width),
+                                               rows_at(a.columns.value + key_value * a.width)},
+                                              0);
     const auto fetch = [&](int stage) {
       copy.start(shared.keys_values[stage]);
       if constexpr (staging == Staging::async) cp_async_commit();
@@ -154,20 +157,21 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
 
 void launch_cuda(const AttentionForward& op, Stream stream) {
   const auto length = static_cast<int>(op.qkv.dim(1));
-  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads.query);
   if (!fits_tiles(width, {op.qkv, op.out})) return attention_plain(op, stream);
   if (op.wgmma && has_attention_wgmma(queue_of(stream).capability) && !op.mask.active())
     return attention_wgmma(op, stream);
   dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
                  [&]<class T, int D, Staging staging, bool dropout>() {
                    const Arguments<T> arguments{
-                       .order = block_order(stream, op.qkv.dim(0), op.heads, length, width,
+                       .order = block_order(stream, op.qkv.dim(0), op.heads.query, length, width,
                                             query_tile<D, staging>),
                        .out = op.out.data<T>(),
                        .log_sum_exp = op.log_sum_exp.data<float>(),
                        .qkv = op.qkv.data<T>(),
                        .length = length,
                        .channels = static_cast<int>(op.out.dim(2)),
+                       .columns = head_columns(op.heads, width),
                        .width = width,
                        .scale_log2 = log2_e / std::sqrt(static_cast<float>(width)),
                        .mask = op.mask,

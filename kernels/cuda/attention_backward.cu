@@ -1,9 +1,8 @@
-#include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/cuda/attention_dispatch.h"
 #include "kernels/cuda/attention_dropout.h"
+#include "kernels/cuda/attention_statistics.h"
 
 namespace sluice {
 namespace {
@@ -35,6 +34,7 @@ struct Arguments {
   PairStatistics* statistics;
   int length;
   int channels;
+  HeadColumns columns;
   int width;
   float scale;
   DropoutMask mask;
@@ -49,78 +49,6 @@ struct Shared {
   alignas(128) T moving[stages][2][moving_rows * D];            ///< K and V, or Q and dO
   PairStatistics statistics[stages][moving_rows / 2];           ///< of moving queries
 };
-
-/// Copies the statistics of one tile of queries after the other, 16 bytes with each of the first
-/// threads.
-template <int rows, Staging staging>
-class StatisticsCopy {
- public:
-  __device__ __forceinline__ explicit StatisticsCopy(const PairStatistics* first)
-      : next_(reinterpret_cast<const Accumulators*>(first) + threadIdx.x) {}
-
-  __device__ __forceinline__ void start(PairStatistics* tile) {
-    if (static_cast<int>(threadIdx.x) < rows) {
-      if constexpr (staging == Staging::async)
-        cp_async_16(shared_address(place(tile)), next_, true);
-      else
-        held_ = *next_;
-      next_ += rows;
-    }
-  }
-  __device__ __forceinline__ void finish(PairStatistics* tile) {
-    if (staging == Staging::registers && static_cast<int>(threadIdx.x) < rows) *place(tile) = held_;
-  }
-
- private:
-  static_assert(2 * sizeof(Accumulators) == sizeof(PairStatistics) && rows <= attention_threads);
-  static __device__ __forceinline__ Accumulators* place(PairStatistics* tile) {
-    return reinterpret_cast<Accumulators*>(tile) + threadIdx.x;
-  }
-
-  const Accumulators* next_;
-  Accumulators held_;
-};
-
-/// Writes the statistics of `rows` queries from `first` on, those beyond the last one too.
-/// Neighbouring threads have a row, 16 bytes each.
-template <class T, int D, int rows, Staging staging>
-__device__ __forceinline__ void write_statistics(PairStatistics* statistics,
-                                                 const HeadRows<T>& grads, const HeadRows<T>& outs,
-                                                 const float* log_sum_exp, int first) {
-  constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(D / chunk)));
-  constexpr int distance = attention_threads / lanes;  // between rows of a thread
-  // Loads are under way for so many rows, where registers allow it.
-  constexpr int ahead = staging == Staging::async ? std::min(4, rows / distance) : 1;
-  const int column = static_cast<int>(threadIdx.x) % lanes * chunk;
-  const bool inside = column < grads.width;
-  const int last = grads.count - 1;
-  for (int row = first + static_cast<int>(threadIdx.x) / lanes; row < first + rows;
-       row += ahead * distance) {
-    Packed<T, chunk> grad[ahead], out[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      // Beyond the end any numbers do: nothing branches around the loads.
-      const std::int64_t from = row + i * distance < last ? row + i * distance : last;
-      const std::int64_t at = from * grads.stride + (inside ? column : 0);
-      grad[i] = load_packed<chunk>(grads.start + at);
-      out[i] = load_packed<chunk>(outs.start + at);
-    }
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < chunk; ++j)
-        sum += grad[i][j] * out[i][j];
-      if (!inside) sum = 0;
-#pragma unroll
-      for (int mask = lanes / 2; mask > 0; mask /= 2)
-        sum += shuffle_xor(sum, mask);
-      const int query = row + i * distance;
-      if (column == 0)
-        statistics[query / 2].set(query % 2, sum, query <= last ? log_sum_exp[query] : INFINITY);
-    }
-  }
-}
 
 template <class T, int D, Staging staging, bool dropout, Owner owner>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
@@ -137,26 +65,31 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     // Long rows run first: the last queries have the most keys, the first keys the most queries.
     const int first =
         (own_keys ? task.tile : static_cast<int>(a.order.tiles) - 1 - task.tile) * own_tile;
-    const std::int64_t column = static_cast<std::int64_t>(task.head) * a.width;
-    const auto part = [&](int which) {
-      return head_rows(a.qkv, task.sample, a.length, 3 * a.channels, which * a.channels + column,
-                       a.width);
+    // Blocks that own keys go through the heads of q that attend to them, one after the other.
+    const int group = own_keys ? a.columns.group : 1;
+    int head = task.head * group;  // of q
+    const int key_value = own_keys ? task.head : task.head / a.columns.group;
+    const int column = head * a.width;
+    const int key_column = a.columns.key + key_value * a.width;
+    const int value_column = a.columns.value + key_value * a.width;
+    const auto rows_at = [&](int first_column) {
+      return head_rows(a.qkv, task.sample, a.length, a.columns.stride, first_column, a.width);
     };
-    const HeadRows<T> queries = part(0), keys = part(1), values = part(2);
+    const HeadRows<T> queries = rows_at(column), keys = rows_at(key_column),
+                      values = rows_at(value_column);
     const HeadRows<T> grads =
         head_rows(a.grad_out, task.sample, a.length, a.channels, column, a.width);
-    const std::int64_t sequence = task.sample * a.order.heads + task.head;
+    const std::int64_t sequence = task.sample * a.order.heads * group + head;
     PairStatistics* const statistics = a.statistics + sequence * statistics_rows(a.length) / 2;
 
-    T* const results =
-        a.grad_qkv +
-        ((task.sample * a.length + first + warp_row) * 3 + (own_keys ? 1 : 0)) * a.channels +
-        column;
+    T* const results = a.grad_qkv + (task.sample * a.length + first + warp_row) * a.columns.stride +
+                       (own_keys ? key_column : column);
 
     // Loops only over rows on the visible side of the diagonal.
     const int end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
     const int start = own_keys ? first : 0;
-    const int tiles = (end - start + moving_rows - 1) / moving_rows;
+    const int tiles_of_head = (end - start + moving_rows - 1) / moving_rows;
+    const int tiles = tiles_of_head * group;
     // Scores are own[0] times moving[0]; gradients of probabilities are own[1] times moving[1].
     TileCopy<T, own_tile, D, staging, 2> own_copy(
         {own_keys ? keys : queries, own_keys ? values : grads}, first);
@@ -172,10 +105,17 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     TileCopy<T, moving_rows, D, staging, 2> copy(
         {own_keys ? queries : keys, own_keys ? grads : values}, start);
     StatisticsCopy<moving_rows, staging> statistics_copy(statistics + start / 2);
+    int left_of_head = tiles_of_head;  // to fetch
     const auto fetch = [&](int stage) {
       copy.start(shared.moving[stage]);
       if (own_keys) statistics_copy.start(shared.statistics[stage]);
       if constexpr (staging == Staging::async) cp_async_commit();
+      if constexpr (own_keys) {
+        if (--left_of_head > 0) return;
+        left_of_head = tiles_of_head;
+        copy.to_next_head(a.width, tiles_of_head);
+        statistics_copy.to_next_head(a.length, tiles_of_head);
+      }
     };
     const auto arrive = [&](int stage) {
       copy.finish(shared.moving[stage]);
@@ -201,6 +141,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const float scale_log2 = a.scale * log2_e;
     float grad_first[groups][D / 8][4] = {};                 // dQ or dK
     float grad_value[groups][own_keys ? D / 8 : 1][4] = {};  // dV
+    int ahead = start - first;                               // of the moving tile
     fetch(0);
     arrive(0);
     const auto own = straight_blocks<T, D>(shared.own[0] + warp_row * D);
@@ -255,7 +196,6 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       multiply_rows<T, moving_rows, D>(p, transposed, scored,
                                        [](int, int) { return Accumulators{}; });
       // Only tiles on the diagonal have keys that some of the queries must not see.
-      const int ahead = start - first + tile * moving_rows;  // of the moving tile
       if (own_keys ? ahead < own_tile : ahead + moving_rows > 0)
         each_score([&](int m, int j, int i) {
           const int moving = ahead + 8 * j + lane % 4 * 2 + i % 2;
@@ -272,7 +212,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       if constexpr (dropout)
         for (int m = 0; m < groups; ++m)
           kept[m].decide(a.mask, task.sample,
-                         a.first_mask_row + static_cast<std::int64_t>(task.head) * a.length,
+                         a.first_mask_row + static_cast<std::int64_t>(head) * a.length,
                          first + warp_row + 16 * m, first + ahead);
       // Gradients of probabilities, less delta; then of scores. Dropout scales the former.
       float grad_p[groups][moving_rows / 8][4];
@@ -295,14 +235,20 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
       __syncthreads();  // the stage may be refilled
       if (more && staging == Staging::registers) arrive(0);
+      ahead += moving_rows;
+      if (own_keys && ahead == tiles_of_head * moving_rows) {
+        ahead = 0;
+        ++head;
+      }
     }
 
 #pragma unroll
     for (int m = 0; m < groups; ++m) {
       const auto store_part = [&](int which, const float(&sums)[D / 8][4], int tile) {
-        store_rows<T, D>(results + (std::int64_t{48} * m + which) * a.channels, 3 * a.channels,
-                         a.length - first - warp_row - 16 * m, a.width, sums, shared.own[tile],
-                         warp_row + 16 * m);
+        store_rows<T, D>(results + std::int64_t{16 * m} * a.columns.stride +
+                             which * (a.columns.value - a.columns.key),
+                         a.columns.stride, a.length - first - warp_row - 16 * m, a.width, sums,
+                         shared.own[tile], warp_row + 16 * m);
       };
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
@@ -318,24 +264,29 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
 template <class T, int D, Staging staging, bool dropout>
 void launch_backward(const AttentionBackward& op, PairStatistics* statistics, Stream stream) {
   const auto length = static_cast<int>(op.qkv.dim(1));
-  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
-  const Arguments<T> arguments{.order = block_order(stream, op.qkv.dim(0), op.heads, length, width,
-                                                    own_tile_of<D, staging, dropout>),
-                               .grad_qkv = op.grad_qkv.data<T>(),
-                               .grad_out = op.grad_out.data<T>(),
-                               .out = op.out.data<T>(),
-                               .qkv = op.qkv.data<T>(),
-                               .log_sum_exp = op.log_sum_exp.data<float>(),
-                               .statistics = statistics,
-                               .length = length,
-                               .channels = static_cast<int>(op.out.dim(2)),
-                               .width = width,
-                               .scale = 1.0f / std::sqrt(static_cast<float>(width)),
-                               .mask = op.mask,
-                               .first_mask_row = std::int64_t{op.first_head} * length};
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads.query);
+  const auto order = [&](int heads) {
+    return block_order(stream, op.qkv.dim(0), heads, length, width,
+                       own_tile_of<D, staging, dropout>);
+  };
+  Arguments<T> arguments{.order = order(op.heads.query),
+                         .grad_qkv = op.grad_qkv.data<T>(),
+                         .grad_out = op.grad_out.data<T>(),
+                         .out = op.out.data<T>(),
+                         .qkv = op.qkv.data<T>(),
+                         .log_sum_exp = op.log_sum_exp.data<float>(),
+                         .statistics = statistics,
+                         .length = length,
+                         .channels = static_cast<int>(op.out.dim(2)),
+                         .columns = head_columns(op.heads, width),
+                         .width = width,
+                         .scale = 1.0f / std::sqrt(static_cast<float>(width)),
+                         .mask = op.mask,
+                         .first_mask_row = std::int64_t{op.first_head} * length};
   constexpr std::size_t bytes = sizeof(Shared<T, D, staging, dropout>);
   launch(backward<T, D, staging, dropout, Owner::queries>, arguments.order.grid(),
          {attention_threads}, bytes, stream, arguments);
+  arguments.order = order(op.heads.key_value);
   launch(backward<T, D, staging, dropout, Owner::keys>, arguments.order.grid(), {attention_threads},
          bytes, stream, arguments);
 }
@@ -354,8 +305,8 @@ AttentionBackward sequences_of(AttentionBackward op, std::int64_t first, std::in
 
 void launch_cuda(const AttentionBackward& op, Stream stream) {
   const std::int64_t batch = op.qkv.dim(0);
-  const auto width = static_cast<int>(op.out.dim(2) / op.heads);
-  const std::int64_t pairs = op.heads * statistics_rows(op.qkv.dim(1)) / 2;  // of a sequence
+  const auto width = static_cast<int>(op.out.dim(2) / op.heads.query);
+  const std::int64_t pairs = op.heads.query * statistics_rows(op.qkv.dim(1)) / 2;  // of a sequence
   const auto fitting =
       static_cast<std::int64_t>(queue_of(stream).workspace_bytes / sizeof(PairStatistics)) / pairs;
   if (fitting > 0 && fitting < batch) {

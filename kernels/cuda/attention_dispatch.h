@@ -6,6 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_products.h"
+#include "kernels/cuda/attention_statistics.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -20,27 +21,6 @@ constexpr int max_tile_width = 128;
 /// is seven matrix products instead of five. Blocks that own queries are launched first, since they
 /// compute the statistics that the others read.
 enum class Owner { queries, keys };
-
-/// Softmax statistics of two neighbouring queries, which the backward pass reads. An array of them
-/// has statistics_rows(length) / 2 per head, so that no tile needs a check of its end.
-struct PairStatistics {
-  /// -(sum of grad_out * out) over either row, twice: the accumulators of two neighbouring columns,
-  /// from which the gradients of probabilities start.
-  Accumulators minus_delta;
-  float log_sum_exp[2];  ///< times log2(e); +infinity beyond the last query, where weights are 0
-  float unused[2];       ///< whole 16-byte chunks
-
-  /// Sets those of the first or second query, from the sum of its grad_out * out and its natural
-  /// log_sum_exp.
-  __device__ __forceinline__ void set(int which, float delta, float natural_log_sum_exp) {
-    minus_delta.values[which] = minus_delta.values[which + 2] = -delta;
-    log_sum_exp[which] = natural_log_sum_exp * log2_e;
-  }
-};
-
-constexpr std::int64_t statistics_rows(std::int64_t length) {
-  return (length + 127) / 128 * 128;
-}
 
 /// Calls `body.operator()<T, D, staging, dropout>()` with the element type, the compiled head width
 /// and the staging method that suit the data and the GPU.
@@ -73,6 +53,17 @@ template <class T>
 __device__ __forceinline__ HeadRows<T> head_rows(const T* tensor, std::int64_t sample, int length,
                                                  int stride, std::int64_t column, int width) {
   return {tensor + sample * length * stride + column, stride, length, width};
+}
+
+/// Where the heads of k and v begin in a row of q, k and v.
+struct HeadColumns {
+  int stride;      ///< of the rows
+  int key, value;  ///< columns of head 0 of k and of v
+  int group;       ///< heads of q that attend to one of k and v
+};
+inline HeadColumns head_columns(const AttentionHeads& heads, int width) {
+  return {heads.in_row() * width, heads.query * width, (heads.query + heads.key_value) * width,
+          heads.group()};
 }
 
 /// A row tile of a head of a sequence: the work of one thread block.

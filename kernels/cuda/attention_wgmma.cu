@@ -42,6 +42,8 @@ struct Arguments {
   float* log_sum_exp;
   int length;
   int channels;
+  int key_value_heads;
+  int group;  ///< heads of q that attend to one of k and v
   int width;
   float scale_log2;  ///< 1/sqrt(width) * log2(e)
 };
@@ -70,25 +72,25 @@ struct Position {
   }
 };
 
-enum Part { queries, keys, values };
-
 /// Copies the block's tiles, each as soon as its slot is free. Runs in one thread.
 template <class T, int D>
 __device__ __forceinline__ void produce(const Arguments<T>& a, Shared<T, D>& shared,
                                         const BlockTask& task, int first, int tiles) {
-  const auto copy = [&](auto& tile, Part part, int row, Mbarrier& arrived) {
+  const int queries = task.head;
+  const int keys = static_cast<int>(a.order.heads) + task.head / a.group;
+  const int values = keys + a.key_value_heads;
+  const auto copy = [&](auto& tile, int head, int row, Mbarrier& arrived) {
     mbarrier_arrive_expecting(arrived, sizeof(tile));
 #pragma unroll
     for (int box = 0; box < D / box_columns; ++box)
-      tma_load(tile[box], a.qkv, box * box_columns,
-               part * static_cast<int>(a.order.heads) + task.head, row,
-               static_cast<int>(task.sample), arrived);
+      tma_load(tile[box], a.qkv, box * box_columns, head, row, static_cast<int>(task.sample),
+               arrived);
   };
   copy(shared.query, queries, first, shared.query_arrived);
   Position at;
-  const auto copy_next = [&](Part part, int tile) {
+  const auto copy_next = [&](int head, int tile) {
     mbarrier_wait(shared.released[at.slot], at.round ^ 1);
-    copy(shared.keys_values[at.slot], part, tile * tile_rows, shared.arrived[at.slot]);
+    copy(shared.keys_values[at.slot], head, tile * tile_rows, shared.arrived[at.slot]);
     at.next();
   };
   copy_next(keys, 0);
@@ -258,21 +260,23 @@ bool cuda::has_attention_wgmma(int capability) {
 
 void cuda::attention_wgmma(const AttentionForward& op, Stream stream) {
   const std::int64_t length = op.qkv.dim(1), channels = op.out.dim(2);
-  const std::int64_t width = channels / op.heads;
+  const std::int64_t width = channels / op.heads.query, row = op.heads.in_row() * width;
   const auto with = [&]<class T, int D>() {
     const MappedTensor qkv{.address = op.qkv.address,
                            .dtype = op.qkv.dtype,
-                           .sizes = {width, 3 * std::int64_t{op.heads}, length, op.qkv.dim(0)},
-                           .strides = {width * 2, 3 * channels * 2, length * 3 * channels * 2},
+                           .sizes = {width, op.heads.in_row(), length, op.qkv.dim(0)},
+                           .strides = {width * 2, row * 2, length * row * 2},
                            .box = {box_columns, 1, tile_rows, 1}};
     const Arguments<T> arguments{
         .qkv = tensor_map(qkv),
-        .order = block_order(stream, op.qkv.dim(0), op.heads, static_cast<int>(length),
+        .order = block_order(stream, op.qkv.dim(0), op.heads.query, static_cast<int>(length),
                              static_cast<int>(width), tile_rows),
         .out = op.out.data<T>(),
         .log_sum_exp = op.log_sum_exp.data<float>(),
         .length = static_cast<int>(length),
         .channels = static_cast<int>(channels),
+        .key_value_heads = op.heads.key_value,
+        .group = op.heads.group(),
         .width = static_cast<int>(width),
         .scale_log2 = log2_e / std::sqrt(static_cast<float>(width))};
     launch(forward<T, D>, arguments.order.grid(), {threads}, sizeof(Shared<T, D>), stream,

@@ -11,7 +11,7 @@
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
-#include "engine/ops/gelu_mlp.h"
+#include "engine/ops/mlp.h"
 #include "models/gpt2/generate.h"
 
 namespace sluice {
@@ -106,11 +106,12 @@ ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
       attention_in_(x, recompute_ == Recompute::gelu_ln ? recomputable : Recomputable(), tokens);
   Tensor attended;
   if (cache == nullptr) {
-    attended =
-        attention(qkv, heads_, dropout.mask(site(layer_, DropoutSite::attention)), first_head_);
+    attended = attention(qkv, {.heads = heads_,
+                               .mask = dropout.mask(site(layer_, DropoutSite::attention)),
+                               .first_head = first_head_});
   } else {
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
-    attended = cached_attention(qkv, keys, values, cache->length, heads_);
+    attended = cached_attention(qkv, keys, values, cache->length, {.heads = heads_});
   }
   const Tensor branch = attention_out_(attended, {}, tokens);
   return {
@@ -124,13 +125,13 @@ ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropo
   const Shape tokens = in.tokens;
   in = {};
   const bool norms = recompute_ == Recompute::gelu_ln;
-  const GeluMlpRecompute recompute{.gelu = norms || recompute_ == Recompute::gelu,
-                                   .x = norms ? recomputable : Recomputable()};
-  const GeluMlpWeights weights{.weight_in = mlp_in_.weight,
-                               .bias_in = mlp_in_.bias,
-                               .weight_out = mlp_out_.weight,
-                               .bias_out = mlp_out_.bias};
-  const Tensor branch = gelu_mlp(x, weights, recompute, {.group = share_.group, .tokens = tokens});
+  const MlpRecompute recompute{.hidden = norms || recompute_ == Recompute::gelu,
+                               .x = norms ? recomputable : Recomputable()};
+  const MlpWeights weights{.weight_in = mlp_in_.weight,
+                           .bias_in = mlp_in_.bias,
+                           .weight_out = mlp_out_.weight,
+                           .bias_out = mlp_out_.bias};
+  const Tensor branch = mlp(x, weights, recompute, {.group = share_.group, .tokens = tokens});
   return {sum,
           drop_stream(branch, tokens, share_, dropout.mask(site(layer_, DropoutSite::mlp_out))),
           tokens};
@@ -231,7 +232,7 @@ Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
 }
 
 Tensor GPT2::logits(const Tensor& hidden_states) const {
-  return linear_transposed(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
+  return logits_of(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
 }
 
 Tensor GPT2::logits_of_token(const Tensor& hidden_state) const {

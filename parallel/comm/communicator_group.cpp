@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 Tensor copy_of(const Tensor& tensor) {
-  Tensor copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype());
+  Tensor copy = Tensor::empty_like(tensor);
   run(Cast{.out = copy.view(), .in = tensor.view()}, copy.stream());
   return copy;
 }

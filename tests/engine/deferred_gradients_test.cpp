@@ -9,8 +9,8 @@
 #include "engine/observer.h"
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/gelu_mlp.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/mlp.h"
 #include "engine/ops/norm.h"
 #include "tests/support/gradcheck.h"
 
@@ -49,7 +49,7 @@ struct Model {
     const auto compute = [this](std::vector<Tensor> in) {
       Tensor y = layernorm(in[0], leaves[0], leaves[1], 1e-5);
       y = linear(y, leaves[2], leaves[3]);
-      y = gelu_mlp(y, {leaves[4], leaves[5], leaves[6], leaves[7]}, {}, {});
+      y = mlp(y, {leaves[4], leaves[5], leaves[6], leaves[7]}, {}, {});
       return std::vector{linear(y, leaves[8])};
     };
     return again ? checkpoint({x}, leaves, compute)[0] : compute({x})[0];

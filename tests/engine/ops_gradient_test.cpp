@@ -6,10 +6,11 @@
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
-#include "engine/ops/gelu_mlp.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/mlp.h"
 #include "engine/ops/norm.h"
+#include "kernels/swiglu.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
 #include "tests/engine/gradient_leaves.h"
@@ -18,6 +19,12 @@
 
 namespace sluice::test::ops_gradient_test {
 namespace {
+
+Tensor swiglu_of(const Tensor& in) {
+  const Tensor out = Tensor::empty(in.device(), {in.dim(0), in.dim(1) / 2}, in.dtype());
+  launch_cpu(SwigluForward{.out = out.view(), .in = in.view()});
+  return out;
+}
 
 TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   const auto cpu = device();
@@ -48,52 +55,97 @@ TEST_CASE("gradcheck perturbs a sample of a large leaf, both ends included", "[g
   CHECK(perturbed.contains(size - 1));
 }
 
+Shape stored(std::int64_t in, std::int64_t out, WeightLayout layout) {
+  return layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in};
+}
+
 TEST_CASE("linear has the gradient of its formula", "[gradient]") {
   const auto cpu = device();
-  const auto with_bias = [](const Leaves& in) { return linear(in[0], in[1], in[2]); };
-  const auto without_bias = [](const Leaves& in) { return linear(in[0], in[1]); };
   const struct {
     Shape x;
     std::int64_t out;
   } cases[] = {{{1, 1}, 1}, {{3, 5, 7}, 11}, {{2, 33, 65}, 37}, {{70, 3}, 130}};
-  for (const auto& [x, out] : cases) {
-    CAPTURE(to_string(x), out);
-    const Leaves leaves{random_tensor(cpu, x, 1), random_tensor(cpu, {x.back(), out}, 2),
-                        random_tensor(cpu, {out}, 3)};
-    CHECK(gradcheck(with_bias, leaves) == "");
-    CHECK(gradcheck(without_bias, {leaves[0], leaves[1]}) == "");
+  for (const WeightLayout layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+    const auto with_bias = [=](const Leaves& in) {
+      return linear(in[0], in[1], in[2], {.layout = layout});
+    };
+    const auto without_bias = [=](const Leaves& in) {
+      return linear(in[0], in[1], {}, {.layout = layout});
+    };
+    for (const auto& [x, out] : cases) {
+      CAPTURE(to_string(x), out, layout == WeightLayout::in_out);
+      const Leaves leaves{random_tensor(cpu, x, 1),
+                          random_tensor(cpu, stored(x.back(), out, layout), 2),
+                          random_tensor(cpu, {out}, 3)};
+      CHECK(gradcheck(with_bias, leaves) == "");
+      CHECK(gradcheck(without_bias, {leaves[0], leaves[1]}) == "");
+    }
   }
 }
 
-TEST_CASE("linear_transposed has the gradient of its formula", "[gradient]") {
+TEST_CASE("a weight gives the same results in either layout", "[gradient]") {
   const auto cpu = device();
-  for (const auto& [rows, in, out] :
-       {std::array<std::int64_t, 3>{1, 1, 1}, {5, 7, 13}, {33, 65, 17}}) {
-    CAPTURE(rows, in, out);
-    CHECK(gradcheck(
-              [](const Leaves& leaf) { return linear_transposed(leaf[0], leaf[1], DType::f64); },
-              {random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, {out, in}, 2)}) == "");
-  }
+  const std::int64_t in = 5, out = 3;
+  const Tensor x = random_tensor(cpu, {4, in}, 1), weight = random_tensor(cpu, {in, out}, 2);
+  const Values values = weight.to_host();
+  Values transposed(values.size());
+  for (std::size_t i = 0; i < in; ++i)
+    for (std::size_t j = 0; j < out; ++j)
+      transposed[j * in + i] = values[i * out + j];
+  const Tensor turned = Tensor::from_host(cpu, {out, in}, DType::f64, transposed);
+  const Values expected = linear(x, weight).to_host();
+  CHECK(relative_l2(linear(x, turned, {}, {.layout = WeightLayout::out_in}).to_host(), expected) <
+        1e-15);
+  CHECK(relative_l2(logits_of(x, turned, DType::f64).to_host(), expected) < 1e-15);
 }
 
-TEST_CASE("gelu_mlp has the gradient of its formula, and is its three parts", "[gradient]") {
+TEST_CASE("mlp has the gradient of its formula, and is its three parts", "[gradient]") {
   const auto cpu = device();
-  const auto fused = [](const Leaves& in) {
-    return gelu_mlp(in[0],
-                    {.weight_in = in[1], .bias_in = in[2], .weight_out = in[3], .bias_out = in[4]});
-  };
-  const auto parts = [](const Leaves& in) {
-    return linear(gelu(linear(in[0], in[1], in[2])), in[3], in[4]);
-  };
-  for (const auto& [rows, in, width, out] :
-       {std::array<std::int64_t, 4>{1, 1, 1, 1}, {6, 5, 19, 7}, {35, 33, 130, 33}}) {
-    CAPTURE(rows, in, width, out);
-    const Leaves leaves{random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, {in, width}, 2),
-                        random_tensor(cpu, {width}, 3), random_tensor(cpu, {width, out}, 4),
-                        random_tensor(cpu, {out}, 5)};
-    CHECK(gradcheck(fused, leaves) == "");
-    CHECK(fused(leaves).to_host() == parts(leaves).to_host());
-  }
+  for (const MlpActivation activation : {MlpActivation::gelu, MlpActivation::swiglu})
+    for (const WeightLayout layout : {WeightLayout::in_out, WeightLayout::out_in})
+      for (const auto& [rows, in, width, out] :
+           {std::array<std::int64_t, 4>{1, 1, 1, 1}, {6, 5, 19, 7}, {35, 33, 65, 33}}) {
+        const bool gelu_mlp = activation == MlpActivation::gelu;
+        const std::int64_t first = gelu_mlp ? width : 2 * width;
+        const auto weights = [=](const Leaves& leaf) {
+          return MlpWeights{.weight_in = leaf[1],
+                            .bias_in = leaf[2],
+                            .weight_out = leaf[3],
+                            .bias_out = leaf[4],
+                            .layout = layout,
+                            .activation = activation};
+        };
+        const auto fused = [=](const Leaves& leaf) { return mlp(leaf[0], weights(leaf)); };
+        CAPTURE(rows, in, width, out, gelu_mlp, layout == WeightLayout::in_out);
+        const Leaves leaves{
+            random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, stored(in, first, layout), 2),
+            random_tensor(cpu, {first}, 3), random_tensor(cpu, stored(width, out, layout), 4),
+            random_tensor(cpu, {out}, 5)};
+        CHECK(gradcheck(fused, leaves) == "");
+        CHECK(gradcheck(
+                  [=](const Leaves& leaf) {
+                    return fused({leaf[0], leaf[1], {}, leaf[2], {}});
+                  },
+                  {leaves[0], leaves[1], leaves[3]}) == "");
+        const Tensor pre = linear(leaves[0], leaves[1], leaves[2], {.layout = layout});
+        const Tensor hidden = gelu_mlp ? gelu(pre) : swiglu_of(pre);
+        CHECK(fused(leaves).to_host() ==
+              linear(hidden, leaves[3], leaves[4], {.layout = layout}).to_host());
+        // A hidden row that backward computes again changes no bit.
+        Values gradients[2];
+        for (const bool recompute : {false, true}) {
+          Leaves own;
+          for (const Tensor& leaf : leaves)
+            own.push_back(Tensor::from_host(cpu, leaf.shape(), DType::f64, leaf.to_host())
+                              .set_requires_grad(true));
+          const Tensor result = mlp(own[0], weights(own), {.hidden = recompute});
+          backward(result, random_tensor(cpu, result.shape(), 6));
+          for (const Tensor& leaf : own)
+            for (const double value : leaf.grad().to_host())
+              gradients[recompute ? 1 : 0].push_back(value);
+        }
+        CHECK(gradients[0] == gradients[1]);
+      }
 }
 
 TEST_CASE("gelu, relu and dropout have the gradients of their formulas", "[gradient]") {
@@ -135,13 +187,48 @@ TEST_CASE("attention has the gradient of its formula", "[gradient]") {
           CAPTURE(head_width, length, batch, probability);
           const DropoutMask mask{.key = 7, .probability = probability, .first_sample = 3};
           const GradcheckOptions options{.samples = length > 60 ? 24u : 60u};
-          CHECK(gradcheck([&](const Leaves& in) { return attention(in[0], heads, mask); },
-                          {random_tensor(cpu, {batch, length, 3 * heads * head_width}, 1, 1.5)},
-                          options) == "");
+          CHECK(gradcheck(
+                    [&](const Leaves& in) {
+                      return attention(in[0], {.heads = heads, .mask = mask});
+                    },
+                    {random_tensor(cpu, {batch, length, 3 * heads * head_width}, 1, 1.5)},
+                    options) == "");
         }
       }
     }
   }
+}
+
+TEST_CASE("attention with shared heads and rotary positions has the gradient of its formula",
+          "[gradient]") {
+  const auto cpu = device();
+  for (const RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved})
+    for (const int shared : {1, 2, 6})
+      for (const std::int64_t length : {1, 7, 66}) {
+        RotaryAngles angles{.width = 4, .pairs = pairs};
+        angles.turns = {0x28BE60DB9391054A, 0x068DB8BAC710CB29};
+        const AttentionOptions options{.heads = {6, shared}, .rotary = &angles};
+        CAPTURE(shared, length, pairs == RotaryPairs::halves);
+        const Tensor none = Tensor::zeros(cpu, {2, length, (6 + 2 * shared) * 5}, DType::f64);
+        // The sum is a tensor of its own: rotary positions are applied in place.
+        CHECK(gradcheck([&](const Leaves& in) { return attention(add(in[0], none), options); },
+                        {random_tensor(cpu, none.shape(), 1, 1.5)}, {.samples = 60}) == "");
+      }
+  const auto refusal = [&](const Shape& shape, const AttentionOptions& options) {
+    return error_message([&] { attention(random_tensor(cpu, shape, 1), options); });
+  };
+  CHECK_THAT(refusal({1, 2, 20}, {.heads = {6, 4}}),
+             Catch::Contains("6 query heads do not divide into groups for 4 key/value heads"));
+  CHECK_THAT(
+      refusal({1, 2, 21}, {.heads = {6, 2}}),
+      Catch::Contains("shape [1, 2, 21] does not divide into q of 6 heads, and k and v of 2"));
+  const RotaryAngles wide{.width = 4};
+  CHECK_THAT(refusal({1, 2, 9}, {.heads = 1, .rotary = &wide}),
+             Catch::Contains("rotary positions of 4 columns do not fit heads 3 wide"));
+  Tensor leaf = random_tensor(cpu, {1, 2, 12}, 1);
+  leaf.set_requires_grad(true);
+  CHECK_THAT(error_message([&] { attention(leaf, {.heads = 1, .rotary = &wide}); }),
+             Catch::Contains("rotary positions would change a leaf"));
 }
 
 TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
@@ -255,7 +342,7 @@ TEST_CASE("a table tied between embedding and head collects both gradients", "[g
   const auto loss = [&](const Leaves& in) {
     const Tensor x = embedding(tokens, in[0], in[1]);
     const Tensor hidden =
-        residual_norm(x, attention(linear(x, in[2]), 2), in[3], in[4], 1e-5).normalized;
+        residual_norm(x, attention(linear(x, in[2]), {.heads = 2}), in[3], in[4], 1e-5).normalized;
     return linear_cross_entropy(hidden, in[0], tokens, {.scale = 0.1, .chunk = 4}).loss;
   };
   CHECK(gradcheck(loss,

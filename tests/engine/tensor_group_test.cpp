@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
-#include "engine/ops/gelu_mlp.h"
 #include "engine/ops/linear.h"
+#include "engine/ops/mlp.h"
 #include "tests/support/gradcheck.h"
 
 // Tests what divided ops do while a sum is in flight.
@@ -60,13 +60,19 @@ TEST_CASE("the gradient of a weight is computed while that of the input is added
   const DevicePtr cpu = make_cpu_device(std::size_t{1} << 20);
   const Tensor x = leaf(cpu, {1, 6, 8}, 1), weight = leaf(cpu, {8, 12}, 2);
   WatchedGroup group(weight);
-  const bool mlp = GENERATE(false, true);
-  CAPTURE(mlp);
+  const int op = GENERATE(0, 1, 2);
+  CAPTURE(op);
   const Shape tokens{1, 6};
-  const Tensor out =
-      mlp ? gelu_mlp(x, {weight, leaf(cpu, {12}, 3), leaf(cpu, {12, 8}, 4), leaf(cpu, {8}, 5)}, {},
-                     {&group, tokens})
-          : linear(x, weight, {}, {.columns = &group, .tokens = tokens});
+  const auto compute = [&] {
+    if (op == 0) return linear(x, weight, {}, {.columns = &group, .tokens = tokens});
+    MlpWeights weights{weight, leaf(cpu, {12}, 3), leaf(cpu, {12, 8}, 4), leaf(cpu, {8}, 5)};
+    if (op == 2) {
+      weights.weight_out = leaf(cpu, {6, 8}, 4);
+      weights.activation = MlpActivation::swiglu;
+    }
+    return mlp(x, weights, {}, {&group, tokens});
+  };
+  const Tensor out = compute();
   backward(out, Tensor::from_host(cpu, out.shape(), DType::f64, random_values(out.size(), 6)));
   CHECK(group.begun_with != group.gradient());
   CHECK(group.waited_with == group.gradient());

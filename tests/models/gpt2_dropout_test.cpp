@@ -34,7 +34,8 @@ class Sites final : public Observer {
     } else if (node.name() == "attention") {
       const Tensor qkv = node.saved().at(0).tensor;
       find([&](std::uint64_t site) {
-        return attention(qkv, heads_, source_.mask(site)).to_host() == outputs[0]->to_host();
+        return attention(qkv, {.heads = heads_, .mask = source_.mask(site)}).to_host() ==
+               outputs[0]->to_host();
       });
     }
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <numbers>
 
 #include "kernels/cuda/target.h"
 
@@ -33,6 +35,19 @@ __device__ __forceinline__ float reciprocal_root(float x) {
   return rsqrtf(x);
 #else
   return 1.0f / std::sqrt(x);
+#endif
+}
+
+/// Sine and cosine of an angle in units of 2^-32 of a full turn, accurate to two ulp of 1.
+__device__ __forceinline__ void sine_cosine_of_turns(std::int32_t turns, float& sine,
+                                                     float& cosine) {
+  const float half_turns = static_cast<float>(turns) * 0x1p-31f;
+#ifdef __CUDACC__
+  sincospif(half_turns, &sine, &cosine);
+#else
+  const double angle = static_cast<double>(half_turns) * std::numbers::pi;
+  sine = static_cast<float>(std::sin(angle));
+  cosine = static_cast<float>(std::cos(angle));
 #endif
 }
 

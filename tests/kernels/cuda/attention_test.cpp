@@ -13,8 +13,11 @@ struct Sizes {
   std::int64_t batch, length;
   int heads;
   std::int64_t head_width;
+  int group = 1;  ///< query heads that share a head of k and v
 
   std::int64_t width() const { return heads * head_width; }
+  AttentionHeads all_heads() const { return {heads, heads / group}; }
+  std::int64_t row() const { return all_heads().in_row() * head_width; }
 };
 // Every width meets a length that ends within a tile, one that fills it, or one position of the
 // next; each length is there.
@@ -40,25 +43,25 @@ Forward forward_on_cpu(const Sizes& s, DType dtype, const Values& qkv, const Dro
   Array log_sum_exp(DType::f32, s.batch * s.heads * s.length);
   launch_cpu(AttentionForward{.out = out.view({s.batch, s.length, s.width()}),
                               .log_sum_exp = log_sum_exp.view({s.batch, s.heads, s.length}),
-                              .qkv = in.view({s.batch, s.length, 3 * s.width()}),
-                              .heads = s.heads,
+                              .qkv = in.view({s.batch, s.length, s.row()}),
+                              .heads = s.all_heads(),
                               .mask = mask});
   return {out.values(), log_sum_exp.values()};
 }
 
 void forward_case(const CudaDevices& devices, DType dtype, const Sizes& s, Parity::Offsets offsets,
                   const DropoutMask& mask, double scale = 1.5, bool wgmma = false) {
-  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width,
+  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width, s.group,
           offsets.read, offsets.written, mask.probability, scale, wgmma);
   Parity parity(devices, offsets);
-  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, 3 * s.width()}, scale);
+  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, s.row()}, scale);
   const auto out = parity.output("out", dtype, {s.batch, s.length, s.width()});
   const auto log_sum_exp = parity.output("log_sum_exp", DType::f32, {s.batch, s.heads, s.length});
   parity.compare([=](const Parity::Views& at, Stream stream) {
     run(AttentionForward{.out = at[out],
                          .log_sum_exp = at[log_sum_exp],
                          .qkv = at[qkv],
-                         .heads = s.heads,
+                         .heads = s.all_heads(),
                          .mask = mask,
                          .wgmma = wgmma},
         stream);
@@ -71,26 +74,25 @@ void wgmma_case(const CudaDevices& devices, DType dtype, const Sizes& s) {
 
 void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, Parity::Offsets offsets,
                    const DropoutMask& mask, double scale = 1.5) {
-  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width,
+  CAPTURE(devices.capability(), name_of(dtype), s.batch, s.length, s.heads, s.head_width, s.group,
           offsets.read, offsets.written, mask.probability, scale);
-  const std::int64_t count = s.batch * s.length * s.width();
-  const Values values = random_values(3 * count, 1, scale);
+  const Values values = random_values(s.batch * s.length * s.row(), 1, scale);
   const Forward forward = forward_on_cpu(s, dtype, values, mask);
   Parity parity(devices, offsets);
-  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, 3 * s.width()}, values);
+  const auto qkv = parity.input("qkv", dtype, {s.batch, s.length, s.row()}, values);
   const auto out = parity.input("out", dtype, {s.batch, s.length, s.width()}, forward.out);
   const auto log_sum_exp =
       parity.input("log_sum_exp", DType::f32, {s.batch, s.heads, s.length}, forward.log_sum_exp);
   const auto grad_out = parity.input("grad_out", dtype, {s.batch, s.length, s.width()});
   const auto grad_qkv =
-      parity.output("grad_qkv", dtype, {s.batch, s.length, 3 * s.width()}, 2 * tolerance_of(dtype));
+      parity.output("grad_qkv", dtype, {s.batch, s.length, s.row()}, 2 * tolerance_of(dtype));
   parity.compare([=](const Parity::Views& at, Stream stream) {
     run(AttentionBackward{.grad_qkv = at[grad_qkv],
                           .grad_out = at[grad_out],
                           .out = at[out],
                           .log_sum_exp = at[log_sum_exp],
                           .qkv = at[qkv],
-                          .heads = s.heads,
+                          .heads = s.all_heads(),
                           .mask = mask},
         stream);
   });
@@ -125,6 +127,18 @@ void dropout_cases(int capability) {
   each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
     forward_case(devices, dtype, s, {0, 0}, some_mask);
     backward_case(devices, dtype, s, {0, 0}, some_mask);
+  });
+}
+
+/// Groups of heads for both kinds of kernels, with lengths of several tiles.
+void grouped_cases(int capability) {
+  constexpr Sizes sizes[] = {{2, 7, 6, 5, 3},    {1, 200, 4, 32, 2}, {1, 130, 3, 64, 3},
+                             {2, 65, 4, 128, 2}, {1, 64, 2, 96, 2},  {1, 33, 8, 8, 8}};
+  each_case(capability, sizes, [](const CudaDevices& devices, DType dtype, const Sizes& s) {
+    for (const DropoutMask& mask : {DropoutMask{}, some_mask}) {
+      forward_case(devices, dtype, s, {0, 0}, mask);
+      backward_case(devices, dtype, s, {0, 0}, mask);
+    }
   });
 }
 
@@ -194,6 +208,16 @@ TEST_CASE("cuda: attention backward of wide heads at capability 90", "[cuda]") {
   backward_cases(90, wide_sizes);
 }
 
+TEST_CASE("cuda: attention with shared heads of k and v at capability 75", "[cuda]") {
+  grouped_cases(75);
+}
+TEST_CASE("cuda: attention with shared heads of k and v at capability 80", "[cuda]") {
+  grouped_cases(80);
+}
+TEST_CASE("cuda: attention with shared heads of k and v at capability 90", "[cuda]") {
+  grouped_cases(90);
+}
+
 TEST_CASE("cuda: attention drops the CPU's probabilities at capability 75", "[cuda]") {
   dropout_cases(75);
 }
@@ -243,9 +267,10 @@ TEST_CASE("cuda: attention of large scores", "[cuda]") {
 
 TEST_CASE("cuda: attention by wgmma", "[cuda]") {
   // Lengths around the 64 rows of a warpgroup and the 128 of a tile, up to more tiles than slots.
-  constexpr Sizes sizes[] = {{1, 1, 1, 64},   {2, 63, 2, 64},   {1, 129, 3, 64},
-                             {1, 500, 1, 64}, {1, 64, 1, 128},  {2, 128, 1, 40},
-                             {1, 65, 2, 8},   {1, 300, 1, 128}, {1, 200, 2, 80}};
+  constexpr Sizes sizes[] = {{1, 1, 1, 64},      {2, 63, 2, 64},      {1, 129, 3, 64},
+                             {1, 500, 1, 64},    {1, 64, 1, 128},     {2, 128, 1, 40},
+                             {1, 65, 2, 8},      {1, 300, 1, 128},    {1, 200, 2, 80},
+                             {2, 130, 6, 64, 3}, {1, 200, 4, 128, 2}, {1, 65, 3, 40, 3}};
   const CudaDevices devices(90);
   if (!devices) return;
   std::int64_t place = 0;
