@@ -8,7 +8,7 @@
 #include "apps/cli/run_program.h"
 #include "apps/output/output_file.h"
 #include "engine/io/utf8.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 
 namespace sluice {
 namespace {

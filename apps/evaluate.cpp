@@ -101,7 +101,7 @@ class SlowRanks final : public Monitor {
   void slow(std::string_view sentence) override { say_warning(std::string(sentence)); }
 };
 
-Score score(const GPT2& model, const DevicePtr& device, const TokenSource& tokens,
+Score score(const Decoder& model, const DevicePtr& device, const TokenSource& tokens,
             const Tokenizer* tokenizer, std::int64_t length, std::int64_t most,
             const World& world) {
   const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
@@ -178,7 +178,7 @@ void run(const Options& o, const World& world) {
   const auto device = make_device(kind, precision);
   const ModelSource source = find_model(o.model);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
-  const GPT2Config& config = loaded.model->config();
+  const DecoderConfig& config = loaded.model->config();
   const std::int64_t length = o.seq_len.value_or(config.n_positions);
   if (length > config.n_positions)
     fail(fmt::format("--seq-len {} is longer than the model's {} positions", length,

@@ -14,7 +14,7 @@
 #include "apps/data/encode_text.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "models/text/tokenizer.h"
 
 namespace sluice {

@@ -18,7 +18,7 @@
 #include "bench/kernels/report.h"
 #include "bench/kernels/timer.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {
@@ -113,7 +113,7 @@ struct Round {
   double prompt_ms, token_ms;
 };
 
-Round generate_once(const GPT2& model, const DevicePtr& device, const Options& o,
+Round generate_once(const Decoder& model, const DevicePtr& device, const Options& o,
                     std::uint64_t seed) {
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(o.prompt));
   for (std::size_t i = 0; i < prompt.size(); ++i)
@@ -138,7 +138,7 @@ std::string spread(const std::vector<double>& values, int digits) {
 
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
-  const GPT2Config config = *preset(o.model);
+  const DecoderConfig config = *preset(o.model);
   if (o.prompt + o.tokens > config.n_positions)
     fail(fmt::format("--prompt {} and --tokens {} do not fit a context of {}", o.prompt, o.tokens,
                      config.n_positions),
@@ -146,7 +146,7 @@ int run(const Options& o) {
   if (!o.json.empty()) bench::require_writable(o.json);
   const Precision precision = resolve_precision(o.precision, DeviceKind::cpu);
   const DevicePtr device = make_device(DeviceKind::cpu, precision);
-  GPT2 model(config);
+  Decoder model(config);
   ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::inference);
   space.initialize(1337);
   const double bytes =

@@ -14,7 +14,7 @@
 #include "bench/kernels/report.h"
 #include "bench/kernels/roofline.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 
 namespace sluice::bench {
 namespace {
@@ -200,7 +200,7 @@ std::vector<DType> Bench::chosen_dtypes(const Case& item) const {
 }
 
 Extent Bench::extent_of(const Model& model) const {
-  const GPT2Config config = *preset(model.preset);
+  const DecoderConfig config = *preset(model.preset);
   Extent e{.width = config.n_embd, .heads = config.n_head};
   e.tokens = options_.tokens > 0 ? options_.tokens : as_gpu_ ? model.gpu_tokens : 256;
   e.positions = std::min(options_.seq, e.tokens);

@@ -20,7 +20,7 @@
 #include "engine/autograd.h"
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/optimizer.h"
 #include "optim/space/parameter_space.h"
 
@@ -116,8 +116,8 @@ std::string name_of(const Options& o) {
   return model == "gpt2-large" ? "774M" : "1558M";
 }
 
-GPT2Config config_of(const Options& o) {
-  GPT2Config config = *preset(preset_of(o));
+DecoderConfig config_of(const Options& o) {
+  DecoderConfig config = *preset(preset_of(o));
   if (o.n_layer > 0) {
     config.n_layer = o.n_layer;
     config.n_head = o.n_head;
@@ -129,9 +129,9 @@ GPT2Config config_of(const Options& o) {
   return config;
 }
 
-std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const Precision& precision,
-                             const DevicePtr& device) {
-  GPT2 model(config);
+std::vector<StepTimes> train(const Options& o, const DecoderConfig& config,
+                             const Precision& precision, const DevicePtr& device) {
+  Decoder model(config);
   ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::training);
   space.initialize(1337);
   const auto optimizer = make_adamw(space, {.weight_decay = 0});
@@ -183,7 +183,7 @@ std::vector<StepTimes> train(const Options& o, const GPT2Config& config, const P
 
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
-  const GPT2Config config = config_of(o);
+  const DecoderConfig config = config_of(o);
   if (!o.json.empty()) bench::require_writable(o.json);
   const DeviceKind kind = choose_device(o.device);
   Precision precision = resolve_precision(o.precision, kind);

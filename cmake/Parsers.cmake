@@ -10,8 +10,8 @@ set(SLUICE_PARSERS
   parallel/pipeline/schedule_text.cpp parallel/pipeline/validator.cpp
   parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/record_reader.cpp
   parallel/comm/backend/signature.cpp
-  models/gpt2/config.cpp models/gpt2/parallelize.cpp models/gpt2/recompute.cpp
-  models/gpt2/weights.cpp
+  models/decoder/config.cpp models/decoder/parallelize.cpp models/decoder/recompute.cpp
+  models/decoder/weights.cpp
   models/text/bpe_files.cpp models/text/bpe_tables.cpp
   models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
   models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp

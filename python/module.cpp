@@ -10,8 +10,8 @@
 #include "apps/cli/machine.h"
 #include "engine/autograd.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/generate.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/generate.h"
+#include "models/decoder/weights.h"
 #include "models/text/tokenizer.h"
 #include "optim/optimizer.h"
 
@@ -76,7 +76,7 @@ class Model {
         load_model(find_model(folder), device_, resolved.dtype, ParameterSpace::Use::training);
   }
 
-  const GPT2Config& config() const { return loaded_.model->config(); }
+  const DecoderConfig& config() const { return loaded_.model->config(); }
   ParameterSpace& space() { return *loaded_.space; }
 
   std::vector<float> logits(const Batch& tokens) const {
@@ -223,7 +223,7 @@ NB_MODULE(_sluice, module) {
                     const std::optional<std::string>&>())
       .def("config",
            [](const Model& model) {
-             const GPT2Config& config = model.config();
+             const DecoderConfig& config = model.config();
              nb::dict fields;
              fields["n_layer"] = config.n_layer;
              fields["n_head"] = config.n_head;

@@ -15,7 +15,7 @@
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {

@@ -70,8 +70,9 @@ void write_files(CheckpointFiles& files, Communicator& ranks, const std::vector<
 CheckpointManifest describe(std::int64_t step, const nlohmann::json& run,
                             const CheckpointState& state);
 
-/// Saves the weights alone under Hugging Face's names; see save_weights in models/gpt2/weights.h.
-/// Rank 0 gives the path of a new file; all ranks that see its folder write to it.
+/// Saves the weights alone under Hugging Face's names; see save_weights in
+/// models/decoder/weights.h. Rank 0 gives the path of a new file; all ranks that see its folder
+/// write to it.
 void save_weights(const std::filesystem::path& file, const CheckpointState& state, StoredType type);
 
 /// Fills weights, optimizer state, update count and loss scale from a checkpoint that verify_files

@@ -10,7 +10,7 @@
 #include "engine/io/file.h"
 #include "engine/io/file_identity.h"
 #include "engine/io/stored_tensor.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
 

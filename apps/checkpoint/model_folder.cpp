@@ -9,15 +9,15 @@
 #include "apps/cli/progress.h"
 #include "engine/io/durable.h"
 #include "kernels/base/error.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 
-GPT2Config config_of(const nlohmann::json& shape, const fs::path& state) {
-  GPT2Config config;
+DecoderConfig config_of(const nlohmann::json& shape, const fs::path& state) {
+  DecoderConfig config;
   try {
     config.n_layer = shape.at(0);
     config.n_head = shape.at(1);
@@ -117,7 +117,7 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
 
 LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context) {
-  GPT2Config config = source.config;
+  DecoderConfig config = source.config;
   if (context) {
     if (*context > config.n_positions)
       fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
@@ -126,7 +126,7 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
     config.n_positions = *context;
   }
   check_weights(source.weights, config);
-  LoadedModel loaded{std::make_unique<GPT2>(config), nullptr};
+  LoadedModel loaded{std::make_unique<Decoder>(config), nullptr};
   loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
   load_weights(source.weights, config, *loaded.space);
   return loaded;
@@ -138,7 +138,8 @@ ModelExport::ModelExport(const fs::path& folder, ModelNote note)
                name == note_.name;
       }) {}
 
-void ModelExport::publish(const GPT2Config& config, const Tokenizer* tokenizer, StoredType type) {
+void ModelExport::publish(const DecoderConfig& config, const Tokenizer* tokenizer,
+                          StoredType type) {
   const auto write = [&](const std::string& name, const std::string& text) {
     write_file_durably(files_.path() / name, std::as_bytes(std::span(text)));
   };

@@ -8,8 +8,8 @@
 
 #include "engine/io/replaced_folder.h"
 #include "engine/io/stored_tensor.h"
-#include "models/gpt2/config.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/config.h"
+#include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
 #include "optim/space/parameter_space.h"
 
@@ -17,7 +17,7 @@ namespace sluice {
 
 /// A model on disk: its shape and the paths of its weights and its tokenizer.
 struct ModelSource {
-  GPT2Config config;
+  DecoderConfig config;
   std::filesystem::path weights;  ///< for load_weights()
   std::filesystem::path folder;   ///< a model folder or a checkpoint
   std::filesystem::path run;      ///< the OUTPUT that a checkpoint belongs to; otherwise empty
@@ -34,7 +34,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source);
 
 /// A model with its weights.
 struct LoadedModel {
-  std::unique_ptr<GPT2> model;
+  std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
 };
 
@@ -64,7 +64,7 @@ class ModelExport {
   /// Returns the file to write the weights to, before publish().
   std::filesystem::path weights() const { return files_.path() / "model.safetensors"; }
   /// Writes the other files and puts all in their place. `type` is that of the weights.
-  void publish(const GPT2Config& config, const Tokenizer* tokenizer, StoredType type);
+  void publish(const DecoderConfig& config, const Tokenizer* tokenizer, StoredType type);
 
  private:
   ModelNote note_;

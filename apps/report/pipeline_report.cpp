@@ -39,7 +39,7 @@ std::vector<StageCosts> costs_of(const PipelinePlan& plan, const RunSetup& setup
   return costs;
 }
 
-std::string blocks_of(const std::vector<GPT2Part>& parts, std::size_t stage) {
+std::string blocks_of(const std::vector<DecoderPart>& parts, std::size_t stage) {
   const auto& [first, last] = parts[stage];
   std::string text = last - first == 1 ? fmt::format("block {}", first)
                                        : fmt::format("blocks {} to {}", first, last - 1);
@@ -55,22 +55,23 @@ std::uint64_t sent_by(const std::vector<Action>& actions, std::size_t message) {
          }));
 }
 
-std::vector<Figures> stage_rows(const PipelinePlan& plan, const GPT2Config& config,
+std::vector<Figures> stage_rows(const PipelinePlan& plan, const DecoderConfig& config,
                                 const std::vector<StageCosts>& costs, const Mesh& mesh) {
   std::vector<Figures> rows;
   for (std::size_t i = 0; i < plan.parts.size(); ++i) {
-    const GPT2Part& part = plan.parts[i];
+    const DecoderPart& part = plan.parts[i];
     // The rank is the first of those that divide the stage. Parameters are those of all of them;
     // the tied table counts for the first stage and for the last.
-    rows.push_back({{"", i, {"stage", 5}},
-                    {"rank", plan.rank_of_stage[i] * mesh.tp, {"rank", 5}},
-                    {"first_block", part.first},
-                    {"blocks", part.last - part.first},
-                    {"parameters", count_of(GPT2(config).parameters({part})), {"parameters", 13}},
-                    {"forward_seconds", costs[i].forward, {"forward ms", 11, "{:.3f}", in_ms}},
-                    {"backward_seconds", costs[i].backward, {"backward ms", 11, "{:.3f}", in_ms}},
-                    {"message_seconds", costs[i].send, {"message ms", 11, "{:.3f}", in_ms}},
-                    {"", blocks_of(plan.parts, i), {"holds"}}});
+    rows.push_back(
+        {{"", i, {"stage", 5}},
+         {"rank", plan.rank_of_stage[i] * mesh.tp, {"rank", 5}},
+         {"first_block", part.first},
+         {"blocks", part.last - part.first},
+         {"parameters", count_of(Decoder(config).parameters({part})), {"parameters", 13}},
+         {"forward_seconds", costs[i].forward, {"forward ms", 11, "{:.3f}", in_ms}},
+         {"backward_seconds", costs[i].backward, {"backward ms", 11, "{:.3f}", in_ms}},
+         {"message_seconds", costs[i].send, {"message ms", 11, "{:.3f}", in_ms}},
+         {"", blocks_of(plan.parts, i), {"holds"}}});
   }
   return rows;
 }
@@ -88,7 +89,7 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
     const int place = mesh.stage(number);
     const auto i = static_cast<std::size_t>(place);
     // The parameters count the tied table once.
-    const auto parameters = GPT2(setup.config, {.rank = mesh.shard(number), .size = mesh.tp})
+    const auto parameters = Decoder(setup.config, {.rank = mesh.shard(number), .size = mesh.tp})
                                 .parameters(plan.parts_of(place));
     std::vector<int> stages;
     for (std::size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage)

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-Report model_report(const DeviceProfile& profile, const GPT2Config& config,
+Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
                     const Precision& precision) {
   const std::int64_t parameters = config.parameter_count();
   Report report;

@@ -12,7 +12,7 @@ namespace sluice {
 // These functions make the lines and figures that several reports share.
 
 /// Begins a report with the machine and the model.
-Report model_report(const DeviceProfile& profile, const GPT2Config& config,
+Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
                     const Precision& precision);
 
 /// Returns "12.5 GB/s and 4 us".

@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json model_of(const RunSetup& setup) {
-  const GPT2Config& c = setup.config;
+  const DecoderConfig& c = setup.config;
   const auto& folder = setup.model_folder;
   return {{"type", "gpt2"},
           {"n_layer", c.n_layer},
@@ -34,7 +34,7 @@ Json values_of(TrainOptions options) {
 }  // namespace
 
 nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
-  const GPT2Config& c = setup.config;
+  const DecoderConfig& c = setup.config;
   // The layout of the state is no part of a run's identity.
   const OptimizerKind optimizer =
       o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;

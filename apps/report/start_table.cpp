@@ -19,7 +19,7 @@ const char* divided_by(std::int64_t zero) {
 
 void print_start_table(const TrainOptions& options, const RunSetup& setup,
                        const StartFacts& facts) {
-  const GPT2Config& c = setup.config;
+  const DecoderConfig& c = setup.config;
   const auto row = [](const char* name, const std::string& text) {
     say(fmt::format("{:<12} {}\n", name, text));
   };

@@ -41,8 +41,8 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
     TensorTraffic traffic;
     double exposed = 0;
     const auto parts = setup.pipeline ? setup.pipeline->parts_of(stage)
-                                      : std::vector<GPT2Part>{{0, setup.config.n_layer}};
-    for (const GPT2Part& part : parts) {
+                                      : std::vector<DecoderPart>{{0, setup.config.n_layer}};
+    for (const DecoderPart& part : parts) {
       traffic += tensor_traffic(setup.config, part, choice,
                                 {.shards = shards,
                                  .stash = stash,
@@ -85,7 +85,7 @@ std::vector<Figures> shard_rows(const TrainOptions& o, const RunSetup& setup,
   const Budgets budgets = budgets_of(o, profile);
   const auto shares = [&](int rank) {
     const auto [heads, inner, vocabulary, width, qkv] =
-        GPT2(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).shard();
+        Decoder(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).shard();
     return std::pair(heads.end - heads.begin, vocabulary.end - vocabulary.begin);
   };
   std::vector<Figures> rows;
@@ -93,7 +93,7 @@ std::vector<Figures> shard_rows(const TrainOptions& o, const RunSetup& setup,
     const auto [heads, vocabulary] = shares(rank);
     std::int64_t parameters = 0;
     for (const Parameter& parameter :
-         GPT2(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).parameters())
+         Decoder(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).parameters())
       parameters += element_count(parameter.shape);
     const MemoryPlan memory =
         plan_memory(o, setup, choice, profile.workspace, {planned_mesh(o), rank});

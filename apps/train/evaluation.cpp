@@ -18,7 +18,7 @@ std::int64_t EvaluationBatches::rows_for(std::int64_t seq_len) {
   return std::max<std::int64_t>(1, 1024 / seq_len);
 }
 
-double loss_of(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> ids,
+double loss_of(const Decoder& model, const DevicePtr& device, std::span<const std::int32_t> ids,
                std::int64_t rows) {
   const NoGrad no_grad;
   const std::size_t count = ids.size() - 1;

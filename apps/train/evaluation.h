@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/data/token_source.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "parallel/comm/communicator.h"
 
 // These functions compute the loss on fixed tokens. How tokens are cut into batches does not depend
@@ -37,7 +37,7 @@ class EvaluationBatches {
 
 /// Returns the mean cross-entropy in nats of `rows` consecutive sequences, without gradients. `ids`
 /// has rows * T + 1 tokens.
-double loss_of(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> ids,
+double loss_of(const Decoder& model, const DevicePtr& device, std::span<const std::int32_t> ids,
                std::int64_t rows);
 
 /// Collects the losses of `all` batches, which the replicas share: `mine` has replica r's losses of

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/ops/linear_cross_entropy.h"
-#include "models/gpt2/recompute.h"
+#include "models/decoder/recompute.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {

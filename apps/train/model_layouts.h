@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/space/space_layout.h"
 #include "parallel/data_parallel/bucket_plan.h"
 
@@ -20,7 +20,7 @@ class ModelLayouts {
   using Shards = std::shared_ptr<const std::vector<SpaceLayout>>;
 
   /// Layout i is that of shard i of `shards`. They have names and offsets, but no tensors.
-  Shards of(const GPT2Config& config, bool narrow_gradients, int shards) {
+  Shards of(const DecoderConfig& config, bool narrow_gradients, int shards) {
     const std::lock_guard lock(mutex_);
     for (const Entry& known : known_)
       if (known.narrow_gradients == narrow_gradients &&
@@ -28,7 +28,7 @@ class ModelLayouts {
         return known.layouts;
     auto layouts = std::make_shared<std::vector<SpaceLayout>>();
     for (int shard = 0; shard < shards; ++shard) {
-      GPT2 model(config, {.rank = shard, .size = shards});
+      Decoder model(config, {.rank = shard, .size = shards});
       std::vector<Parameter> parameters = model.parameters();
       for (Parameter& parameter : parameters)
         parameter.tensor = nullptr;
@@ -40,7 +40,7 @@ class ModelLayouts {
 
  private:
   struct Entry {
-    GPT2Config config;
+    DecoderConfig config;
     bool narrow_gradients;
     Shards layouts;
   };

@@ -9,8 +9,8 @@
 #include "apps/cli/machine.h"
 #include "apps/data/text_options.h"
 #include "apps/train/choices.h"
-#include "models/gpt2/config.h"
-#include "models/gpt2/parallelize.h"
+#include "models/decoder/config.h"
+#include "models/decoder/parallelize.h"
 #include "parallel/comm/mesh.h"
 
 namespace sluice {

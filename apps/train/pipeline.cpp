@@ -54,14 +54,15 @@ Schedule forward_only(const std::vector<int>& of_rank, int ranks, int micro_batc
 
 }  // namespace
 
-std::vector<GPT2Part> PipelinePlan::parts_of(int rank) const {
-  std::vector<GPT2Part> mine;
+std::vector<DecoderPart> PipelinePlan::parts_of(int rank) const {
+  std::vector<DecoderPart> mine;
   for (std::size_t stage = 0; stage < parts.size(); ++stage)
     if (rank_of_stage[stage] == rank) mine.push_back(parts[stage]);
   return mine;
 }
 
-std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o, const GPT2Config& config,
+std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
+                                                  const DecoderConfig& config,
                                                   std::int64_t micro_batch) {
   if (!o.pipelined()) {
     const auto refuse = [](const std::string& flag) {
@@ -110,8 +111,8 @@ PipelineLinks::PipelineLinks(const PipelinePlan& plan, int rank, const MakeGroup
       make(std::span(last).first(last[0] == last[1] ? 1 : 2), 2 * plan.parts.size(), "tied table");
 }
 
-Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
-                   std::int64_t piece, const DevicePtr& host)
+Pipeline::Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& plan,
+                   const Ranks& ranks, std::int64_t piece, const DevicePtr& host)
     : model_(model),
       space_(space),
       plan_(plan),
@@ -119,18 +120,18 @@ Pipeline::Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan,
       rank_(ranks.stage()),
       predictor_(ranks.mesh.rank(0, plan.rank_of_stage.back(), 0)),
       stages_([&] {
-        std::vector<std::unique_ptr<GPT2Stage>> stages(plan.parts.size());
+        std::vector<std::unique_ptr<DecoderStage>> stages(plan.parts.size());
         for (std::size_t stage = 0; stage < stages.size(); ++stage)
           if (plan.rank_of_stage[stage] == rank_)
-            stages[stage] = std::make_unique<GPT2Stage>(model, plan.parts[stage], data_,
-                                                        space.device(), space.working().dtype());
+            stages[stage] = std::make_unique<DecoderStage>(model, plan.parts[stage], data_,
+                                                           space.device(), space.working().dtype());
         return stages;
       }()),
       links_(plan, rank_, ranks.group),
       executor_(plan.schedule, rank_, here(), links_.stages, plan.stash, space.device()) {
   if (plan.max_stashed && host != nullptr) executor_.spill(*plan.max_stashed, host);
   if (links_.ends == nullptr) return;
-  tied_.emplace(space, GPT2::tied_table, *links_.ends, piece);
+  tied_.emplace(space, Decoder::tied_table, *links_.ends, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }
 
@@ -142,17 +143,17 @@ std::vector<Stage*> Pipeline::here() const {
 }
 
 /// Returns the range of the part's parameters in the space, without the tied table.
-SpaceRange Pipeline::range_of(const GPT2Part& part) const {
+SpaceRange Pipeline::range_of(const DecoderPart& part) const {
   const auto begin_of = [&](int section) {
     const auto slot = std::ranges::find_if(space_.slots(), [&](const auto& candidate) {
-      return candidate.section >= section && candidate.name != GPT2::tied_table;
+      return candidate.section >= section && candidate.name != Decoder::tied_table;
     });
     return slot != space_.slots().end() ? slot->offset : space_.size();
   };
   const bool first = part.first == 0, last = part.last == model_.config().n_layer;
   // The range ends at the next section on this rank, which belongs to another stage.
-  return {begin_of(first ? 0 : GPT2::section_of(part.first)),
-          last ? space_.size() : begin_of(GPT2::section_of(part.last))};
+  return {begin_of(first ? 0 : Decoder::section_of(part.first)),
+          last ? space_.size() : begin_of(Decoder::section_of(part.last))};
 }
 
 void Pipeline::step(const MicroBatches& data, const Hooks& hooks) {

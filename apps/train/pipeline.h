@@ -7,8 +7,8 @@
 
 #include "apps/train/options.h"
 #include "apps/train/ranks.h"
-#include "models/gpt2/generate.h"
-#include "models/gpt2/parallelize.h"
+#include "models/decoder/generate.h"
+#include "models/decoder/parallelize.h"
 #include "optim/space/parameter_space.h"
 #include "parallel/data_parallel/tied_parameter.h"
 #include "parallel/pipeline/executor.h"
@@ -19,19 +19,19 @@ namespace sluice {
 struct PipelinePlan {
   Schedule schedule;  ///< lowered: with its sends and receives
   std::vector<int> rank_of_stage;
-  std::vector<GPT2Part> parts;  ///< by stage
+  std::vector<DecoderPart> parts;  ///< by stage
   Stash stash = Stash::graph;
   std::vector<int> inputs;                 ///< most micro-batches that wait for backward, by rank
   std::optional<std::size_t> max_stashed;  ///< bytes of stashed inputs kept on the device
 
   /// Returns the parts of the stages on `rank`, ascending.
-  std::vector<GPT2Part> parts_of(int rank) const;
+  std::vector<DecoderPart> parts_of(int rank) const;
 };
 
 /// Returns none if the options ask for no pipeline. Throws Error (usage) unless the schedule is
 /// proved to run to its end.
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
-                                                  const GPT2Config& config,
+                                                  const DecoderConfig& config,
                                                   std::int64_t micro_batch);
 
 /// The communicators of a pipeline's rank. Its ranks make them together.
@@ -57,7 +57,7 @@ class Pipeline {
   /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for the
   /// stashed inputs that may not stay on the device (--max-stash). All arguments must outlive the
   /// pipeline.
-  Pipeline(GPT2& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
+  Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
            std::int64_t piece, const DevicePtr& host);
 
   void set_timeline(Timeline* timeline) { executor_.set_timeline(timeline); }
@@ -68,7 +68,7 @@ class Pipeline {
   /// Runs the forward pass of `count` micro-batches.
   void evaluate(const MicroBatches& data, int count,
                 const std::function<void(int, const Tensor&)>& loss);
-  /// Does what generate() in models/gpt2/generate.h does. All ranks call it together and get the
+  /// Does what generate() in models/decoder/generate.h does. All ranks call it together and get the
   /// same tokens.
   std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt,
                                      const Generation& options);
@@ -78,16 +78,16 @@ class Pipeline {
                           const Sampling& sampling, std::size_t position);
 
   std::vector<Stage*> here() const;
-  SpaceRange range_of(const GPT2Part& part) const;
+  SpaceRange range_of(const DecoderPart& part) const;
 
-  GPT2& model_;
+  Decoder& model_;
   ParameterSpace& space_;
   const PipelinePlan& plan_;
   Communicator& all_;
   int rank_;       ///< rank within the pipeline
   int predictor_;  ///< job rank whose sampled tokens are used
   MicroBatches data_;
-  std::vector<std::unique_ptr<GPT2Stage>> stages_;  ///< by stage number; null if on another rank
+  std::vector<std::unique_ptr<DecoderStage>> stages_;  ///< by stage number; null if on another rank
   PipelineLinks links_;
   std::optional<TiedParameter> tied_;
   PipelineExecutor executor_;

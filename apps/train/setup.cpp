@@ -12,8 +12,8 @@
 #include "apps/output/program_folder.h"
 #include "apps/trace/trace_file.h"
 #include "engine/io/json_document.h"
-#include "models/gpt2/shard.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/shard.h"
+#include "models/decoder/weights.h"
 #include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -34,7 +34,7 @@ std::string shipped_text() {
 }
 
 void resolve_model(const TrainOptions& o, RunSetup& setup) {
-  GPT2Config& config = setup.config;
+  DecoderConfig& config = setup.config;
   if (o.model.empty()) {
     config.n_layer = o.n_layer;
     config.n_head = o.n_head;
@@ -97,7 +97,7 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
 }
 
 void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
-  GPT2Config& config = setup.config;
+  DecoderConfig& config = setup.config;
   if (o.model.empty())
     config.vocab_size =
         o.vocab_size.value_or(setup.tokenizer ? setup.tokenizer->vocab_size() : 50257);
@@ -188,7 +188,7 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
 }
 
 /// Refuses options and models that tensor parallelism cannot divide between ranks.
-void require_tensor_parallel(const TrainOptions& o, const GPT2Config& config) {
+void require_tensor_parallel(const TrainOptions& o, const DecoderConfig& config) {
   if (o.tp == 1 && o.sequence_parallel)
     fail("--sequence-parallel is for ranks that divide the matrices: give --tp too",
          ErrorKind::usage);

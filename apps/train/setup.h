@@ -10,7 +10,7 @@
 #include "apps/train/model_layouts.h"
 #include "apps/train/options.h"
 #include "apps/train/trainer.h"
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 #include "models/text/tokenizer.h"
 #include "optim/schedule.h"
 
@@ -19,7 +19,7 @@ namespace sluice {
 /// The options of a run after resolve(): files have been looked at, defaults filled in, and
 /// contradictions refused.
 struct RunSetup {
-  GPT2Config config;
+  DecoderConfig config;
   DeviceKind device = DeviceKind::cpu;
   Precision precision;
   std::filesystem::path model_folder;    ///< empty: random weights

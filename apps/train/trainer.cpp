@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
+Trainer::Trainer(Decoder& model, ParameterSpace& space, DataParallel& ranks,
                  const RateSchedule& schedule, const Options& options, const DividedModel& divided)
     : model_(model),
       space_(space),
@@ -37,7 +37,7 @@ Trainer::Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks,
   for (std::int64_t layer = 0; layer < model.config().n_layer; ++layer) {
     std::int64_t end = 0;
     for (const auto& slot : space.slots())
-      if (slot.section == GPT2::section_of(layer)) end = slot.offset + slot.size;
+      if (slot.section == Decoder::section_of(layer)) end = slot.offset + slot.size;
     ends_.push_back(end);
   }
   ends_.push_back(space.size());

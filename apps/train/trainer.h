@@ -11,7 +11,7 @@
 #include "apps/train/pass_graphs.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/step_numbers.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/speculative_updates.h"
@@ -60,7 +60,7 @@ class Trainer {
   };
 
   /// Makes the model's forward passes wait, block by block, for updates still under way.
-  Trainer(GPT2& model, ParameterSpace& space, DataParallel& ranks, const RateSchedule& schedule,
+  Trainer(Decoder& model, ParameterSpace& space, DataParallel& ranks, const RateSchedule& schedule,
           const Options& options, const DividedModel& divided = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -101,7 +101,7 @@ class Trainer {
   std::vector<double> evaluate_here(const TokenSource& tokens,
                                     const EvaluationBatches& batches) const;
 
-  GPT2& model_;
+  Decoder& model_;
   ParameterSpace& space_;
   DataParallel& ranks_;
   RateSchedule schedule_;

@@ -18,7 +18,7 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
                        .chunk = choice.staging.chunk,
                        .host = host,
                        .whole_tensors = o.optimizer == OptimizerKind::adafactor};
-  options.residency.resize(GPT2::section_of(0), Residency::device);
+  options.residency.resize(Decoder::section_of(0), Residency::device);
   std::ranges::copy(residency_of(choice), std::back_inserter(options.residency));
   return options;
 }
@@ -37,7 +37,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace&
 }
 
 /// Returns the parameters of this rank's stages, or of all of the model without a pipeline.
-std::vector<Parameter> parameters_of(GPT2& model, const PipelinePlan* plan, int stage) {
+std::vector<Parameter> parameters_of(Decoder& model, const PipelinePlan* plan, int stage) {
   return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
 }
 
@@ -109,7 +109,7 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
     for (const auto& stretch : shards->at(static_cast<std::size_t>(mesh.shard(part))).stretches)
       blocks += static_cast<std::size_t>(stretch.blocks());
     bytes.data = std::max(bytes.data, blocks * sizeof(double));
-    GPT2 model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
+    Decoder model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
     const SpaceLayout layout(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
                              {.narrow_gradients = choice.narrow_gradients});
     const BucketPlan bucket_plan(layout, bucket_options(options, setup, for_buckets(mesh)));
@@ -160,11 +160,11 @@ std::optional<ModelNorm> make_norm(ParameterSpace& space, const Ranks& ranks,
   if (plan == nullptr && ranks.mesh.tp == 1) return std::nullopt;
   ModelNorm::Position position{.shard = ranks.shard()};
   if (plan != nullptr && ranks.stage() != plan->rank_of_stage.front())
-    position.copy = GPT2::tied_table;
+    position.copy = Decoder::tied_table;
   return std::make_optional<ModelNorm>(space, shards, position, *ranks.control);
 }
 
-std::unique_ptr<Pipeline> make_pipeline(GPT2& model, ParameterSpace& space, const Ranks& ranks,
+std::unique_ptr<Pipeline> make_pipeline(Decoder& model, ParameterSpace& space, const Ranks& ranks,
                                         const TrainOptions& options, const RunSetup& setup,
                                         const MemoryChoice& choice, const HostMemory& host) {
   if (!setup.pipeline) return nullptr;
@@ -240,7 +240,7 @@ void Training::require_equal_copies(std::string_view when) {
   require_equal_weights(space, *ranks.dp_host, mesh.peers(ranks.rank()), when);
   if (mesh.tp > 1) require_equal_replicated(space, *ranks.tp_host, mesh.shards(ranks.rank()), when);
   if (plan)
-    sluice::require_equal_copies(space, GPT2::tied_table, ranks.shard(), *ranks.control, when);
+    sluice::require_equal_copies(space, Decoder::tied_table, ranks.shard(), *ranks.control, when);
 }
 
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {

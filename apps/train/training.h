@@ -50,7 +50,7 @@ struct Training {
   std::unique_ptr<CommunicatorGroup> tensor;  ///< none: matrices are not divided
   /// The block inputs kept in host memory; none if no block's input is.
   std::optional<HostStack> block_inputs;
-  GPT2 model;
+  Decoder model;
   ModelLayouts::Shards whole;         ///< the layout of the whole model's parameters
   std::vector<Parameter> parameters;  ///< parameters of this rank's stages
   std::shared_ptr<const BucketPlan> bucket_plan;

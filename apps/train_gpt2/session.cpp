@@ -35,7 +35,7 @@
 #include "apps/train_gpt2/stop_request.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {

@@ -9,7 +9,7 @@
 
 #include "apps/cli/progress.h"
 #include "engine/autograd.h"
-#include "models/gpt2/parallelize.h"
+#include "models/decoder/parallelize.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -34,7 +34,7 @@ class Sample {
   /// Runs forward and backward of one of the three blocks and returns the seconds.
   double time(std::int64_t block) {
     const DevicePtr& device = space_.device();
-    GPT2Stage stage(model_, {block, block + 1}, data_, device, space_.working().dtype());
+    DecoderStage stage(model_, {block, block + 1}, data_, device, space_.working().dtype());
     const auto [shape, dtype] = stage.input(0);
     Tensor input;
     if (block > 0) input = Tensor::zeros(device, shape, dtype).set_requires_grad(true);
@@ -51,13 +51,13 @@ class Sample {
   }
 
  private:
-  static GPT2Config three_blocks(GPT2Config config) {
+  static DecoderConfig three_blocks(DecoderConfig config) {
     config.n_layer = 3;
     return config;
   }
 
-  GPT2Config config_;
-  GPT2 model_;
+  DecoderConfig config_;
+  Decoder model_;
   ParameterSpace space_;
   Stash stash_;  ///< Stash::input: all stages but the last run forward twice
   std::vector<std::int32_t> ids_;

@@ -67,178 +67,172 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
         (own_keys ? task.tile : static_cast<int>(a.order.tiles) - 1 - task.tile) * own_tile;
     // Blocks that own keys go through the heads of q that attend to them, one after the other.
     const int group = own_keys ? a.columns.group : 1;
-    int head = task.head * group;  // of q
     const int key_value = own_keys ? task.head : task.head / a.columns.group;
-    const int column = head * a.width;
     const int key_column = a.columns.key + key_value * a.width;
     const int value_column = a.columns.value + key_value * a.width;
-    const auto rows_at = [&](int first_column) {
-      return head_rows(a.qkv, task.sample, a.length, a.columns.stride, first_column, a.width);
+    const auto rows_at = [&](int column) {
+      return head_rows(a.qkv, task.sample, a.length, a.columns.stride, column, a.width);
     };
-    const HeadRows<T> queries = rows_at(column), keys = rows_at(key_column),
-                      values = rows_at(value_column);
-    const HeadRows<T> grads =
-        head_rows(a.grad_out, task.sample, a.length, a.channels, column, a.width);
-    const std::int64_t sequence = task.sample * a.order.heads * group + head;
-    PairStatistics* const statistics = a.statistics + sequence * statistics_rows(a.length) / 2;
+    const auto out_rows = [&](const T* tensor, int head) {
+      return head_rows(tensor, task.sample, a.length, a.channels, head * a.width, a.width);
+    };
+    const auto sequence_of = [&](int head) { return task.sample * (a.order.heads * group) + head; };
+    const auto statistics_of = [&](int head) {
+      return a.statistics + sequence_of(head) * statistics_rows(a.length) / 2;
+    };
 
     T* const results = a.grad_qkv + (task.sample * a.length + first + warp_row) * a.columns.stride +
-                       (own_keys ? key_column : column);
+                       (own_keys ? key_column : task.head * a.width);
 
     // Loops only over rows on the visible side of the diagonal.
     const int end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
     const int start = own_keys ? first : 0;
-    const int tiles_of_head = (end - start + moving_rows - 1) / moving_rows;
-    const int tiles = tiles_of_head * group;
+    const int tiles = (end - start + moving_rows - 1) / moving_rows;
     // Scores are own[0] times moving[0]; gradients of probabilities are own[1] times moving[1].
+    const HeadRows<T> keys = rows_at(key_column), values = rows_at(value_column);
     TileCopy<T, own_tile, D, staging, 2> own_copy(
-        {own_keys ? keys : queries, own_keys ? values : grads}, first);
+        {own_keys ? keys : rows_at(task.head * a.width),
+         own_keys ? values : out_rows(a.grad_out, task.head)},
+        first);
     own_copy.start(shared.own);
     if constexpr (staging == Staging::async) cp_async_commit();
     own_copy.finish(shared.own);
     // Blocks that own queries leave their statistics for the blocks that own keys.
-    if constexpr (!own_keys) {
-      const HeadRows<T> outs = head_rows(a.out, task.sample, a.length, a.channels, column, a.width);
-      write_statistics<T, D, own_tile, staging>(statistics, grads, outs,
-                                                a.log_sum_exp + sequence * a.length, first);
-    }
-    TileCopy<T, moving_rows, D, staging, 2> copy(
-        {own_keys ? queries : keys, own_keys ? grads : values}, start);
-    StatisticsCopy<moving_rows, staging> statistics_copy(statistics + start / 2);
-    int left_of_head = tiles_of_head;  // to fetch
-    const auto fetch = [&](int stage) {
-      copy.start(shared.moving[stage]);
-      if (own_keys) statistics_copy.start(shared.statistics[stage]);
-      if constexpr (staging == Staging::async) cp_async_commit();
-      if constexpr (own_keys) {
-        if (--left_of_head > 0) return;
-        left_of_head = tiles_of_head;
-        copy.to_next_head(a.width, tiles_of_head);
-        statistics_copy.to_next_head(a.length, tiles_of_head);
-      }
-    };
-    const auto arrive = [&](int stage) {
-      copy.finish(shared.moving[stage]);
-      if (own_keys) statistics_copy.finish(shared.statistics[stage]);
-    };
-
-    // A block that owns queries keeps the statistics of its accumulators' rows in registers.
-    if constexpr (!own_keys) __syncthreads();
-    float own_log_sum_exp[groups][2];
-    Accumulators own_minus_delta[groups];
-#pragma unroll
-    for (int m = 0; m < groups; ++m)
-#pragma unroll
-      for (int half = 0; half < 2 && !own_keys; ++half) {
-        const int row = first + warp_row + 16 * m + lane / 4 + 8 * half;
-        const PairStatistics& mine = statistics[row / 2];
-        own_log_sum_exp[m][half] = mine.log_sum_exp[row % 2];
-        // Two loads of one value: from copies of one register the compiler would build four
-        // neighbouring registers anew in every tile.
-        own_minus_delta[m].values[2 * half] = mine.minus_delta.values[row % 2];
-        own_minus_delta[m].values[2 * half + 1] = mine.minus_delta.values[row % 2 + 2];
-      }
+    if constexpr (!own_keys)
+      write_statistics<T, D, own_tile, staging>(
+          statistics_of(task.head), out_rows(a.grad_out, task.head), out_rows(a.out, task.head),
+          a.log_sum_exp + sequence_of(task.head) * a.length, first);
     const float scale_log2 = a.scale * log2_e;
     float grad_first[groups][D / 8][4] = {};                 // dQ or dK
     float grad_value[groups][own_keys ? D / 8 : 1][4] = {};  // dV
-    int ahead = start - first;                               // of the moving tile
-    fetch(0);
-    arrive(0);
     const auto own = straight_blocks<T, D>(shared.own[0] + warp_row * D);
-    // Blocks that own keys have no registers left to keep these.
-    constexpr bool keep_own = !own_keys && groups == 2;
-    LeftOperand kept_own[keep_own ? groups : 1][D / 16];
-    if constexpr (keep_own) {
-      await_stage<staging>(true);
+
+    for (int member = 0; member < group; ++member) {
+      const int head = task.head * group + member;
+      PairStatistics* const statistics = statistics_of(head);
+      TileCopy<T, moving_rows, D, staging, 2> copy({own_keys ? rows_at(head * a.width) : keys,
+                                                    own_keys ? out_rows(a.grad_out, head) : values},
+                                                   start);
+      StatisticsCopy<moving_rows, staging> statistics_copy(statistics + start / 2);
+      const auto fetch = [&](int stage) {
+        copy.start(shared.moving[stage]);
+        if (own_keys) statistics_copy.start(shared.statistics[stage]);
+        if constexpr (staging == Staging::async) cp_async_commit();
+      };
+      const auto arrive = [&](int stage) {
+        copy.finish(shared.moving[stage]);
+        if (own_keys) statistics_copy.finish(shared.statistics[stage]);
+      };
+
+      // A block that owns queries keeps the statistics of its accumulators' rows in registers.
+      if constexpr (!own_keys) __syncthreads();
+      float own_log_sum_exp[groups][2];
+      Accumulators own_minus_delta[groups];
 #pragma unroll
       for (int m = 0; m < groups; ++m)
 #pragma unroll
-        for (int k = 0; k < D / 16; ++k)
-          kept_own[m][k] = load_left(own, m, k);
-    }
-    const auto scored = [&](int m, int k) {
-      if constexpr (keep_own) return kept_own[m][k];
-      return load_left(own, m, k);
-    };
-#pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int stage = tile % Memory::stages;
-      const bool more = tile + 1 < tiles;
-      if (more) fetch((tile + 1) % Memory::stages);
-      await_stage<staging>(more);
-      constexpr int own_bytes = sizeof(shared.own[0]);
-      constexpr int moving_bytes = sizeof(shared.moving[0][0]);
-      const auto transposed =
-          transposed_blocks<T, D>(shared.moving[0][0]).behind(stage * 2 * moving_bytes);
-      const auto straight = straight_blocks<T, D>(shared.moving[stage][0]);
-      // An accumulator takes the statistics of its column if queries move, else those of its row.
-      const auto log_sum_exp = [&](int m, int j, int i) {
-        if constexpr (own_keys)
-          return shared.statistics[stage][4 * j + lane % 4].log_sum_exp[i % 2];
-        return own_log_sum_exp[m][i / 2];
-      };
-      const auto minus_delta = [&](int m, int j) {
-        if constexpr (own_keys) return shared.statistics[stage][4 * j + lane % 4].minus_delta;
-        return own_minus_delta[m];
-      };
-      // Calls visit(m, j, i) for every score of this thread.
-      const auto each_score = [](auto&& visit) {
-#pragma unroll
-        for (int m = 0; m < groups; ++m)
-#pragma unroll
-          for (int j = 0; j < moving_rows / 8; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              visit(m, j, i);
-      };
-
-      float p[groups][moving_rows / 8][4];
-      multiply_rows<T, moving_rows, D>(p, transposed, scored,
-                                       [](int, int) { return Accumulators{}; });
-      // Only tiles on the diagonal have keys that some of the queries must not see.
-      if (own_keys ? ahead < own_tile : ahead + moving_rows > 0)
-        each_score([&](int m, int j, int i) {
-          const int moving = ahead + 8 * j + lane % 4 * 2 + i % 2;
-          const int mine = warp_row + 16 * m + lane / 4 + i / 2 * 8;
-          if (own_keys ? mine > moving : moving > mine) p[m][j][i] = -INFINITY;
-        });
-      each_score([&](int m, int j, int i) {
-        p[m][j][i] = exp2_fast(p[m][j][i] * scale_log2 - log_sum_exp(m, j, i));
-      });
-
-      KeptScores<moving_rows, own_keys> kept[dropout ? groups : 1];
-      const float kept_scale = a.mask.scale();
-      const auto keep = [&](int m, int j, int i) { return kept[m](j, i) ? kept_scale : 0.0f; };
-      if constexpr (dropout)
-        for (int m = 0; m < groups; ++m)
-          kept[m].decide(a.mask, task.sample,
-                         a.first_mask_row + static_cast<std::int64_t>(head) * a.length,
-                         first + warp_row + 16 * m, first + ahead);
-      // Gradients of probabilities, less delta; then of scores. Dropout scales the former.
-      float grad_p[groups][moving_rows / 8][4];
-      multiply_rows<T, moving_rows, D>(
-          grad_p, transposed.behind(moving_bytes),
-          [&](int m, int k) { return load_left(own.behind(own_bytes), m, k); }, minus_delta);
-      each_score([&](int m, int j, int i) {
-        if constexpr (dropout) {
-          const float delta = -minus_delta(m, j).values[i];
-          grad_p[m][j][i] = (grad_p[m][j][i] + delta) * keep(m, j, i) - delta;
+        for (int half = 0; half < 2 && !own_keys; ++half) {
+          const int row = first + warp_row + 16 * m + lane / 4 + 8 * half;
+          const PairStatistics& mine = statistics[row / 2];
+          own_log_sum_exp[m][half] = mine.log_sum_exp[row % 2];
+          // Two loads of one value: from copies of one register the compiler would build four
+          // neighbouring registers anew in every tile.
+          own_minus_delta[m].values[2 * half] = mine.minus_delta.values[row % 2];
+          own_minus_delta[m].values[2 * half + 1] = mine.minus_delta.values[row % 2 + 2];
         }
-        grad_p[m][j][i] *= p[m][j][i];
-      });
-
-      if constexpr (own_keys) {
-        if constexpr (dropout)
-          each_score([&](int m, int j, int i) { p[m][j][i] *= keep(m, j, i); });
-        add_weighted<T, moving_rows, D>(grad_value, p, straight.behind(moving_bytes));
+      fetch(0);
+      arrive(0);
+      // Blocks that own keys have no registers left to keep these.
+      constexpr bool keep_own = !own_keys && groups == 2;
+      LeftOperand kept_own[keep_own ? groups : 1][D / 16];
+      if constexpr (keep_own) {
+        await_stage<staging>(true);
+#pragma unroll
+        for (int m = 0; m < groups; ++m)
+#pragma unroll
+          for (int k = 0; k < D / 16; ++k)
+            kept_own[m][k] = load_left(own, m, k);
       }
-      add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
-      __syncthreads();  // the stage may be refilled
-      if (more && staging == Staging::registers) arrive(0);
-      ahead += moving_rows;
-      if (own_keys && ahead == tiles_of_head * moving_rows) {
-        ahead = 0;
-        ++head;
+      const auto scored = [&](int m, int k) {
+        if constexpr (keep_own) return kept_own[m][k];
+        return load_left(own, m, k);
+      };
+#pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int stage = tile % Memory::stages;
+        const bool more = tile + 1 < tiles;
+        if (more) fetch((tile + 1) % Memory::stages);
+        await_stage<staging>(more);
+        constexpr int own_bytes = sizeof(shared.own[0]);
+        constexpr int moving_bytes = sizeof(shared.moving[0][0]);
+        const auto transposed =
+            transposed_blocks<T, D>(shared.moving[0][0]).behind(stage * 2 * moving_bytes);
+        const auto straight = straight_blocks<T, D>(shared.moving[stage][0]);
+        // An accumulator takes the statistics of its column if queries move, else those of its row.
+        const auto log_sum_exp = [&](int m, int j, int i) {
+          if constexpr (own_keys)
+            return shared.statistics[stage][4 * j + lane % 4].log_sum_exp[i % 2];
+          return own_log_sum_exp[m][i / 2];
+        };
+        const auto minus_delta = [&](int m, int j) {
+          if constexpr (own_keys) return shared.statistics[stage][4 * j + lane % 4].minus_delta;
+          return own_minus_delta[m];
+        };
+        // Calls visit(m, j, i) for every score of this thread.
+        const auto each_score = [](auto&& visit) {
+#pragma unroll
+          for (int m = 0; m < groups; ++m)
+#pragma unroll
+            for (int j = 0; j < moving_rows / 8; ++j)
+#pragma unroll
+              for (int i = 0; i < 4; ++i)
+                visit(m, j, i);
+        };
+
+        float p[groups][moving_rows / 8][4];
+        multiply_rows<T, moving_rows, D>(p, transposed, scored,
+                                         [](int, int) { return Accumulators{}; });
+        // Only tiles on the diagonal have keys that some of the queries must not see.
+        const int ahead = start - first + tile * moving_rows;  // of the moving tile
+        if (own_keys ? ahead < own_tile : ahead + moving_rows > 0)
+          each_score([&](int m, int j, int i) {
+            const int moving = ahead + 8 * j + lane % 4 * 2 + i % 2;
+            const int mine = warp_row + 16 * m + lane / 4 + i / 2 * 8;
+            if (own_keys ? mine > moving : moving > mine) p[m][j][i] = -INFINITY;
+          });
+        each_score([&](int m, int j, int i) {
+          p[m][j][i] = exp2_fast(p[m][j][i] * scale_log2 - log_sum_exp(m, j, i));
+        });
+
+        KeptScores<moving_rows, own_keys> kept[dropout ? groups : 1];
+        const float kept_scale = a.mask.scale();
+        const auto keep = [&](int m, int j, int i) { return kept[m](j, i) ? kept_scale : 0.0f; };
+        if constexpr (dropout)
+          for (int m = 0; m < groups; ++m)
+            kept[m].decide(a.mask, task.sample,
+                           a.first_mask_row + static_cast<std::int64_t>(head) * a.length,
+                           first + warp_row + 16 * m, first + ahead);
+        // Gradients of probabilities, less delta; then of scores. Dropout scales the former.
+        float grad_p[groups][moving_rows / 8][4];
+        multiply_rows<T, moving_rows, D>(
+            grad_p, transposed.behind(moving_bytes),
+            [&](int m, int k) { return load_left(own.behind(own_bytes), m, k); }, minus_delta);
+        each_score([&](int m, int j, int i) {
+          if constexpr (dropout) {
+            const float delta = -minus_delta(m, j).values[i];
+            grad_p[m][j][i] = (grad_p[m][j][i] + delta) * keep(m, j, i) - delta;
+          }
+          grad_p[m][j][i] *= p[m][j][i];
+        });
+
+        if constexpr (own_keys) {
+          if constexpr (dropout)
+            each_score([&](int m, int j, int i) { p[m][j][i] *= keep(m, j, i); });
+          add_weighted<T, moving_rows, D>(grad_value, p, straight.behind(moving_bytes));
+        }
+        add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
+        __syncthreads();  // the stage may be refilled
+        if (more && staging == Staging::registers) arrive(0);
       }
     }
 

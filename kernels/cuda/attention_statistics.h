@@ -46,10 +46,6 @@ class StatisticsCopy {
       next_ += rows;
     }
   }
-  /// As TileCopy's.
-  __device__ __forceinline__ void to_next_head(int length, int tiles) {
-    next_ += statistics_rows(length) - rows * tiles;
-  }
   __device__ __forceinline__ void finish(PairStatistics* tile) {
     if (staging == Staging::registers && static_cast<int>(threadIdx.x) < rows) *place(tile) = held_;
   }

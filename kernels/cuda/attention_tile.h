@@ -88,13 +88,6 @@ class TileCopy {
     }
     left_ -= rows;
   }
-  /// Goes back over `tiles` tiles, to the same rows of the next head.
-  __device__ __forceinline__ void to_next_head(int width, int tiles) {
-    for (int t = 0; t < tensors; ++t)
-      next_[t] += std::int64_t{width} * static_cast<int>(sizeof(T)) -
-                  std::int64_t{stride_[t]} * (rows * tiles);
-    left_ += rows * tiles;
-  }
   /// Registers: the tiles must be free. cp.async: does nothing; the group's wait ends copies.
   __device__ __forceinline__ void finish(T (&tiles)[tensors][rows * D]) {
     if constexpr (staging == Staging::registers) {

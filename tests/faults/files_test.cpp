@@ -118,7 +118,7 @@ TEST_CASE("convert over another model, killed at any call, leaves the old or the
           "[files]") {
   if (!have_strace()) return;
   const Replaced replaced("convert", {"--input", "new", "--output", "model"});
-  GPT2Config config = small_config();
+  DecoderConfig config = small_config();
   write_model(replaced.base() / "model", config);
   config.n_embd = 8;
   config.vocab_size = 256;
@@ -168,7 +168,7 @@ TEST_CASE("convert over another model, killed at any call, leaves the old or the
 
 TEST_CASE("two converts into one folder at the same time leave a model that is whole", "[files]") {
   TempDir dir;
-  GPT2Config config = small_config();
+  DecoderConfig config = small_config();
   config.vocab_size = 256;
   for (const char* const name : {"one", "two"}) {
     write_model(dir.path() / name, config);

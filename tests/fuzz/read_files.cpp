@@ -4,7 +4,7 @@
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/token_file.h"
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {
@@ -45,7 +45,7 @@ void read_json(Bytes input) {
 }
 
 void read_config(Bytes input) {
-  const GPT2Config config = sluice::read_config(put("config.json", input));
+  const DecoderConfig config = sluice::read_config(put("config.json", input));
   require(config.n_embd % config.n_head == 0, "heads do not divide the width");
   require(config.parameter_count() > 0, "the number of parameters has wrapped");
   require(sluice::read_config(put("again.json", config_json(config, "float32", -1))) == config,

@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include "apps/checkpoint/save_cadence.h"
-#include "models/gpt2/parallelize.h"
-#include "models/gpt2/recompute.h"
+#include "models/decoder/parallelize.h"
+#include "models/decoder/recompute.h"
 #include "models/text/tokenizer.h"
 #include "parallel/flight_recorder/injection.h"
 #include "tests/fuzz/harness.h"
@@ -21,12 +21,12 @@ void read_modes(const std::string& text) {
 }
 
 void read_split(const std::string& text) {
-  const GPT2Config config{.n_layer = layers};
+  const DecoderConfig config{.n_layer = layers};
   const auto parts = split_blocks(config, stages, parse_block_split(text));
   require(parts.size() == stages, "not a part for each stage");
   std::int64_t covered = 0;
   std::vector<std::int64_t> blocks;
-  for (const GPT2Part& part : parts) {
+  for (const DecoderPart& part : parts) {
     require(part.first == covered && part.last > part.first, "the parts do not follow");
     blocks.push_back(part.last - part.first);
     covered = part.last;

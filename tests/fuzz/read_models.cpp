@@ -4,7 +4,7 @@
 
 #include "apps/checkpoint/checkpoint_history.h"
 #include "engine/io/section_sums.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 #include "tests/fuzz/harness.h"
 #include "tests/fuzz/small_run.h"
 

@@ -56,7 +56,7 @@ SmallModel::SmallModel(ParameterSpace::Use use)
              .n_inner = 4,
              .vocab_size = 3,
              .n_positions = 2},
-      model(std::make_unique<GPT2>(config)),
+      model(std::make_unique<Decoder>(config)),
       space(std::make_unique<ParameterSpace>(model->parameters(), make_cpu_device(), DType::f32,
                                              use)) {
   space->initialize(1);

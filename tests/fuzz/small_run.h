@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/checkpoint/checkpoint.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "tests/support/training/single_rank.h"
 
 namespace sluice::fuzz {
@@ -16,8 +16,8 @@ namespace sluice::fuzz {
 struct SmallModel {
   explicit SmallModel(ParameterSpace::Use use);
 
-  GPT2Config config;
-  std::unique_ptr<GPT2> model;
+  DecoderConfig config;
+  std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
 };
 

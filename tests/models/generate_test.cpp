@@ -1,4 +1,4 @@
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

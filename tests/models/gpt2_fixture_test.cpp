@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/autograd.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -134,7 +134,7 @@ TEST_CASE("greedy generation continues as the reference does, with and without a
 TEST_CASE("micro-batches add up to the gradient of the whole batch") {
   const ThreadCount one(1);
   const auto device = make_cpu_device();
-  const GPT2Config config = small_config();
+  const DecoderConfig config = small_config();
   const auto tokens = random_ids(4 * 11, 64, 3);
   const auto targets = random_ids(4 * 11, 64, 4);
   const auto gradient_of = [&](std::size_t rows) {

@@ -13,7 +13,7 @@ namespace {
 
 struct Case {
   const char* what;
-  GPT2Config config;
+  DecoderConfig config;
   std::int64_t batch, seq_len, chunk;
   float dropout;
 };
@@ -82,7 +82,7 @@ TEST_CASE("every parameter's gradient is the slope of the loss") {
 }
 
 TEST_CASE("the checked parameters are all that a GPT-2 has") {
-  GPT2 model(small_config());
+  Decoder model(small_config());
   std::set<std::string> kinds;
   std::int64_t count = 0;
   for (const auto& parameter : model.parameters()) {

@@ -5,7 +5,7 @@
 
 #include "engine/autograd.h"
 #include "engine/host_memory.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -25,7 +25,7 @@ constexpr auto none = Recompute::none, gelu = Recompute::gelu, gelu_ln = Recompu
                block = Recompute::block, on_host = Recompute::block_on_host;
 
 /// Sizes that fit wide kernels, and odd ones that no kernel likes.
-const GPT2Config configs[] = {
+const DecoderConfig configs[] = {
     {.n_layer = 4, .n_head = 2, .n_embd = 16, .vocab_size = 64, .n_positions = 16},
     {.n_layer = 4, .n_head = 3, .n_embd = 15, .n_inner = 23, .vocab_size = 37, .n_positions = 11}};
 
@@ -40,7 +40,7 @@ template <class Action>
 void for_all(Action&& action) {
   for (const DeviceKind kind : device_kinds())
     for (const DType dtype : dtypes_of(kind))
-      for (const GPT2Config& config : configs)
+      for (const DecoderConfig& config : configs)
         for (const float dropout : {0.0F, 0.3F}) {
           CAPTURE(static_cast<int>(kind), name_of(dtype), config.n_embd, dropout);
           const bool odd = config.n_embd % 2 != 0;
@@ -53,7 +53,8 @@ void for_all(Action&& action) {
 
 /// A model and what it is trained on.
 struct Setup {
-  Setup(DeviceKind kind, DType dtype, const GPT2Config& config, float dropout, const Modes& modes)
+  Setup(DeviceKind kind, DType dtype, const DecoderConfig& config, float dropout,
+        const Modes& modes)
       : device(open_device(kind)),
         host(device, make_host_memory(device, std::size_t{1} << 20).pinned),
         made(random_model(config, device, dtype, 7)),
@@ -115,7 +116,7 @@ std::size_t kept_bytes(const Setup& setup, const Tensor& loss, bool round) {
 }
 
 /// Returns the bytes that a GPT-2 keeps, computed from its shapes.
-std::size_t expected_bytes(const GPT2Config& config, DType dtype, const Modes& modes) {
+std::size_t expected_bytes(const DecoderConfig& config, DType dtype, const Modes& modes) {
   const auto rows = static_cast<std::size_t>(Setup::batch * config.n_positions);
   const std::size_t row = rows * static_cast<std::size_t>(config.n_embd) * size_of(dtype);
   const std::size_t inner = rows * static_cast<std::size_t>(config.inner()) * size_of(dtype);
@@ -148,7 +149,7 @@ const Modes mixed[] = {{gelu_ln, block, none, gelu}, {on_host, none, on_host, on
 }  // namespace
 
 TEST_CASE("recompute changes no bit of losses and gradients") {
-  for_all([](DeviceKind kind, DType dtype, const GPT2Config& config, float dropout) {
+  for_all([](DeviceKind kind, DType dtype, const DecoderConfig& config, float dropout) {
     const Results expected = train({kind, dtype, config, dropout, uniform[0]});
     REQUIRE(std::ranges::all_of(expected.gradients, [](double g) { return std::isfinite(g); }));
     for (const Modes& modes :
@@ -165,7 +166,7 @@ TEST_CASE("recompute changes no bit of losses and gradients") {
 }
 
 TEST_CASE("recompute keeps what its modes say and no more") {
-  for_all([](DeviceKind kind, DType dtype, const GPT2Config& config, float dropout) {
+  for_all([](DeviceKind kind, DType dtype, const DecoderConfig& config, float dropout) {
     std::size_t previous_peak = SIZE_MAX;
     for (const Modes& modes :
          {uniform[0], uniform[1], uniform[2], uniform[3], uniform[4], mixed[0], mixed[1]}) {
@@ -193,7 +194,7 @@ TEST_CASE("recompute keeps what its modes say and no more") {
 
 TEST_CASE("with recompute, a step's peak shrinks by what each layer does not keep") {
   // Wide enough that activations outweigh the head's buffers.
-  const GPT2Config config{
+  const DecoderConfig config{
       .n_layer = 4, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 32};
   const auto peak = [&](const Modes& modes) {
     const Setup setup(DeviceKind::cpu, DType::f32, config, 0.1F, modes);
@@ -302,7 +303,7 @@ TEST_CASE("a recompute text that makes no sense is refused with what is allowed"
         CHECK_THAT(error.what(), Contains(part));
     }
   }
-  GPT2 model(small_config());
+  Decoder model(small_config());
   CHECK(error_message([&] { model.set_recompute({none}); }) != "(no error)");
 }
 

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/autograd.h"
-#include "models/gpt2/generate.h"
-#include "models/gpt2/shard.h"
+#include "models/decoder/generate.h"
+#include "models/decoder/shard.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -30,7 +30,7 @@ struct Found {
   std::vector<Values> losses;  ///< of the tokens, by rank
 
   /// A rank's columns of the logits.
-  void add_logits(const GPT2& model, const Values& mine) {
+  void add_logits(const Decoder& model, const Values& mine) {
     const std::lock_guard lock(mutex_);
     const Shard::Range part = model.shard().vocabulary;
     const std::int64_t vocabulary = model.config().vocab_size, count = part.end - part.begin;
@@ -111,7 +111,7 @@ TEST_CASE("ranks that divide the matrices give the reference's logits, losses an
 
 TEST_CASE("in double, ranks and one process agree to rounding, dropout included",
           "[tensor][threads]") {
-  const GPT2Config config{
+  const DecoderConfig config{
       .n_layer = 2, .n_head = 5, .n_embd = 20, .vocab_size = 37, .n_positions = 12};
   const int ranks = GENERATE(2, 4, 5);
   const bool divides_tokens = GENERATE(false, true);  // 24 of them: 5 ranks keep all
@@ -172,9 +172,9 @@ TEST_CASE("greedy generation by several ranks continues as the reference does",
 }
 
 TEST_CASE("a rank's part of a model: heads, width and vocabulary by hand", "[tensor]") {
-  const GPT2Config config{
+  const DecoderConfig config{
       .n_layer = 1, .n_head = 5, .n_embd = 20, .vocab_size = 11, .n_positions = 4};
-  const GPT2Shard first(config, 0, 2), second(config, 1, 2);
+  const DecoderShard first(config, 0, 2), second(config, 1, 2);
   CHECK(first.heads == Shard::Range{0, 3});
   CHECK(second.heads == Shard::Range{3, 5});
   CHECK(second.width == Shard::Range{12, 20});
@@ -182,7 +182,7 @@ TEST_CASE("a rank's part of a model: heads, width and vocabulary by hand", "[ten
   CHECK(first.inner == Shard::Range{0, 40});
   CHECK(second.vocabulary == Shard::Range{6, 11});
   CHECK(vocabulary_counts(config, 3) == std::vector<std::int64_t>{4, 4, 3});
-  GPT2 model(config, {.rank = 1, .size = 2});
+  Decoder model(config, {.rank = 1, .size = 2});
   std::map<std::string, Shape> shapes;
   for (const Parameter& parameter : model.parameters())
     shapes[parameter.name] = parameter.shape;
@@ -205,7 +205,7 @@ TEST_CASE("a rank's part of a model: heads, width and vocabulary by hand", "[ten
 }
 
 TEST_CASE("a model that does not divide is refused with the arithmetic", "[tensor][bad]") {
-  const GPT2Config config{
+  const DecoderConfig config{
       .n_layer = 1, .n_head = 4, .n_embd = 16, .vocab_size = 11, .n_positions = 4};
   require_divisible(config, 4);
   CHECK(error_message([&] { require_divisible(config, 5); }) ==

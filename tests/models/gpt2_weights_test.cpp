@@ -1,4 +1,4 @@
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -202,7 +202,7 @@ TEST_CASE("weights that do not make the model are refused by name") {
 }
 
 TEST_CASE("a model has at most 16384 blocks") {
-  GPT2Config config = small_config();
+  DecoderConfig config = small_config();
   config.n_layer = 16384;
   CHECK(error_message([&] { validate(config); }) == "(no error)");
   config.n_layer = 16385;
@@ -210,7 +210,7 @@ TEST_CASE("a model has at most 16384 blocks") {
 }
 
 TEST_CASE("an untied head is refused also where it differs far behind") {
-  GPT2Config config = small_config();
+  DecoderConfig config = small_config();
   config.vocab_size = (1 << 14) + 1;  // 1 MiB of 16 numbers each, and one token more
   const TempDir dir;
   const auto device = make_cpu_device();
@@ -240,7 +240,7 @@ TEST_CASE("integers are not weights") {
 
 TEST_CASE("config.json is read back as it was written") {
   const TempDir dir;
-  GPT2Config config = small_config();
+  DecoderConfig config = small_config();
   config.n_inner = GENERATE(0, 24);
   config.layer_norm_epsilon = 3e-6;
   write_file(dir.path() / "config.json", config_json(config, "float32", 3));
@@ -304,7 +304,7 @@ TEST_CASE("a token's operations are those counted by hand") {
   // Six for each of 2 * 8 + 2 * 6 + 10 = 38 weights. Attention has 2 * 4 * 2 operations with keys
   // and as many with values if all 4 positions count, of which half do: 16 forwards and 32
   // backwards.
-  const GPT2Config tiny{
+  const DecoderConfig tiny{
       .n_layer = 1, .n_head = 1, .n_embd = 2, .n_inner = 3, .vocab_size = 5, .n_positions = 4};
   CHECK(tiny.flops_per_token(4) == 6 * 38 + 48);
   // 12 layers of 12 * 768^2 weights, and a head of 50257 * 768.
@@ -314,7 +314,7 @@ TEST_CASE("a token's operations are those counted by hand") {
 TEST_CASE("on the meta device a model far larger than memory is only counted") {
   const auto device = make_meta_device(std::size_t{1} << 45);
   const auto config = preset("gpt2-xl").value();
-  GPT2 model(config);
+  Decoder model(config);
   ParameterSpace space(model.parameters(), device, DType::bf16, ParameterSpace::Use::training);
   const auto optimizer = make_adamw(space, {});
   CHECK(space.parameters() == config.parameter_count());
@@ -335,7 +335,7 @@ TEST_CASE("initialisation is a function of the seed alone, with GPT-2's deviatio
   auto config = small_config();
   config.n_embd = 64;
   const auto start = [&](std::uint64_t seed) {
-    GPT2 model(config);
+    Decoder model(config);
     ParameterSpace space(model.parameters(), device, DType::f32, ParameterSpace::Use::inference);
     space.initialize(seed);
     return weights_of(space);

@@ -2,7 +2,7 @@
 #include <functional>
 #include <numeric>
 
-#include "models/gpt2/parallelize.h"
+#include "models/decoder/parallelize.h"
 
 namespace sluice::test::split_blocks_test {
 namespace {
@@ -40,9 +40,9 @@ double least(std::int64_t blocks, int stages, const BlockCosts& costs) {
   return best;
 }
 
-Counts sizes(const std::vector<GPT2Part>& parts) {
+Counts sizes(const std::vector<DecoderPart>& parts) {
   Counts counts;
-  for (const GPT2Part& part : parts) {
+  for (const DecoderPart& part : parts) {
     CHECK(part.first == std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
     counts.push_back(part.last - part.first);
   }
@@ -67,7 +67,7 @@ TEST_CASE("no division of blocks has a cheaper dearest stage") {
 }
 
 TEST_CASE("blocks are divided evenly, by parameters or as they are listed") {
-  const GPT2Config gpt2;
+  const DecoderConfig gpt2;
   CHECK(sizes(split_blocks(gpt2, 4, parse_block_split("blocks"))) == Counts{3, 3, 3, 3});
   CHECK(sizes(split_blocks(gpt2, 5, parse_block_split("blocks"))) == Counts{3, 3, 2, 2, 2});
   CHECK(sizes(split_blocks(gpt2, 4, parse_block_split("parameters"))) == Counts{1, 5, 5, 1});

@@ -11,7 +11,7 @@ namespace sluice::test {
 /// A folder with a tiny GPT-2 that reads bytes (gpt2/, with its tokenizer) and a text (text.txt).
 struct ByteModelFolder : TempDir {
   ByteModelFolder() {
-    GPT2Config config = small_config();
+    DecoderConfig config = small_config();
     config.vocab_size = 256;
     write_model(path() / "gpt2", config);
     ByteTokenizer().save(path() / "gpt2");

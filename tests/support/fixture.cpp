@@ -4,7 +4,7 @@
 #include <random>
 
 #include "engine/io/stored_tensor.h"
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
@@ -49,16 +49,16 @@ std::vector<std::int32_t> Fixture::ids(const std::string& name) const {
 
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                      ParameterSpace::Use use, const TensorShare& share) {
-  const GPT2Config config = read_config(folder / "config.json");
-  TestModel result{std::make_unique<GPT2>(config, share), nullptr};
+  const DecoderConfig config = read_config(folder / "config.json");
+  TestModel result{std::make_unique<Decoder>(config, share), nullptr};
   result.space = std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use);
   load_weights(folder, config, *result.space);
   return result;
 }
 
-TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType dtype,
+TestModel random_model(const DecoderConfig& config, const DevicePtr& device, DType dtype,
                        std::uint64_t seed, ParameterSpace::Use use, const TensorShare& share) {
-  TestModel result{std::make_unique<GPT2>(config, share), nullptr};
+  TestModel result{std::make_unique<Decoder>(config, share), nullptr};
   result.space = std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use);
   for (const auto& slot : result.space->slots()) {
     const Shape& whole = slot.whole();
@@ -74,11 +74,11 @@ TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType 
   return result;
 }
 
-GPT2Config small_config() {
+DecoderConfig small_config() {
   return {.n_layer = 2, .n_head = 2, .n_embd = 16, .vocab_size = 64, .n_positions = 16};
 }
 
-void write_model(const std::filesystem::path& folder, const GPT2Config& config,
+void write_model(const std::filesystem::path& folder, const DecoderConfig& config,
                  std::uint64_t seed) {
   std::filesystem::create_directories(folder);
   const auto made =

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/io/safetensors.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/space/parameter_space.h"
 #include "tests/support/data_folders.h"
 
@@ -41,7 +41,7 @@ class Fixture {
 };
 
 struct TestModel {
-  std::unique_ptr<GPT2> model;
+  std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
 };
 
@@ -52,16 +52,16 @@ TestModel open_model(const std::filesystem::path& folder, const DevicePtr& devic
                      const TensorShare& share = {});
 
 /// Makes a model with nontrivial biases and gains, so that every parameter matters.
-TestModel random_model(const GPT2Config& config, const DevicePtr& device, DType dtype,
+TestModel random_model(const DecoderConfig& config, const DevicePtr& device, DType dtype,
                        std::uint64_t seed = 1,
                        ParameterSpace::Use use = ParameterSpace::Use::training,
                        const TensorShare& share = {});
 
 /// Returns a config with 2 layers, 2 heads, width 16, 64 tokens, context 16.
-GPT2Config small_config();
+DecoderConfig small_config();
 
 /// Writes config.json and model.safetensors of such a model.
-void write_model(const std::filesystem::path& folder, const GPT2Config& config = small_config(),
+void write_model(const std::filesystem::path& folder, const DecoderConfig& config = small_config(),
                  std::uint64_t seed = 1);
 
 /// The parameters of a model by name, to be changed and then written.

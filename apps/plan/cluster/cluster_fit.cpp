@@ -59,7 +59,7 @@ std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
 /// divide the gradients.
 double weights_and_gradients(const ClusterTask& task, const ParallelConfig& candidate,
                              const RunSetup& setup, int replicas) {
-  GPT2 model(task.config, {.size = candidate.mesh.tp});
+  Decoder model(task.config, {.size = candidate.mesh.tp});
   double parameters = 0;
   for (const Parameter& parameter :
        setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())

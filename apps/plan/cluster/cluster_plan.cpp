@@ -17,7 +17,7 @@ namespace {
 /// The largest micro-batch to try, in tokens, as in the planner.
 constexpr std::int64_t max_tokens = 1 << 16, max_tokens_of_cpu = 1 << 13;
 
-bool divides(const GPT2Config& config, std::int64_t ranks) {
+bool divides(const DecoderConfig& config, std::int64_t ranks) {
   return ranks <= config.n_head && config.inner() % ranks == 0 && ranks <= config.vocab_size;
 }
 
@@ -57,8 +57,8 @@ StagePlaces places_of(const ClusterTask& task, const ParallelConfig& candidate) 
   return places;
 }
 
-std::vector<GPT2Part> parts_at(const StagePlaces& places, int place) {
-  std::vector<GPT2Part> parts;
+std::vector<DecoderPart> parts_at(const StagePlaces& places, int place) {
+  std::vector<DecoderPart> parts;
   for (std::size_t stage = 0; stage < places.parts.size(); ++stage)
     if (places.rank_of_stage[stage] == place) parts.push_back(places.parts[stage]);
   return parts;
@@ -83,10 +83,10 @@ StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, doubl
 }
 
 Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
-                   const std::vector<GPT2Part>& parts) {
+                   const std::vector<DecoderPart>& parts) {
   Traffic traffic =
-      traffic_of(GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts), candidate.choice,
-                 task.precision.dtype, task.options, task.profile.gpu);
+      traffic_of(Decoder(task.config, {.size = candidate.mesh.tp}).parameters(parts),
+                 candidate.choice, task.precision.dtype, task.options, task.profile.gpu);
   traffic.zero = candidate.zero;
   return traffic;
 }
@@ -250,7 +250,7 @@ ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candida
                           const Computing& computing, double resident, double streamed) {
   const Interconnect joined = interconnect_of(task.options, task.profile);
   auto [time, places, covers] = computing;
-  const auto blocks_of = [](const GPT2Part& part) { return part.last - part.first; };
+  const auto blocks_of = [](const DecoderPart& part) { return part.last - part.first; };
   const std::int64_t blocks = std::ranges::max(places.parts | std::views::transform(blocks_of));
   const std::int64_t reductions =
       reductions_of(*candidate.pipeline, candidate.mesh.pp, blocks, candidate.micro_batches);
@@ -265,7 +265,7 @@ ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candida
   const double sharing = candidate.zero > 0 ? static_cast<double>(candidate.mesh.dp) : 1;
   double parameters = 0;
   for (const Parameter& parameter :
-       GPT2(task.config, {.size = candidate.mesh.tp}).parameters(parts_at(places, 0)))
+       Decoder(task.config, {.size = candidate.mesh.tp}).parameters(parts_at(places, 0)))
     parameters += static_cast<double>(element_count(parameter.shape));
   const double passing =
       candidate.choice.gradient_bytes() + 2 * static_cast<double>(size_of(task.precision.dtype));

@@ -17,7 +17,7 @@ struct ClusterTask {
   std::optional<std::int64_t> pp{}, tp{}, zero{};  ///< none: any; those in `options` are ignored
   DeviceProfile profile;
   Precision precision{};  ///< resolved for these options on one GPU
-  GPT2Config config{};
+  DecoderConfig config{};
   std::int64_t seq_len = 0;
   std::int64_t gpus = 1;
   std::int64_t top = 10;  ///< number of meshes to report

@@ -10,7 +10,7 @@ namespace {
 
 /// Sizes of a model's part on tensor-parallel shard 0.
 struct ShardSize {
-  ShardSize(const GPT2Config& config, std::int64_t ranks)
+  ShardSize(const DecoderConfig& config, std::int64_t ranks)
       : shard(config, 0, static_cast<int>(ranks)),
         embedding(config.n_embd),
         width(shard.width.end),
@@ -20,7 +20,7 @@ struct ShardSize {
         block(embedding * (4 * width + 2 * inner) + (3 * width + inner + 2 * embedding) +
               4 * embedding) {}
 
-  GPT2Shard shard;
+  DecoderShard shard;
   std::int64_t embedding, width, inner, vocabulary;
   std::int64_t block;  ///< parameters
 };
@@ -95,8 +95,8 @@ struct Speculation {
 
 /// Returns the seconds of reading and writing the gradient of the vocabulary's table, in fp32, once
 /// for each chunk of a micro-batch but the first.
-double head_accumulation(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
-                         const DeviceProfile& profile) {
+double head_accumulation(const DecoderConfig& config, const MemoryChoice& choice,
+                         const StepWork& work, const DeviceProfile& profile) {
   const ShardSize size(config, work.shards.ranks);
   const std::int64_t again = head_chunks(choice, choice.micro_batch * work.seq_len) - 1;
   return static_cast<double>(again * size.vocabulary * size.embedding) * 2 * 4 /
@@ -108,7 +108,7 @@ struct TensorWait {
 };
 
 /// Returns the exposed waits of one micro-batch for other ranks.
-TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
+TensorWait wait_of(const DecoderConfig& config, const DecoderPart& part, const MemoryChoice& choice,
                    const StepWork& work, const PassTimes& pass) {
   if (work.shards.ranks == 1) return {};
   const TensorTraffic traffic = tensor_traffic(config, part, choice,
@@ -134,7 +134,7 @@ TensorWait wait_of(const GPT2Config& config, const GPT2Part& part, const MemoryC
 
 }  // namespace
 
-StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                       const DeviceProfile& profile) {
   const auto width = static_cast<double>(size_of(work.dtype));
   const auto embedding = static_cast<double>(config.n_embd);
@@ -192,8 +192,9 @@ StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, cons
   return time;
 }
 
-PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
-                      const StepWork& work, const DeviceProfile& profile) {
+PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
+                      const MemoryChoice& choice, const StepWork& work,
+                      const DeviceProfile& profile) {
   const PassTimes pass = pass_times(config, choice, work, profile);
   const bool predicts = part.last == config.n_layer;
   const auto layers = static_cast<double>(part.last - part.first);
@@ -221,7 +222,7 @@ PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const Memo
   return time;
 }
 
-std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks) {
+std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks) {
   const ShardSize size(config, ranks);
   return config.n_layer * size.block + (size.vocabulary + config.n_positions + 2) * size.embedding;
 }

@@ -5,7 +5,7 @@
 #include "apps/plan/cost/device_profile.h"
 #include "apps/plan/cost/interconnect.h"
 #include "apps/train/memory_choice.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 
 namespace sluice {
 
@@ -46,7 +46,7 @@ struct StepWork {
 /// All-reduces in the forward pass and in the head are exposed. An all-reduce in the backward pass
 /// is assumed to be hidden by half of the weight gradient's product that runs beside it; the other
 /// half of the device does the reduction.
-StepTime predict_step(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                       const DeviceProfile& profile);
 
 /// Predicted seconds of one micro-batch in a part of the model; the last part includes the head.
@@ -58,11 +58,12 @@ struct PartTime {
   double forward_tensor = 0, backward_tensor = 0;
 };
 
-PartTime predict_part(const GPT2Config& config, const GPT2Part& part, const MemoryChoice& choice,
-                      const StepWork& work, const DeviceProfile& profile);
+PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
+                      const MemoryChoice& choice, const StepWork& work,
+                      const DeviceProfile& profile);
 
 /// Returns the number of parameters on shard 0 of `ranks` tensor-parallel ranks. No other shard has
 /// more.
-std::int64_t parameters_of_shard(const GPT2Config& config, std::int64_t ranks);
+std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks);
 
 }  // namespace sluice

@@ -32,8 +32,8 @@ double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profi
 
 }  // namespace
 
-ForwardWork::ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks) {
-  const GPT2Shard shard(config, 0, static_cast<int>(ranks));
+ForwardWork::ForwardWork(const DecoderConfig& config, std::int64_t seq_len, std::int64_t ranks) {
+  const DecoderShard shard(config, 0, static_cast<int>(ranks));
   const auto embedding = static_cast<double>(config.n_embd);
   const auto width = static_cast<double>(shard.width.end);
   const auto inner = static_cast<double>(shard.inner.end);
@@ -44,7 +44,7 @@ ForwardWork::ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::in
   head = 2 * static_cast<double>(shard.vocabulary.end) * embedding;
 }
 
-PassTimes pass_times(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                      const DeviceProfile& profile) {
   const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
   const auto ranks = static_cast<double>(work.shards.ranks);
@@ -70,7 +70,7 @@ PassTimes pass_times(const GPT2Config& config, const MemoryChoice& choice, const
   }
 
   const KernelRates& rates = kernel_rates(profile.capability);
-  const GPT2Shard shard(config, 0, static_cast<int>(work.shards.ranks));
+  const DecoderShard shard(config, 0, static_cast<int>(work.shards.ranks));
   const auto width = static_cast<double>(shard.width.end);
   const auto inner = static_cast<double>(shard.inner.end);
   // Ranks that divide tokens divide the work on the residual stream, too.

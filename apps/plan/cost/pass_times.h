@@ -5,9 +5,9 @@
 namespace sluice {
 
 /// Floating-point operations per token of a forward pass, on shard 0 of a number of tensor-parallel
-/// ranks. Causal attention counts half, as in GPT2Config::flops_per_token.
+/// ranks. Causal attention counts half, as in DecoderConfig::flops_per_token.
 struct ForwardWork {
-  ForwardWork(const GPT2Config& config, std::int64_t seq_len, std::int64_t ranks);
+  ForwardWork(const DecoderConfig& config, std::int64_t seq_len, std::int64_t ranks);
 
   double layer() const { return products + attention; }
 
@@ -32,7 +32,7 @@ struct PassTimes {
   double attention_in = 0, mlp_in = 0;  ///< products, forward
 };
 
-PassTimes pass_times(const GPT2Config& config, const MemoryChoice& choice, const StepWork& work,
+PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                      const DeviceProfile& profile);
 
 }  // namespace sluice

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <ranges>
 
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {
@@ -61,8 +61,8 @@ std::int64_t fitting_micro_batch(std::int64_t most, std::int64_t batch) {
 
 }  // namespace
 
-Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working) {
-  return traffic_of(GPT2(config).parameters(), choice, working);
+Traffic traffic_of(const DecoderConfig& config, const MemoryChoice& choice, DType working) {
+  return traffic_of(Decoder(config).parameters(), choice, working);
 }
 
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,

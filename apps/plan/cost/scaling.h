@@ -24,7 +24,7 @@ struct Traffic {
 
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
                    DType working);
-Traffic traffic_of(const GPT2Config& config, const MemoryChoice& choice, DType working);
+Traffic traffic_of(const DecoderConfig& config, const MemoryChoice& choice, DType working);
 /// The same, sent as the flags say (--zero, --overlap, --bucket-size). `gpu`: of a run on a GPU.
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
                    DType working, const TrainOptions& options, bool gpu);
@@ -64,7 +64,7 @@ Communication predict_communication(const Traffic& traffic, std::int64_t ranks, 
 
 /// Inputs of a prediction for many data-parallel ranks.
 struct ScalingTask {
-  GPT2Config config;
+  DecoderConfig config;
   MemoryChoice choice;
   StepWork work;     ///< of one rank of one replica; its batch is ignored
   double state = 0;  ///< bytes of all optimizer state and master weights

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& places,
+std::vector<StageTime> stage_times(const DecoderConfig& config, const StagePlaces& places,
                                    const MemoryChoice& choice, const StepWork& work,
                                    const DeviceProfile& profile, const Interconnect& interconnect) {
   const std::int64_t shards = work.shards.ranks;
@@ -61,12 +61,13 @@ std::int64_t reductions_of(ScheduleName schedule, int ranks, std::int64_t blocks
   return micro_batches;
 }
 
-std::int64_t reductions_of(const std::vector<Action>& actions, const std::vector<GPT2Part>& parts) {
+std::int64_t reductions_of(const std::vector<Action>& actions,
+                           const std::vector<DecoderPart>& parts) {
   std::int64_t reductions = 0, last = -1;
   std::set<std::int64_t> blocks;
   for (const Action& action : actions) {
     if (!action.computes() || action.kind == Action::Kind::forward) continue;
-    const GPT2Part& part = parts[static_cast<std::size_t>(action.stage)];
+    const DecoderPart& part = parts[static_cast<std::size_t>(action.stage)];
     for (std::int64_t block = part.last - 1; block >= part.first; --block) {
       blocks.insert(block);
       if (std::exchange(last, block) != block) ++reductions;

@@ -11,7 +11,7 @@ namespace sluice {
 
 /// How a pipeline divides a model into stages, and the stages among ranks.
 struct StagePlaces {
-  std::vector<GPT2Part> parts{};     ///< one part per stage
+  std::vector<DecoderPart> parts{};  ///< one part per stage
   std::vector<int> rank_of_stage{};  ///< place of each stage in the pipeline; a place is `tp` ranks
   Stash stash = Stash::graph;
 };
@@ -23,7 +23,7 @@ struct StageTime {
 
 /// Predicts each stage's seconds for one micro-batch. Uses the links between the first replica's
 /// ranks.
-std::vector<StageTime> stage_times(const GPT2Config& config, const StagePlaces& places,
+std::vector<StageTime> stage_times(const DecoderConfig& config, const StagePlaces& places,
                                    const MemoryChoice& choice, const StepWork& work,
                                    const DeviceProfile& profile, const Interconnect& interconnect);
 
@@ -40,6 +40,7 @@ double makespan(ScheduleName schedule, int ranks, int virtual_stages, std::int64
 std::int64_t reductions_of(ScheduleName schedule, int ranks, std::int64_t blocks,
                            std::int64_t micro_batches);
 /// The same for the actions of a rank of any schedule, as a mean over its blocks, rounded up.
-std::int64_t reductions_of(const std::vector<Action>& actions, const std::vector<GPT2Part>& parts);
+std::int64_t reductions_of(const std::vector<Action>& actions,
+                           const std::vector<DecoderPart>& parts);
 
 }  // namespace sluice

@@ -50,7 +50,7 @@ TensorTraffic& TensorTraffic::operator+=(const TensorTraffic& other) {
   return *this;
 }
 
-TensorTraffic tensor_traffic(const GPT2Config& config, const GPT2Part& part,
+TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& part,
                              const MemoryChoice& choice, const TensorTask& task) {
   if (task.shards.ranks == 1) return {};
   const bool embeds = part.first == 0, predicts = part.last == config.n_layer;

@@ -5,7 +5,7 @@
 #include "apps/plan/cost/interconnect.h"
 #include "apps/train/memory_choice.h"
 #include "kernels/base/dtype.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "parallel/pipeline/executor.h"
 
 namespace sluice {
@@ -64,7 +64,7 @@ struct TensorTask {
 };
 
 /// Counts training only, without validation, samples and the gradient norm. All zero for one rank.
-TensorTraffic tensor_traffic(const GPT2Config& config, const GPT2Part& part,
+TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& part,
                              const MemoryChoice& choice, const TensorTask& task);
 
 /// Predicts the seconds of operations that run one after the other.

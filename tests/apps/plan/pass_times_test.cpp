@@ -11,7 +11,7 @@ namespace {
 
 // Numbers in a layer's MLP, of a token: 8. Weights in the matrices of the block: 2 * 6 + 2 * 2 + 2
 // * 8 + 8 * 2 = 48. Attention to 4 positions, of which half count: 2 * 4 * 2 operations.
-constexpr GPT2Config tiny{
+constexpr DecoderConfig tiny{
     .n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
 constexpr double tokens = 8;
 const MemoryChoice two_rows{.micro_batch = 2, .recompute = {Recompute::none}};
@@ -88,7 +88,7 @@ TEST_CASE("predicted steps on an H200 are those measured there, within 5 %", "[p
   for (const auto& [model, batch, milliseconds] :
        {Measured{"gpt2", 16, 30.5}, Measured{"gpt2-medium", 8, 41.2},
         Measured{"gpt2-large", 4, 47.6}, Measured{"gpt2-xl", 4, 92.8}}) {
-    const GPT2Config config = *preset(model);
+    const DecoderConfig config = *preset(model);
     MemoryChoice choice{.micro_batch = batch, .head_chunk = 8192};
     choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
     // Two moments and the other half of a split master weight.
@@ -113,7 +113,7 @@ TEST_CASE("predicted steps of many micro-batches on an H200 are those measured, 
   // docs/results/gpu.md: plain runs of 64 sequences. Nothing was fitted to them.
   for (const auto& [model, micro_batch, narrow, milliseconds] :
        {Measured{"gpt2-large", 32, false, 652}, Measured{"gpt2-xl", 16, true, 1245}}) {
-    const GPT2Config config = *preset(model);
+    const DecoderConfig config = *preset(model);
     MemoryChoice choice{.micro_batch = micro_batch, .head_chunk = 8192, .narrow_gradients = narrow};
     choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
     const double state = 10 * static_cast<double>(config.parameter_count());

@@ -2,7 +2,7 @@
 
 #include "apps/plan/memory_plan.h"
 #include "apps/train/training.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -17,10 +17,10 @@ namespace {
 
 /// Sizes that kernels like, and odd ones whose matrices are large (the second) or small (the
 /// third).
-constexpr GPT2Config even(std::int64_t layers) {
+constexpr DecoderConfig even(std::int64_t layers) {
   return {.n_layer = layers, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
 }
-constexpr GPT2Config odd(std::int64_t layers) {
+constexpr DecoderConfig odd(std::int64_t layers) {
   return {.n_layer = layers,
           .n_head = 3,
           .n_embd = 66,
@@ -28,7 +28,7 @@ constexpr GPT2Config odd(std::int64_t layers) {
           .vocab_size = 101,
           .n_positions = 13};
 }
-constexpr GPT2Config tiny(std::int64_t layers) {
+constexpr DecoderConfig tiny(std::int64_t layers) {
   return {.n_layer = layers,
           .n_head = 3,
           .n_embd = 15,
@@ -37,13 +37,13 @@ constexpr GPT2Config tiny(std::int64_t layers) {
           .n_positions = 11};
 }
 
-constexpr GPT2Config with_context(GPT2Config config, std::int64_t positions) {
+constexpr DecoderConfig with_context(DecoderConfig config, std::int64_t positions) {
   config.n_positions = positions;
   return config;
 }
 
 struct PlanCase {
-  GPT2Config config;
+  DecoderConfig config;
   DType dtype;
   StateLayout layout;
   std::int64_t batch, micro_batch;

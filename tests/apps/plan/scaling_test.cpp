@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/plan/cost/stage_times.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "optim/space/parameter_space.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "tests/support/error_message.h"
@@ -165,9 +165,9 @@ TEST_CASE("beyond a node messages take the slower way, whose bandwidth is shared
 }
 
 TEST_CASE("what is sent is what the parameter space holds", "[scaling]") {
-  const GPT2Config config{
+  const DecoderConfig config{
       .n_layer = 3, .n_head = 2, .n_embd = 66, .n_inner = 47, .vocab_size = 101, .n_positions = 32};
-  GPT2 model(config);
+  Decoder model(config);
   const ParameterSpace space(model.parameters(), make_meta_device(0, 0), DType::bf16,
                              ParameterSpace::Use::training, {.narrow_gradients = true});
   double wide = 0, narrow = 0;
@@ -337,7 +337,7 @@ TEST_CASE("sharded gradients are reduced when a schedule moves on to another blo
           if (each * blocks == 1) continue;  // a rank that has one block
           CAPTURE(name_in(pipelines, name), ranks, blocks, groups);
           const Schedule schedule = make_schedule(name, ranks, each, groups * ranks);
-          std::vector<GPT2Part> parts;
+          std::vector<DecoderPart> parts;
           for (int stage = 0; stage < schedule.stages; ++stage)
             parts.push_back({stage * blocks, (stage + 1) * blocks});
           CHECK(reductions_of(name, ranks, blocks, schedule.micro_batches) ==

@@ -30,16 +30,16 @@ Json tensor_of(const std::string& flags) {
 struct Elements {
   std::int64_t divided = 0, whole = 0;
 };
-Elements elements_of(const GPT2Config& config, int rank, int ranks) {
+Elements elements_of(const DecoderConfig& config, int rank, int ranks) {
   Elements count;
-  for (const Parameter& p : GPT2(config, {.rank = rank, .size = ranks}).parameters())
+  for (const Parameter& p : Decoder(config, {.rank = rank, .size = ranks}).parameters())
     (p.shard.divided() ? count.divided : count.whole) += element_count(p.shape);
   return count;
 }
 
-constexpr GPT2Config even{
+constexpr DecoderConfig even{
     .n_layer = 3, .n_head = 4, .n_embd = 64, .vocab_size = 96, .n_positions = 16};
-constexpr GPT2Config five_heads{
+constexpr DecoderConfig five_heads{
     .n_layer = 3, .n_head = 5, .n_embd = 80, .vocab_size = 101, .n_positions = 16};
 
 std::size_t bytes_of(const Json& shard, const char* use) {
@@ -49,7 +49,7 @@ std::size_t bytes_of(const Json& shard, const char* use) {
 }  // namespace
 
 TEST_CASE("parameters of the shards add up to the model's", "[tensor-plan]") {
-  for (const GPT2Config& config : {even, five_heads, GPT2Config{}})
+  for (const DecoderConfig& config : {even, five_heads, DecoderConfig{}})
     for (const int ranks : {1, 2, 4}) {
       CAPTURE(config.n_head, ranks);
       Elements sum;
@@ -70,7 +70,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
   const std::string wide =
       "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 256 "
       "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --recompute none ";
-  constexpr GPT2Config config{
+  constexpr DecoderConfig config{
       .n_layer = 3, .n_head = 4, .n_embd = 256, .vocab_size = 256, .n_positions = 16};
   const Json one = plan_of(wide).at("chosen"), two = plan_of(wide + "--tp 2").at("tensor"),
              four = plan_of(wide + "--tp 4").at("tensor");
@@ -82,7 +82,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
   // Gradient buffers that belong to no parameter come on top.
   std::int64_t sums[3], *next = sums;
   for (const int ranks : {1, 2, 4})
-    *next++ = SpaceLayout(GPT2(config, {.size = ranks}).parameters(), {}).wide_size;
+    *next++ = SpaceLayout(Decoder(config, {.size = ranks}).parameters(), {}).wide_size;
   CHECK(sums[0] - sums[1] == 2 * (sums[1] - sums[2]));
   CHECK(sums[1] - sums[2] == elements_of(config, 0, 4).divided);
   for (const char* use : {"weights", "state"}) {
@@ -144,14 +144,14 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
 TEST_CASE("shards of any size are stored as the whole is", "[tensor-plan]") {
   // Some shards of 90 x 90 have as many elements as a large matrix; none of 80 x 80 has.
   for (const std::int64_t heads : {4, 5}) {
-    const GPT2Config config{.n_layer = 1,
-                            .n_head = heads,
-                            .n_embd = heads == 4 ? 80 : 90,
-                            .vocab_size = 61,
-                            .n_positions = 8};
-    const SpaceLayout whole(GPT2(config).parameters(), {});
+    const DecoderConfig config{.n_layer = 1,
+                               .n_head = heads,
+                               .n_embd = heads == 4 ? 80 : 90,
+                               .vocab_size = 61,
+                               .n_positions = 8};
+    const SpaceLayout whole(Decoder(config).parameters(), {});
     for (const int rank : {0, 1}) {
-      const SpaceLayout shard(GPT2(config, {.rank = rank, .size = 2}).parameters(), {});
+      const SpaceLayout shard(Decoder(config, {.rank = rank, .size = 2}).parameters(), {});
       for (std::size_t i = 0; i < whole.slots.size(); ++i) {
         CAPTURE(whole.slots[i].name, rank);
         CHECK(shard.slots[i].bulk == whole.slots[i].bulk);
@@ -296,7 +296,7 @@ TEST_CASE("matrix products are divided, waits for other ranks come on top", "[te
   CHECK(2 * (whole.forward_tensor + whole.backward_tensor) ==
         Approx(predict_step(even, choice, work, profile).tensor));
   double sum_of_parts = 0;
-  for (const GPT2Part& part : {GPT2Part{0, 1}, GPT2Part{1, 3}}) {
+  for (const DecoderPart& part : {DecoderPart{0, 1}, DecoderPart{1, 3}}) {
     const PartTime time = predict_part(even, part, choice, work, profile);
     sum_of_parts += time.forward + time.backward;
   }

@@ -98,7 +98,7 @@ bool matches(const std::string& text, const std::string& pattern) {
 struct Folder : TempDir {
   Folder() {
     const fs::path& in = path();
-    GPT2Config config = small_config();
+    DecoderConfig config = small_config();
     config.vocab_size = 256;
     config.n_positions = 64;
     write_model(in / "gpt2", config);

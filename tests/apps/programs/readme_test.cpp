@@ -65,7 +65,7 @@ struct Checkout : TempDir {
     fs::create_directories(path() / "build/default");
     fs::create_directory_symlink(SLUICE_BIN_DIR, path() / "build/default/bin");
     fs::create_directory_symlink(source / "scripts", path() / "scripts");
-    GPT2Config config = small_config();
+    DecoderConfig config = small_config();
     config.vocab_size = 256;
     config.n_positions = 256;
     write_model(path() / "gpt2", config);

@@ -69,9 +69,9 @@ std::vector<Operations> operations_of(const TrainingTask& task, const MemoryChoi
 TensorTraffic planned(const TrainingTask& task, const MemoryChoice& choice, int stage) {
   const auto setup = task.setup(DeviceKind::cpu, choice);
   const auto parts = setup.pipeline ? setup.pipeline->parts_of(stage)
-                                    : std::vector<GPT2Part>{{0, task.config.n_layer}};
+                                    : std::vector<DecoderPart>{{0, task.config.n_layer}};
   TensorTraffic traffic;
-  for (const GPT2Part& part : parts)
+  for (const DecoderPart& part : parts)
     traffic += tensor_traffic(
         task.config, part, choice,
         {.shards = {.ranks = task.tp, .divide_tokens = task.sequence_parallel},

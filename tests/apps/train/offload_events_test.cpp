@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_saver.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"

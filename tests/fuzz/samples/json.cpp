@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 #include "tests/fuzz/samples.h"
 
 namespace sluice::fuzz {

@@ -17,7 +17,8 @@ namespace sluice::test {
 /// The training task. A MemoryChoice decides how its memory is used.
 struct TrainingTask {
   /// The model is narrow, yet every matrix of its blocks counts as a large one.
-  GPT2Config config{.n_layer = 3, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
+  DecoderConfig config{
+      .n_layer = 3, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
   DType dtype = DType::f32;
   std::int64_t batch_size = 2, seq_len = 16;
   double grad_clip = 0, rate = 3e-3, dropout = 0;

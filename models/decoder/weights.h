@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "engine/io/safetensors.h"
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {
@@ -19,12 +19,12 @@ namespace sluice {
 /// rows in wpe.weight than `config` has positions (the context is cropped). Throws Error (usage),
 /// naming the file and the tensor, for a tensor that is missing, unknown, found twice, of another
 /// shape or dtype, or not finite.
-void load_weights(const std::filesystem::path& folder, const GPT2Config& config,
+void load_weights(const std::filesystem::path& folder, const DecoderConfig& config,
                   ParameterSpace& space);
 
 /// Throws the errors that load_weights() would throw because of tensor names and shapes. Reads only
 /// the files' headers, so it can run before memory is allocated.
-void check_weights(const std::filesystem::path& folder, const GPT2Config& config);
+void check_weights(const std::filesystem::path& folder, const DecoderConfig& config);
 
 /// Returns true if a file of this name in a model folder holds or lists weights, for example
 /// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.

@@ -1,4 +1,4 @@
-#include "models/gpt2/parallelize.h"
+#include "models/decoder/parallelize.h"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,8 @@ namespace {
   fail(why, ErrorKind::usage);
 }
 
-std::vector<GPT2Part> parts_of(const std::vector<std::int64_t>& blocks) {
-  std::vector<GPT2Part> parts;
+std::vector<DecoderPart> parts_of(const std::vector<std::int64_t>& blocks) {
+  std::vector<DecoderPart> parts;
   std::int64_t first = 0;
   for (const std::int64_t count : blocks) {
     parts.push_back({first, first + count});
@@ -57,7 +57,7 @@ std::vector<std::int64_t> listed(const std::string& text, std::int64_t layers, i
   return blocks;
 }
 
-std::vector<std::int64_t> by_parameters(const GPT2Config& config, int stages) {
+std::vector<std::int64_t> by_parameters(const DecoderConfig& config, int stages) {
   const auto width = static_cast<double>(config.n_embd);
   const double table = static_cast<double>(config.vocab_size) * width;
   return balanced_blocks(
@@ -122,7 +122,8 @@ std::string to_string(const BlockSplit& split) {
   return split.list;
 }
 
-std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const BlockSplit& how) {
+std::vector<DecoderPart> split_blocks(const DecoderConfig& config, int stages,
+                                      const BlockSplit& how) {
   if (stages > config.n_layer)
     refuse(
         fmt::format("a pipeline of {} stages needs {} blocks or more, and the model has {}; "
@@ -137,19 +138,19 @@ std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const B
   return parts_of(listed(how.list, config.n_layer, stages));
 }
 
-Stage::Boundary GPT2Stage::input(int) const {
+Stage::Boundary DecoderStage::input(int) const {
   const std::int64_t width = model_.config().n_embd;
   if (divided().empty()) return {{data_.rows, data_.seq_len, width}, dtype_};
   return {{data_.rows * data_.seq_len / model_.share().size, width}, dtype_};
 }
 
-Tensor GPT2Stage::ids(std::span<const std::int32_t> all, int micro_batch) const {
+Tensor DecoderStage::ids(std::span<const std::int32_t> all, int micro_batch) const {
   const auto count = static_cast<std::size_t>(data_.rows * data_.seq_len);
   return Tensor::from_tokens(device_, {data_.rows, data_.seq_len},
                              all.subspan(static_cast<std::size_t>(micro_batch) * count, count));
 }
 
-Tensor GPT2Stage::forward(int micro_batch, const Tensor& input) {
+Tensor DecoderStage::forward(int micro_batch, const Tensor& input) {
   DropoutSource dropout = data_.dropout;
   dropout.first_sample += micro_batch * data_.rows;
   ResidualPair pair{input, {}, divided()};

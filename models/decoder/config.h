@@ -10,7 +10,7 @@
 namespace sluice {
 
 /// The shape of a GPT-2 model, with the field names of Hugging Face's config.json.
-struct GPT2Config {
+struct DecoderConfig {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
   std::int64_t n_embd = 768;
@@ -26,22 +26,22 @@ struct GPT2Config {
   /// and causal attention as half.
   double flops_per_token(std::int64_t seq_len) const;
 
-  bool operator==(const GPT2Config&) const = default;
+  bool operator==(const DecoderConfig&) const = default;
 };
 
 /// Throws Error (usage) naming the field, for zero or negative sizes, n_embd not divisible by
 /// n_head, or products that do not fit in 63 bits.
-void validate(const GPT2Config& config);
+void validate(const DecoderConfig& config);
 
 /// Returns the shape named gpt2, gpt2-medium, gpt2-large or gpt2-xl; none for another name.
-std::optional<GPT2Config> preset(std::string_view name);
+std::optional<DecoderConfig> preset(std::string_view name);
 std::vector<std::string_view> preset_names();
 
 /// Reads a Hugging Face config.json. Checks types and ranges, and that the model is a GPT-2 that
 /// this program can compute (activation gelu_new, tied embeddings, scaled attention).
-GPT2Config read_config(const std::filesystem::path& file);
+DecoderConfig read_config(const std::filesystem::path& file);
 /// Returns the text of a config.json that Hugging Face opens. An `end_of_text` below 0 is left out.
-std::string config_json(const GPT2Config& config, std::string_view torch_dtype,
+std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
                         std::int64_t end_of_text);
 
 }  // namespace sluice

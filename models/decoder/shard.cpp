@@ -1,11 +1,11 @@
-#include "models/gpt2/shard.h"
+#include "models/decoder/shard.h"
 
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
 
 namespace sluice {
-GPT2Shard::GPT2Shard(const GPT2Config& config, int rank, int ranks)
+DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
     : heads(part_of(config.n_head, rank, ranks)),
       inner(part_of(config.inner(), rank, ranks)),
       vocabulary(part_of(config.vocab_size, rank, ranks)) {
@@ -15,7 +15,7 @@ GPT2Shard::GPT2Shard(const GPT2Config& config, int rank, int ranks)
     qkv.push_back({part * config.n_embd + width.begin, part * config.n_embd + width.end});
 }
 
-std::vector<std::int64_t> vocabulary_counts(const GPT2Config& config, int ranks) {
+std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks) {
   std::vector<std::int64_t> counts;
   for (int rank = 0; rank < ranks; ++rank) {
     const Shard::Range part = part_of(config.vocab_size, rank, ranks);
@@ -24,7 +24,7 @@ std::vector<std::int64_t> vocabulary_counts(const GPT2Config& config, int ranks)
   return counts;
 }
 
-void require_divisible(const GPT2Config& config, int ranks) {
+void require_divisible(const DecoderConfig& config, int ranks) {
   if (ranks > config.n_head)
     fail(fmt::format("--tp {}: the model has {} heads, and each rank needs one at least; use --tp "
                      "{} or fewer",

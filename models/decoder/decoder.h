@@ -8,14 +8,14 @@
 #include "engine/host_stack.h"
 #include "engine/ops/linear_cross_entropy.h"
 #include "engine/rng.h"
-#include "models/gpt2/config.h"
-#include "models/gpt2/recompute.h"
-#include "models/gpt2/shard.h"
+#include "models/decoder/config.h"
+#include "models/decoder/recompute.h"
+#include "models/decoder/shard.h"
 #include "models/layers.h"
 
 namespace sluice {
 
-struct KeyValueCache;  // models/gpt2/generate.h
+struct KeyValueCache;  // models/decoder/generate.h
 
 /// The activations passed between blocks: the residual stream and the last branch, not yet added.
 /// The next LayerNorm adds the two in its pass over memory.
@@ -26,9 +26,9 @@ struct ResidualPair {
 };
 
 /// One pre-LayerNorm transformer block (Radford et al., 2019).
-class GPT2Block final : public Module {
+class DecoderBlock final : public Module {
  public:
-  GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share);
+  DecoderBlock(const DecoderConfig& config, std::int64_t layer, const TensorShare& share);
 
   std::vector<Parameter> parameters() override;
   /// `dropout` may be inactive; a `cache` makes this a step of generation.
@@ -58,7 +58,7 @@ class GPT2Block final : public Module {
 
 /// Blocks [first, last) of a GPT-2. The part with the first block also embeds tokens, and the part
 /// with the last block also predicts.
-struct GPT2Part {
+struct DecoderPart {
   std::int64_t first = 0;
   std::int64_t last = 0;
 };
@@ -66,24 +66,24 @@ struct GPT2Part {
 /// GPT-2 as in Hugging Face: learned positions, tied vocabulary head. It allocates no memory: a
 /// ParameterSpace gives its parameters their tensors. Only parts that have their tensors can
 /// compute.
-class GPT2 final : public Module {
+class Decoder final : public Module {
  public:
   /// `share`: this rank's share if several ranks divide the model's matrices.
-  explicit GPT2(const GPT2Config& config, const TensorShare& share = {});
+  explicit Decoder(const DecoderConfig& config, const TensorShare& share = {});
 
   /// The table of token embeddings, which the vocabulary head uses too.
   static constexpr const char* tied_table = "wte.weight";
   /// Returns the Parameter::section of a block. Embeddings have 0, the final norm comes last.
   static constexpr int section_of(std::int64_t layer) { return static_cast<int>(layer) + 1; }
 
-  const GPT2Config& config() const { return config_; }
+  const DecoderConfig& config() const { return config_; }
   const TensorShare& share() const { return share_; }
-  const GPT2Shard& shard() const { return shard_; }
+  const DecoderShard& shard() const { return shard_; }
   /// The dtype of the weights, in which the model computes.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
   /// The parameters of some parts, ascending. The tied table is listed once.
-  std::vector<Parameter> parameters(const std::vector<GPT2Part>& parts);
+  std::vector<Parameter> parameters(const std::vector<DecoderPart>& parts);
   /// Sets a function that forward passes call before they read weights: with 0 before the
   /// embeddings and the first block, with the layer before each other block, with n_layer before
   /// the final norm.
@@ -106,7 +106,7 @@ class GPT2 final : public Module {
   /// `divided`: the result of divided().
   ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
                      std::int64_t first_position = 0, const Shape& divided = {}) const;
-  ResidualPair blocks(const GPT2Part& part, ResidualPair in, const DropoutSource& dropout,
+  ResidualPair blocks(const DecoderPart& part, ResidualPair in, const DropoutSource& dropout,
                       KeyValueCache* cache) const;
   Tensor normalized(const ResidualPair& in) const;
   /// Computes the loss from the hidden states, of all tokens or (sequence parallelism) of this
@@ -128,9 +128,9 @@ class GPT2 final : public Module {
                           const DropoutSource& dropout = {}) const;
 
  private:
-  GPT2Config config_;
+  DecoderConfig config_;
   TensorShare share_;
-  GPT2Shard shard_;
+  DecoderShard shard_;
   const Tensor& head_table() const { return head_table_ ? head_table_ : token_embedding_; }
   void before_weights(std::int64_t layer) const {
     if (before_weights_) before_weights_(layer);
@@ -138,7 +138,7 @@ class GPT2 final : public Module {
 
   Tensor token_embedding_, position_embedding_;
   Tensor head_table_;  ///< none: the head uses the embedding's table
-  std::vector<std::unique_ptr<GPT2Block>> blocks_;
+  std::vector<std::unique_ptr<DecoderBlock>> blocks_;
   LayerNormLayer final_norm_;
   std::function<void(std::int64_t)> before_weights_;
 };

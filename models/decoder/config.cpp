@@ -1,4 +1,4 @@
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 
 #include <fmt/format.h>
 
@@ -80,7 +80,7 @@ class ConfigReader {
 
 }  // namespace
 
-std::int64_t GPT2Config::parameter_count() const {
+std::int64_t DecoderConfig::parameter_count() const {
   const std::int64_t block = 4 * n_embd                                  // two LayerNorms
                              + n_embd * 3 * n_embd + 3 * n_embd          // c_attn
                              + n_embd * n_embd + n_embd                  // attn.c_proj
@@ -88,7 +88,7 @@ std::int64_t GPT2Config::parameter_count() const {
   return vocab_size * n_embd + n_positions * n_embd + n_layer * block + 2 * n_embd;
 }
 
-double GPT2Config::flops_per_token(std::int64_t seq_len) const {
+double DecoderConfig::flops_per_token(std::int64_t seq_len) const {
   const auto width = static_cast<double>(n_embd);
   const auto layers = static_cast<double>(n_layer);
   const double weights = layers * (4 * width * width + 2 * width * static_cast<double>(inner())) +
@@ -96,7 +96,7 @@ double GPT2Config::flops_per_token(std::int64_t seq_len) const {
   return 6 * weights + 6 * layers * static_cast<double>(seq_len) * width;
 }
 
-void validate(const GPT2Config& config) {
+void validate(const DecoderConfig& config) {
   require_size("n_layer", config.n_layer, max_layers);
   require_size("n_head", config.n_head);
   require_size("n_embd", config.n_embd);
@@ -120,10 +120,10 @@ void validate(const GPT2Config& config) {
          ErrorKind::usage);
 }
 
-std::optional<GPT2Config> preset(std::string_view name) {
+std::optional<DecoderConfig> preset(std::string_view name) {
   for (const auto& [known, shape] : presets) {
     if (known != name) continue;
-    GPT2Config config;
+    DecoderConfig config;
     config.n_layer = shape[0];
     config.n_head = shape[1];
     config.n_embd = shape[2];
@@ -140,7 +140,7 @@ std::vector<std::string_view> preset_names() {
   return names;
 }
 
-GPT2Config read_config(const std::filesystem::path& file) {
+DecoderConfig read_config(const std::filesystem::path& file) {
   const Json json = read_json_file(file, std::size_t{1} << 20);
   if (!json.is_object())
     fail(fmt::format("{}: a model configuration must be a JSON object", file.string()),
@@ -152,7 +152,7 @@ GPT2Config read_config(const std::filesystem::path& file) {
   reader.require("scale_attn_weights", true);
   reader.require("scale_attn_by_inverse_layer_idx", false);
   reader.require("add_cross_attention", false);
-  GPT2Config config;
+  DecoderConfig config;
   config.n_layer = reader.size("n_layer");
   config.n_head = reader.size("n_head");
   config.n_embd = reader.size("n_embd");
@@ -171,7 +171,7 @@ GPT2Config read_config(const std::filesystem::path& file) {
   return config;
 }
 
-std::string config_json(const GPT2Config& config, std::string_view torch_dtype,
+std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
                         std::int64_t end_of_text) {
   nlohmann::ordered_json json{
       {"architectures", {"GPT2LMHeadModel"}},

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 #include "parallel/pipeline/stage.h"
 
 namespace sluice {
@@ -39,7 +39,8 @@ std::string to_string(const BlockSplit& split);
 
 /// Divides a model's blocks into `stages` stages. Throws Error (usage) with the arithmetic if it
 /// cannot, and for By::time, which must be measured first.
-std::vector<GPT2Part> split_blocks(const GPT2Config& config, int stages, const BlockSplit& how);
+std::vector<DecoderPart> split_blocks(const DecoderConfig& config, int stages,
+                                      const BlockSplit& how);
 
 /// The micro-batches of a step.
 struct MicroBatches {
@@ -50,11 +51,11 @@ struct MicroBatches {
 };
 
 /// Some blocks of a GPT-2 as a pipeline stage, with the embedding or the head at the ends.
-class GPT2Stage final : public Stage {
+class DecoderStage final : public Stage {
  public:
   /// `data` may change between steps. All arguments must outlive the stage.
-  GPT2Stage(const GPT2& model, const GPT2Part& part, const MicroBatches& data,
-            const DevicePtr& device, DType dtype)
+  DecoderStage(const Decoder& model, const DecoderPart& part, const MicroBatches& data,
+               const DevicePtr& device, DType dtype)
       : model_(model), part_(part), data_(data), device_(device), dtype_(dtype) {}
 
   Boundary input(int micro_batch) const override;
@@ -65,8 +66,8 @@ class GPT2Stage final : public Stage {
   Tensor ids(std::span<const std::int32_t> all, int micro_batch) const;
   Shape divided() const { return model_.divided({data_.rows, data_.seq_len}); }
 
-  const GPT2& model_;
-  GPT2Part part_;
+  const Decoder& model_;
+  DecoderPart part_;
   const MicroBatches& data_;
   DevicePtr device_;
   DType dtype_;

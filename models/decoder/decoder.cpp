@@ -1,4 +1,4 @@
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/embedding.h"
 #include "engine/ops/mlp.h"
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +33,8 @@ Tensor drop_stream(const Tensor& x, const Shape& tokens, const TensorShare& shar
 
 }  // namespace
 
-GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorShare& share)
+DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
+                           const TensorShare& share)
     : layer_(layer),
       share_(share),
       ln_1_{fmt::format("h.{}.ln_1", layer), config.n_embd, config.layer_norm_epsilon},
@@ -47,7 +48,7 @@ GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorS
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   attention_out_.standard_deviation = residual;
   mlp_out_.standard_deviation = residual;
-  const GPT2Shard shard(config, share.rank, share.size);
+  const DecoderShard shard(config, share.rank, share.size);
   heads_ = static_cast<int>(shard.heads.end - shard.heads.begin);
   first_head_ = static_cast<int>(shard.heads.begin);
   if (share.size == 1) return;
@@ -57,7 +58,7 @@ GPT2Block::GPT2Block(const GPT2Config& config, std::int64_t layer, const TensorS
   mlp_out_.keep_rows(shard.inner, share.group);
 }
 
-std::vector<Parameter> GPT2Block::parameters() {
+std::vector<Parameter> DecoderBlock::parameters() {
   // Matrices come first, so that weight decay covers one stretch of each block.
   std::vector<Parameter> list;
   for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
@@ -69,7 +70,7 @@ std::vector<Parameter> GPT2Block::parameters() {
   return list;
 }
 
-std::vector<Tensor> GPT2Block::leaves() const {
+std::vector<Tensor> DecoderBlock::leaves() const {
   std::vector<Tensor> list;
   for (const LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
     list.insert(list.end(), {layer->weight, layer->bias});
@@ -78,8 +79,8 @@ std::vector<Tensor> GPT2Block::leaves() const {
   return list;
 }
 
-ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
-                                KeyValueCache* cache) const {
+ResidualPair DecoderBlock::forward(ResidualPair in, const DropoutSource& dropout,
+                                   KeyValueCache* cache) const {
   if (!recomputes_block(recompute_) || cache != nullptr)
     return feed_forward(attend(std::move(in), dropout, cache), dropout);
   const Shape tokens = in.tokens;
@@ -97,8 +98,8 @@ ResidualPair GPT2Block::forward(ResidualPair in, const DropoutSource& dropout,
 // Both halves release their input as soon as it has been added up, since nothing keeps it for the
 // backward pass.
 
-ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
-                               KeyValueCache* cache) const {
+ResidualPair DecoderBlock::attend(ResidualPair in, const DropoutSource& dropout,
+                                  KeyValueCache* cache) const {
   const auto [stream, x, recomputable] = ln_1_(in.stream, in.branch, group_of(in));
   const Shape tokens = in.tokens;
   in = {};
@@ -120,7 +121,7 @@ ResidualPair GPT2Block::attend(ResidualPair in, const DropoutSource& dropout,
       tokens};
 }
 
-ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
+ResidualPair DecoderBlock::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
   const auto [sum, x, recomputable] = ln_2_(in.stream, in.branch, group_of(in));
   const Shape tokens = in.tokens;
   in = {};
@@ -137,21 +138,21 @@ ResidualPair GPT2Block::feed_forward(ResidualPair in, const DropoutSource& dropo
           tokens};
 }
 
-GPT2::GPT2(const GPT2Config& config, const TensorShare& share)
+Decoder::Decoder(const DecoderConfig& config, const TensorShare& share)
     : config_(config),
       share_(share),
       shard_(config, share.rank, share.size),
       final_norm_{"ln_f", config.n_embd, config.layer_norm_epsilon} {
   validate(config);
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
-    blocks_.push_back(std::make_unique<GPT2Block>(config, layer, share));
+    blocks_.push_back(std::make_unique<DecoderBlock>(config, layer, share));
 }
 
-std::vector<Parameter> GPT2::parameters() {
+std::vector<Parameter> Decoder::parameters() {
   return parameters({{0, config_.n_layer}});
 }
 
-std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
+std::vector<Parameter> Decoder::parameters(const std::vector<DecoderPart>& parts) {
   const bool embeds = parts.front().first == 0;
   const bool predicts = parts.back().last == config_.n_layer;
   std::vector<Parameter> list;
@@ -177,14 +178,14 @@ std::vector<Parameter> GPT2::parameters(const std::vector<GPT2Part>& parts) {
       list.push_back(std::move(parameter));
     }
   };
-  for (const GPT2Part& part : parts)
+  for (const DecoderPart& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
       append(blocks_[static_cast<std::size_t>(layer)]->parameters(), section_of(layer));
   if (predicts) append(final_norm_.parameters(), section_of(config_.n_layer));
   return list;
 }
 
-void GPT2::set_recompute(const std::vector<Recompute>& per_layer, HostStack* host) {
+void Decoder::set_recompute(const std::vector<Recompute>& per_layer, HostStack* host) {
   check(per_layer.size() == blocks_.size(), "recompute needs one mode for each layer");
   check(
       host != nullptr || std::ranges::find(per_layer, Recompute::block_on_host) == per_layer.end(),
@@ -193,13 +194,13 @@ void GPT2::set_recompute(const std::vector<Recompute>& per_layer, HostStack* hos
     blocks_[layer]->set_recompute(per_layer[layer], host);
 }
 
-Shape GPT2::divided(const Shape& tokens) const {
+Shape Decoder::divided(const Shape& tokens) const {
   const bool divides = share_.divides_tokens && tokens[0] * tokens[1] % share_.size == 0;
   return divides ? tokens : Shape();
 }
 
-ResidualPair GPT2::embed(const Tensor& tokens, const DropoutSource& dropout,
-                         std::int64_t first_position, const Shape& divided) const {
+ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
+                            std::int64_t first_position, const Shape& divided) const {
   before_weights(0);
   const EmbeddingOptions options{.first_position = first_position,
                                  .group = share_.group,
@@ -209,8 +210,8 @@ ResidualPair GPT2::embed(const Tensor& tokens, const DropoutSource& dropout,
   return {drop_stream(stream, divided, share_, dropout.mask(0)), {}, divided};
 }
 
-ResidualPair GPT2::blocks(const GPT2Part& part, ResidualPair pair, const DropoutSource& dropout,
-                          KeyValueCache* cache) const {
+ResidualPair Decoder::blocks(const DecoderPart& part, ResidualPair pair,
+                             const DropoutSource& dropout, KeyValueCache* cache) const {
   for (std::int64_t layer = part.first; layer < part.last; ++layer) {
     if (layer > 0) before_weights(layer);
     pair = blocks_[static_cast<std::size_t>(layer)]->forward(std::move(pair), dropout, cache);
@@ -218,32 +219,32 @@ ResidualPair GPT2::blocks(const GPT2Part& part, ResidualPair pair, const Dropout
   return pair;
 }
 
-Tensor GPT2::normalized(const ResidualPair& in) const {
+Tensor Decoder::normalized(const ResidualPair& in) const {
   before_weights(config_.n_layer);
   return final_norm_(in.stream, in.branch, in.tokens.empty() ? nullptr : share_.group).normalized;
 }
 
-Tensor GPT2::hidden(const Tensor& tokens, const DropoutSource& dropout,
-                    KeyValueCache* cache) const {
+Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout,
+                       KeyValueCache* cache) const {
   ResidualPair pair = embed(tokens, dropout, cache != nullptr ? cache->length : 0);
   pair = blocks({0, config_.n_layer}, std::move(pair), dropout, cache);
   if (cache != nullptr) cache->length += tokens.dim(1);
   return normalized(pair);
 }
 
-Tensor GPT2::logits(const Tensor& hidden_states) const {
+Tensor Decoder::logits(const Tensor& hidden_states) const {
   return logits_of(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
 }
 
-Tensor GPT2::logits_of_token(const Tensor& hidden_state) const {
+Tensor Decoder::logits_of_token(const Tensor& hidden_state) const {
   const Tensor mine = logits(hidden_state);
   if (share_.group == nullptr) return mine;
   return share_.group->gather(mine, vocabulary_counts(config_, share_.size), "logits")
       .slice(0, {1, config_.vocab_size});
 }
 
-LinearCrossEntropy GPT2::predict(const Tensor& hidden_states, const Tensor& targets,
-                                 const LinearCrossEntropyOptions& options) const {
+LinearCrossEntropy Decoder::predict(const Tensor& hidden_states, const Tensor& targets,
+                                    const LinearCrossEntropyOptions& options) const {
   LinearCrossEntropyOptions here = options;
   here.group = share_.group;
   here.first_row = shard_.vocabulary.begin;
@@ -251,9 +252,9 @@ LinearCrossEntropy GPT2::predict(const Tensor& hidden_states, const Tensor& targ
   return linear_cross_entropy(hidden_states, head_table(), targets, here);
 }
 
-LinearCrossEntropy GPT2::loss(const Tensor& tokens, const Tensor& targets,
-                              const LinearCrossEntropyOptions& options,
-                              const DropoutSource& dropout) const {
+LinearCrossEntropy Decoder::loss(const Tensor& tokens, const Tensor& targets,
+                                 const LinearCrossEntropyOptions& options,
+                                 const DropoutSource& dropout) const {
   ResidualPair pair = embed(tokens, dropout, 0, divided(tokens.shape()));
   pair = blocks({0, config_.n_layer}, std::move(pair), dropout, nullptr);
   const Tensor hidden_states = normalized(pair);

@@ -1,4 +1,4 @@
-#include "models/gpt2/weights.h"
+#include "models/decoder/weights.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 
 namespace sluice {
 namespace {
@@ -117,12 +117,12 @@ bool has_shape(const StoredTensor& tensor, const std::string& name, const Shape&
 /// The weight files of a folder, with everything checked except the values.
 class WeightFiles {
  public:
-  WeightFiles(const fs::path& folder, const GPT2Config& config) {
+  WeightFiles(const fs::path& folder, const DecoderConfig& config) {
     for (const auto& file : weight_files(folder))
       readers_.emplace_back(file);
     found_ = collect(readers_);
     std::set<std::string> known{"lm_head.weight"};
-    for (const Parameter& parameter : GPT2(config).parameters()) {
+    for (const Parameter& parameter : Decoder(config).parameters()) {
       known.insert(parameter.name);
       const auto entry = found_.find(parameter.name);
       if (entry == found_.end())
@@ -156,7 +156,7 @@ class WeightFiles {
 
 }  // namespace
 
-void check_weights(const fs::path& folder, const GPT2Config& config) {
+void check_weights(const fs::path& folder, const DecoderConfig& config) {
   WeightFiles(folder, config);
 }
 
@@ -173,7 +173,7 @@ bool is_weights_file(std::string_view name) {
          is_number(name.substr(of + 4));
 }
 
-void load_weights(const fs::path& folder, const GPT2Config& config, ParameterSpace& space) {
+void load_weights(const fs::path& folder, const DecoderConfig& config, ParameterSpace& space) {
   const WeightFiles files(folder, config);
   for (const auto& slot : space.slots()) {
     const Found& found = files.at(slot.name);

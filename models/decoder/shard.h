@@ -3,14 +3,14 @@
 #include <vector>
 
 #include "engine/shard.h"
-#include "models/gpt2/config.h"
+#include "models/decoder/config.h"
 
 namespace sluice {
 
 /// The shard of a GPT-2 on one of `ranks` tensor-parallel ranks: some heads of every block, some of
 /// the MLP's width and some of the vocabulary, divided by part_of().
-struct GPT2Shard {
-  GPT2Shard(const GPT2Config& config, int rank, int ranks);
+struct DecoderShard {
+  DecoderShard(const DecoderConfig& config, int rank, int ranks);
 
   Shard::Range heads, inner, vocabulary;
   /// Range of the attention's width that belongs to these heads.
@@ -20,10 +20,10 @@ struct GPT2Shard {
 };
 
 /// Returns the number of vocabulary rows that each of the ranks has.
-std::vector<std::int64_t> vocabulary_counts(const GPT2Config& config, int ranks);
+std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks);
 
 /// Throws Error (usage) with the arithmetic if a model cannot be divided between so many ranks:
 /// each rank needs a head, and all need equal parts of the MLP.
-void require_divisible(const GPT2Config& config, int ranks);
+void require_divisible(const DecoderConfig& config, int ranks);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "models/gpt2/generate.h"
+#include "models/decoder/generate.h"
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@ namespace sluice {
 namespace {
 
 /// Returns the logits after the last of `tokens`: [1, vocabulary].
-Tensor last_logits(const GPT2& model, const DevicePtr& device, std::span<const std::int32_t> tokens,
-                   KeyValueCache* cache) {
+Tensor last_logits(const Decoder& model, const DevicePtr& device,
+                   std::span<const std::int32_t> tokens, KeyValueCache* cache) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const Tensor hidden = model.hidden(Tensor::from_tokens(device, {1, count}, tokens), {}, cache);
   const std::int64_t width = hidden.dim(-1);
@@ -46,21 +46,21 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   return static_cast<std::int32_t>(token.item());
 }
 
-KeyValueCache make_cache(const GPT2& model, const std::vector<GPT2Part>& parts,
+KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype) {
   KeyValueCache cache;
-  const GPT2Config& config = model.config();
+  const DecoderConfig& config = model.config();
   cache.layers.resize(static_cast<std::size_t>(config.n_layer));
   const auto [begin, end] = model.shard().width;
   const Shape shape{1, config.n_positions, end - begin};
-  for (const GPT2Part& part : parts)
+  for (const DecoderPart& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
       cache.layers[static_cast<std::size_t>(layer)] = {Tensor::empty(device, shape, dtype),
                                                        Tensor::empty(device, shape, dtype)};
   return cache;
 }
 
-std::vector<std::int32_t> generate(const GPT2Config& config, const NextToken& next,
+std::vector<std::int32_t> generate(const DecoderConfig& config, const NextToken& next,
                                    KeyValueCache* cache, std::span<const std::int32_t> prompt,
                                    std::int64_t max_tokens,
                                    const std::function<bool(std::int32_t)>& on_token) {
@@ -91,7 +91,7 @@ std::vector<std::int32_t> generate(const GPT2Config& config, const NextToken& ne
   return made;
 }
 
-std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
+std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device,
                                    std::span<const std::int32_t> prompt, const Generation& options,
                                    const std::function<bool(std::int32_t)>& on_token) {
   const NoGrad no_grad;

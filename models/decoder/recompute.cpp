@@ -1,4 +1,4 @@
-#include "models/gpt2/recompute.h"
+#include "models/decoder/recompute.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/device_context.h"
-#include "models/gpt2/gpt2.h"
+#include "models/decoder/decoder.h"
 
 namespace sluice {
 
@@ -47,18 +47,18 @@ using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh
                                              KeyValueCache* cache, std::size_t position)>;
 
 /// Allocates a KV cache for the blocks of `parts`.
-KeyValueCache make_cache(const GPT2& model, const std::vector<GPT2Part>& parts,
+KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype);
 
 /// Continues `prompt` (at least one id, each below the vocabulary) and calls `on_token` for every
 /// new token, until it returns false or max_tokens are made. When the context is full, only its
 /// later half is kept. Returns the new tokens.
-std::vector<std::int32_t> generate(const GPT2& model, const DevicePtr& device,
+std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device,
                                    std::span<const std::int32_t> prompt, const Generation& options,
                                    const std::function<bool(std::int32_t)>& on_token = {});
 
 /// The same with any function that finds the next token, and with the caller's cache.
-std::vector<std::int32_t> generate(const GPT2Config& config, const NextToken& next,
+std::vector<std::int32_t> generate(const DecoderConfig& config, const NextToken& next,
                                    KeyValueCache* cache, std::span<const std::int32_t> prompt,
                                    std::int64_t max_tokens,
                                    const std::function<bool(std::int32_t)>& on_token = {});
