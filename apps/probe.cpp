@@ -49,7 +49,8 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
   std::vector<StoredTensor> list{{.name = "logits", .type = type, .shape = logits.shape()},
                                  {.name = "loss", .type = type, .shape = {}}};
   for (const auto& slot : space.slots())
-    list.push_back({.name = "grad." + slot.name, .type = type, .shape = slot.shape});
+    for (const StoredSlice& slice : slot.stored())
+      list.push_back({.name = "grad." + slice.name, .type = type, .shape = slice.shape});
   SafetensorsWriter writer(path, list, {});
   write_floats(writer, logits, type);
   write_floats(writer, loss, type);

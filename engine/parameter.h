@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/shard.h"
 #include "engine/tensor.h"
@@ -14,6 +16,13 @@ struct Initial {
 
   static Initial normal(double standard_deviation) { return {standard_deviation, 0}; }
   static Initial constant(double value) { return {0, value}; }
+};
+
+/// Rows of a parameter that model files keep as a tensor of their own, such as q, k and v of one
+/// matrix.
+struct StoredPart {
+  std::string name;
+  std::int64_t rows;
 };
 
 /// A parameter as a module declares it: name, shape, initial values, and the member that will hold
@@ -33,6 +42,8 @@ struct Parameter {
   int section = 0;
   /// The elements on this rank if several ranks divide the parameter; `shape` is then the shard's.
   Shard shard{};
+  /// The parts of the whole parameter, in order; empty: files keep it under its own name.
+  std::vector<StoredPart> parts{};
 };
 
 }  // namespace sluice

@@ -22,66 +22,88 @@ class Module {
   virtual std::vector<Parameter> parameters() = 0;
 };
 
-/// A layer x W + b with the weight stored as [in, out]. The sizes are those of the whole layer, of
-/// which one of several ranks may have a shard.
+/// A layer x W + b. The sizes are those of the whole layer, of which one of several ranks may have
+/// a shard.
 struct LinearLayer {
   std::string name;
   std::int64_t in;
   std::int64_t out;
   double standard_deviation = 0.02;
+  WeightLayout layout = WeightLayout::in_out;
+  bool has_bias = true;
+  /// Names of the layers of which files have this one's outputs, and their numbers of outputs. Only
+  /// for weights that are stored [out, in].
+  std::vector<StoredPart> parts{};
   Tensor weight{};
   Tensor bias{};
   Shard weight_shard{}, bias_shard{};
   LinearOptions divided{};
 
-  /// Keeps only these columns of the weight; other ranks of `group` have the others.
+  /// Keeps only these outputs; other ranks of `group` have the others.
   void keep_columns(const std::vector<Shard::Range>& kept, TensorGroup* group) {
-    weight_shard = {{in, out}, 1, kept};
+    weight_shard = {shape(), layout == WeightLayout::in_out ? 1 : 0, kept};
     bias_shard = {{out}, 0, kept};
     divided.columns = group;
   }
-  /// Keeps only these rows of the weight; other ranks of `group` have the others.
+  /// Keeps only the part of the weight for these inputs; other ranks of `group` have the others.
   void keep_rows(const Shard::Range& kept, TensorGroup* group) {
-    weight_shard = {{in, out}, 0, {kept}};
+    weight_shard = {shape(), layout == WeightLayout::in_out ? 0 : 1, {kept}};
     divided.rows = group;
   }
 
+  Shape shape() const { return layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in}; }
   Parameter weight_parameter() {
     return {.name = name + ".weight",
-            .shape = weight_shard.divided() ? weight_shard.shape() : Shape{in, out},
+            .shape = weight_shard.divided() ? weight_shard.shape() : shape(),
             .initial = Initial::normal(standard_deviation),
             .tensor = &weight,
-            .shard = weight_shard};
+            .shard = weight_shard,
+            .parts = parts_with(".weight")};
   }
   Parameter bias_parameter() {
     return {.name = name + ".bias",
             .shape = bias_shard.divided() ? bias_shard.shape() : Shape{out},
             .initial = Initial::constant(0),
             .tensor = &bias,
-            .shard = bias_shard};
+            .shard = bias_shard,
+            .parts = parts_with(".bias")};
   }
   /// `tokens`: see LinearOptions.
   Tensor operator()(const Tensor& x, const Recomputable& recomputable = {},
                     const Shape& tokens = {}) const {
     LinearOptions options = divided;
+    options.layout = layout;
     options.recomputable = recomputable;
     options.tokens = tokens;
     return linear(x, weight, bias, options);
   }
+
+ private:
+  std::vector<StoredPart> parts_with(const char* suffix) const {
+    std::vector<StoredPart> named = parts;
+    for (StoredPart& part : named)
+      part.name += suffix;
+    return named;
+  }
 };
 
-struct LayerNormLayer {
+/// LayerNorm, or RMSNorm, which has no bias.
+struct NormLayer {
   std::string name;
   std::int64_t width;
   double epsilon = 1e-5;
+  bool has_bias = true;
   Tensor weight{};
   Tensor bias{};
 
   std::vector<Parameter> parameters() {
-    return {{name + ".weight", {width}, Initial::constant(1), &weight},
-            {name + ".bias", {width}, Initial::constant(0), &bias}};
+    std::vector<Parameter> list{{name + ".weight", {width}, Initial::constant(1), &weight}};
+    if (has_bias) list.push_back({name + ".bias", {width}, Initial::constant(0), &bias});
+    return list;
   }
-  Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, epsilon); }
+  Tensor operator()(const Tensor& x) const {
+    return residual_norm(x, {}, weight, bias, epsilon).normalized;
+  }
   /// `branch` may be none.
   ResidualNorm operator()(const Tensor& stream, const Tensor& branch,
                           TensorGroup* group = nullptr) const {

@@ -48,13 +48,19 @@ void require_same_run(const fs::path& checkpoint, const Json& saved, const Json&
 
 void read_weights(const SafetensorsReader& reader, const ParameterSpace::Slot& slot,
                   ParameterSpace& space) {
-  const StoredTensor* stored = reader.find(slot.name);
-  if (stored == nullptr || stored->shape != slot.whole())
-    damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slot.name));
-  const std::int64_t first = slot.shard.index(0), last = slot.shard.index(slot.size - 1);
-  read_floats(
-      reader, *stored, first, last + 1 - first, space.weight_dtype(),
-      [&](std::int64_t at, std::span<std::byte> values) { space.write_shard(slot, at, values); });
+  const std::int64_t begin = slot.shard.index(0), end = slot.shard.index(slot.size - 1) + 1;
+  for (const StoredSlice& slice : slot.stored()) {
+    const StoredTensor* stored = reader.find(slice.name);
+    if (stored == nullptr || stored->shape != slice.shape)
+      damaged(reader.path(), fmt::format("tensor {} is missing or of another shape", slice.name));
+    const std::int64_t first = std::max<std::int64_t>(begin - slice.first, 0);
+    const std::int64_t last = std::min(end - slice.first, element_count(slice.shape));
+    if (first >= last) continue;
+    read_floats(reader, *stored, first, last - first, space.weight_dtype(),
+                [&](std::int64_t at, std::span<std::byte> values) {
+                  space.write_shard(slot, slice.first + at, values);
+                });
+  }
 }
 
 /// Returns true if state stored as `type` can be kept as `dtype` without changing a value.

@@ -126,10 +126,14 @@ std::uint64_t sections_of(std::uint64_t bytes) {
 StateFile lay_out_weights(const ModelState& model, const SpaceLayout& whole, StoredType type) {
   SafetensorsHeader header = weights_header(whole, type);
   StateFile file;
-  for (std::size_t entry = 0; entry < model.entries().size(); ++entry)
+  file.start = safetensors_start(header.tensors, header.metadata, "the weights");
+  // The header may list parts of an entry, which follow one another.
+  for (std::size_t entry = 0; entry < model.entries().size(); ++entry) {
     file.arrays.push_back({.entry = entry});
-  file.tensors = std::move(header.tensors);
-  file.start = safetensors_start(file.tensors, header.metadata, "the weights");
+    const SpaceLayout::Slot& slot = whole.slots[entry];
+    file.tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
+  }
+  assign_offsets(file.tensors);
   return file;
 }
 

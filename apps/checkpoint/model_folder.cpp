@@ -9,6 +9,7 @@
 #include "apps/cli/progress.h"
 #include "engine/io/durable.h"
 #include "kernels/base/error.h"
+#include "models/decoder/config_file.h"
 #include "models/decoder/weights.h"
 
 namespace sluice {
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 DecoderConfig config_of(const nlohmann::json& shape, const fs::path& state) {
+  if (shape.is_object()) return parse_config(shape, state.string());
   DecoderConfig config;
   try {
     config.n_layer = shape.at(0);

@@ -39,12 +39,26 @@ std::vector<StageCosts> costs_of(const PipelinePlan& plan, const RunSetup& setup
   return costs;
 }
 
-std::string blocks_of(const std::vector<DecoderPart>& parts, std::size_t stage) {
+std::string_view without_suffix(std::string_view name) {
+  constexpr std::string_view suffix = ".weight";
+  if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
+  return name;
+}
+
+std::string blocks_of(const DecoderConfig& config, const std::vector<DecoderPart>& parts,
+                      std::size_t stage) {
   const auto& [first, last] = parts[stage];
   std::string text = last - first == 1 ? fmt::format("block {}", first)
                                        : fmt::format("blocks {} to {}", first, last - 1);
-  if (stage == 0) text = "wte, wpe, " + text;
-  if (stage + 1 == parts.size()) text += stage == 0 ? ", ln_f" : ", ln_f, wte (a copy)";
+  const DecoderNames& names = names_of(config.family);
+  const std::string_view table = without_suffix(names.table);
+  if (stage == 0 && !config.rotary)
+    text = fmt::format("{}, {}", without_suffix(names.positions), text);
+  if (stage == 0) text = fmt::format("{}, {}", table, text);
+  if (stage + 1 != parts.size()) return text;
+  text += fmt::format(", {}", names.final_norm);
+  if (!config.tied) return text + fmt::format(", {}", without_suffix(names.head));
+  if (stage > 0) text += fmt::format(", {} (a copy)", table);
   return text;
 }
 
@@ -71,7 +85,7 @@ std::vector<Figures> stage_rows(const PipelinePlan& plan, const DecoderConfig& c
          {"forward_seconds", costs[i].forward, {"forward ms", 11, "{:.3f}", in_ms}},
          {"backward_seconds", costs[i].backward, {"backward ms", 11, "{:.3f}", in_ms}},
          {"message_seconds", costs[i].send, {"message ms", 11, "{:.3f}", in_ms}},
-         {"", blocks_of(plan.parts, i), {"holds"}}});
+         {"", blocks_of(config, plan.parts, i), {"holds"}}});
   }
   return rows;
 }
@@ -156,23 +170,24 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
              fmt::format("{} bytes each, {:.1f} MiB a step between stages", message, mib(sent)),
              {{"message_bytes", message}, {"bytes_between_stages", sent}});
 
-  // If several ranks divide the table, its bytes are those of shard 0.
-  const int first = plan.rank_of_stage.front() * mesh.tp,
-            last = plan.rank_of_stage.back() * mesh.tp;
-  const std::uint64_t table =
-      first == last ? 0
-                    : static_cast<std::uint64_t>(vocabulary_counts(setup.config, mesh.tp)[0] *
-                                                 setup.config.n_embd) *
-                          size_of(accumulator_of(setup.precision.dtype));
-  report.row(
-      "tied table",
-      first == last
-          ? fmt::format("wte.weight, both ends on rank {}", first)
-          : fmt::format("wte.weight on ranks {} and {}, which add its gradients up: {:.1f} MiB "
-                        "each way a step",
-                        first, last, mib(table)),
-      {{"tied_table",
-        {{"name", "wte.weight"}, {"ranks", {first, last}}, {"bytes_each_way", table}}}});
+  if (setup.config.tied) {
+    const std::string_view name = names_of(setup.config.family).table;
+    // If several ranks divide the table, its bytes are those of shard 0.
+    const int first = plan.rank_of_stage.front() * mesh.tp,
+              last = plan.rank_of_stage.back() * mesh.tp;
+    const std::uint64_t table =
+        first == last ? 0
+                      : static_cast<std::uint64_t>(vocabulary_counts(setup.config, mesh.tp)[0] *
+                                                   setup.config.n_embd) *
+                            size_of(accumulator_of(setup.precision.dtype));
+    report.row(
+        "tied table",
+        first == last ? fmt::format("{}, both ends on rank {}", name, first)
+                      : fmt::format("{} on ranks {} and {}, which add its gradients up: {:.1f} MiB "
+                                    "each way a step",
+                                    name, first, last, mib(table)),
+        {{"tied_table", {{"name", name}, {"ranks", {first, last}}, {"bytes_each_way", table}}}});
+  }
 
   const Simulation simulation = simulate(schedule, made.costs);
   const BubbleSplit bubble = split_bubble(schedule, made.costs);

@@ -4,6 +4,7 @@
 
 #include "apps/cli/version.h"
 #include "kernels/cpu/parallel_for.h"
+#include "models/decoder/config_file.h"
 
 namespace sluice {
 namespace {
@@ -13,9 +14,10 @@ using Json = nlohmann::ordered_json;
 Json model_of(const RunSetup& setup) {
   const DecoderConfig& c = setup.config;
   const auto& folder = setup.model_folder;
-  return {{"type", "gpt2"},
+  return {{"type", name_of(c.family)},
           {"n_layer", c.n_layer},
           {"n_head", c.n_head},
+          {"n_kv_head", c.kv_heads()},
           {"n_embd", c.n_embd},
           {"n_inner", c.inner()},
           {"vocab_size", c.vocab_size},
@@ -33,14 +35,22 @@ Json values_of(TrainOptions options) {
 
 }  // namespace
 
+namespace {
+
+/// What a checkpoint says of its model: the sizes of a GPT-2, or what its config.json would say.
+nlohmann::json shape_of(const DecoderConfig& c) {
+  if (c.family != Family::gpt2) return nlohmann::json::parse(config_json(c, "float32", -1));
+  return {c.n_layer,           c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
+          c.layer_norm_epsilon};
+}
+
+}  // namespace
+
 nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
-  const DecoderConfig& c = setup.config;
   // The layout of the state is no part of a run's identity.
   const OptimizerKind optimizer =
       o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;
-  return {{"model",
-           {c.n_layer, c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
-            c.layer_norm_epsilon}},
+  return {{"model", shape_of(setup.config)},
           {"optimizer", name_in(optimizers, optimizer)},
           {"precision", name_of(setup.precision)},
           {"data", fingerprint(*setup.data.train)},

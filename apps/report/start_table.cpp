@@ -24,9 +24,11 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
     say(fmt::format("{:<12} {}\n", name, text));
   };
   row("model",
-      fmt::format("GPT-2, {} layers, {} heads, width {}, vocabulary {}, context {}: {} "
+      fmt::format("{}, {} layers, {} heads{}, width {}, vocabulary {}, context {}: {} "
                   "parameters{}",
-                  c.n_layer, c.n_head, c.n_embd, c.vocab_size, c.n_positions,
+                  names_of(c.family).title, c.n_layer, c.n_head,
+                  c.kv_heads() == c.n_head ? "" : fmt::format(" of {}", c.kv_heads()), c.n_embd,
+                  c.vocab_size, c.n_positions,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",

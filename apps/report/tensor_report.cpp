@@ -84,9 +84,9 @@ std::vector<Figures> shard_rows(const TrainOptions& o, const RunSetup& setup,
                                 const DeviceProfile& profile, const MemoryChoice& choice) {
   const Budgets budgets = budgets_of(o, profile);
   const auto shares = [&](int rank) {
-    const auto [heads, inner, vocabulary, width, qkv] =
-        Decoder(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).shard();
-    return std::pair(heads.end - heads.begin, vocabulary.end - vocabulary.begin);
+    const DecoderShard shard(setup.config, rank, static_cast<int>(o.tp));
+    return std::pair(shard.heads.end - shard.heads.begin,
+                     shard.vocabulary.end - shard.vocabulary.begin);
   };
   std::vector<Figures> rows;
   for (int rank = 0; rank < static_cast<int>(o.tp);) {

@@ -49,14 +49,6 @@ std::string_view common_parent(std::string_view first, std::string_view last) {
   return first.substr(0, dot != std::string_view::npos ? dot : first.find('.'));
 }
 
-/// Returns 4 for a parameter whose name begins with "h.3.", and 0 for embeddings.
-std::int32_t layer_of(std::string_view name) {
-  if (name.starts_with("ln_f")) return above_all;
-  std::int32_t layer = -1;
-  if (name.starts_with("h.")) std::from_chars(name.data() + 2, name.data() + name.size(), layer);
-  return layer + 1;
-}
-
 }  // namespace
 
 bool all_finite(const Tensor& tensor) {
@@ -71,7 +63,19 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-Diagnosis::Diagnosis(const ParameterSpace& space) : space_(space) {
+/// Returns 4 for a parameter whose name begins with "h.3.", and 0 for embeddings.
+std::int32_t Diagnosis::layer_of(std::string_view name) const {
+  if (name.starts_with(family_.final_norm)) return above_all;
+  std::int32_t layer = -1;
+  if (name.starts_with(family_.blocks)) {
+    name.remove_prefix(family_.blocks.size());
+    std::from_chars(name.data(), name.data() + name.size(), layer);
+  }
+  return layer + 1;
+}
+
+Diagnosis::Diagnosis(const ParameterSpace& space, const DecoderNames& names)
+    : space_(space), family_(names) {
   for (const auto& slot : space.slots())
     names_[slot.tensor->impl()] = slot.name;
 }
@@ -104,7 +108,8 @@ void Diagnosis::computed(const Node& node, std::span<Tensor* const> outputs) {
   const Position position = positions_[&node] = position_of(node);
   last_ = position;
   // Later ops without parameters belong to the same block: "h.3.ln_1" becomes "h.3".
-  if (last_.name.starts_with("h.")) last_.name = last_.name.substr(0, last_.name.find('.', 2));
+  if (last_.name.starts_with(family_.blocks))
+    last_.name = last_.name.substr(0, last_.name.find('.', family_.blocks.size()));
   // Skips the output of a checkpointed block: only its recompute, which runs its ops one by one,
   // shows which of them a bad number comes from.
   const bool sums_checkpoint =
@@ -147,8 +152,9 @@ Sighting Diagnosis::first(Communicator& ranks) const {
   return result;
 }
 
-void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step) {
-  Diagnosis diagnosis(space);
+void require_finite_weights(const ParameterSpace& space, const DecoderNames& names,
+                            Communicator& ranks, std::int64_t step) {
+  Diagnosis diagnosis(space, names);
   diagnosis.look_at_weights();
   const Sighting first = diagnosis.first(ranks);
   if (first.phase == Sighting::Phase::nowhere) return;

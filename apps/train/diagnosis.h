@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "engine/observer.h"
+#include "models/decoder/names.h"
 #include "optim/space/parameter_space.h"
 #include "parallel/comm/communicator.h"
 
@@ -31,7 +32,8 @@ struct Sighting {
 /// nothing.
 class Diagnosis final : public Observer {
  public:
-  explicit Diagnosis(const ParameterSpace& space);
+  /// `names`: those of the model's family.
+  Diagnosis(const ParameterSpace& space, const DecoderNames& names);
 
   void look_at_weights();
   void computed(const Node& node, std::span<Tensor* const> outputs) override;
@@ -48,11 +50,13 @@ class Diagnosis final : public Observer {
     std::int32_t layer = 0;
   };
   Position position_of(const Node& node) const;
+  std::int32_t layer_of(std::string_view name) const;
   std::string_view name_of(const Edge& edge) const;
   void look(const Tensor& tensor, Sighting::Phase phase, std::int32_t layer,
             const std::string& what);
 
   const ParameterSpace& space_;
+  const DecoderNames& family_;
   std::unordered_map<const TensorImpl*, std::string_view> names_;
   std::unordered_map<const Node*, Position> positions_;
   Position last_;
@@ -62,7 +66,8 @@ class Diagnosis final : public Observer {
 
 /// Throws Error (numerical) on all ranks if any rank has a non-finite weight; called before a save.
 /// No update may be under way.
-void require_finite_weights(const ParameterSpace& space, Communicator& ranks, std::int64_t step);
+void require_finite_weights(const ParameterSpace& space, const DecoderNames& names,
+                            Communicator& ranks, std::int64_t step);
 
 /// Returns true if no element is infinite or NaN.
 bool all_finite(const Tensor& tensor);

@@ -60,7 +60,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   const double infinity = std::numeric_limits<double>::max();
   line.group("Model");
   line.add("--model", o.model,
-           "gpt2, gpt2-medium, gpt2-large, gpt2-xl (random weights), or a Hugging Face folder");
+           "A published shape with random weights, such as gpt2-xl or llama-3.2-1b, or a Hugging "
+           "Face folder");
   line.add("--n-layer", o.n_layer, "Blocks of a shape of your own", 1);
   line.add("--n-head", o.n_head, "Attention heads", 1);
   line.add("--n-embd", o.n_embd, "Width; a multiple of --n-head", 1);

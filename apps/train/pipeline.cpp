@@ -130,8 +130,8 @@ Pipeline::Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& pl
       links_(plan, rank_, ranks.group),
       executor_(plan.schedule, rank_, here(), links_.stages, plan.stash, space.device()) {
   if (plan.max_stashed && host != nullptr) executor_.spill(*plan.max_stashed, host);
-  if (links_.ends == nullptr) return;
-  tied_.emplace(space, Decoder::tied_table, *links_.ends, piece);
+  if (links_.ends == nullptr || !model.config().tied) return;
+  tied_.emplace(space, model.tied_table(), *links_.ends, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }
 
@@ -146,7 +146,7 @@ std::vector<Stage*> Pipeline::here() const {
 SpaceRange Pipeline::range_of(const DecoderPart& part) const {
   const auto begin_of = [&](int section) {
     const auto slot = std::ranges::find_if(space_.slots(), [&](const auto& candidate) {
-      return candidate.section >= section && candidate.name != Decoder::tied_table;
+      return candidate.section >= section && candidate.name != model_.tied_table();
     });
     return slot != space_.slots().end() ? slot->offset : space_.size();
   };

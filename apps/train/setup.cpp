@@ -12,6 +12,7 @@
 #include "apps/output/program_folder.h"
 #include "apps/trace/trace_file.h"
 #include "engine/io/json_document.h"
+#include "models/decoder/config_file.h"
 #include "models/decoder/shard.h"
 #include "models/decoder/weights.h"
 #include "models/text/bpe_files.h"

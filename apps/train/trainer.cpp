@@ -215,7 +215,7 @@ StreamedBytes Trainer::moved() {
 /// fault. The next step overwrites its gradients and losses.
 void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
   ranks_.optimizer.finish();  // weights from other ranks may still be in flight
-  Diagnosis diagnosis(space_);
+  Diagnosis diagnosis(space_, model_.names());
   diagnosis.look_at_weights();
   Sighting first = diagnosis.first(ranks_.control);
   result.weights_finite = first.phase == Sighting::Phase::nowhere;

@@ -153,14 +153,13 @@ std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainOptions& 
   return {files.weights.bytes(), files.optimizer.bytes()};
 }
 
-/// Returns none if each rank has the whole model. Of the tied table, the first stage's copy counts.
+/// Returns none if each rank has the whole model. Of a tied table, the first stage's copy counts.
 std::optional<ModelNorm> make_norm(ParameterSpace& space, const Ranks& ranks,
-                                   const PipelinePlan* plan,
+                                   const std::string& tied_table, const PipelinePlan* plan,
                                    const std::vector<SpaceLayout>& shards) {
   if (plan == nullptr && ranks.mesh.tp == 1) return std::nullopt;
   ModelNorm::Position position{.shard = ranks.shard()};
-  if (plan != nullptr && ranks.stage() != plan->rank_of_stage.front())
-    position.copy = Decoder::tied_table;
+  if (plan != nullptr && ranks.stage() != plan->rank_of_stage.front()) position.copy = tied_table;
   return std::make_optional<ModelNorm>(space, shards, position, *ranks.control);
 }
 
@@ -200,7 +199,8 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
       optimizer(make_optimizer(options, space, choice.staging.places)),
-      norm(make_norm(space, ranks, plan.get(), *layouts_of(setup, choice, ranks.mesh.tp))),
+      norm(make_norm(space, ranks, model.tied_table(), plan.get(),
+                     *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
                {.overlap = options.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
@@ -239,8 +239,8 @@ void Training::require_equal_copies(std::string_view when) {
   const Mesh& mesh = ranks.mesh;
   require_equal_weights(space, *ranks.dp_host, mesh.peers(ranks.rank()), when);
   if (mesh.tp > 1) require_equal_replicated(space, *ranks.tp_host, mesh.shards(ranks.rank()), when);
-  if (plan)
-    sluice::require_equal_copies(space, Decoder::tied_table, ranks.shard(), *ranks.control, when);
+  if (plan && model.config().tied)
+    sluice::require_equal_copies(space, model.tied_table(), ranks.shard(), *ranks.control, when);
 }
 
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {

@@ -309,7 +309,7 @@ void Session::save_now(std::int64_t step) {
   now(fmt::format("the save of step {}", step));
   const Stopwatch watch;
   check_replicas();
-  require_finite_weights(training_.space, job_.control(), step);
+  require_finite_weights(training_.space, training_.model.names(), job_.control(), step);
   if (saver_.save(step, identity_, training_.checkpoint())) saved_step_ = step;
   stop_->saved(saved_step_);
   cadence_.saved(watch.milliseconds());

@@ -50,14 +50,15 @@ class EmbeddingNode final : public Node {
 
 Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& position_table,
                  const EmbeddingOptions& options) {
-  if (options.first_position + tokens.dim(1) > position_table.dim(0))
+  if (position_table && options.first_position + tokens.dim(1) > position_table.dim(0))
     fail(fmt::format("a sequence of {} tokens at position {} is longer than the model's context of "
                      "{}",
                      tokens.dim(1), options.first_position, position_table.dim(0)),
          ErrorKind::usage);
   Tensor out = Tensor::empty(tokens.device(), {tokens.dim(0), tokens.dim(1), token_table.dim(1)},
                              token_table.dtype());
-  const bool adds_positions = options.group == nullptr || options.group->rank() == 0;
+  const bool adds_positions =
+      position_table && (options.group == nullptr || options.group->rank() == 0);
   run(EmbeddingForward{.out = out.view(),
                        .tokens = tokens.view(),
                        .token_table = token_table.view(),

@@ -16,8 +16,9 @@ struct EmbeddingOptions {
   Shape divided{};  ///< the argument `tokens` of TensorGroup for the result
 };
 
-/// token_table[tokens] + position_table[first_position + t]. tokens: [B, T] i32; result: [B, T, C]
-/// in the tables' dtype. Token ids are not checked here; the code that read them has done so.
+/// token_table[tokens] + position_table[first_position + t], or without the latter if there is no
+/// table of positions. tokens: [B, T] i32; result: [B, T, C] in the tables' dtype. Token ids are
+/// not checked here; the code that read them has done so.
 Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& position_table,
                  const EmbeddingOptions& options = {});
 

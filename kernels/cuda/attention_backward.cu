@@ -50,7 +50,9 @@ struct Shared {
   PairStatistics statistics[stages][moving_rows / 2];           ///< of moving queries
 };
 
-template <class T, int D, Staging staging, bool dropout, Owner owner>
+/// `grouped`: blocks that own keys go through the heads of q that share them, one after the other.
+/// Where each head of k and v has one, the loop would only cost registers.
+template <class T, int D, Staging staging, bool dropout, Owner owner, bool grouped>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
     constexpr bool own_keys = owner == Owner::keys;
@@ -65,8 +67,7 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     // Long rows run first: the last queries have the most keys, the first keys the most queries.
     const int first =
         (own_keys ? task.tile : static_cast<int>(a.order.tiles) - 1 - task.tile) * own_tile;
-    // Blocks that own keys go through the heads of q that attend to them, one after the other.
-    const int group = own_keys ? a.columns.group : 1;
+    const int group = own_keys && grouped ? a.columns.group : 1;
     const int key_value = own_keys ? task.head : task.head / a.columns.group;
     const int key_column = a.columns.key + key_value * a.width;
     const int value_column = a.columns.value + key_value * a.width;
@@ -80,9 +81,6 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const auto statistics_of = [&](int head) {
       return a.statistics + sequence_of(head) * statistics_rows(a.length) / 2;
     };
-
-    T* const results = a.grad_qkv + (task.sample * a.length + first + warp_row) * a.columns.stride +
-                       (own_keys ? key_column : task.head * a.width);
 
     // Loops only over rows on the visible side of the diagonal.
     const int end = own_keys || first + own_tile > a.length ? a.length : first + own_tile;
@@ -236,6 +234,9 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
       }
     }
 
+    T* const results = a.grad_qkv + (task.sample * a.length + first + warp_row) * a.columns.stride +
+                       (own_keys ? key_column : task.head * a.width);
+
 #pragma unroll
     for (int m = 0; m < groups; ++m) {
       const auto store_part = [&](int which, const float(&sums)[D / 8][4], int tile) {
@@ -278,11 +279,12 @@ void launch_backward(const AttentionBackward& op, PairStatistics* statistics, St
                          .mask = op.mask,
                          .first_mask_row = std::int64_t{op.first_head} * length};
   constexpr std::size_t bytes = sizeof(Shared<T, D, staging, dropout>);
-  launch(backward<T, D, staging, dropout, Owner::queries>, arguments.order.grid(),
+  launch(backward<T, D, staging, dropout, Owner::queries, false>, arguments.order.grid(),
          {attention_threads}, bytes, stream, arguments);
   arguments.order = order(op.heads.key_value);
-  launch(backward<T, D, staging, dropout, Owner::keys>, arguments.order.grid(), {attention_threads},
-         bytes, stream, arguments);
+  launch(op.heads.group() > 1 ? backward<T, D, staging, dropout, Owner::keys, true>
+                              : backward<T, D, staging, dropout, Owner::keys, false>,
+         arguments.order.grid(), {attention_threads}, bytes, stream, arguments);
 }
 
 /// Sequences [first, first + count) of an operation.

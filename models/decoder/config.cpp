@@ -2,29 +2,62 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <numbers>
 #include <utility>
 
-#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
 namespace {
 
-using Json = nlohmann::json;
+/// The shape of a published model, as its config.json has it.
+struct Preset {
+  std::string_view name;
+  Family family;
+  std::int64_t layers, heads, kv_heads, width, inner, vocabulary, context;
+  double epsilon, base;
+  bool tied;
+  double llama3_factor = 0;  ///< 0: no scaling
+};
 
-constexpr std::array<std::pair<std::string_view, std::array<std::int64_t, 3>>, 4> presets{{
-    {"gpt2", {12, 12, 768}},
-    {"gpt2-medium", {24, 16, 1024}},
-    {"gpt2-large", {36, 20, 1280}},
-    {"gpt2-xl", {48, 25, 1600}},
-}};
+constexpr Preset gpt2_of(std::string_view name, std::int64_t layers, std::int64_t heads,
+                         std::int64_t width) {
+  return {name, Family::gpt2, layers, heads, 0, width, 0, 50257, 1024, 1e-5, 0, true};
+}
 
-/// Larger than any model, but small enough that products of a few dimensions are easy to bound.
-constexpr std::int64_t largest_size = std::int64_t{1} << 24;
+constexpr std::array presets{
+    gpt2_of("gpt2", 12, 12, 768),
+    gpt2_of("gpt2-medium", 24, 16, 1024),
+    gpt2_of("gpt2-large", 36, 20, 1280),
+    gpt2_of("gpt2-xl", 48, 25, 1600),
+    Preset{"smollm2-135m", Family::llama, 30, 9, 3, 576, 1536, 49152, 8192, 1e-5, 1e5, true},
+    Preset{"tinyllama-1.1b", Family::llama, 22, 32, 4, 2048, 5632, 32000, 2048, 1e-5, 1e4, false},
+    Preset{"llama-3.2-1b", Family::llama, 16, 32, 8, 2048, 8192, 128256, 131072, 1e-5, 5e5, true,
+           32},
+    Preset{"llama-3.1-8b", Family::llama, 32, 32, 8, 4096, 14336, 128256, 131072, 1e-5, 5e5, false,
+           8},
+    Preset{"mistral-7b", Family::mistral, 32, 32, 8, 4096, 14336, 32768, 32768, 1e-5, 1e6, false},
+    Preset{"qwen2.5-0.5b", Family::qwen2, 24, 14, 2, 896, 4864, 151936, 32768, 1e-6, 1e6, true},
+};
+
+DecoderConfig config_of(const Preset& preset) {
+  DecoderConfig config = config_of(preset.family);
+  config.n_layer = preset.layers;
+  config.n_head = preset.heads;
+  config.n_kv_head = preset.kv_heads;
+  config.n_embd = preset.width;
+  config.n_inner = preset.inner;
+  config.vocab_size = preset.vocabulary;
+  config.n_positions = preset.context;
+  config.layer_norm_epsilon = preset.epsilon;
+  config.tied = preset.tied;
+  if (preset.family != Family::gpt2) config.rotary = RotaryConfig{.base = preset.base};
+  if (preset.llama3_factor > 0)
+    config.rotary->llama3 = Llama3Scaling{.factor = preset.llama3_factor};
+  return config;
+}
 
 constexpr std::int64_t max_layers = 1 << 14;
 
@@ -33,67 +66,54 @@ void require_size(std::string_view name, std::int64_t value, std::int64_t larges
     fail(fmt::format("{} is {}; it must be from 1 to {}", name, value, largest), ErrorKind::usage);
 }
 
-class ConfigReader {
- public:
-  ConfigReader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
+/// The sentence for `count` things that do not divide into `parts`.
+[[noreturn]] void refuse_division(std::string_view what, std::int64_t count, std::string_view into,
+                                  std::int64_t parts) {
+  fail(fmt::format("{} {} is not divisible by {} {}: {} * {} = {}, remainder {}", what, count, into,
+                   parts, count / parts, parts, count / parts * parts, count % parts),
+       ErrorKind::usage);
+}
 
-  std::int64_t size(const char* key) const {
-    const auto value = optional_size(key);
-    if (!value) fail(fmt::format("{}: \"{}\" is missing", file_, key), ErrorKind::usage);
-    return *value;
-  }
-
-  std::optional<std::int64_t> optional_size(const char* key) const {
-    if (!json_.contains(key) || json_.at(key).is_null()) return std::nullopt;
-    const Json& value = json_.at(key);
-    if (!value.is_number_integer() ||
-        (value.is_number_unsigned() &&
-         value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_size)))
-      fail(fmt::format("{}: \"{}\" is {}; it must be a whole number up to {}", file_, key,
-                       shown(value), largest_size),
-           ErrorKind::usage);
-    return value.get<std::int64_t>();
-  }
-
-  double positive(const char* key, double fallback) const {
-    if (!json_.contains(key)) return fallback;
-    const Json& value = json_.at(key);
-    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() >= 1)
-      fail(fmt::format("{}: \"{}\" is {}; it must be a number between 0 and 1", file_, key,
-                       shown(value)),
-           ErrorKind::usage);
-    return value.get<double>();
-  }
-
-  /// Checks a key that, if present, must have the one value that this program supports.
-  void require(const char* key, const Json& expected) const {
-    if (!json_.contains(key) || json_.at(key) == expected) return;
-    fail(fmt::format("{}: \"{}\" is {}; only {} is supported", file_, key, shown(json_.at(key)),
-                     shown(expected)),
-         ErrorKind::usage);
-  }
-
- private:
-  const Json& json_;
-  std::string file_;
-};
+/// The angle from one position to the next, in radians (rotary positions, eq. 15; the scaling is
+/// that of the code published with Llama 3.1).
+long double frequency(const RotaryConfig& rotary, std::int64_t pair, std::int64_t width) {
+  const long double plain =
+      std::pow(static_cast<long double>(rotary.base),
+               -2.0L * static_cast<long double>(pair) / static_cast<long double>(width)) /
+      static_cast<long double>(rotary.divisor);
+  if (!rotary.llama3) return plain;
+  const Llama3Scaling& scaling = *rotary.llama3;
+  const long double waves = static_cast<long double>(scaling.original_context) * plain /
+                            (2 * std::numbers::pi_v<long double>);  // in the original context
+  if (waves > static_cast<long double>(scaling.high_frequency)) return plain;
+  const long double scaled = plain / static_cast<long double>(scaling.factor);
+  if (waves < static_cast<long double>(scaling.low_frequency)) return scaled;
+  const long double smooth =
+      (waves - static_cast<long double>(scaling.low_frequency)) /
+      static_cast<long double>(scaling.high_frequency - scaling.low_frequency);
+  return (1 - smooth) * scaled + smooth * plain;
+}
 
 }  // namespace
 
+std::int64_t DecoderConfig::block_parameters() const {
+  const std::int64_t norms = 2 * (norm == NormKind::layernorm ? 2 : 1) * n_embd;
+  return norms + block_matrices() + (qkv_bias ? qkv_width() : 0) +
+         (output_bias ? n_embd + mlp_columns() + n_embd : 0);
+}
+
 std::int64_t DecoderConfig::parameter_count() const {
-  const std::int64_t block = 4 * n_embd                                  // two LayerNorms
-                             + n_embd * 3 * n_embd + 3 * n_embd          // c_attn
-                             + n_embd * n_embd + n_embd                  // attn.c_proj
-                             + 2 * n_embd * inner() + inner() + n_embd;  // MLP
-  return vocab_size * n_embd + n_positions * n_embd + n_layer * block + 2 * n_embd;
+  const std::int64_t tables = (tied ? 1 : 2) * vocab_size * n_embd;
+  return tables + (rotary ? 0 : n_positions * n_embd) + n_layer * block_parameters() +
+         (norm == NormKind::layernorm ? 2 : 1) * n_embd;
 }
 
 double DecoderConfig::flops_per_token(std::int64_t seq_len) const {
-  const auto width = static_cast<double>(n_embd);
+  const auto width = static_cast<double>(n_embd), query = static_cast<double>(query_width());
   const auto layers = static_cast<double>(n_layer);
-  const double weights = layers * (4 * width * width + 2 * width * static_cast<double>(inner())) +
-                         static_cast<double>(vocab_size) * width;
-  return 6 * weights + 6 * layers * static_cast<double>(seq_len) * width;
+  const double weights =
+      layers * static_cast<double>(block_matrices()) + static_cast<double>(vocab_size) * width;
+  return 6 * weights + 6 * layers * static_cast<double>(seq_len) * query;
 }
 
 void validate(const DecoderConfig& config) {
@@ -103,16 +123,23 @@ void validate(const DecoderConfig& config) {
   require_size("n_inner", config.inner());
   require_size("vocab_size", config.vocab_size);
   require_size("n_positions", config.n_positions);
-  if (config.n_embd % config.n_head != 0)
-    fail(fmt::format("n_embd {} is not divisible by n_head {}: {} * {} = {}, remainder {}",
-                     config.n_embd, config.n_head, config.n_embd / config.n_head, config.n_head,
-                     config.n_embd / config.n_head * config.n_head, config.n_embd % config.n_head),
+  require_size("n_kv_head", config.kv_heads(), config.n_head);
+  if (config.head_width == 0 && config.n_embd % config.n_head != 0)
+    refuse_division("n_embd", config.n_embd, "n_head", config.n_head);
+  if (config.n_head % config.kv_heads() != 0)
+    refuse_division("n_head", config.n_head, "n_kv_head", config.kv_heads());
+  require_size("head_width", config.width_of_head());
+  if (config.rotary &&
+      (config.width_of_head() % 2 != 0 || config.width_of_head() > RotaryAngles::max_width))
+    fail(fmt::format("head_width is {}; with rotary positions it must be even and at most {}",
+                     config.width_of_head(), RotaryAngles::max_width),
          ErrorKind::usage);
   // A floating-point bound comes first, so that the exact count below cannot wrap.
-  const double width = static_cast<double>(config.n_embd);
-  const double count = width * (static_cast<double>(config.vocab_size + config.n_positions) +
-                                static_cast<double>(config.n_layer) *
-                                    (4 * width + 2 * static_cast<double>(config.inner()) + 16));
+  const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
+  const double query = wide(config.n_head) * wide(config.width_of_head());
+  const double count =
+      wide(config.n_embd) * (2 * wide(config.vocab_size) + wide(config.n_positions) +
+                             wide(config.n_layer) * (4 * query + 3 * wide(config.inner()) + 16));
   if (count > 1e13)
     fail(fmt::format("the model would have about {:.1e} parameters; n_layer {}, n_embd {} or "
                      "vocab_size {} is too large",
@@ -120,84 +147,47 @@ void validate(const DecoderConfig& config) {
          ErrorKind::usage);
 }
 
+DecoderConfig config_of(Family family) {
+  DecoderConfig config;
+  config.family = family;
+  if (family == Family::gpt2) return config;
+  config.norm = NormKind::rmsnorm;
+  config.rotary = RotaryConfig{};
+  config.activation = MlpActivation::swiglu;
+  config.layout = WeightLayout::out_in;
+  config.qkv_bias = family == Family::qwen2;
+  config.output_bias = false;
+  config.tied = false;
+  return config;
+}
+
+std::string_view name_of(Family family) {
+  constexpr std::array<std::string_view, 4> names{"gpt2", "llama", "mistral", "qwen2"};
+  return names[static_cast<std::size_t>(family)];
+}
+
+std::optional<RotaryAngles> rotary_angles(const DecoderConfig& config) {
+  if (!config.rotary) return std::nullopt;
+  const std::int64_t width = config.width_of_head();
+  RotaryAngles angles{.width = static_cast<int>(width), .pairs = RotaryPairs::halves};
+  for (std::int64_t pair = 0; pair < width / 2; ++pair)
+    angles.turns[static_cast<std::size_t>(pair)] = static_cast<std::uint64_t>(std::ldexp(
+        frequency(*config.rotary, pair, width) / (2 * std::numbers::pi_v<long double>), 64));
+  return angles;
+}
+
 std::optional<DecoderConfig> preset(std::string_view name) {
-  for (const auto& [known, shape] : presets) {
-    if (known != name) continue;
-    DecoderConfig config;
-    config.n_layer = shape[0];
-    config.n_head = shape[1];
-    config.n_embd = shape[2];
-    return config;
-  }
+  for (const Preset& known : presets)
+    if (known.name == name) return config_of(known);
   return std::nullopt;
 }
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
   names.reserve(presets.size());
-  for (const auto& entry : presets)
-    names.push_back(entry.first);
+  for (const Preset& known : presets)
+    names.push_back(known.name);
   return names;
-}
-
-DecoderConfig read_config(const std::filesystem::path& file) {
-  const Json json = read_json_file(file, std::size_t{1} << 20);
-  if (!json.is_object())
-    fail(fmt::format("{}: a model configuration must be a JSON object", file.string()),
-         ErrorKind::usage);
-  const ConfigReader reader(json, file.string());
-  reader.require("model_type", "gpt2");
-  reader.require("activation_function", "gelu_new");
-  reader.require("tie_word_embeddings", true);
-  reader.require("scale_attn_weights", true);
-  reader.require("scale_attn_by_inverse_layer_idx", false);
-  reader.require("add_cross_attention", false);
-  DecoderConfig config;
-  config.n_layer = reader.size("n_layer");
-  config.n_head = reader.size("n_head");
-  config.n_embd = reader.size("n_embd");
-  config.vocab_size = reader.size("vocab_size");
-  config.n_positions = reader.size("n_positions");
-  const auto inner = reader.optional_size("n_inner");
-  config.n_inner = inner.value_or(0);
-  config.layer_norm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
-  try {
-    validate(config);
-    // validate() accepts n_inner 0 as "not given", so a number in the file is checked here.
-    if (inner) require_size("n_inner", *inner);
-  } catch (const Error& error) {
-    fail(fmt::format("{}: {}", file.string(), error.what()), ErrorKind::usage);
-  }
-  return config;
-}
-
-std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
-                        std::int64_t end_of_text) {
-  nlohmann::ordered_json json{
-      {"architectures", {"GPT2LMHeadModel"}},
-      {"model_type", "gpt2"},
-      {"activation_function", "gelu_new"},
-      {"n_layer", config.n_layer},
-      {"n_head", config.n_head},
-      {"n_embd", config.n_embd},
-      {"n_inner", nullptr},
-      {"n_positions", config.n_positions},
-      {"n_ctx", config.n_positions},
-      {"vocab_size", config.vocab_size},
-      {"layer_norm_epsilon", config.layer_norm_epsilon},
-      {"initializer_range", 0.02},
-      {"scale_attn_weights", true},
-      {"tie_word_embeddings", true},
-      {"attn_pdrop", 0.0},
-      {"embd_pdrop", 0.0},
-      {"resid_pdrop", 0.0},
-      {"torch_dtype", torch_dtype},
-  };
-  if (config.n_inner != 0) json["n_inner"] = config.n_inner;
-  // Hugging Face fills missing ids with 50256, which a small vocabulary does not have.
-  json["bos_token_id"] = end_of_text >= 0 ? nlohmann::ordered_json(end_of_text) : nullptr;
-  json["eos_token_id"] = json["bos_token_id"];
-  return json.dump(2) + "\n";
 }
 
 }  // namespace sluice

@@ -1,15 +1,46 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/ops/linear.h"
+#include "engine/ops/mlp.h"
+#include "kernels/rotary.h"
+
 namespace sluice {
 
-/// The shape of a GPT-2 model, with the field names of Hugging Face's config.json.
+/// Largest size of any kind: beyond all models, but small enough that products of a few dimensions
+/// are easy to bound.
+inline constexpr std::int64_t largest_size = std::int64_t{1} << 24;
+
+/// Families of models, which differ in the names of their parameters and in config.json.
+enum class Family : std::uint8_t { gpt2, llama, mistral, qwen2 };
+
+/// Frequencies for contexts longer than those of pretraining, as Llama 3.1 has them: a pair of
+/// columns whose wave is longer than original_context / low_frequency turns by 1/factor of its
+/// angle, one shorter than original_context / high_frequency by all of it.
+struct Llama3Scaling {
+  double factor = 8, low_frequency = 1, high_frequency = 4;
+  std::int64_t original_context = 8192;
+
+  friend bool operator==(const Llama3Scaling&, const Llama3Scaling&) = default;
+};
+
+/// Rotary position embeddings. Pair i of w columns turns by base^(-2 i / w) a position.
+struct RotaryConfig {
+  double base = 10000;
+  double divisor = 1;  ///< all angles are divided by it ("linear" scaling)
+  std::optional<Llama3Scaling> llama3{};
+
+  friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
+};
+
+enum class NormKind : std::uint8_t { layernorm, rmsnorm };
+
+/// A decoder: pre-norm transformer blocks of causal attention and an MLP. The defaults are GPT-2's.
+/// Names are those of GPT-2's config.json where it has them.
 struct DecoderConfig {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
@@ -17,31 +48,58 @@ struct DecoderConfig {
   std::int64_t n_inner = 0;  ///< width of the MLP; 0: 4 * n_embd
   std::int64_t vocab_size = 50257;
   std::int64_t n_positions = 1024;
-  double layer_norm_epsilon = 1e-5;
+  double layer_norm_epsilon = 1e-5;  ///< of either kind of norm
+
+  Family family = Family::gpt2;
+  std::int64_t n_kv_head = 0;   ///< heads of k and v; 0: n_head
+  std::int64_t head_width = 0;  ///< 0: n_embd / n_head
+  NormKind norm = NormKind::layernorm;
+  std::optional<RotaryConfig> rotary{};  ///< none: a table of learned positions
+  MlpActivation activation = MlpActivation::gelu;
+  WeightLayout layout = WeightLayout::in_out;
+  bool qkv_bias = true, output_bias = true;  ///< biases of q, k and v; of all other matrices
+  bool tied = true;                          ///< the vocabulary head is the token table
 
   std::int64_t inner() const { return n_inner != 0 ? n_inner : 4 * n_embd; }
+  std::int64_t kv_heads() const { return n_kv_head != 0 ? n_kv_head : n_head; }
+  std::int64_t width_of_head() const { return head_width != 0 ? head_width : n_embd / n_head; }
+  /// Columns of q, of k or of v, and of all three.
+  std::int64_t query_width() const { return n_head * width_of_head(); }
+  std::int64_t key_width() const { return kv_heads() * width_of_head(); }
+  std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
+  /// Columns that the MLP's first matrix computes.
+  std::int64_t mlp_columns() const {
+    return (activation == MlpActivation::swiglu ? 2 : 1) * inner();
+  }
+
   std::int64_t parameter_count() const;
+  std::int64_t block_parameters() const;
+  /// Parameters in the matrices of a block.
+  std::int64_t block_matrices() const {
+    return n_embd * (qkv_width() + query_width() + mlp_columns() + inner());
+  }
   /// Floating-point operations of forward and backward per token at sequence length T: 6 per weight
-  /// of a matrix product, plus 6 * layers * T * n_embd. A multiply-add counts as two operations,
-  /// and causal attention as half.
+  /// of a matrix product, plus 6 * layers * T * query_width. A multiply-add counts as two
+  /// operations, and causal attention as half.
   double flops_per_token(std::int64_t seq_len) const;
 
   bool operator==(const DecoderConfig&) const = default;
 };
 
-/// Throws Error (usage) naming the field, for zero or negative sizes, n_embd not divisible by
-/// n_head, or products that do not fit in 63 bits.
+/// Throws Error (usage) naming the field, for zero or negative sizes, heads that do not divide, or
+/// products that do not fit in 63 bits.
 void validate(const DecoderConfig& config);
 
-/// Returns the shape named gpt2, gpt2-medium, gpt2-large or gpt2-xl; none for another name.
+/// Returns a configuration with everything that a family decides, and GPT-2's sizes.
+DecoderConfig config_of(Family family);
+/// Returns the "model_type" of a family's config.json.
+std::string_view name_of(Family family);
+
+/// Returns the angles of a decoder's rotary positions; none if it learns its positions.
+std::optional<RotaryAngles> rotary_angles(const DecoderConfig& config);
+
+/// Returns the shape of a published model, such as gpt2-xl or llama-3.2-1b; none for another name.
 std::optional<DecoderConfig> preset(std::string_view name);
 std::vector<std::string_view> preset_names();
-
-/// Reads a Hugging Face config.json. Checks types and ranges, and that the model is a GPT-2 that
-/// this program can compute (activation gelu_new, tied embeddings, scaled attention).
-DecoderConfig read_config(const std::filesystem::path& file);
-/// Returns the text of a config.json that Hugging Face opens. An `end_of_text` below 0 is left out.
-std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
-                        std::int64_t end_of_text);
 
 }  // namespace sluice

@@ -3,67 +3,26 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "engine/host_stack.h"
 #include "engine/ops/linear_cross_entropy.h"
-#include "engine/rng.h"
+#include "models/decoder/block.h"
 #include "models/decoder/config.h"
-#include "models/decoder/recompute.h"
+#include "models/decoder/names.h"
 #include "models/decoder/shard.h"
 #include "models/layers.h"
 
 namespace sluice {
 
-struct KeyValueCache;  // models/decoder/generate.h
-
-/// The activations passed between blocks: the residual stream and the last branch, not yet added.
-/// The next LayerNorm adds the two in its pass over memory.
-struct ResidualPair {
-  Tensor stream;
-  Tensor branch;   ///< none before the first block
-  Shape tokens{};  ///< [B, T] if ranks divide the tokens, else empty; see TensorGroup
-};
-
-/// One pre-LayerNorm transformer block (Radford et al., 2019).
-class DecoderBlock final : public Module {
- public:
-  DecoderBlock(const DecoderConfig& config, std::int64_t layer, const TensorShare& share);
-
-  std::vector<Parameter> parameters() override;
-  /// `dropout` may be inactive; a `cache` makes this a step of generation.
-  ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
-  /// `host` receives the inputs that block_on_host offloads to host memory.
-  void set_recompute(Recompute mode, HostStack* host) {
-    recompute_ = mode;
-    host_ = mode == Recompute::block_on_host ? host : nullptr;
-  }
-
- private:
-  ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
-  ResidualPair feed_forward(ResidualPair in, const DropoutSource& dropout) const;
-  TensorGroup* group_of(const ResidualPair& pair) const {
-    return pair.tokens.empty() ? nullptr : share_.group;
-  }
-  std::vector<Tensor> leaves() const;
-
-  Recompute recompute_ = Recompute::none;
-  HostStack* host_ = nullptr;
-  std::int64_t layer_;
-  TensorShare share_;
-  int heads_, first_head_;
-  LayerNormLayer ln_1_, ln_2_;
-  LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
-};
-
-/// Blocks [first, last) of a GPT-2. The part with the first block also embeds tokens, and the part
-/// with the last block also predicts.
+/// Blocks [first, last) of a decoder. The part with the first block also embeds tokens, and the
+/// part with the last block also predicts.
 struct DecoderPart {
   std::int64_t first = 0;
   std::int64_t last = 0;
 };
 
-/// GPT-2 as in Hugging Face: learned positions, tied vocabulary head. It allocates no memory: a
+/// A decoder as its configuration says: GPT-2, Llama and others. It allocates no memory: a
 /// ParameterSpace gives its parameters their tensors. Only parts that have their tensors can
 /// compute.
 class Decoder final : public Module {
@@ -71,18 +30,19 @@ class Decoder final : public Module {
   /// `share`: this rank's share if several ranks divide the model's matrices.
   explicit Decoder(const DecoderConfig& config, const TensorShare& share = {});
 
-  /// The table of token embeddings, which the vocabulary head uses too.
-  static constexpr const char* tied_table = "wte.weight";
+  /// The name of the table of token embeddings if the vocabulary head uses it too, else "".
+  std::string tied_table() const { return std::string(config_.tied ? names_.table : ""); }
   /// Returns the Parameter::section of a block. Embeddings have 0, the final norm comes last.
   static constexpr int section_of(std::int64_t layer) { return static_cast<int>(layer) + 1; }
 
   const DecoderConfig& config() const { return config_; }
+  const DecoderNames& names() const { return names_; }
   const TensorShare& share() const { return share_; }
   const DecoderShard& shard() const { return shard_; }
   /// The dtype of the weights, in which the model computes.
   DType dtype() const { return token_embedding_.dtype(); }
   std::vector<Parameter> parameters() override;
-  /// The parameters of some parts, ascending. The tied table is listed once.
+  /// The parameters of some parts, ascending. A tied table is listed once.
   std::vector<Parameter> parameters(const std::vector<DecoderPart>& parts);
   /// Sets a function that forward passes call before they read weights: with 0 before the
   /// embeddings and the first block, with the layer before each other block, with n_layer before
@@ -129,17 +89,20 @@ class Decoder final : public Module {
 
  private:
   DecoderConfig config_;
+  const DecoderNames& names_;
   TensorShare share_;
   DecoderShard shard_;
   const Tensor& head_table() const { return head_table_ ? head_table_ : token_embedding_; }
+  /// A table with a row for each token, of which this rank has those of its part.
+  Parameter token_table(std::string_view name, Tensor& tensor) const;
   void before_weights(std::int64_t layer) const {
     if (before_weights_) before_weights_(layer);
   }
 
-  Tensor token_embedding_, position_embedding_;
-  Tensor head_table_;  ///< none: the head uses the embedding's table
+  Tensor token_embedding_, position_embedding_;  ///< the latter may be none
+  Tensor head_table_;  ///< of its own, or a pipeline's copy; none: the head uses the embedding's
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
-  LayerNormLayer final_norm_;
+  NormLayer final_norm_;
   std::function<void(std::int64_t)> before_weights_;
 };
 

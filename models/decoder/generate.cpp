@@ -51,8 +51,8 @@ KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& p
   KeyValueCache cache;
   const DecoderConfig& config = model.config();
   cache.layers.resize(static_cast<std::size_t>(config.n_layer));
-  const auto [begin, end] = model.shard().width;
-  const Shape shape{1, config.n_positions, end - begin};
+  const Shape shape{1, config.n_positions,
+                    model.shard().attention_heads().key_value * config.width_of_head()};
   for (const DecoderPart& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
       cache.layers[static_cast<std::size_t>(layer)] = {Tensor::empty(device, shape, dtype),

@@ -13,7 +13,7 @@ namespace sluice {
 /// The KV cache: keys and values of all positions so far.
 struct KeyValueCache {
   struct Layer {
-    Tensor keys;    ///< [B, capacity, n_embd]
+    Tensor keys;    ///< [B, capacity, key/value heads * head width]
     Tensor values;  ///< likewise
   };
   std::vector<Layer> layers;

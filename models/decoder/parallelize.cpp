@@ -62,8 +62,8 @@ std::vector<std::int64_t> by_parameters(const DecoderConfig& config, int stages)
   const double table = static_cast<double>(config.vocab_size) * width;
   return balanced_blocks(
       config.n_layer, stages,
-      {.block = 4 * width * width + 2 * width * static_cast<double>(config.inner()),
-       .first = table + static_cast<double>(config.n_positions) * width,
+      {.block = static_cast<double>(config.block_matrices()),
+       .first = table + (config.rotary ? 0 : static_cast<double>(config.n_positions)) * width,
        .last = table});
 }
 

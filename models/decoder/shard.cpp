@@ -6,13 +6,18 @@
 
 namespace sluice {
 DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
-    : heads(part_of(config.n_head, rank, ranks)),
+    : key_value_heads(part_of(config.kv_heads(), rank, ranks)),
       inner(part_of(config.inner(), rank, ranks)),
       vocabulary(part_of(config.vocab_size, rank, ranks)) {
-  const std::int64_t head = config.n_embd / config.n_head;
+  const std::int64_t head = config.width_of_head(), group = config.n_head / config.kv_heads();
+  heads = {key_value_heads.begin * group, key_value_heads.end * group};
   width = {heads.begin * head, heads.end * head};
-  for (const std::int64_t part : {0, 1, 2})
-    qkv.push_back({part * config.n_embd + width.begin, part * config.n_embd + width.end});
+  qkv = {width};
+  for (const std::int64_t first : {config.query_width(), config.query_width() + config.key_width()})
+    qkv.push_back({first + key_value_heads.begin * head, first + key_value_heads.end * head});
+  mlp_in = {inner};
+  if (config.activation == MlpActivation::swiglu)
+    mlp_in.push_back({config.inner() + inner.begin, config.inner() + inner.end});
 }
 
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks) {
@@ -25,11 +30,13 @@ std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ran
 }
 
 void require_divisible(const DecoderConfig& config, int ranks) {
-  if (ranks > config.n_head)
-    fail(fmt::format("--tp {}: the model has {} heads, and each rank needs one at least; use --tp "
-                     "{} or fewer",
-                     ranks, config.n_head, config.n_head),
-         ErrorKind::usage);
+  if (ranks > config.kv_heads())
+    fail(
+        fmt::format("--tp {}: the model has {} {}head{}, and each rank needs one at least; use "
+                    "--tp {} or fewer",
+                    ranks, config.kv_heads(), config.kv_heads() < config.n_head ? "key/value " : "",
+                    config.kv_heads() == 1 ? "" : "s", config.kv_heads()),
+        ErrorKind::usage);
   if (config.inner() % ranks != 0)
     fail(fmt::format("--tp {}: the MLP is {} wide, which does not divide: {} * {} = {}", ranks,
                      config.inner(), config.inner() / ranks, ranks, config.inner() / ranks * ranks),

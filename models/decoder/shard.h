@@ -3,27 +3,46 @@
 #include <vector>
 
 #include "engine/shard.h"
+#include "kernels/attention.h"
 #include "models/decoder/config.h"
 
 namespace sluice {
 
-/// The shard of a GPT-2 on one of `ranks` tensor-parallel ranks: some heads of every block, some of
-/// the MLP's width and some of the vocabulary, divided by part_of().
-struct DecoderShard {
+/// The shard of a decoder on one of `ranks` tensor-parallel ranks: some heads of every block, some
+/// of the MLP's width and some of the vocabulary, divided by part_of().
+class DecoderShard {
+ public:
   DecoderShard(const DecoderConfig& config, int rank, int ranks);
 
-  Shard::Range heads, inner, vocabulary;
+  Shard::Range key_value_heads, heads, inner, vocabulary;
   /// Range of the attention's width that belongs to these heads.
   Shard::Range width;
-  /// Column ranges of the matrix that computes q, k and v, side by side.
-  std::vector<Shard::Range> qkv;
+  /// Column ranges of the matrix that computes q, k and v, side by side, and of the MLP's first.
+  std::vector<Shard::Range> qkv, mlp_in;
+
+  /// Columns that this rank computes of q, k and v together, and of the MLP's first matrix.
+  std::int64_t qkv_columns() const { return sum(qkv); }
+  std::int64_t mlp_columns() const { return sum(mlp_in); }
+  AttentionHeads attention_heads() const {
+    return {static_cast<int>(heads.end - heads.begin),
+            static_cast<int>(key_value_heads.end - key_value_heads.begin)};
+  }
+
+ private:
+  static std::int64_t sum(const std::vector<Shard::Range>& ranges) {
+    std::int64_t total = 0;
+    for (const auto& [begin, end] : ranges)
+      total += end - begin;
+    return total;
+  }
 };
 
 /// Returns the number of vocabulary rows that each of the ranks has.
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks);
 
 /// Throws Error (usage) with the arithmetic if a model cannot be divided between so many ranks:
-/// each rank needs a head, and all need equal parts of the MLP.
+/// each rank needs a head of k and v with the query heads that share it, and all need equal parts
+/// of the MLP.
 void require_divisible(const DecoderConfig& config, int ranks);
 
 }  // namespace sluice

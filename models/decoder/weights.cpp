@@ -12,13 +12,12 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
 #include "models/decoder/decoder.h"
+#include "models/decoder/names.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view prefix = "transformer.";
 
 /// A shard lies beside its index, so a name that leads elsewhere is an attack or a mistake. The
 /// name must also be one that a file can have and that a message can show.
@@ -63,23 +62,30 @@ struct Found {
   const StoredTensor* tensor;
 };
 
-std::string plain_name(const std::string& stored) {
-  return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
+/// Returns the name as the family's parameters have it, with or without the prefix in the file.
+std::string plain_name(const std::string& stored, const DecoderNames& names) {
+  const bool prefixed = stored.starts_with(names.prefix);
+  if (!names.table.starts_with(names.prefix))
+    return prefixed ? stored.substr(names.prefix.size()) : stored;
+  return prefixed || stored == names.head ? stored : std::string(names.prefix) + stored;
 }
 
-/// Recognises h.N.attn.bias and h.N.attn.masked_bias of old hub files: constants, not weights.
-bool is_mask_buffer(std::string_view name, const StoredTensor& tensor) {
+/// Recognises constants of old files, which are no weights: h.N.attn.bias and h.N.attn.masked_bias
+/// of GPT-2, and the frequencies of rotary positions.
+bool is_constant(std::string_view name, const StoredTensor& tensor) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
   if (tensor.shape.size() == 1 || !name.starts_with("h.")) return false;
   name.remove_prefix(std::min(name.find_first_not_of("0123456789", 2), name.size()));
   return name == ".attn.bias" || name == ".attn.masked_bias";
 }
 
-std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& readers) {
+std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& readers,
+                                     const DecoderNames& names) {
   std::map<std::string, Found> found;
   for (const auto& reader : readers) {
     for (const auto& tensor : reader.tensors()) {
-      const std::string name = plain_name(tensor.name);
-      if (is_mask_buffer(name, tensor)) continue;
+      const std::string name = plain_name(tensor.name, names);
+      if (is_constant(name, tensor)) continue;
       if (!found.emplace(name, Found{&reader, &tensor}).second)
         fail(fmt::format("{}: tensor {} is there twice", reader.path().string(), quote(name)),
              ErrorKind::usage);
@@ -88,8 +94,8 @@ std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& reade
   return found;
 }
 
-/// Requires that lm_head.weight equals the tied embedding; otherwise it is another model.
-void require_tied(const Found& head, const Found& table) {
+/// Requires that the head's tensor equals the tied embedding; otherwise it is another model.
+void require_tied(const Found& head, const Found& table, const DecoderConfig& config) {
   std::vector<std::byte> a(1 << 20);
   std::vector<std::byte> b(1 << 20);
   bool equal = head.tensor->type == table.tensor->type && head.tensor->shape == table.tensor->shape;
@@ -101,9 +107,11 @@ void require_tied(const Found& head, const Found& table) {
     equal = std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(count), b.begin());
   }
   if (!equal)
-    fail(fmt::format("{}: lm_head.weight differs from wte.weight; only tied embeddings are "
-                     "supported",
-                     head.reader->path().string()),
+    fail(fmt::format("{}: lm_head.weight differs from {}; {}", head.reader->path().string(),
+                     table.tensor->name,
+                     config.family == Family::gpt2
+                         ? "only tied embeddings are supported"
+                         : "its config.json says that they are tied (\"tie_word_embeddings\")"),
          ErrorKind::usage);
 }
 
@@ -120,32 +128,34 @@ class WeightFiles {
   WeightFiles(const fs::path& folder, const DecoderConfig& config) {
     for (const auto& file : weight_files(folder))
       readers_.emplace_back(file);
-    found_ = collect(readers_);
-    std::set<std::string> known{"lm_head.weight"};
-    for (const Parameter& parameter : Decoder(config).parameters()) {
-      known.insert(parameter.name);
-      const auto entry = found_.find(parameter.name);
-      if (entry == found_.end())
-        fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
-                         folder.string(), quote(parameter.name), config.n_layer),
-             ErrorKind::usage);
-      const Found& found = entry->second;
-      if (!has_shape(*found.tensor, parameter.name, parameter.shape))
-        fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
-                         found.reader->path().string(), quote(found.tensor->name),
-                         to_string(found.tensor->shape), to_string(parameter.shape)),
-             ErrorKind::usage);
-    }
+    const DecoderNames& names = names_of(config.family);
+    found_ = collect(readers_, names);
+    std::set<std::string, std::less<>> known{std::string(names.head)};
+    for (const auto& slot : SpaceLayout(Decoder(config).parameters(), {}).slots)
+      for (const StoredSlice& slice : slot.stored()) {
+        known.insert(slice.name);
+        const auto entry = found_.find(slice.name);
+        if (entry == found_.end())
+          fail(fmt::format("{}: tensor {} is missing (the configuration has {} layers)",
+                           folder.string(), quote(slice.name), config.n_layer),
+               ErrorKind::usage);
+        const Found& found = entry->second;
+        if (!has_shape(*found.tensor, slice.name, slice.shape))
+          fail(fmt::format("{}: tensor {} has shape {}, the configuration implies {}",
+                           found.reader->path().string(), quote(found.tensor->name),
+                           to_string(found.tensor->shape), to_string(slice.shape)),
+               ErrorKind::usage);
+      }
     for (const auto& [name, entry] : found_)
       if (!known.contains(name))
-        fail(fmt::format("{}: tensor {} does not belong to a GPT-2 of {} layers",
-                         entry.reader->path().string(), quote(name), config.n_layer),
+        fail(fmt::format("{}: tensor {} does not belong to a {} of {} layers",
+                         entry.reader->path().string(), quote(name), names.title, config.n_layer),
              ErrorKind::usage);
   }
 
   const Found& at(const std::string& name) const { return found_.at(name); }
-  const Found* head() const {
-    const auto entry = found_.find("lm_head.weight");
+  const Found* find(const std::string& name) const {
+    const auto entry = found_.find(name);
     return entry == found_.end() ? nullptr : &entry->second;
   }
 
@@ -176,20 +186,26 @@ bool is_weights_file(std::string_view name) {
 void load_weights(const fs::path& folder, const DecoderConfig& config, ParameterSpace& space) {
   const WeightFiles files(folder, config);
   for (const auto& slot : space.slots()) {
-    const Found& found = files.at(slot.name);
-    read_floats(*found.reader, *found.tensor, 0, element_count(slot.whole()), space.weight_dtype(),
-                [&](std::int64_t first, std::span<std::byte> values) {
-                  space.write_shard(slot, first, values);
-                });
+    for (const StoredSlice& slice : slot.stored()) {
+      const Found& found = files.at(slice.name);
+      read_floats(*found.reader, *found.tensor, 0, element_count(slice.shape), space.weight_dtype(),
+                  [&](std::int64_t first, std::span<std::byte> values) {
+                    space.write_shard(slot, slice.first + first, values);
+                  });
+    }
   }
-  if (const Found* const head = files.head()) require_tied(*head, files.at("wte.weight"));
+  if (!config.tied) return;
+  const DecoderNames& names = names_of(config.family);
+  if (const Found* const head = files.find(std::string(names.head)))
+    require_tied(*head, files.at(std::string(names.table)), config);
 }
 
 SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type) {
   // Hugging Face refuses a file that does not name the framework whose layout it has.
   SafetensorsHeader header{.tensors = {}, .metadata = {{"format", "pt"}}};
   for (const auto& slot : layout.slots)
-    header.tensors.push_back({.name = slot.name, .type = type, .shape = slot.shape});
+    for (StoredSlice& slice : slot.stored())
+      header.tensors.push_back({.name = std::move(slice.name), .type = type, .shape = slice.shape});
   return header;
 }
 

@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-/// Fills the weights of `space` (all or some blocks of a GPT-2 of shape `config`) from a Hugging
+/// Fills the weights of `space` (all or some blocks of a decoder of shape `config`) from a Hugging
 /// Face folder: model.safetensors, or the shards that model.safetensors.index.json lists. Tensors
 /// may be F32, BF16, F16 or F64. `folder` may also be one safetensors file.
 ///
-/// Accepts names with or without the prefix "transformer.", mask buffers (h.N.attn.bias and
-/// h.N.attn.masked_bias, unless one-dimensional), lm_head.weight if it equals wte.weight, and more
-/// rows in wpe.weight than `config` has positions (the context is cropped). Throws Error (usage),
+/// Accepts names with or without the family's prefix ("transformer." or "model."), buffers of
+/// constants, lm_head.weight if it equals a tied table, and more rows in wpe.weight than `config`
+/// has positions (the context is cropped). Throws Error (usage),
 /// naming the file and the tensor, for a tensor that is missing, unknown, found twice, of another
 /// shape or dtype, or not finite.
 void load_weights(const std::filesystem::path& folder, const DecoderConfig& config,
@@ -30,8 +30,8 @@ void check_weights(const std::filesystem::path& folder, const DecoderConfig& con
 /// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.
 bool is_weights_file(std::string_view name);
 
-/// The tensors and the metadata of a file of weights under Hugging Face's names: one tensor for
-/// each slot of `layout`, in order.
+/// The tensors and the metadata of a file of weights under Hugging Face's names: those of each slot
+/// of `layout`, in order.
 SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type);
 
 /// Writes the weights to such a file, converted from the master weights to `type` (F32, BF16 or

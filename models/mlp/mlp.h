@@ -60,7 +60,7 @@ class Mlp final : public Module {
   TensorShare share_;
   std::vector<LinearLayer> linears_;
   std::vector<LinearLayer> linears_back_;  ///< the second layers of the pairs; empty without pairs
-  std::vector<LayerNormLayer> norms_;
+  std::vector<NormLayer> norms_;
   Tensor classifier_;
 };
 

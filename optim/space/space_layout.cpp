@@ -20,6 +20,19 @@ Residency residency_of(int section, const LayoutOptions& options) {
 
 }  // namespace
 
+std::vector<StoredSlice> SpaceLayout::Slot::stored() const {
+  if (parts.empty()) return {{name, whole(), 0}};
+  std::vector<StoredSlice> slices;
+  std::int64_t first = 0;
+  for (const StoredPart& part : parts) {
+    slices.push_back({part.name, whole(), first});
+    slices.back().shape.front() = part.rows;
+    first += element_count(slices.back().shape);
+  }
+  check(first == element_count(whole()), "the parts of a parameter are not the whole of it");
+  return slices;
+}
+
 bool is_large_matrix(const Parameter& parameter) {
   if (parameter.shape.size() < 2) return false;
   const std::int64_t elements = parameter.shard.divided() ? element_count(parameter.shard.whole())
@@ -58,7 +71,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
              .gradient_offset = gradient_size,
              .initial = parameter.initial,
              .tensor = parameter.tensor,
-             .shard = parameter.shard});
+             .shard = parameter.shard,
+             .parts = parameter.parts});
     const bool divided = parameter.shard.divided();
     if (large || !in_small_stretch || parameter.section != section || divided != in_divided)
       stretches.push_back({.offset = size,

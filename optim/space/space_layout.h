@@ -29,6 +29,13 @@ struct LayoutOptions {
   std::vector<Residency> residency{};
 };
 
+/// A tensor of a model's file: the elements of a whole slot from `first` on.
+struct StoredSlice {
+  std::string name;
+  Shape shape;
+  std::int64_t first;
+};
+
 /// The offsets of every parameter and its gradient in the flat buffers. It is computed before
 /// memory is allocated.
 struct SpaceLayout {
@@ -60,9 +67,12 @@ struct SpaceLayout {
     Initial initial;
     Tensor* tensor;
     Shard shard;
+    std::vector<StoredPart> parts;  ///< Parameter::parts
 
     /// Shape of the whole tensor, all ranks' shards together.
     const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
+    /// The tensors of the whole slot in a model's file, one after the other.
+    std::vector<StoredSlice> stored() const;
   };
 
   /// A range of the space that is cut into blocks: a large matrix (blocks of whole rows), or

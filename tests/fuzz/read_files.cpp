@@ -5,6 +5,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/token_file.h"
 #include "models/decoder/config.h"
+#include "models/decoder/config_file.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

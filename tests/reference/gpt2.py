@@ -165,14 +165,3 @@ def loss_and_gradients(p, c, ids, targets):
     losses, dlogits = cross_entropy(logits, targets)
     loss = total_of_all(losses) / targets.size
     return loss, losses, logits, backward(p, c, saved, dlogits)
-
-
-def greedy(p, c, prompt, count):
-    """The most likely continuation, and the smallest lead of a token over the next best."""
-    ids, lead = list(prompt), np.inf
-    for _ in range(count):
-        logits, _ = forward(p, c, np.array([ids[-c["n_positions"] :]]))
-        order = np.argsort(logits[0, -1])
-        lead = min(lead, float(logits[0, -1, order[-1]] - logits[0, -1, order[-2]]))
-        ids.append(int(order[-1]))
-    return ids[len(prompt) :], lead

@@ -3,6 +3,7 @@ Hugging Face's, `tokens.bin` (16 bits a token) and `ref/`."""
 import numpy as np
 
 import gpt2
+import llama
 from arithmetic import Random, total_of_all
 from files import from_bf16, to_bf16, token_bytes, write_json, write_safetensors
 from training import batch_at, norm_of, train
@@ -13,6 +14,20 @@ ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "vocab_size": 211, "n_positions"
 HYPER = {"lr": 1e-3, "min_lr": 0.0, "warmup": 0, "schedule": "constant", "beta1": 0.9, "beta2": 0.95,
          "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 PROMPT, CONTINUATION, SAMPLES = 8, 16, 32
+# Two families with all that GPT-2 has not: fewer heads of k and v, rotary positions, RMSNorm, SwiGLU, a head of
+# its own; biases of q, k and v alone, frequencies for a longer context, heads wider than the stream's share.
+LLAMA = {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+         "bos_token_id": 0, "eos_token_id": 0, "head_dim": 6, "hidden_act": "silu", "hidden_size": 24,
+         "initializer_range": 0.02, "intermediate_size": 38, "max_position_embeddings": 24, "mlp_bias": False,
+         "model_type": "llama", "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2,
+         "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+         "tie_word_embeddings": False, "vocab_size": 61}
+QWEN2 = {name: value for name, value in LLAMA.items() if not name.endswith("_bias")} | {
+    "architectures": ["Qwen2ForCausalLM"], "head_dim": 10, "hidden_size": 20, "intermediate_size": 40,
+    "model_type": "qwen2", "num_attention_heads": 3, "num_key_value_heads": 1,
+    "rope_parameters": {"rope_theta": 1000.0, "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                        "high_freq_factor": 4.0, "original_max_position_embeddings": 12},
+    "tie_word_embeddings": True, "use_sliding_window": False}
 
 
 def config_of(sizes, torch_dtype):
@@ -24,17 +39,18 @@ def config_of(sizes, torch_dtype):
             "torch_dtype": torch_dtype, **sizes}
 
 
-def make_weights(sizes, seed):
+def make_weights(sizes, seed, model=gpt2):
     """Biases are not 0 and gains not 1, so that one that is forgotten or swapped shows."""
     random, weights = Random(seed), {}
-    for name, shape in gpt2.shapes(sizes).items():
+    for name, shape in model.shapes(sizes).items():
         bell = random.bell(shape)
         if len(shape) == 1:
             values = 1 + 0.2 * bell if name.endswith("weight") else 0.1 * bell
         else:
             # Large enough that continuations have clear leads and are not always one token again.
             width = shape[0] if name.startswith("h.") else shape[1]
-            values = (0.7 if name.startswith("h.") else 1.5) * bell / np.sqrt(np.float64(width))
+            in_block = name.startswith(("h.", "model.layers."))
+            values = (0.7 if in_block else 1.5) * bell / np.sqrt(np.float64(width))
         weights[name] = values.astype(np.float32)
     return weights
 
@@ -58,15 +74,27 @@ def summary(x):
             "samples": [[at, float(flat[at])] for at in places]}
 
 
-def write_reference(folder, sizes, weights, tokens, hyper):
+def greedy(model, p, c, prompt, count):
+    """The most likely continuation, and the smallest lead of a token over the next best."""
+    context = c["n_positions"] if "n_positions" in c else c["max_position_embeddings"]
+    ids, lead = list(prompt), np.inf
+    for _ in range(count):
+        logits, _ = model.forward(p, c, np.array([ids[-context:]]))
+        order = np.argsort(logits[0, -1])
+        lead = min(lead, float(logits[0, -1, order[-1]] - logits[0, -1, order[-2]]))
+        ids.append(int(order[-1]))
+    return ids[len(prompt) :], lead
+
+
+def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
     p = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
     ids, targets = batch_at(tokens, 0, hyper)
-    loss, losses, logits, grad = gpt2.loss_and_gradients(p, sizes, ids, targets)
+    loss, losses, logits, grad = model.loss_and_gradients(p, sizes, ids, targets)
     prompt = tokens[:PROMPT].tolist()
-    continuation, lead = gpt2.greedy(p, sizes, prompt, CONTINUATION)
+    continuation, lead = greedy(model, p, sizes, prompt, CONTINUATION)
     assert lead > 0.05, f"{folder.parent.name}: rounding could choose another token ({lead})"
     norm = norm_of(grad)
-    optimizer, trajectory = train(p, sizes, tokens, hyper)
+    optimizer, trajectory = train(model, p, sizes, tokens, hyper)
     write_safetensors(folder / "ref.safetensors", {"input_ids": ids, "targets": targets, "logits": logits} |
                       {"grad." + name: g for name, g in grad.items()})
     write_json(folder / "ref.json", {
@@ -77,10 +105,9 @@ def write_reference(folder, sizes, weights, tokens, hyper):
         "final_exp_avg_sq": {name: summary(x) for name, x in optimizer.second.items()}})
 
 
-def write_model(folder, sizes, weights, dtype="F32"):
+def write_model(folder, config, weights, dtype="F32"):
     (folder / "ref").mkdir(parents=True)
-    write_json(folder / "config.json",
-               config_of(sizes, {"F32": "float32", "BF16": "bfloat16"}[dtype]))
+    write_json(folder / "config.json", config)
     write_safetensors(folder / "model.safetensors", weights, dtype)
 
 
@@ -90,7 +117,7 @@ def write_fixtures(folder):
     hyper = HYPER | {"batch": 4, "seq": 32, "steps": 20}
     tiny = make_weights(TINY, seed=225)
     tokens = make_tokens(TINY["vocab_size"], 4 * 32 * 20 + 1, seed=226)
-    write_model(folder / "tiny", TINY, tiny)
+    write_model(folder / "tiny", config_of(TINY, "float32"), tiny)
     (folder / "tiny" / "tokens.bin").write_bytes(token_bytes(tokens))
     write_reference(folder / "tiny" / "ref", TINY, tiny, tokens, hyper)
 
@@ -98,11 +125,11 @@ def write_fixtures(folder):
     context = TINY["n_positions"]
     mask = np.tril(np.ones((1, 1, context, context), np.float32))
     masks = {f"h.{layer}.attn.bias": mask for layer in range(TINY["n_layer"])}
-    write_model(folder / "tiny-prefixed", TINY,
+    write_model(folder / "tiny-prefixed", config_of(TINY, "float32"),
                 {"transformer." + name: tensor for name, tensor in (tiny | masks).items()})
     (folder / "tiny-prefixed" / "ref").rmdir()
 
-    write_model(folder / "tiny-bf16", TINY, tiny, "BF16")
+    write_model(folder / "tiny-bf16", config_of(TINY, "bfloat16"), tiny, "BF16")
     rounded = {name: from_bf16(to_bf16(tensor)) for name, tensor in tiny.items()}
     write_reference(folder / "tiny-bf16" / "ref", TINY, rounded, tokens, hyper)
 
@@ -110,6 +137,14 @@ def write_fixtures(folder):
                      "schedule": "cosine"}
     odd = make_weights(ODD, seed=294)
     tokens = make_tokens(ODD["vocab_size"], 2 * 23 * 20 + 1, seed=295)
-    write_model(folder / "odd", ODD, odd)
+    write_model(folder / "odd", config_of(ODD, "float32"), odd)
     (folder / "odd" / "tokens.bin").write_bytes(token_bytes(tokens))
     write_reference(folder / "odd" / "ref", ODD, odd, tokens, hyper)
+
+    hyper = HYPER | {"batch": 2, "seq": 24, "steps": 20}
+    for name, config, seed in ("llama", LLAMA, 317), ("qwen2", QWEN2, 447):
+        weights = make_weights(config, seed, llama)
+        tokens = make_tokens(config["vocab_size"], 2 * 24 * 20 + 1, seed + 1)
+        write_model(folder / name, config, weights)
+        (folder / name / "tokens.bin").write_bytes(token_bytes(tokens))
+        write_reference(folder / name / "ref", config, weights, tokens, hyper, llama)

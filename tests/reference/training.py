@@ -2,7 +2,6 @@
 import numpy as np
 
 from arithmetic import PI, cos, power, total, total_of_all
-from gpt2 import loss_and_gradients
 
 
 def learning_rate(update, h):
@@ -52,12 +51,12 @@ def batch_at(tokens, update, h):
     return piece[:-1].reshape(h["batch"], h["seq"]), piece[1:].reshape(h["batch"], h["seq"])
 
 
-def train(p, c, tokens, h):
-    """Changes `p`. Returns the optimizer and a row for each update: what was before it."""
+def train(model, p, c, tokens, h):
+    """Trains a model of module `model`. Changes `p`. Returns the optimizer and a row for each update: what was before it."""
     optimizer, trajectory = AdamW(p, h), []
     for update in range(h["steps"]):
         ids, targets = batch_at(tokens, update, h)
-        loss, _, _, grad = loss_and_gradients(p, c, ids, targets)
+        loss, _, _, grad = model.loss_and_gradients(p, c, ids, targets)
         norm, rate = norm_of(grad), learning_rate(update, h)
         factor = clip_factor(norm, h["clip"])
         optimizer.update(p, {name: g * factor for name, g in grad.items()}, rate)

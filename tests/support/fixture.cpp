@@ -4,6 +4,7 @@
 #include <random>
 
 #include "engine/io/stored_tensor.h"
+#include "models/decoder/config_file.h"
 #include "models/decoder/weights.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
@@ -26,7 +27,7 @@ std::vector<T> read_as(const SafetensorsReader& reader, const std::string& name)
 Fixture::Fixture(const std::filesystem::path& folder, const std::string& name) {
   // Two of the models share files with `tiny`.
   const std::string reference = name == "tiny-prefixed" ? "tiny" : name;
-  const std::string tokens = name == "odd" ? "odd" : "tiny";
+  const std::string tokens = name.starts_with("tiny") ? "tiny" : name;
   model_ = folder / name;
   token_file_ = folder / tokens / "tokens.bin";
   json_ = std::make_shared<nlohmann::json>(

@@ -16,13 +16,24 @@ struct ShardSize {
         width(shard.width.end),
         inner(shard.inner.end),
         vocabulary(shard.vocabulary.end),
-        // The terms are: matrices; biases (whole where rows are divided); LayerNorms.
-        block(embedding * (4 * width + 2 * inner) + (3 * width + inner + 2 * embedding) +
-              4 * embedding) {}
+        // The terms are: matrices; biases (whole where rows are divided); norms.
+        block(embedding * (shard.qkv_columns() + width + shard.mlp_columns() + inner) +
+              (config.qkv_bias ? shard.qkv_columns() : 0) +
+              (config.output_bias ? shard.mlp_columns() + 2 * embedding : 0) +
+              2 * norm_vectors(config) * embedding),
+        head(vocabulary + norm_vectors(config)),
+        positions(config.rotary ? 0 : config.n_positions) {}
+
+  /// Parameters of a norm for each column of the stream: a gain, and LayerNorm's bias.
+  static std::int64_t norm_vectors(const DecoderConfig& config) {
+    return config.norm == NormKind::layernorm ? 2 : 1;
+  }
 
   DecoderShard shard;
   std::int64_t embedding, width, inner, vocabulary;
-  std::int64_t block;  ///< parameters
+  std::int64_t block;      ///< parameters
+  std::int64_t head;       ///< rows of the vocabulary's table, and of the final norm
+  std::int64_t positions;  ///< rows of a table of positions
 };
 
 /// Returns the seconds of recompute in a block.
@@ -209,8 +220,8 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
   std::int64_t parameters = (part.last - part.first) * size.block;
   time.weights = layers * pass.weights + static_cast<double>(parameters) * 2 *
                                              choice.gradient_bytes() / profile.memory_rate;
-  if (predicts) parameters += (size.vocabulary + 2) * size.embedding;
-  if (predicts && part.first == 0) parameters += config.n_positions * size.embedding;
+  if (predicts) parameters += size.head * size.embedding;
+  if (predicts && part.first == 0) parameters += size.positions * size.embedding;
   time.backward +=
       static_cast<double>(parameters) * 2 * choice.gradient_bytes() / profile.memory_rate;
   if (predicts) time.backward += head_accumulation(config, choice, work, profile);
@@ -224,7 +235,8 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
 
 std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks) {
   const ShardSize size(config, ranks);
-  return config.n_layer * size.block + (size.vocabulary + config.n_positions + 2) * size.embedding;
+  const std::int64_t second_table = config.tied ? 0 : size.vocabulary;
+  return config.n_layer * size.block + (size.head + size.positions + second_table) * size.embedding;
 }
 
 }  // namespace sluice

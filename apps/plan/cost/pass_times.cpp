@@ -37,10 +37,12 @@ ForwardWork::ForwardWork(const DecoderConfig& config, std::int64_t seq_len, std:
   const auto embedding = static_cast<double>(config.n_embd);
   const auto width = static_cast<double>(shard.width.end);
   const auto inner = static_cast<double>(shard.inner.end);
-  products = 2 * embedding * (4 * width + 2 * inner);
+  const auto qkv = static_cast<double>(shard.qkv_columns());
+  const auto mlp = static_cast<double>(shard.mlp_columns());
+  products = 2 * embedding * (qkv + width + mlp + inner);
   attention = 2 * static_cast<double>(seq_len) * width;
-  attention_in = 2 * embedding * 3 * width;
-  mlp_in = 2 * embedding * inner;
+  attention_in = 2 * embedding * qkv;
+  mlp_in = 2 * embedding * mlp;
   head = 2 * static_cast<double>(shard.vocabulary.end) * embedding;
 }
 

@@ -150,7 +150,7 @@ TEST_CASE("a backward pass that overflows after a finite forward pass is named",
 TEST_CASE("of gradients that are not finite that of the highest block is the first", "[guards]") {
   const TrainingTask task = small_task();
   TrainingRun run(task, task.resident(), make_cpu_device(64 << 20));
-  Diagnosis diagnosis(run.training().space);
+  Diagnosis diagnosis(run.training().space, run.training().model.names());
   const Tensor ids = Tensor::from_tokens(run.device(), {1, 8}, std::vector<std::int32_t>(8, 3));
   Tensor loss;
   {
@@ -263,7 +263,8 @@ TEST_CASE("a run whose weights are not finite saves nothing and ends with exit c
   const TrainingTask task = small_task();
   TrainingRun run(task, task.resident(), make_cpu_device(64 << 20));
   const auto save = [&] {
-    require_finite_weights(run.training().space, *run.training().ranks.control, 7);
+    require_finite_weights(run.training().space, run.training().model.names(),
+                           *run.training().ranks.control, 7);
   };
   save();
   run.set_weight("h.1.ln_2.bias", 63, NAN);

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/config.h"
+#include "models/decoder/config_file.h"
 #include "tests/fuzz/samples.h"
 
 namespace sluice::fuzz {
@@ -15,6 +16,53 @@ std::string config(const Json& patch) {
                   "float32", -1));
   json.merge_patch(patch);
   return json.dump();
+}
+
+/// The same of a small Llama.
+std::string llama(const Json& patch) {
+  Json json = {{"model_type", "llama"},
+               {"hidden_size", 24},
+               {"intermediate_size", 40},
+               {"num_hidden_layers", 2},
+               {"num_attention_heads", 4},
+               {"num_key_value_heads", 2},
+               {"vocab_size", 61},
+               {"max_position_embeddings", 32},
+               {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
+  json.merge_patch(patch);
+  return json.dump();
+}
+std::string rope(const Json& patch) {
+  return llama({{"rope_parameters", patch}});
+}
+
+Samples llama_samples() {
+  return {
+      {"accepted-llama", llama(Json::object()), ""},
+      {"accepted-llama-3", rope({{"rope_type", "llama3"}, {"factor", 32}}), ""},
+      {"accepted-llama-4.0", llama({{"rope_parameters", nullptr}, {"rope_theta", 5e5}}), ""},
+      {"accepted-qwen2", llama({{"model_type", "qwen2"}, {"head_dim", 10}}), ""},
+      {"accepted-mistral", llama({{"model_type", "mistral"}, {"sliding_window", 16}}), ""},
+      {"kv-heads-do-not-divide", llama({{"num_key_value_heads", 3}}), "not divisible"},
+      {"more-kv-heads", llama({{"num_key_value_heads", 8}}), "n_kv_head is 8"},
+      {"no-kv-heads", llama({{"num_key_value_heads", 0}}), "\"num_key_value_heads\" is 0"},
+      {"no-heads", llama({{"num_attention_heads", 0}}), "n_head is 0"},
+      {"odd-rotary-width", llama({{"head_dim", 7}}), "must be even"},
+      {"wide-rotary-width", llama({{"head_dim", 1 << 20}}), "at most 256"},
+      {"no-inner-width", llama({{"intermediate_size", nullptr}}), "is missing"},
+      {"other-activation-of-llama", llama({{"hidden_act", "gelu"}}), "only \"silu\""},
+      {"attention-biases", llama({{"attention_bias", true}}), "only false"},
+      {"unknown-scaling", rope({{"rope_type", "yarn"}}), "\"llama3\" are supported"},
+      {"scaling-as-text", llama({{"rope_parameters", "llama3"}}), "must be an object"},
+      {"base-below-one", rope({{"rope_theta", 0}}), "from 1 to"},
+      {"crossed-frequencies", rope({{"rope_type", "llama3"}, {"low_freq_factor", 9}}),
+       "high_freq_factor must be above low_freq_factor"},
+      {"half-rotary", rope({{"partial_rotary_factor", 0.5}}), "only 1.0"},
+      {"negative-original-context",
+       rope({{"rope_type", "llama3"}, {"original_max_position_embeddings", -1}}), "from 1 to"},
+      {"no-window", llama({{"model_type", "mistral"}, {"sliding_window", -1}}), "from 1 to"},
+      {"qwen3", llama({{"model_type", "qwen3"}}), "only \"gpt2\""},
+  };
 }
 
 }  // namespace
@@ -60,17 +108,19 @@ Samples config_samples() {
       {"too-many-parameters",
        config({{"n_embd", 1 << 24}, {"n_inner", 1 << 24}, {"n_layer", 1 << 14}}), "parameters"},
       {"null-layers", R"({"n_layer":null})", "n_layer"},
-      {"negative-inner", config({{"n_inner", -4}}), "n_inner is -4"},
-      {"zero-inner", config({{"n_inner", 0}}), "n_inner is 0"},
+      {"negative-inner", config({{"n_inner", -4}}), "\"n_inner\" is -4"},
+      {"zero-inner", config({{"n_inner", 0}}), "\"n_inner\" is 0"},
       {"other-activation", config({{"activation_function", "gelu"}}), "only \"gelu_new\""},
       {"long-activation", config({{"activation_function", std::string(10'000, 'x')}}), "..."},
-      {"other-model", config({{"model_type", "llama"}}), "only \"gpt2\""},
+      {"other-model", config({{"model_type", "gptj"}}), "only \"gpt2\""},
       {"untied", config({{"tie_word_embeddings", false}}), "only true"},
       {"zero-epsilon", config({{"layer_norm_epsilon", 0}}), "between 0 and 1"},
       {"epsilon-one", config({{"layer_norm_epsilon", 1}}), "between 0 and 1"},
       {"epsilon-as-text", config({{"layer_norm_epsilon", "1e-5"}}), "between 0 and 1"},
       {"epsilon-as-list", config({{"layer_norm_epsilon", Json(std::vector<int>(10'000))}}), "..."},
   };
+  for (Sample& sample : llama_samples())
+    samples.push_back(std::move(sample));
   struct Value {
     const char* name;
     Json value;

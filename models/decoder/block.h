@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/host_stack.h"
+#include "engine/ops/attention.h"
+#include "engine/rng.h"
+#include "models/decoder/config.h"
+#include "models/decoder/recompute.h"
+#include "models/layers.h"
+
+namespace sluice {
+
+struct KeyValueCache;  // models/decoder/generate.h
+
+/// The activations passed between blocks: the residual stream and the last branch, not yet added.
+/// The next LayerNorm adds the two in its pass over memory.
+struct ResidualPair {
+  Tensor stream;
+  Tensor branch;   ///< none before the first block
+  Shape tokens{};  ///< [B, T] if ranks divide the tokens, else empty; see TensorGroup
+};
+
+/// Applies dropout to a residual stream, or to this rank's stretch of one; see
+/// ResidualPair::tokens.
+Tensor drop_stream(const Tensor& x, const Shape& tokens, const TensorShare& share,
+                   const DropoutMask& mask);
+
+/// One pre-norm transformer block (Radford et al., 2019; Touvron et al., "LLaMA", 2023).
+class DecoderBlock final : public Module {
+ public:
+  DecoderBlock(const DecoderConfig& config, std::int64_t layer, const TensorShare& share);
+
+  std::vector<Parameter> parameters() override;
+  /// `dropout` may be inactive; a `cache` makes this a step of generation.
+  ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  /// `host` receives the inputs that block_on_host offloads to host memory.
+  void set_recompute(Recompute mode, HostStack* host) {
+    recompute_ = mode;
+    host_ = mode == Recompute::block_on_host ? host : nullptr;
+  }
+
+ private:
+  ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  ResidualPair feed_forward(ResidualPair in, const DropoutSource& dropout) const;
+  TensorGroup* group_of(const ResidualPair& pair) const {
+    return pair.tokens.empty() ? nullptr : share_.group;
+  }
+  std::vector<Tensor> leaves() const;
+  AttentionOptions attention_options() const {
+    return {.heads = heads_, .rotary = rotary_ ? &*rotary_ : nullptr, .first_head = first_head_};
+  }
+
+  Recompute recompute_ = Recompute::none;
+  HostStack* host_ = nullptr;
+  std::int64_t layer_;
+  TensorShare share_;
+  AttentionHeads heads_;
+  int first_head_;
+  std::optional<RotaryAngles> rotary_;
+  MlpActivation activation_;
+  NormLayer norm_1_, norm_2_;
+  LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,280 @@
+#include "models/decoder/config_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/io/json_document.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+class ConfigReader {
+ public:
+  ConfigReader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
+
+  [[noreturn]] void refuse(const char* key, const std::string& what) const {
+    fail(fmt::format("{}: \"{}\" is {}; {}", file_, key, shown(json_.at(key)), what),
+         ErrorKind::usage);
+  }
+  /// True if the key is there and not null.
+  bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+
+  std::int64_t size(const char* key) const {
+    const auto value = optional_size(key);
+    if (!value) fail(fmt::format("{}: \"{}\" is missing", file_, key), ErrorKind::usage);
+    return *value;
+  }
+
+  std::optional<std::int64_t> optional_size(const char* key) const {
+    if (!has(key)) return std::nullopt;
+    const Json& value = json_.at(key);
+    if (!value.is_number_integer() ||
+        (value.is_number_unsigned() &&
+         value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest_size)))
+      refuse(key, fmt::format("it must be a whole number up to {}", largest_size));
+    return value.get<std::int64_t>();
+  }
+  /// The same, but a value below 1 is refused rather than taken for "not given".
+  std::int64_t positive_size(const char* key, std::int64_t fallback) const {
+    const auto value = optional_size(key);
+    if (value && *value < 1) refuse(key, fmt::format("it must be from 1 to {}", largest_size));
+    return value.value_or(fallback);
+  }
+
+  double positive(const char* key, double fallback) const {
+    if (!json_.contains(key)) return fallback;
+    const Json& value = json_.at(key);
+    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() >= 1)
+      refuse(key, "it must be a number between 0 and 1");
+    return value.get<double>();
+  }
+  /// A number of at least 1, such as a factor or the base of rotary positions.
+  double factor(const char* key, double fallback) const {
+    if (!has(key)) return fallback;
+    const Json& value = json_.at(key);
+    if (!value.is_number() || !(value.get<double>() >= 1) || value.get<double>() > 1e15)
+      refuse(key, "it must be a number from 1 to 1e15");
+    return value.get<double>();
+  }
+  bool boolean(const char* key, bool fallback) const {
+    if (!has(key)) return fallback;
+    if (!json_.at(key).is_boolean()) refuse(key, "it must be true or false");
+    return json_.at(key).get<bool>();
+  }
+
+  /// Checks a key that, if present, must have the one value that this program supports.
+  void require(const char* key, const Json& expected) const {
+    if (!json_.contains(key) || json_.at(key) == expected) return;
+    refuse(key, fmt::format("only {} is supported", shown(expected)));
+  }
+
+  /// The object that a key has, under which errors name their keys.
+  ConfigReader object(const char* key) const {
+    if (!json_.at(key).is_object()) refuse(key, "it must be an object");
+    return {json_.at(key), fmt::format("{}: {}", file_, key)};
+  }
+  const Json& json() const { return json_; }
+
+ private:
+  const Json& json_;
+  std::string file_;
+};
+
+DecoderConfig read_gpt2(const ConfigReader& reader) {
+  reader.require("activation_function", "gelu_new");
+  reader.require("tie_word_embeddings", true);
+  reader.require("scale_attn_weights", true);
+  reader.require("scale_attn_by_inverse_layer_idx", false);
+  reader.require("add_cross_attention", false);
+  DecoderConfig config;
+  config.n_layer = reader.size("n_layer");
+  config.n_head = reader.size("n_head");
+  config.n_embd = reader.size("n_embd");
+  config.vocab_size = reader.size("vocab_size");
+  config.n_positions = reader.size("n_positions");
+  config.n_inner = reader.positive_size("n_inner", 0);
+  config.layer_norm_epsilon = reader.positive("layer_norm_epsilon", 1e-5);
+  return config;
+}
+
+/// The frequencies as transformers 5 writes them ("rope_parameters"), or version 4 ("rope_theta"
+/// and "rope_scaling"). Version 5 may write both; the newer one counts.
+RotaryConfig read_rotary(const ConfigReader& reader) {
+  RotaryConfig rotary;
+  const bool newer = reader.has("rope_parameters");
+  if (!newer) rotary.base = reader.factor("rope_theta", rotary.base);
+  const char* const key = newer ? "rope_parameters" : "rope_scaling";
+  if (!reader.has(key)) return rotary;
+  const ConfigReader rope = reader.object(key);
+  if (newer) rotary.base = rope.factor("rope_theta", reader.factor("rope_theta", rotary.base));
+  const char* const type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
+  const Json type = rope.has(type_key) ? rope.json().at(type_key) : Json("default");
+  rope.require("partial_rotary_factor", 1.0);
+  if (type == "linear") {
+    rotary.divisor = rope.factor("factor", 1);
+  } else if (type == "llama3") {
+    Llama3Scaling scaling;
+    scaling.factor = rope.factor("factor", scaling.factor);
+    scaling.low_frequency = rope.factor("low_freq_factor", scaling.low_frequency);
+    scaling.high_frequency = rope.factor("high_freq_factor", scaling.high_frequency);
+    scaling.original_context =
+        rope.positive_size("original_max_position_embeddings", scaling.original_context);
+    if (scaling.high_frequency <= scaling.low_frequency)
+      rope.refuse(rope.has("high_freq_factor") ? "high_freq_factor" : "low_freq_factor",
+                  "high_freq_factor must be above low_freq_factor");
+    rotary.llama3 = scaling;
+  } else if (type != "default") {
+    rope.refuse(type_key, "only \"default\", \"linear\" and \"llama3\" are supported");
+  }
+  return rotary;
+}
+
+DecoderConfig read_llama(const ConfigReader& reader, Family family) {
+  reader.require("hidden_act", "silu");
+  reader.require("attention_bias", false);
+  reader.require("mlp_bias", false);
+  reader.require("pretraining_tp", 1);
+  reader.require("partial_rotary_factor", 1.0);
+  DecoderConfig config = config_of(family);
+  config.n_layer = reader.size("num_hidden_layers");
+  config.n_head = reader.size("num_attention_heads");
+  config.n_kv_head = reader.positive_size("num_key_value_heads", 0);
+  config.head_width = reader.positive_size("head_dim", 0);
+  config.n_embd = reader.size("hidden_size");
+  config.n_inner = reader.positive_size("intermediate_size", 0);
+  if (config.n_inner == 0) reader.size("intermediate_size");  // says that it is missing
+  // What is left out is made explicit, so that it is written as it was read.
+  if (config.n_kv_head == 0) config.n_kv_head = config.n_head;
+  if (config.head_width == 0 && config.n_head > 0 && config.n_embd % config.n_head == 0)
+    config.head_width = config.n_embd / config.n_head;
+  config.vocab_size = reader.size("vocab_size");
+  config.n_positions = reader.size("max_position_embeddings");
+  config.layer_norm_epsilon = reader.positive("rms_norm_eps", 1e-6);
+  config.rotary = read_rotary(reader);
+  config.tied = reader.boolean("tie_word_embeddings", false);
+  const bool window = family == Family::mistral || reader.boolean("use_sliding_window", false);
+  if (window && family != Family::llama)
+    config.n_positions =
+        std::min(config.n_positions, reader.positive_size("sliding_window", config.n_positions));
+  return config;
+}
+
+/// What "rope_parameters" holds; version 4 takes "rope_theta" and the rest as "rope_scaling".
+nlohmann::ordered_json rope_of(const RotaryConfig& rotary) {
+  nlohmann::ordered_json rope{{"rope_theta", rotary.base}, {"rope_type", "default"}};
+  if (rotary.divisor != 1) {
+    rope["rope_type"] = "linear";
+    rope["factor"] = rotary.divisor;
+  }
+  if (rotary.llama3) {
+    rope["rope_type"] = "llama3";
+    rope["factor"] = rotary.llama3->factor;
+    rope["low_freq_factor"] = rotary.llama3->low_frequency;
+    rope["high_freq_factor"] = rotary.llama3->high_frequency;
+    rope["original_max_position_embeddings"] = rotary.llama3->original_context;
+  }
+  return rope;
+}
+
+nlohmann::ordered_json gpt2_json(const DecoderConfig& config) {
+  nlohmann::ordered_json json{
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "gpt2"},
+      {"activation_function", "gelu_new"},
+      {"n_layer", config.n_layer},
+      {"n_head", config.n_head},
+      {"n_embd", config.n_embd},
+      {"n_inner", nullptr},
+      {"n_positions", config.n_positions},
+      {"n_ctx", config.n_positions},
+      {"vocab_size", config.vocab_size},
+      {"layer_norm_epsilon", config.layer_norm_epsilon},
+      {"initializer_range", 0.02},
+      {"scale_attn_weights", true},
+      {"tie_word_embeddings", true},
+      {"attn_pdrop", 0.0},
+      {"embd_pdrop", 0.0},
+      {"resid_pdrop", 0.0},
+  };
+  if (config.n_inner != 0) json["n_inner"] = config.n_inner;
+  return json;
+}
+
+nlohmann::ordered_json llama_json(const DecoderConfig& config) {
+  constexpr std::string_view architectures[] = {"", "LlamaForCausalLM", "MistralForCausalLM",
+                                                "Qwen2ForCausalLM"};
+  nlohmann::ordered_json json{
+      {"architectures", {architectures[static_cast<std::size_t>(config.family)]}},
+      {"model_type", name_of(config.family)},
+      {"hidden_act", "silu"},
+      {"num_hidden_layers", config.n_layer},
+      {"num_attention_heads", config.n_head},
+      {"num_key_value_heads", config.kv_heads()},
+      {"head_dim", config.width_of_head()},
+      {"hidden_size", config.n_embd},
+      {"intermediate_size", config.inner()},
+      {"max_position_embeddings", config.n_positions},
+      {"vocab_size", config.vocab_size},
+      {"rms_norm_eps", config.layer_norm_epsilon},
+      {"initializer_range", 0.02},
+      {"attention_dropout", 0.0},
+      {"tie_word_embeddings", config.tied},
+      {"rope_theta", config.rotary->base},
+      {"rope_scaling", nullptr},
+  };
+  nlohmann::ordered_json rope = rope_of(*config.rotary);
+  json["rope_parameters"] = rope;
+  if (rope["rope_type"] != "default") {
+    rope.erase("rope_theta");
+    json["rope_scaling"] = rope;
+  }
+  if (config.family == Family::mistral) json["sliding_window"] = nullptr;
+  if (config.family == Family::qwen2) json["use_sliding_window"] = false;
+  return json;
+}
+
+}  // namespace
+
+DecoderConfig read_config(const std::filesystem::path& file) {
+  return parse_config(read_json_file(file, std::size_t{1} << 20), file.string());
+}
+
+DecoderConfig parse_config(const Json& json, const std::string& file) {
+  if (!json.is_object())
+    fail(fmt::format("{}: a model configuration must be a JSON object", file), ErrorKind::usage);
+  const ConfigReader reader(json, file);
+  const Json type = json.contains("model_type") ? json.at("model_type") : Json("gpt2");
+  constexpr Family families[] = {Family::gpt2, Family::llama, Family::mistral, Family::qwen2};
+  const auto* const family =
+      std::ranges::find_if(families, [&](Family one) { return type == name_of(one); });
+  if (family == std::end(families))
+    reader.refuse("model_type",
+                  "only \"gpt2\", \"llama\", \"mistral\" and \"qwen2\" are supported");
+  DecoderConfig config = *family == Family::gpt2 ? read_gpt2(reader) : read_llama(reader, *family);
+  try {
+    validate(config);
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", file, error.what()), ErrorKind::usage);
+  }
+  return config;
+}
+
+std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
+                        std::int64_t end_of_text) {
+  nlohmann::ordered_json json =
+      config.family == Family::gpt2 ? gpt2_json(config) : llama_json(config);
+  json["torch_dtype"] = torch_dtype;
+  // Hugging Face fills missing ids with those of the family's first model, which a small vocabulary
+  // does not have.
+  json["bos_token_id"] = end_of_text >= 0 ? nlohmann::ordered_json(end_of_text) : nullptr;
+  json["eos_token_id"] = json["bos_token_id"];
+  return json.dump(2) + "\n";
+}
+
+}  // namespace sluice

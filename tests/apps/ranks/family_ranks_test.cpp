@@ -1,0 +1,95 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fixture.h"
+#include "tests/support/form.h"
+#include "tests/support/training/ranks.h"
+
+// Families that are no GPT-2 in every layout of ranks: the reference's training.
+
+namespace sluice::test::family_ranks_test {
+namespace {
+
+using Losses = std::map<std::int64_t, double>;
+
+void require_trajectory(const Losses& losses, const Fixture& fixture, std::int64_t from = 0) {
+  const Json& trajectory = fixture.json().at("trajectory");
+  REQUIRE(losses.size() == trajectory.size() - static_cast<std::size_t>(from));
+  for (const auto& [step, loss] : losses) {
+    INFO("step " << step);
+    CHECK(loss == Approx(trajectory.at(static_cast<std::size_t>(step) - 1).at("loss").get<double>())
+                      .margin(1e-5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Llama and Qwen2 follow the reference's trajectory in every layout", "[family]") {
+  if (!have_mpirun()) return;
+  struct Row {
+    const char* name;
+    int ranks;
+    Flags flags;
+  };
+  const std::vector<Row> rows{
+      {"llama", 1, {{"--micro-batch", "1"}, {"--recompute", "block"}}},
+      {"llama", 2, {{"--tp", "2"}}},
+      {"llama", 2, {{"--tp", "2"}, {"--sequence-parallel", "true"}}},
+      {"llama", 2, {{"--pp", "2"}, {"--micro-batch", "1"}, {"--pipeline", "zb-h1"}}},
+      {"llama", 2, {{"--dp", "2"}, {"--zero", "2"}}},
+      {"llama", 8, {{"--tp", "2"}, {"--pp", "2"}, {"--dp", "2"}, {"--zero", "1"}}},
+      {"qwen2", 1, {{"--recompute", "gelu+ln"}}},
+      {"qwen2", 2, {{"--pp", "2"}, {"--micro-batch", "1"}}},
+      {"qwen2", 2, {{"--dp", "2"}, {"--zero", "1"}}}};
+  const RankRuns runs;
+  const std::string folder = fixture_folders().front();
+  std::vector<RankJob> jobs;
+  for (const auto& [name, ranks, flags] : rows)
+    jobs.push_back({ranks, std::to_string(jobs.size()) + " " + name,
+                    reference_flags(Fixture(folder, name)) + flags});
+  runs.run_well(jobs);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [name, ranks, flags] = rows[i];
+    INFO(name << ": " << shown(ranks, flags));
+    require_trajectory(logged_losses(runs.path() / jobs[i].output), Fixture(folder, name));
+  }
+}
+
+TEST_CASE("a Llama's checkpoint of one layout goes on in another", "[family]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  const Fixture fixture(fixture_folders().front(), "llama");
+  const Flags base = reference_flags(fixture);
+  const Flags half = base + Flags{{"--save-every", "10"}, {"--keep", "3"}};
+  struct Row {
+    int ranks;
+    Flags flags;
+  };
+  const Flags mesh{{"--tp", "2"}, {"--pp", "2"}, {"--zero", "1"}};
+  const std::vector<std::pair<Row, Row>> rows{
+      {{4, mesh}, {1, {}}},
+      {{1, {}}, {4, mesh}},
+      {{2, {{"--dp", "2"}, {"--zero", "1"}}}, {2, {{"--tp", "2"}}}}};
+  std::vector<RankJob> before, after;
+  for (const auto& [first, second] : rows) {
+    const std::string from = "from " + std::to_string(before.size());
+    before.push_back({first.ranks, from, half + first.flags});
+    after.push_back(
+        {second.ranks, "after " + std::to_string(after.size()),
+         base + second.flags + Flags{{"--resume", runs.at(from + "/checkpoints/step-00000010")}}});
+  }
+  runs.run_well(before);
+  runs.run_well(after);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [first, second] = rows[i];
+    INFO(shown(first.ranks, first.flags) << ", then " << shown(second.ranks, second.flags));
+    require_trajectory(logged_losses(runs.path() / after[i].output), fixture, 10);
+    // Its model opens, from the run and from the checkpoint, with the parameters' own names.
+    const fs::path output = runs.path() / after[i].output;
+    const TestModel exported = open_model(output / "model", make_cpu_device());
+    CHECK(exported.model->config().family == Family::llama);
+    CHECK(exported.model->config().kv_heads() == 2);
+  }
+}
+
+}  // namespace sluice::test::family_ranks_test
