@@ -31,7 +31,7 @@ int run(const Options& o) {
   require_apart(o.output, o.input);
   const auto loaded =
       load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context);
-  const auto tokenizer = has_tokenizer(o.input) ? load_tokenizer(o.input) : nullptr;
+  const auto tokenizer = find_tokenizer(o.input);
   const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
                           : o.dtype == "f16" ? StoredType::F16
                                              : StoredType::F32;

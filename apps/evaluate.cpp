@@ -165,8 +165,7 @@ void print(const Options& o, const Score& s, std::int64_t length) {
 /// Returns the tokenizer. Text needs one; for tokens it only counts the bytes they stand for.
 std::unique_ptr<Tokenizer> tokenizer_of(const Options& o, const ModelSource& source, bool needed) {
   if (!o.tokenizer_dir.empty()) return load_tokenizer(o.tokenizer_dir);
-  if (needed || has_tokenizer(source.folder)) return load_tokenizer(source);
-  return nullptr;
+  return needed ? load_tokenizer(source) : find_tokenizer(source.folder);
 }
 
 void run(const Options& o, const World& world) {

@@ -33,9 +33,10 @@ struct Parameter {
   Shape shape;
   Initial initial;
   Tensor* tensor;
-  /// True for an embedding table. Its gradient is sparse, so its optimizer state is never rounded.
-  /// A forward pass reads it first, so no computation could hide copies of its state, which stays
-  /// on the device.
+  /// True for a table with a row for each token or position, also that of a vocabulary head. Its
+  /// optimizer state is never rounded, since most rows have no gradient in most steps. Its state
+  /// stays on the device: a forward pass reads an embedding first, so no computation could hide the
+  /// copies.
   bool embedding = false;
   /// Number of the part of the model that the parameter belongs to, ascending. Norms are summed
   /// part by part, so that ranks that have some parts get the same bits as one rank that has all.

@@ -226,7 +226,10 @@ NB_MODULE(_sluice, module) {
              const DecoderConfig& config = model.config();
              nb::dict fields;
              fields["n_layer"] = config.n_layer;
+             fields["model_type"] = std::string(name_of(config.family));
              fields["n_head"] = config.n_head;
+             fields["n_kv_head"] = config.kv_heads();
+             fields["head_width"] = config.width_of_head();
              fields["n_embd"] = config.n_embd;
              fields["n_inner"] = config.inner();
              fields["vocab_size"] = config.vocab_size;
@@ -266,8 +269,14 @@ NB_MODULE(_sluice, module) {
       .def("save", &Model::save)
       .def("parameters", [](Model& model) {
         nb::dict all;
-        for (const auto& slot : model.space().slots())
-          all[slot.name.c_str()] = array_of(model.weights(slot), slot.shape);
+        for (const auto& slot : model.space().slots()) {
+          const std::vector<float> values = model.weights(slot);
+          for (const StoredSlice& slice : slot.stored()) {
+            const auto first = values.begin() + slice.first;
+            all[slice.name.c_str()] = array_of(
+                std::vector<float>(first, first + element_count(slice.shape)), slice.shape);
+          }
+        }
         return all;
       });
 

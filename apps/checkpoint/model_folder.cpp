@@ -90,6 +90,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source) {
        ErrorKind::usage);
 }
 
+std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder) {
+  if (!has_tokenizer(folder)) return nullptr;
+  try {
+    return load_tokenizer(folder);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    say_warning(fmt::format("{}; this works on ids, without a tokenizer", error.what()));
+    return nullptr;
+  }
+}
+
 void require_model_folder(const fs::path& folder) {
   if (!fs::is_directory(folder))
     fail(fmt::format("there is no model folder {}; give a folder with config.json and "

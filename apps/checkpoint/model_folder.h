@@ -31,6 +31,9 @@ ModelSource find_model(const std::filesystem::path& path);
 /// Loads the tokenizer from the folder itself, else for a checkpoint from its run's model/ or
 /// tokenizer/. Throws Error (usage) that says what is missing and what to do.
 std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source);
+/// Loads a folder's tokenizer where none is needed: none if it has none, or, with a warning, one
+/// that this program does not read.
+std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder);
 
 /// A model with its weights.
 struct LoadedModel {

@@ -33,13 +33,17 @@ Json values_of(TrainOptions options) {
   return line.values();
 }
 
-}  // namespace
-
-namespace {
-
-/// What a checkpoint says of its model: the sizes of a GPT-2, or what its config.json would say.
+/// What a checkpoint says of its model: the sizes of a GPT-2, or the keys of a config.json that
+/// decide what is computed.
 nlohmann::json shape_of(const DecoderConfig& c) {
-  if (c.family != Family::gpt2) return nlohmann::json::parse(config_json(c, "float32", -1));
+  if (c.family != Family::gpt2) {
+    nlohmann::json json = nlohmann::json::parse(config_json(c, "float32", -1));
+    for (const char* const key :
+         {"architectures", "torch_dtype", "initializer_range", "attention_dropout", "bos_token_id",
+          "eos_token_id", "rope_theta", "rope_scaling"})
+      json.erase(key);
+    return json;
+  }
   return {c.n_layer,           c.n_head, c.n_embd, c.inner(), c.vocab_size, c.n_positions,
           c.layer_norm_epsilon};
 }

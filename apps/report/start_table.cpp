@@ -27,8 +27,8 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
       fmt::format("{}, {} layers, {} heads{}, width {}, vocabulary {}, context {}: {} "
                   "parameters{}",
                   names_of(c.family).title, c.n_layer, c.n_head,
-                  c.kv_heads() == c.n_head ? "" : fmt::format(" of {}", c.kv_heads()), c.n_embd,
-                  c.vocab_size, c.n_positions,
+                  c.kv_heads() == c.n_head ? "" : fmt::format(" ({} key/value)", c.kv_heads()),
+                  c.n_embd, c.vocab_size, c.n_positions,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",

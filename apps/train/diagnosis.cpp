@@ -63,9 +63,9 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-/// Returns 4 for a parameter whose name begins with "h.3.", and 0 for embeddings.
+/// Returns 4 for a parameter of block 3 (GPT-2: "h.3."), and 0 for embeddings.
 std::int32_t Diagnosis::layer_of(std::string_view name) const {
-  if (name.starts_with(family_.final_norm)) return above_all;
+  if (name.starts_with(family_.final_norm) || name == family_.head) return above_all;
   std::int32_t layer = -1;
   if (name.starts_with(family_.blocks)) {
     name.remove_prefix(family_.blocks.size());

@@ -76,11 +76,21 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
   };
   if (!o.tokenizer_dir.empty())
     return require_kind(load_tokenizer(o.tokenizer_dir), o.tokenizer_dir);
-  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder))
-    return require_kind(load_tokenizer(setup.model_folder), setup.model_folder);
+  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder)) {
+    auto found = data.text || o.tokenizer ? load_tokenizer(setup.model_folder)
+                                          : find_tokenizer(setup.model_folder);
+    if (found == nullptr) return nullptr;
+    return require_kind(std::move(found), setup.model_folder);
+  }
   if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
     return require_kind(load_tokenizer(folder), folder);
-  if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && preset(o.model)))
+  const auto known = preset(o.model);
+  if (!o.tokenizer && known && known->family != Family::gpt2 && data.text)
+    fail(fmt::format("the tokenizer of {} is not read; give a token file as --data, or --tokenizer "
+                     "bytes",
+                     o.model),
+         ErrorKind::usage);
+  if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && known))
     if (data.text)
       fail(
           fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
@@ -263,7 +273,7 @@ namespace {
 void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
                        const std::string& device_name) {
   if (o.attention == AttentionKernel::mma) return;
-  const std::int64_t width = setup.config.n_embd / setup.config.n_head;
+  const std::int64_t width = setup.config.width_of_head();
   const auto refuse = [](const std::string& reason) {
     fail(fmt::format("--attention tma {}; leave it out", reason), ErrorKind::usage);
   };

@@ -97,7 +97,7 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   // token's logits.
   const std::int64_t chunk = std::max(choice.head_chunk, LinearCrossEntropyOptions().chunk);
   const std::size_t softmax = static_cast<std::size_t>(3 * mesh.tp * chunk) * wide;
-  // The gradients of a LayerNorm's two parameters.
+  // The gradients of a norm's one or two parameters.
   const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
   bytes.tensor = std::max(
       {bytes.stages, softmax, norm, static_cast<std::size_t>(setup.config.vocab_size) * wide});

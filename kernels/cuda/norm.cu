@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(row_threads)
     for (int i = 0; i < N; ++i)
       x[p][i] = in[p][i];
     if (a.branch != nullptr) {
-      // The LayerNorm uses the sum as it was rounded and stored.
+      // The norm uses the sum as it was rounded and stored.
 #pragma unroll
       for (int i = 0; i < N; ++i)
         x[p][i] = to_float(from_float<T>(x[p][i] + branch[p][i]));

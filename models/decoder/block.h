@@ -16,7 +16,7 @@ namespace sluice {
 struct KeyValueCache;  // models/decoder/generate.h
 
 /// The activations passed between blocks: the residual stream and the last branch, not yet added.
-/// The next LayerNorm adds the two in its pass over memory.
+/// The next norm adds the two in its pass over memory.
 struct ResidualPair {
   Tensor stream;
   Tensor branch;   ///< none before the first block

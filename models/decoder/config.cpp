@@ -97,7 +97,7 @@ long double frequency(const RotaryConfig& rotary, std::int64_t pair, std::int64_
 }  // namespace
 
 std::int64_t DecoderConfig::block_parameters() const {
-  const std::int64_t norms = 2 * (norm == NormKind::layernorm ? 2 : 1) * n_embd;
+  const std::int64_t norms = 2 * norm_vectors() * n_embd;
   return norms + block_matrices() + (qkv_bias ? qkv_width() : 0) +
          (output_bias ? n_embd + mlp_columns() + n_embd : 0);
 }
@@ -105,7 +105,7 @@ std::int64_t DecoderConfig::block_parameters() const {
 std::int64_t DecoderConfig::parameter_count() const {
   const std::int64_t tables = (tied ? 1 : 2) * vocab_size * n_embd;
   return tables + (rotary ? 0 : n_positions * n_embd) + n_layer * block_parameters() +
-         (norm == NormKind::layernorm ? 2 : 1) * n_embd;
+         norm_vectors() * n_embd;
 }
 
 double DecoderConfig::flops_per_token(std::int64_t seq_len) const {

@@ -59,6 +59,9 @@ struct DecoderConfig {
   WeightLayout layout = WeightLayout::in_out;
   bool qkv_bias = true, output_bias = true;  ///< biases of q, k and v; of all other matrices
   bool tied = true;                          ///< the vocabulary head is the token table
+  /// Ids of config.json that begin and end a text; written again where no tokenizer knows better.
+  std::optional<std::int64_t> begin_id{};
+  std::vector<std::int64_t> end_ids{};
 
   std::int64_t inner() const { return n_inner != 0 ? n_inner : 4 * n_embd; }
   std::int64_t kv_heads() const { return n_kv_head != 0 ? n_kv_head : n_head; }
@@ -72,6 +75,8 @@ struct DecoderConfig {
     return (activation == MlpActivation::swiglu ? 2 : 1) * inner();
   }
 
+  /// Vectors of a norm: a gain, and LayerNorm's bias.
+  std::int64_t norm_vectors() const { return norm == NormKind::layernorm ? 2 : 1; }
   std::int64_t parameter_count() const;
   std::int64_t block_parameters() const;
   /// Parameters in the matrices of a block.

@@ -68,6 +68,17 @@ class ConfigReader {
     return json_.at(key).get<bool>();
   }
 
+  /// The ids of a key, one or a list, that a vocabulary has; others are no use to anybody.
+  std::vector<std::int64_t> ids(const char* key, std::int64_t vocabulary) const {
+    std::vector<std::int64_t> ids;
+    if (!has(key)) return ids;
+    const Json& value = json_.at(key);
+    for (const Json& id : value.is_array() ? value : Json::array({value}))
+      if (id.is_number_integer() && id >= 0 && id < vocabulary)
+        ids.push_back(id.get<std::int64_t>());
+    return ids;
+  }
+
   /// Checks a key that, if present, must have the one value that this program supports.
   void require(const char* key, const Json& expected) const {
     if (!json_.contains(key) || json_.at(key) == expected) return;
@@ -135,6 +146,9 @@ RotaryConfig read_rotary(const ConfigReader& reader) {
   return rotary;
 }
 
+/// Of transformers' MistralConfig and Qwen2Config.
+constexpr std::int64_t default_window = 4096;
+
 DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   reader.require("hidden_act", "silu");
   reader.require("attention_bias", false);
@@ -144,6 +158,9 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   DecoderConfig config = config_of(family);
   config.n_layer = reader.size("num_hidden_layers");
   config.n_head = reader.size("num_attention_heads");
+  // The default of a missing key is Llama's; the other families' would be that of one size of
+  // model.
+  if (family != Family::llama) reader.size("num_key_value_heads");
   config.n_kv_head = reader.positive_size("num_key_value_heads", 0);
   config.head_width = reader.positive_size("head_dim", 0);
   config.n_embd = reader.size("hidden_size");
@@ -159,9 +176,13 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   config.rotary = read_rotary(reader);
   config.tied = reader.boolean("tie_word_embeddings", false);
   const bool window = family == Family::mistral || reader.boolean("use_sliding_window", false);
-  if (window && family != Family::llama)
-    config.n_positions =
-        std::min(config.n_positions, reader.positive_size("sliding_window", config.n_positions));
+  if (window && family != Family::llama) {
+    // Transformers takes a missing key for its default, and null for no window.
+    const std::int64_t width = reader.json().contains("sliding_window")
+                                   ? reader.positive_size("sliding_window", config.n_positions)
+                                   : default_window;
+    config.n_positions = std::min(config.n_positions, width);
+  }
   return config;
 }
 
@@ -257,6 +278,9 @@ DecoderConfig parse_config(const Json& json, const std::string& file) {
     reader.refuse("model_type",
                   "only \"gpt2\", \"llama\", \"mistral\" and \"qwen2\" are supported");
   DecoderConfig config = *family == Family::gpt2 ? read_gpt2(reader) : read_llama(reader, *family);
+  const std::vector<std::int64_t> begin = reader.ids("bos_token_id", config.vocab_size);
+  if (begin.size() == 1) config.begin_id = begin.front();
+  config.end_ids = reader.ids("eos_token_id", config.vocab_size);
   try {
     validate(config);
   } catch (const Error& error) {
@@ -272,8 +296,15 @@ std::string config_json(const DecoderConfig& config, std::string_view torch_dtyp
   json["torch_dtype"] = torch_dtype;
   // Hugging Face fills missing ids with those of the family's first model, which a small vocabulary
   // does not have.
-  json["bos_token_id"] = end_of_text >= 0 ? nlohmann::ordered_json(end_of_text) : nullptr;
-  json["eos_token_id"] = json["bos_token_id"];
+  json["bos_token_id"] = nullptr;
+  json["eos_token_id"] = nullptr;
+  if (end_of_text >= 0) {
+    json["bos_token_id"] = json["eos_token_id"] = end_of_text;
+  } else {
+    if (config.begin_id) json["bos_token_id"] = *config.begin_id;
+    if (config.end_ids.size() == 1) json["eos_token_id"] = config.end_ids.front();
+    if (config.end_ids.size() > 1) json["eos_token_id"] = config.end_ids;
+  }
   return json.dump(2) + "\n";
 }
 

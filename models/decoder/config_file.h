@@ -17,7 +17,8 @@ namespace sluice {
 DecoderConfig read_config(const std::filesystem::path& file);
 /// The same for a config.json that has been read; errors name `file`.
 DecoderConfig parse_config(const nlohmann::json& json, const std::string& file);
-/// Returns the text of a config.json that Hugging Face opens. An `end_of_text` below 0 is left out.
+/// Returns the text of a config.json that Hugging Face opens. If `end_of_text` is below 0, the ids
+/// of the configuration are written.
 std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
                         std::int64_t end_of_text);
 

@@ -156,7 +156,7 @@ Tensor DecoderStage::forward(int micro_batch, const Tensor& input) {
   ResidualPair pair{input, {}, divided()};
   if (part_.first == 0) pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided());
   pair = model_.blocks(part_, std::move(pair), dropout, nullptr);
-  // Adds what the next LayerNorm would add: half as much is sent, with the same bits.
+  // Adds what the next norm would add: half as much is sent, with the same bits.
   if (part_.last < model_.config().n_layer) return add(pair.stream, pair.branch);
   const Tensor hidden = model_.normalized(pair);
   pair = {};

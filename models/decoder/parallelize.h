@@ -50,7 +50,7 @@ struct MicroBatches {
   DropoutSource dropout{};  ///< of the first micro-batch
 };
 
-/// Some blocks of a GPT-2 as a pipeline stage, with the embedding or the head at the ends.
+/// Some blocks of a decoder as a pipeline stage, with the embedding or the head at the ends.
 class DecoderStage final : public Stage {
  public:
   /// `data` may change between steps. All arguments must outlive the stage.

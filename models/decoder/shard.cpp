@@ -20,6 +20,11 @@ DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
     mlp_in.push_back({config.inner() + inner.begin, config.inner() + inner.end});
 }
 
+std::int64_t bias_columns(const DecoderConfig& config, const DecoderShard& shard) {
+  return (config.qkv_bias ? shard.qkv_columns() : 0) +
+         (config.output_bias ? shard.mlp_columns() + 2 * config.n_embd : 0);
+}
+
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks) {
   std::vector<std::int64_t> counts;
   for (int rank = 0; rank < ranks; ++rank) {

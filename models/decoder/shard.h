@@ -37,6 +37,9 @@ class DecoderShard {
   }
 };
 
+/// Returns the biases of a block on such a rank; where rows are divided, each rank has them whole.
+std::int64_t bias_columns(const DecoderConfig& config, const DecoderShard& shard);
+
 /// Returns the number of vocabulary rows that each of the ranks has.
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks);
 

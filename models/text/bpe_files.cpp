@@ -154,6 +154,22 @@ BpeTables read_tokenizer_json(const fs::path& file) {
   return check_bpe(description);
 }
 
+void require_gpt2_tokenizer(const fs::path& directory) {
+  const fs::path whole = directory / "tokenizer.json", config = directory / "tokenizer_config.json";
+  if (fs::exists(whole)) check_is_gpt2(whole, read_json_file(whole, max_text_file));
+  if (!fs::exists(config)) return;
+  const json root = read_json_file(config, max_text_file);
+  const json& type = member(root, "tokenizer_class");
+  if (!type.is_string() || type.get<std::string>().starts_with("GPT2")) return;
+  // Transformers writes these names for every tokenizer that tokenizer.json describes.
+  if (fs::exists(whole) && (type == "PreTrainedTokenizerFast" || type == "TokenizersBackend"))
+    return;
+  fail(fmt::format("{} is not of a GPT-2 tokenizer: its \"tokenizer_class\" is {}, which splits "
+                   "text otherwise",
+                   config.string(), shown(type)),
+       ErrorKind::usage);
+}
+
 void write_bpe_files(const fs::path& directory, const BpeTables& tables) {
   // The text is made by hand, since one JSON value would sort its keys alphabetically.
   std::string vocabulary;

@@ -17,6 +17,10 @@ BpeTables read_bpe_files(const std::filesystem::path& vocabulary,
 /// part of the vocabulary; in text they are ordinary text, except "<|endoftext|>".
 BpeTables read_tokenizer_json(const std::filesystem::path& file);
 
+/// Throws Error (usage) if the files beside vocab.json and merges.txt say that they are of another
+/// tokenizer: the rule by which text is split is in neither of the two.
+void require_gpt2_tokenizer(const std::filesystem::path& directory);
+
 /// Writes vocab.json, merges.txt and tokenizer_config.json, which Hugging Face can also open.
 void write_bpe_files(const std::filesystem::path& directory, const BpeTables& tables);
 

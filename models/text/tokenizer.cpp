@@ -52,6 +52,7 @@ std::vector<Format> formats_in(const fs::path& directory) {
       {"gpt2",
        {"vocab.json", "merges.txt"},
        [](const fs::path& folder) {
+         require_gpt2_tokenizer(folder);
          return bpe_tokenizer(read_bpe_files(folder / "vocab.json", folder / "merges.txt"));
        }},
       {"gpt2",

@@ -9,6 +9,8 @@
 #include "models/text/char_tokenizer.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/text_support.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_data.h"
 
 namespace sluice::test::bpe_files_test {
@@ -139,6 +141,27 @@ TEST_CASE("GPT-2's files are saved as they are published", "[bpe_files]") {
   const auto config = json::parse(read_text_file(folder.path() / "tokenizer_config.json"));
   CHECK(config["tokenizer_class"] == "GPT2Tokenizer");
   CHECK(config["eos_token"] == "<|endoftext|>");
+}
+
+TEST_CASE("Files beside a vocabulary that name another tokenizer are believed", "[bpe_files]") {
+  const TemporaryFolder folder;
+  load_tokenizer(tokenizer_folders().front())->save(folder.path());
+  const auto refusal = [&] { return error_message([&] { load_tokenizer(folder.path()); }); };
+  const auto of_class = [&](const char* name) {
+    write_file(folder.path() / "tokenizer_config.json", json{{"tokenizer_class", name}}.dump());
+  };
+  CHECK(refusal() == "(no error)");
+  of_class("GPT2TokenizerFast");
+  CHECK(refusal() == "(no error)");
+  of_class("Qwen2Tokenizer");
+  CHECK_THAT(refusal(), Contains("tokenizer_config.json is not of a GPT-2 tokenizer") &&
+                            Contains("Qwen2Tokenizer"));
+  // The class for every tokenizer.json says nothing without one, and with one the file decides.
+  of_class("PreTrainedTokenizerFast");
+  CHECK_THAT(refusal(), Contains("PreTrainedTokenizerFast"));
+  write_file(folder.path() / "tokenizer.json",
+             R"({"model": {"type": "BPE", "ignore_merges": true}})");
+  CHECK_THAT(refusal(), Contains("tokenizer.json is not a GPT-2 tokenizer"));
 }
 
 TEST_CASE("A vocabulary is refused for each of its faults", "[bpe_files]") {

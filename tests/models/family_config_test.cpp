@@ -74,6 +74,10 @@ TEST_CASE("a family's config.json has what transformers 4 and 5 write", "[family
   CHECK(parsed({{"rope_parameters", newer}}).rotary == far);
   CHECK(parsed({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).rotary ==
         RotaryConfig{.divisor = 2});
+  CHECK(parsed({{"eos_token_id", {3, 5}}, {"bos_token_id", 1}}).end_ids ==
+        std::vector<std::int64_t>{3, 5});
+  CHECK(parsed({{"model_type", "mistral"}, {"max_position_embeddings", 32768}}).n_positions ==
+        4096);
   // Qwen2 has biases of q, k and v; a window that is not shorter than the context changes nothing.
   CHECK(parsed({{"model_type", "qwen2"}}).qkv_bias);
   CHECK(parsed({{"model_type", "qwen2"}, {"sliding_window", 8}}).n_positions == 32);
@@ -88,10 +92,12 @@ TEST_CASE("what is written of a family is read again as the same", "[family]") {
       Json::object(), Json{{"head_dim", 8}, {"tie_word_embeddings", true}},
       Json{{"rope_scaling", {{"rope_type", "linear"}, {"factor", 3}}}, {"rope_theta", 1e6}},
       Json{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 32}}}},
-      Json{{"model_type", "mistral"}, {"sliding_window", 20}}, Json{{"model_type", "qwen2"}});
+      Json{{"model_type", "mistral"}, {"sliding_window", 20}}, Json{{"model_type", "qwen2"}},
+      Json{{"bos_token_id", 1}, {"eos_token_id", {3, 5}}}, Json{{"eos_token_id", 7}});
   const DecoderConfig config = parsed(changes);
-  const Json written = Json::parse(config_json(config, "float32", 3));
-  CHECK(written.at("eos_token_id") == 3);
+  CHECK(Json::parse(config_json(config, "float32", 3)).at("eos_token_id") == 3);
+  const Json written = Json::parse(config_json(config, "float32", -1));
+  CHECK(written.at("eos_token_id") == changes.value("eos_token_id", Json()));
   CHECK(parse_config(written, "again") == config);
 }
 
@@ -128,6 +134,8 @@ TEST_CASE("what a family's configuration asks and is not there is refused by nam
       {{{"rope_parameters", rope("default", {{"partial_rotary_factor", 0.5}})}},
        "\"partial_rotary_factor\" is 0.5; only 1.0 is supported"},
       {{{"model_type", "mistral"}, {"sliding_window", 0}}, "\"sliding_window\" is 0; it must be"},
+      {{{"model_type", "qwen2"}, {"num_key_value_heads", nullptr}},
+       "\"num_key_value_heads\" is missing"},
       {{{"model_type", "qwen3"}}, "\"model_type\" is \"qwen3\"; only \"gpt2\", \"llama\""},
       {{{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"; only"}};
   for (const auto& [changes, says] : rows) {
@@ -167,6 +175,17 @@ struct Folder : TempDir {
   }
 };
 
+Weights stored_weights(const Folder& folder) {
+  Weights weights;
+  const SafetensorsReader file(folder.path() / "model.safetensors");
+  for (const StoredTensor& tensor : file.tensors()) {
+    std::vector<float> values(tensor.byte_size() / sizeof(float));
+    file.read(tensor, 0, std::as_writable_bytes(std::span(values)));
+    weights[tensor.name] = {tensor.shape, Values(values.begin(), values.end())};
+  }
+  return weights;
+}
+
 TEST_CASE("a family's weights are stored in the parts that transformers names", "[family]") {
   const DecoderConfig config = parsed({{"model_type", "qwen2"}});
   const Folder folder(config);
@@ -187,13 +206,7 @@ TEST_CASE("weights of a family are found without the prefix and refused by name"
   const DecoderConfig config = parsed({});
   const Folder folder(config);
   const auto made = random_model(config, make_cpu_device(), DType::f32, 1);
-  Weights weights;
-  const SafetensorsReader file(folder.path() / "model.safetensors");
-  for (const StoredTensor& tensor : file.tensors()) {
-    std::vector<float> values(tensor.byte_size() / sizeof(float));
-    file.read(tensor, 0, std::as_writable_bytes(std::span(values)));
-    weights[tensor.name] = {tensor.shape, Values(values.begin(), values.end())};
-  }
+  const Weights weights = stored_weights(folder);
   const auto load = [&](const Weights& changed) {
     write_weights(folder.path() / "model.safetensors", changed);
     return open_model(folder.path(), make_cpu_device());
@@ -232,14 +245,8 @@ TEST_CASE("a tied family takes a head of its own only if it is the same", "[fami
   const Folder folder(config);
   const auto made = random_model(config, make_cpu_device(), DType::f32, 1);
   CHECK(made.model->tied_table() == "model.embed_tokens.weight");
-  Weights weights;
-  const SafetensorsReader file(folder.path() / "model.safetensors");
-  CHECK(file.find("lm_head.weight") == nullptr);
-  for (const StoredTensor& tensor : file.tensors()) {
-    std::vector<float> values(tensor.byte_size() / sizeof(float));
-    file.read(tensor, 0, std::as_writable_bytes(std::span(values)));
-    weights[tensor.name] = {tensor.shape, Values(values.begin(), values.end())};
-  }
+  Weights weights = stored_weights(folder);
+  CHECK_FALSE(weights.contains("lm_head.weight"));
   weights["lm_head.weight"] = weights["model.embed_tokens.weight"];
   const auto load = [&] {
     write_weights(folder.path() / "model.safetensors", weights);

@@ -244,6 +244,8 @@ TEST_CASE("config.json is read back as it was written") {
   DecoderConfig config = small_config();
   config.n_inner = GENERATE(0, 24);
   config.layer_norm_epsilon = 3e-6;
+  config.begin_id = 3;
+  config.end_ids = {3};
   write_file(dir.path() / "config.json", config_json(config, "float32", 3));
   CHECK(read_config(dir.path() / "config.json") == config);
 }

@@ -14,8 +14,8 @@ ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "vocab_size": 211, "n_positions"
 HYPER = {"lr": 1e-3, "min_lr": 0.0, "warmup": 0, "schedule": "constant", "beta1": 0.9, "beta2": 0.95,
          "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 PROMPT, CONTINUATION, SAMPLES = 8, 16, 32
-# Two families with all that GPT-2 has not: fewer heads of k and v, rotary positions, RMSNorm, SwiGLU, a head of
-# its own; biases of q, k and v alone, frequencies for a longer context, heads wider than the stream's share.
+# LLAMA has what GPT-2 has not: fewer heads of k and v, rotary positions, RMSNorm, SwiGLU and a head of its own.
+# QWEN2 adds biases of q, k and v alone, frequencies for a longer context, and heads wider than the stream's share.
 LLAMA = {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
          "bos_token_id": 0, "eos_token_id": 0, "head_dim": 6, "hidden_act": "silu", "hidden_size": 24,
          "initializer_range": 0.02, "intermediate_size": 38, "max_position_embeddings": 24, "mlp_bias": False,

@@ -239,9 +239,10 @@ Computing computing_of(const ClusterTask& task, const ParallelConfig& candidate,
 
   const double vocabulary =
       static_cast<double>(vocabulary_counts(task.config, candidate.mesh.tp)[0]);
-  time.table = joined.between(0, (candidate.mesh.pp - 1) * candidate.mesh.tp)
-                   .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
-                            static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
+  if (task.config.tied)
+    time.table = joined.between(0, (candidate.mesh.pp - 1) * candidate.mesh.tp)
+                     .seconds(vocabulary * static_cast<double>(task.config.n_embd) *
+                              static_cast<double>(size_of(accumulator_of(task.precision.dtype))));
   return all;
 }
 

@@ -16,18 +16,11 @@ struct ShardSize {
         width(shard.width.end),
         inner(shard.inner.end),
         vocabulary(shard.vocabulary.end),
-        // The terms are: matrices; biases (whole where rows are divided); norms.
+        // The terms are: matrices; biases; norms.
         block(embedding * (shard.qkv_columns() + width + shard.mlp_columns() + inner) +
-              (config.qkv_bias ? shard.qkv_columns() : 0) +
-              (config.output_bias ? shard.mlp_columns() + 2 * embedding : 0) +
-              2 * norm_vectors(config) * embedding),
-        head(vocabulary + norm_vectors(config)),
+              bias_columns(config, shard) + 2 * config.norm_vectors() * embedding),
+        head(vocabulary + config.norm_vectors()),
         positions(config.rotary ? 0 : config.n_positions) {}
-
-  /// Parameters of a norm for each column of the stream: a gain, and LayerNorm's bias.
-  static std::int64_t norm_vectors(const DecoderConfig& config) {
-    return config.norm == NormKind::layernorm ? 2 : 1;
-  }
 
   DecoderShard shard;
   std::int64_t embedding, width, inner, vocabulary;

@@ -73,14 +73,15 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
 
   const KernelRates& rates = kernel_rates(profile.capability);
   const DecoderShard shard(config, 0, static_cast<int>(work.shards.ranks));
-  const auto width = static_cast<double>(shard.width.end);
   const auto inner = static_cast<double>(shard.inner.end);
+  const bool gated = config.activation == MlpActivation::swiglu;
   // Ranks that divide tokens divide the work on the residual stream, too.
   const double stream = tokens * embedding / (work.shards.divide_tokens ? ranks : 1);
   const double block_rate = rate * rates.products;
   const double products = tokens * forward.products / block_rate;
   const double attention = tokens * forward.attention / rate;
-  times.gelu = rates.gelu.seconds(tokens * inner, profile);
+  // SwiGLU's own passes move 3 and 5 elements for each of its results, where GELU's move 2 and 3.
+  times.gelu = rates.gelu.seconds(tokens * inner * (gated ? 1.5 : 1), profile);
   times.layernorm = rates.layernorm_sum.seconds(stream, profile);
   times.weights = products;
   times.attention_in = tokens * forward.attention_in / block_rate;
@@ -89,11 +90,14 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
                         attention / (work.dropout ? rates.attention_dropout : rates.attention);
   // From compute capability 9.0 on a product multiplies by the slope of GELU.
   const double slope =
-      profile.capability >= 90 ? 0 : rates.gelu_backward.seconds(tokens * inner, profile);
+      profile.capability >= 90 && !gated
+          ? 0
+          : rates.gelu_backward.seconds(tokens * inner * (gated ? 5.0 / 3 : 1), profile);
   const double layernorm_backward = rates.layernorm_backward.seconds(stream, profile);
   times.layer_backward =
       2 * products + slope + 2 * layernorm_backward +
-      rates.bias_gradient.seconds(tokens * (3 * width + inner + 2 * embedding), profile) +
+      rates.bias_gradient.seconds(tokens * static_cast<double>(bias_columns(config, shard)),
+                                  profile) +
       // Five products, where the forward pass has two.
       2.5 * attention /
           (work.dropout ? rates.attention_dropout_backward : rates.attention_backward);

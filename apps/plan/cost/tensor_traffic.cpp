@@ -80,7 +80,8 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
     traffic.streams = {.forward = streams(inputs + (predicts ? 1 : 0)),
                        .again = streams(2 * recomputed + (twice ? inputs : 0)),
                        .backward = streams(inputs + ends)};
-    traffic.norms = of(2 * blocks + (predicts ? 1 : 0), 2 * config.n_embd, wide);
+    traffic.norms =
+        of(2 * blocks + (predicts ? 1 : 0), config.norm_vectors() * config.n_embd, wide);
   }
   if (predicts) {
     traffic.softmax = of(1, tokens * 3 * task.shards.ranks, wide);

@@ -166,4 +166,23 @@ TEST_CASE("a model is compared with its configuration before memory is taken for
 #endif
 }
 
+TEST_CASE("a tokenizer of the model's that is not read does not stop work on ids", "[files]") {
+  const Desk desk;
+  desk.put("model/tokenizer.json", R"({"model": {"type": "BPE", "ignore_merges": true}})");
+  const std::string train =
+      "train_gpt2 --model model --steps 1 --batch-size 2 --threads 1 --output out --data ";
+  for (const std::string& command :
+       {train + "t.bin", std::string("evaluate --model model --data t.bin"),
+        std::string("convert --input model --output copy")}) {
+    INFO(command);
+    const ProgramResult result = desk.run(command);
+    CHECK(result.exit_code == 0);
+    CHECK_THAT(result.out, Contains("tokenizer.json is not a GPT-2 tokenizer") &&
+                               Contains("this works on ids, without a tokenizer"));
+  }
+  const ProgramResult text = desk.run("train_gpt2 --model model --output other --data text.txt");
+  CHECK(text.exit_code == 2);
+  CHECK_THAT(text.err, Contains("error: ") && Contains("tokenizer.json is not a GPT-2 tokenizer"));
+}
+
 }  // namespace sluice::test::user_files_test
