@@ -322,8 +322,8 @@ class HeadBackward {
                   on_diagonal(Triangle::lower_left));
   }
 
-  /// Stores rows of one part of the gradient, which begins at `column`. The query tile is already
-  /// multiplied by the score's scale, so grad_key includes it; grad_query is multiplied by it here.
+  /// Stores rows of one part of the gradient, which begins at `column`, times `factor`: the score's
+  /// scale for grad_query. grad_key includes it, since the query tile is already multiplied by it.
   void store(const A* from, std::int64_t column, std::int64_t first, std::int64_t rows, A factor) {
     T* to = op_.grad_qkv.data<T>() + (sample_ * positions_ + first) * stride_ + column;
     for (std::int64_t i = 0; i < rows; ++i)
