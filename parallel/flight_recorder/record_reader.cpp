@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -93,12 +94,14 @@ bool valid(const RecordHeader& header) {
 }
 
 bool valid(const RecordSlot& slot, std::size_t place) {
-  // Enumerators are compared as numbers, since the bytes may have any value.
-  const auto kind = std::bit_cast<std::uint8_t>(slot.signature.kind);
-  const auto dtype = std::bit_cast<std::uint8_t>(slot.signature.dtype);
+  // Enumerators and the bool are compared as numbers, since the bytes may have any value.
+  const auto bytes = std::bit_cast<std::array<std::uint8_t, sizeof(Signature)>>(slot.signature);
+  const std::uint8_t kind = bytes[offsetof(Signature, kind)];
+  const std::uint8_t dtype = bytes[offsetof(Signature, dtype)];
   return slot.version != 0 && slot.number % FlightRecorder::operations_kept == place &&
          kind < collective_names.size() && dtype <= static_cast<std::uint8_t>(DType::u8) &&
-         slot.begin > 0 && (slot.end == 0 || slot.end >= slot.begin);
+         bytes[offsetof(Signature, any_order)] <= 1 && slot.begin > 0 &&
+         (slot.end == 0 || slot.end >= slot.begin);
 }
 
 RecordedOperation operation_of(const RecordSlot& slot) {

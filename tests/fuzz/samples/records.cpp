@@ -54,6 +54,7 @@ Samples rank_records_samples() {
       {"accepted-half-written", "r" + status(0, bytes_of_number(std::uint64_t{1})), ""},
       {"accepted-kind-10", slot(signature + offsetof(Signature, kind), "\x0A"), ""},
       {"accepted-type-200", slot(signature + offsetof(Signature, dtype), "\xC8"), ""},
+      {"accepted-order-32", slot(signature + offsetof(Signature, any_order), " "), ""},
       {"accepted-slot-of-another-place", slot(offsetof(RecordSlot, number), "\x01"), ""},
       {"accepted-began-at-0", slot(offsetof(RecordSlot, begin), string(8, '\0')), ""},
       {"accepted-began-last", slot(offsetof(RecordSlot, begin), bytes_of_number(last)), ""},

@@ -123,6 +123,9 @@ TEST_CASE("an operation with impossible values is left out", "[record_reader]") 
   SECTION("type") {
     std::memset(&slot.signature.dtype, 7, 1);
   }
+  SECTION("a bool that is none") {
+    std::memset(&slot.signature.any_order, 32, 1);
+  }
   SECTION("never begun") {
     slot.begin = 0;
   }
