@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2Tokenizer,
+                          LlamaConfig, MistralConfig, Qwen2Config)
 
 LOGITS, LOSS, GRADIENT = 2e-5, 1e-5, 1e-5  # max abs, abs, relative l2
 DTYPES = {  # dtype, its unit roundoff, its smallest step, relative l2 that it may cost the logits
@@ -68,22 +69,40 @@ def call(checks, name, *command):
     return done.returncode == 0
 
 
-def random_model(seed, layers, heads, width, vocab, context):
+def gpt2(layers, heads, width, vocab, context):
+    end = vocab - 1
+    return GPT2Config(n_layer=layers, n_head=heads, n_embd=width, vocab_size=vocab,
+                      n_positions=context, bos_token_id=end, eos_token_id=end,
+                      resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def llama(kind, heads, shared, width, inner, **more):
+    """A configuration of one of the families that are made like Llama."""
+    return kind(num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=shared,
+                hidden_size=width, intermediate_size=inner, vocab_size=509,
+                max_position_embeddings=64, bos_token_id=1, eos_token_id=2, **more)
+
+
+def rope(**parameters):
+    """The keys for rotary positions, as this version of transformers has them."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return {"rope_parameters": parameters}
+    return {"rope_theta": parameters.pop("rope_theta"), "rope_scaling": parameters}
+
+
+def random_model(seed, config):
     """Every parameter is far from its usual start (biases 0, gains 1), so that one which is
     forgotten, swapped or transposed shows."""
     torch.manual_seed(seed)
-    end = vocab - 1
-    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=width, vocab_size=vocab,
-                        n_positions=context, bos_token_id=end, eos_token_id=end,
-                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    model = GPT2LMHeadModel(config)
+    model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
                 p.normal_(0.0 if name.endswith("bias") else 1.0, 0.1)
-            else:  # embeddings are [n, width], Conv1D weights [in, out]
-                embedding = name.endswith(("wte.weight", "wpe.weight"))
-                p.normal_(0.0, (1.5 / width**0.5) if embedding else 0.7 / p.shape[0]**0.5)
+            else:  # embeddings are [n, width], Conv1D weights [in, out], Linear's [out, in]
+                table = name.endswith(("wte.weight", "wpe.weight", "embed_tokens.weight"))
+                inputs = p.shape[0] if config.model_type == "gpt2" else p.shape[1]
+                p.normal_(0.0, (1.5 / p.shape[1]**0.5) if table else 0.7 / inputs**0.5)
     return model
 
 
@@ -91,7 +110,7 @@ def open_model(checks, name, folder):
     """The folder as transformers reads it, widened to float64; None (a failed check) if it cannot
     or if a weight is missing or unknown."""
     try:
-        model, info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+        model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     except Exception as error:  # whatever transformers says about our files is the finding
         checks.result(False, f"{name}: transformers cannot open it: {str(error).splitlines()[0]}")
         return None
@@ -171,7 +190,7 @@ def check_probe(checks, name, programs, folder, model, batch, seq, bound=LOGITS)
 
 def check_evaluate(checks, name, programs, folder, model):
     """The mean loss over consecutive sequences of the model's context, and a shorter last one."""
-    length = model.config.n_positions
+    length = model.config.max_position_embeddings
     count = 5 * length + length // 2 + 1
     tokens = folder.parent / f"{name}-evaluate.bin"
     ids = write_tokens(tokens, model.config.vocab_size, count, seed=99)
@@ -218,17 +237,31 @@ def check_convert(checks, name, programs, source, model, dtype, exact=False):
 
 
 def check_made_models(checks, programs, work):
-    shapes = {"small": (2, 3, 48, 512, 64), "odd": (3, 1, 20, 509, 33)}
+    shapes = {
+        "small": gpt2(2, 3, 48, 512, 64), "odd": gpt2(3, 1, 20, 509, 33),
+        "llama": llama(LlamaConfig, 4, 2, 48, 80, tie_word_embeddings=False),
+        "llama3": llama(LlamaConfig, 6, 1, 48, 70, head_dim=16, tie_word_embeddings=True,
+                        **rope(rope_theta=5e5, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                               high_freq_factor=4.0, original_max_position_embeddings=16)),
+        "mistral": llama(MistralConfig, 4, 4, 32, 96, sliding_window=None),
+        "qwen2": llama(Qwen2Config, 4, 2, 40, 72, tie_word_embeddings=True)}
     cases = [  # name, shape, saved as, largest file, batch, seq, dtypes to convert to
         ("f32", "small", torch.float32, "1GB", 2, 16, ("f32", "bf16", "f16")),
         ("f32-full", "small", torch.float32, "1GB", 3, 64, ()),
         ("f32-odd", "odd", torch.float32, "1GB", 3, 17, ()),
         ("bf16", "small", torch.bfloat16, "1GB", 2, 16, ("f32", "bf16")),
         ("sharded", "small", torch.float32, "100KB", 2, 16, ("f32",)),
+        ("llama", "llama", torch.float32, "1GB", 2, 16, ("f32", "bf16", "f16")),
+        ("llama-sharded", "llama", torch.float32, "100KB", 2, 64, ("f32",)),
+        ("llama3", "llama3", torch.float32, "1GB", 2, 64, ("f32",)),
+        ("llama3-bf16", "llama3", torch.bfloat16, "1GB", 2, 16, ("f32", "bf16")),
+        ("llama3-f16", "llama3", torch.float16, "1GB", 2, 16, ("f32",)),
+        ("mistral", "mistral", torch.float32, "1GB", 3, 17, ("f32",)),
+        ("qwen2", "qwen2", torch.float32, "1GB", 3, 33, ("f32",)),
     ]
     for number, (name, shape, dtype, shard, batch, seq, targets) in enumerate(cases):
         folder = work / name
-        random_model(number, *shapes[shape]).to(dtype).save_pretrained(folder,
+        random_model(number, shapes[shape]).to(dtype).save_pretrained(folder,
                                                                        max_shard_size=shard)
         sharded = (folder / "model.safetensors.index.json").exists()
         if not checks.same(f"{name}: transformers wrote shards", sharded, shard == "100KB"):
@@ -309,7 +342,7 @@ def check_trained(checks, programs, trained, work):
     model = open_model(checks, "trained", folder)
     if model is None:
         return
-    context, vocab = model.config.n_positions, model.config.vocab_size
+    context, vocab = model.config.max_position_embeddings, model.config.vocab_size
     seq = min(64, context)
     ids = write_tokens(work / "scale.bin", vocab, seq, seed=7)
     with torch.no_grad():
