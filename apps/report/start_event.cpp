@@ -33,8 +33,8 @@ Json values_of(TrainOptions options) {
   return line.values();
 }
 
-/// What a checkpoint says of its model: the sizes of a GPT-2, or the keys of a config.json that
-/// decide what is computed.
+/// Returns a checkpoint's description of its model: the sizes of a GPT-2, or the keys of a
+/// config.json that decide what is computed.
 nlohmann::json shape_of(const DecoderConfig& c) {
   if (c.family != Family::gpt2) {
     nlohmann::json json = nlohmann::json::parse(config_json(c, "float32", -1));

@@ -89,7 +89,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.group("Optimizer");
   line.add_choice("--optimizer", o.optimizer,
                   "Update rule; adamw8bit: adamw with --state-layout int8", optimizers);
-  line.add("--lr", o.lr, "Learning rate; default 1e-3, 3e-4 for gpt2*, 5e-5 for a folder", 0,
+  line.add("--lr", o.lr,
+           "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder", 0,
            infinity);
   line.add("--min-lr", o.min_lr, "Rate at the end of the schedule; default a tenth of --lr", 0,
            infinity);

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// What is computed between the two products of an MLP: the hidden row from the first product's.
+/// The activation computes an MLP's hidden row from the row of its first product.
 enum class MlpActivation : std::uint8_t {
   gelu,   ///< in its tanh form
   swiglu  ///< silu(gate) * up; the first product has both, side by side, so it is twice as wide

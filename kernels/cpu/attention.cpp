@@ -26,7 +26,7 @@ constexpr std::int64_t padded_length(std::int64_t positions) {
   return (positions + attention_tile - 1) / attention_tile * attention_tile;
 }
 
-/// Where the parts of a head begin in a row of q, k and v.
+/// The columns at which the parts of a head begin in a row of q, k and v.
 struct Columns {
   std::int64_t width, stride;
   std::int64_t query, key, value;

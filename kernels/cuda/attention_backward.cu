@@ -51,7 +51,7 @@ struct Shared {
 };
 
 /// `grouped`: blocks that own keys go through the heads of q that share them, one after the other.
-/// Where each head of k and v has one, the loop would only cost registers.
+/// The loop would only cost registers if each head of k and v has one query head.
 template <class T, int D, Staging staging, bool dropout, Owner owner, bool grouped>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {

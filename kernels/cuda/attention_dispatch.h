@@ -55,7 +55,7 @@ __device__ __forceinline__ HeadRows<T> head_rows(const T* tensor, std::int64_t s
   return {tensor + sample * length * stride + column, stride, length, width};
 }
 
-/// Where the heads of k and v begin in a row of q, k and v.
+/// The columns at which the heads of k and v begin in a row of q, k and v.
 struct HeadColumns {
   int stride;      ///< of the rows
   int key, value;  ///< columns of head 0 of k and of v

@@ -146,7 +146,7 @@ RotaryConfig read_rotary(const ConfigReader& reader) {
   return rotary;
 }
 
-/// Of transformers' MistralConfig and Qwen2Config.
+/// The default window of transformers' MistralConfig and Qwen2Config.
 constexpr std::int64_t default_window = 4096;
 
 DecoderConfig read_llama(const ConfigReader& reader, Family family) {
@@ -158,9 +158,10 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   DecoderConfig config = config_of(family);
   config.n_layer = reader.size("num_hidden_layers");
   config.n_head = reader.size("num_attention_heads");
-  // The default of a missing key is Llama's; the other families' would be that of one size of
-  // model.
-  if (family != Family::llama) reader.size("num_key_value_heads");
+  // Transformers takes a missing key for the number of one size of Mistral or Qwen2, and null for
+  // as many heads as q has.
+  const char* const shared = "num_key_value_heads";
+  if (family != Family::llama && !reader.json().contains(shared)) reader.size(shared);
   config.n_kv_head = reader.positive_size("num_key_value_heads", 0);
   config.head_width = reader.positive_size("head_dim", 0);
   config.n_embd = reader.size("hidden_size");

@@ -63,6 +63,9 @@ TEST_CASE("a family's config.json has what transformers 4 and 5 write", "[family
   CHECK_FALSE(plain.qkv_bias);
   CHECK(plain.rotary == RotaryConfig{});
   CHECK(parsed({{"num_key_value_heads", nullptr}}).kv_heads() == 4);
+  Json as_many = llama_json({{"model_type", "qwen2"}});
+  as_many["num_key_value_heads"] = nullptr;
+  CHECK(parse_config(as_many, "config.json").kv_heads() == 4);
   CHECK(parsed({{"head_dim", 10}}).query_width() == 40);
   // The base and the scaling, in either version's place.
   const RotaryConfig far{.base = 5e5,

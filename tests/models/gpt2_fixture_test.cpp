@@ -13,17 +13,6 @@
 namespace sluice::test::gpt2_fixture_test {
 namespace {
 
-double worst_difference(const Values& actual, const Values& expected) {
-  if (actual.size() != expected.size()) return INFINITY;
-  double worst = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double difference = std::abs(actual[i] - expected[i]);
-    // Written so that a NaN counts as the worst.
-    if (!(difference <= worst)) worst = difference;
-  }
-  return worst;
-}
-
 /// One forward and backward pass of a fixture's first batch.
 struct FirstBatch {
   DevicePtr device;

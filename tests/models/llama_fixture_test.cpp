@@ -25,17 +25,6 @@ std::vector<std::pair<std::string, std::string>> fixtures() {
   return all;
 }
 
-double worst_difference(const Values& actual, const Values& expected) {
-  if (actual.size() != expected.size()) return INFINITY;
-  double worst = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double difference = std::abs(actual[i] - expected[i]);
-    // Written so that a NaN counts as the worst.
-    if (!(difference <= worst)) worst = difference;
-  }
-  return worst;
-}
-
 struct FirstBatch {
   DevicePtr device;
   TestModel loaded;

@@ -1,5 +1,6 @@
 #include "tests/support/fixture.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -46,6 +47,17 @@ std::vector<double> Fixture::values(const std::string& name) const {
 
 std::vector<std::int32_t> Fixture::ids(const std::string& name) const {
   return read_as<std::int32_t>(*tensors_, name);
+}
+
+double worst_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
+  if (actual.size() != expected.size()) return INFINITY;
+  double worst = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double difference = std::abs(actual[i] - expected[i]);
+    // Written so that a NaN counts as the worst.
+    if (!(difference <= worst)) worst = difference;
+  }
+  return worst;
 }
 
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,

@@ -40,6 +40,9 @@ class Fixture {
   std::shared_ptr<SafetensorsReader> tensors_;
 };
 
+/// Returns the largest absolute difference of two lists of numbers, and infinity if one is longer.
+double worst_difference(const std::vector<double>& actual, const std::vector<double>& expected);
+
 struct TestModel {
   std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
