@@ -1,7 +1,7 @@
 """Float64 arithmetic with the same bits on every machine.
 
 IEEE 754 fixes the result of +, -, *, / and the square root to the last bit, and NumPy computes them so,
-element by element. It does not fix exp, tanh and log, which differ from one mathematics library to the
+element by element. It does not fix exp, tanh, log and erf, which differ from one mathematics library to the
 next, nor the order in which BLAS and numpy.sum add. So this file makes all others of those five, and
 adds one after another. The loss is speed, which small models do not need.
 """
@@ -70,6 +70,16 @@ def log(x):
 def tanh(x):
     shrunk = exp(-2 * np.abs(x))
     return np.sign(x) * ((1 - shrunk) / (1 + shrunk))
+
+
+def erf(x):
+    """Sums the series erf x = 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / (3 5) + 8 x^7 / (3 5 7) + ...)."""
+    x = np.clip(x, -6, 6)  # beyond 6, erf is 1 to the last bit
+    square, odd, coefficients = x * x, 1, [1.0]
+    for n in range(1, 130):
+        odd *= 2 * n + 1
+        coefficients.insert(0, 2**n / odd)
+    return 2 / np.sqrt(np.float64(PI)) * exp(-square) * (x * polynomial(square, coefficients))
 
 
 def cos(x):

@@ -6,7 +6,7 @@ function that goes forward returns its result and what its partner that goes bac
 """
 import numpy as np
 
-from arithmetic import PI, exp, log, product, tanh, total, total_of_all, transpose
+from arithmetic import PI, exp, log, product, tanh, total, transpose
 
 EPSILON = 1e-5
 GELU_SCALE, GELU_CUBIC = float(np.sqrt(np.float64(2 / PI))), 0.044715
@@ -81,24 +81,29 @@ def joined(x):
     return np.swapaxes(x, 1, 2).reshape(rows, tokens, heads * width)
 
 
-def attention(qkv, heads):
-    q, k, v = (heads_of(part, heads) for part in np.split(qkv, 3, axis=-1))
+def attend(q, k, v):
+    """Lets each token take the values of itself and of those before it. q, k and v are by heads."""
     scores = product(q, transpose(k)) / np.sqrt(np.float64(q.shape[-1]))
-    tokens = q.shape[-2]
-    later = np.triu(np.ones((tokens, tokens), bool), 1)
-    weights = softmax(np.where(later, -1e30, scores))
-    weights = np.where(later, 0.0, weights)
+    later = np.triu(np.ones(scores.shape[-2:], bool), 1)
+    weights = np.where(later, 0.0, softmax(np.where(later, -1e30, scores)))
     return joined(product(weights, v)), (q, k, v, weights)
 
 
-def attention_backward(saved, dy):
+def attend_backward(saved, dy):
+    """Returns the gradients of q, k and v by heads."""
     q, k, v, weights = saved
     dy = heads_of(dy, q.shape[1])
     dweights = product(dy, transpose(v))
-    dscores = weights * (dweights - total(weights * dweights)[..., None])
-    dscores = dscores / np.sqrt(np.float64(q.shape[-1]))
-    parts = product(dscores, k), product(transpose(dscores), q), product(transpose(weights), dy)
-    return np.concatenate([joined(part) for part in parts], axis=-1)
+    dscores = weights * (dweights - total(weights * dweights)[..., None]) / np.sqrt(np.float64(q.shape[-1]))
+    return product(dscores, k), product(transpose(dscores), q), product(transpose(weights), dy)
+
+
+def attention(qkv, heads):
+    return attend(*(heads_of(part, heads) for part in np.split(qkv, 3, axis=-1)))
+
+
+def attention_backward(saved, dy):
+    return np.concatenate([joined(part) for part in attend_backward(saved, dy)], axis=-1)
 
 
 def block(p, at, x, heads):
@@ -158,10 +163,3 @@ def cross_entropy(logits, targets):
     np.put_along_axis(dlogits, targets[..., None],
                       np.take_along_axis(dlogits, targets[..., None], -1) - 1, -1)
     return losses, dlogits / targets.size
-
-
-def loss_and_gradients(p, c, ids, targets):
-    logits, saved = forward(p, c, ids)
-    losses, dlogits = cross_entropy(logits, targets)
-    loss = total_of_all(losses) / targets.size
-    return loss, losses, logits, backward(p, c, saved, dlogits)

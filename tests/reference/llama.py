@@ -1,12 +1,13 @@
-"""Llama and Qwen2 as Hugging Face defines them, forward and backward by hand, in float64.
+"""Llama, Qwen2 and Qwen3 as Hugging Face defines them, forward and backward by hand, in float64.
 
 Norms are RMSNorm; positions rotate the columns of q and k; heads of k and v are shared by groups of query heads;
-the MLP is down(silu(gate(x)) * up(x)); matrices are [out, in]. `c` is what config.json says.
+the MLP is down(silu(gate(x)) * up(x)); matrices are [out, in]. Qwen3 normalises each head of q and k before it
+rotates them. `c` is what config.json says.
 """
 import numpy as np
 
-from arithmetic import PI, cos, exp, log, product, total, total_of_all, transpose
-from gpt2 import cross_entropy, heads_of, joined, softmax
+from arithmetic import PI, cos, exp, log, product, total, transpose
+from gpt2 import attend, attend_backward, heads_of, joined
 
 
 def shapes(c):
@@ -21,6 +22,8 @@ def shapes(c):
                  "self_attn.v_proj": (key, width), "self_attn.o_proj": (width, query),
                  "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner),
                  "input_layernorm": (width,), "post_attention_layernorm": (width,)}
+        if c["model_type"] == "qwen3":
+            block |= {"self_attn.q_norm": (c["head_dim"],), "self_attn.k_norm": (c["head_dim"],)}
         for name, shape in block.items():
             result[at + name + ".weight"] = shape
             if c["model_type"] == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
@@ -88,38 +91,46 @@ def rotated(x, cosines, sines):
     return np.concatenate([first * cosines - second * sines, first * sines + second * cosines], axis=-1)
 
 
-def attention(c, q, k, v):
+def head_norm(p, c, name, x):
+    """Normalises q or k [rows, heads, tokens, width of a head] if the model has a weight for that."""
+    return rms_norm(p, c, name, x) if name + ".weight" in p else (x, None)
+
+
+def head_norm_backward(p, grad, name, saved, dy):
+    return rms_norm_backward(p, grad, name, saved, dy) if name + ".weight" in p else dy
+
+
+def attention(p, c, at, q, k, v):
     heads, shared = c["num_attention_heads"], c["num_key_value_heads"]
     cosines, sines = angles(c, q.shape[1])
-    q = rotated(heads_of(q, heads), cosines, sines)
-    k = np.repeat(rotated(heads_of(k, shared), cosines, sines), heads // shared, axis=1)
+    q, norm_q = head_norm(p, c, at + "q_norm", heads_of(q, heads))
+    k, norm_k = head_norm(p, c, at + "k_norm", heads_of(k, shared))
+    q = rotated(q, cosines, sines)
+    k = np.repeat(rotated(k, cosines, sines), heads // shared, axis=1)
     v = np.repeat(heads_of(v, shared), heads // shared, axis=1)
-    scores = product(q, transpose(k)) / np.sqrt(np.float64(q.shape[-1]))
-    later = np.triu(np.ones(scores.shape[-2:], bool), 1)
-    weights = np.where(later, 0.0, softmax(np.where(later, -1e30, scores)))
-    return joined(product(weights, v)), (q, k, v, weights, cosines, sines)
+    mixed, attended = attend(q, k, v)
+    return mixed, (attended, norm_q, norm_k, cosines, sines)
 
 
-def attention_backward(c, saved, dy):
-    q, k, v, weights, cosines, sines = saved
+def attention_backward(p, c, grad, at, saved, dy):
+    attended, norm_q, norm_k, cosines, sines = saved
     heads, shared = c["num_attention_heads"], c["num_key_value_heads"]
-    dy = heads_of(dy, heads)
-    dweights = product(dy, transpose(v))
-    dscores = weights * (dweights - total(weights * dweights)[..., None]) / np.sqrt(np.float64(q.shape[-1]))
 
     def of_group(x):
         rows, _, tokens, width = x.shape
         return total(x.reshape(rows, shared, heads // shared, tokens, width), 2)
 
-    dq = rotated(product(dscores, k), cosines, -sines)
-    dk = rotated(of_group(product(transpose(dscores), q)), cosines, -sines)
-    return joined(dq), joined(dk), joined(of_group(product(transpose(weights), dy)))
+    dq, dk, dv = attend_backward(attended, dy)
+    dq, dk = rotated(dq, cosines, -sines), rotated(of_group(dk), cosines, -sines)
+    dq = head_norm_backward(p, grad, at + "q_norm", norm_q, dq)
+    dk = head_norm_backward(p, grad, at + "k_norm", norm_k, dk)
+    return joined(dq), joined(dk), joined(of_group(dv))
 
 
 def block(p, c, at, x):
     normal, norm_1 = rms_norm(p, c, at + "input_layernorm", x)
     q, k, v = (linear(p, at + f"self_attn.{part}_proj", normal) for part in "qkv")
-    mixed, attended = attention(c, q, k, v)
+    mixed, attended = attention(p, c, at + "self_attn.", q, k, v)
     x = x + linear(p, at + "self_attn.o_proj", mixed)
     normal_2, norm_2 = rms_norm(p, c, at + "post_attention_layernorm", x)
     gate, up = linear(p, at + "mlp.gate_proj", normal_2), linear(p, at + "mlp.up_proj", normal_2)
@@ -136,7 +147,8 @@ def block_backward(p, c, grad, at, saved, dx):
     dnormal = linear_backward(p, grad, at + "mlp.gate_proj", normal_2, dgate)
     dnormal = dnormal + linear_backward(p, grad, at + "mlp.up_proj", normal_2, dhidden * gate * sigmoid)
     dx = dx + rms_norm_backward(p, grad, at + "post_attention_layernorm", norm_2, dnormal)
-    parts = attention_backward(c, attended, linear_backward(p, grad, at + "self_attn.o_proj", mixed, dx))
+    dmixed = linear_backward(p, grad, at + "self_attn.o_proj", mixed, dx)
+    parts = attention_backward(p, c, grad, at + "self_attn.", attended, dmixed)
     dnormal = 0.0
     for part, dpart in zip("qkv", parts):
         dnormal = dnormal + linear_backward(p, grad, at + f"self_attn.{part}_proj", normal, dpart)
@@ -170,9 +182,3 @@ def backward(p, c, saved, dlogits):
     table = grad.setdefault("model.embed_tokens.weight", np.zeros_like(p["model.embed_tokens.weight"]))
     np.add.at(table, ids.reshape(-1), dx.reshape(-1, dx.shape[-1]))
     return grad
-
-
-def loss_and_gradients(p, c, ids, targets):
-    logits, saved = forward(p, c, ids)
-    losses, dlogits = cross_entropy(logits, targets)
-    return total_of_all(losses) / targets.size, losses, logits, backward(p, c, saved, dlogits)

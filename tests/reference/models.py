@@ -3,10 +3,11 @@ Hugging Face's, `tokens.bin` (16 bits a token) and `ref/`."""
 import numpy as np
 
 import gpt2
+import gptj
 import llama
 from arithmetic import Random, total_of_all
 from files import from_bf16, to_bf16, token_bytes, write_json, write_safetensors
-from training import batch_at, norm_of, train
+from training import batch_at, loss_and_gradients, norm_of, train
 
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 256, "n_positions": 32}
 # No size is a round number, and no head's width is even.
@@ -16,6 +17,7 @@ HYPER = {"lr": 1e-3, "min_lr": 0.0, "warmup": 0, "schedule": "constant", "beta1"
 PROMPT, CONTINUATION, SAMPLES = 8, 16, 32
 # LLAMA has what GPT-2 has not: fewer heads of k and v, rotary positions, RMSNorm, SwiGLU and a head of its own.
 # QWEN2 adds biases of q, k and v alone, frequencies for a longer context, and heads wider than the stream's share.
+# QWEN3 adds norms of each head of q and k. GPTJ and NEOX add blocks whose attention and MLP take the same input.
 LLAMA = {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
          "bos_token_id": 0, "eos_token_id": 0, "head_dim": 6, "hidden_act": "silu", "hidden_size": 24,
          "initializer_range": 0.02, "intermediate_size": 38, "max_position_embeddings": 24, "mlp_bias": False,
@@ -28,6 +30,21 @@ QWEN2 = {name: value for name, value in LLAMA.items() if not name.endswith("_bia
     "rope_parameters": {"rope_theta": 1000.0, "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
                         "high_freq_factor": 4.0, "original_max_position_embeddings": 12},
     "tie_word_embeddings": True, "use_sliding_window": False}
+QWEN3 = {name: value for name, value in LLAMA.items() if name != "mlp_bias"} | {
+    "architectures": ["Qwen3ForCausalLM"], "head_dim": 8, "model_type": "qwen3",
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "tie_word_embeddings": True, "use_sliding_window": False}
+GPTJ = {"activation_function": "gelu_new", "architectures": ["GPTJForCausalLM"], "attn_pdrop": 0.0,
+        "bos_token_id": 0, "embd_pdrop": 0.0, "eos_token_id": 0, "initializer_range": 0.02,
+        "layer_norm_epsilon": gpt2.EPSILON, "model_type": "gptj", "n_embd": 32, "n_head": 4, "n_inner": None,
+        "n_layer": 2, "n_positions": 24, "resid_pdrop": 0.0, "rotary_dim": 4, "tie_word_embeddings": False,
+        "vocab_size": 61}
+NEOX = {"architectures": ["GPTNeoXForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "bos_token_id": 0,
+        "eos_token_id": 0, "hidden_act": "gelu", "hidden_dropout": 0.0, "hidden_size": 32, "initializer_range": 0.02,
+        "intermediate_size": 72, "layer_norm_eps": gpt2.EPSILON, "max_position_embeddings": 24,
+        "model_type": "gpt_neox", "num_attention_heads": 2, "num_hidden_layers": 2,
+        "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": False, "use_parallel_residual": True, "vocab_size": 61}
 
 
 def config_of(sizes, torch_dtype):
@@ -49,7 +66,7 @@ def make_weights(sizes, seed, model=gpt2):
         else:
             # Large enough that continuations have clear leads and are not always one token again.
             width = shape[0] if name.startswith("h.") else shape[1]
-            in_block = name.startswith(("h.", "model.layers."))
+            in_block = name.startswith(("h.", "model.layers.", "transformer.h.", "gpt_neox.layers."))
             values = (0.7 if in_block else 1.5) * bell / np.sqrt(np.float64(width))
         weights[name] = values.astype(np.float32)
     return weights
@@ -89,7 +106,7 @@ def greedy(model, p, c, prompt, count):
 def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
     p = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
     ids, targets = batch_at(tokens, 0, hyper)
-    loss, losses, logits, grad = model.loss_and_gradients(p, sizes, ids, targets)
+    loss, losses, logits, grad = loss_and_gradients(model, p, sizes, ids, targets)
     prompt = tokens[:PROMPT].tolist()
     continuation, lead = greedy(model, p, sizes, prompt, CONTINUATION)
     assert lead > 0.05, f"{folder.parent.name}: rounding could choose another token ({lead})"
@@ -142,9 +159,11 @@ def write_fixtures(folder):
     write_reference(folder / "odd" / "ref", ODD, odd, tokens, hyper)
 
     hyper = HYPER | {"batch": 2, "seq": 24, "steps": 20}
-    for name, config, seed in ("llama", LLAMA, 317), ("qwen2", QWEN2, 447):
-        weights = make_weights(config, seed, llama)
+    for name, config, seed, model in (("llama", LLAMA, 317, llama), ("qwen2", QWEN2, 447, llama),
+                                      ("qwen3", QWEN3, 633, llama), ("gptj", GPTJ, 535, gptj),
+                                      ("gpt_neox", NEOX, 505, gptj)):
+        weights = make_weights(config, seed, model)
         tokens = make_tokens(config["vocab_size"], 2 * 24 * 20 + 1, seed + 1)
         write_model(folder / name, config, weights)
         (folder / name / "tokens.bin").write_bytes(token_bytes(tokens))
-        write_reference(folder / name / "ref", config, weights, tokens, hyper, llama)
+        write_reference(folder / name / "ref", config, weights, tokens, hyper, model)

@@ -1,7 +1,9 @@
-"""AdamW, the clipping of gradients and the schedules of the learning rate, and a training with them."""
+"""The loss of a model and its gradients, AdamW, the clipping of gradients and the schedules of the learning rate, and a
+training with them."""
 import numpy as np
 
 from arithmetic import PI, cos, power, total, total_of_all
+from gpt2 import cross_entropy
 
 
 def learning_rate(update, h):
@@ -51,12 +53,19 @@ def batch_at(tokens, update, h):
     return piece[:-1].reshape(h["batch"], h["seq"]), piece[1:].reshape(h["batch"], h["seq"])
 
 
+def loss_and_gradients(model, p, c, ids, targets):
+    """Returns the loss of a model of module `model`, that of each token, the logits and the gradients by name."""
+    logits, saved = model.forward(p, c, ids)
+    losses, dlogits = cross_entropy(logits, targets)
+    return total_of_all(losses) / targets.size, losses, logits, model.backward(p, c, saved, dlogits)
+
+
 def train(model, p, c, tokens, h):
-    """Trains a model of module `model`. Changes `p`. Returns the optimizer and a row for each update: what was before it."""
+    """Trains a model of module `model`. Changes `p`. Returns the optimizer, and for each update what was before it."""
     optimizer, trajectory = AdamW(p, h), []
     for update in range(h["steps"]):
         ids, targets = batch_at(tokens, update, h)
-        loss, _, _, grad = model.loss_and_gradients(p, c, ids, targets)
+        loss, _, _, grad = loss_and_gradients(model, p, c, ids, targets)
         norm, rate = norm_of(grad), learning_rate(update, h)
         factor = clip_factor(norm, h["clip"])
         optimizer.update(p, {name: g * factor for name, g in grad.items()}, rate)
