@@ -7,8 +7,11 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_program.h"
 #include "apps/output/output_file.h"
+#include "engine/io/gguf.h"
 #include "engine/io/utf8.h"
+#include "models/decoder/gguf_model.h"
 #include "models/decoder/weights.h"
+#include "models/text/bpe/gguf_tokenizer.h"
 
 namespace sluice {
 namespace {
@@ -19,7 +22,8 @@ struct Options {
 };
 
 void declare(CommandLine& line, Options& o) {
-  line.add("--input", o.input, "Hugging Face folder: single file or shards, any float type");
+  line.add("--input", o.input,
+           "Hugging Face folder: single file or shards, any float type; or a .gguf file");
   line.require("--input");
   line.add("--output", o.output, "Folder to write: config.json, model.safetensors, tokenizer");
   line.require("--output");
@@ -27,11 +31,33 @@ void declare(CommandLine& line, Options& o) {
   line.add("--context", o.context, "Keep only this many positions", 1);
 }
 
-int run(const Options& o) {
+struct Input {
+  LoadedModel model;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+Input read_folder(const Options& o) {
   require_apart(o.output, o.input);
-  const auto loaded =
-      load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context);
-  const auto tokenizer = find_tokenizer(o.input);
+  return {
+      load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context),
+      find_tokenizer(o.input)};
+}
+
+Input read_gguf(const Options& o) {
+  const GgufReader reader(o.input);
+  DecoderConfig config = gguf_config(reader);
+  shorten_context(config, o.context);
+  Input input{{std::make_unique<Decoder>(config), nullptr}, nullptr};
+  input.model.space =
+      std::make_unique<ParameterSpace>(input.model.model->parameters(), make_cpu_device(),
+                                       DType::f32, ParameterSpace::Use::inference);
+  load_gguf_weights(reader, config, *input.model.space);
+  input.tokenizer = without_fault([&] { return gguf_tokenizer(reader); });
+  return input;
+}
+
+int run(const Options& o) {
+  const auto [loaded, tokenizer] = is_gguf_name(o.input) ? read_gguf(o) : read_folder(o);
   const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
                           : o.dtype == "f16" ? StoredType::F16
                                              : StoredType::F32;
@@ -51,7 +77,7 @@ int main(int argc, char** argv) {
     sluice::Options options;
     sluice::CommandLine line("convert",
                              "Rewrites a model folder: another type, one file for shards, a "
-                             "shorter context.");
+                             "shorter context. Makes one of a GGUF file.");
     sluice::declare(line, options);
     return line.parse(argc, argv) ? sluice::run(options) : 0;
   });

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -39,7 +40,8 @@ void declare(CommandLine& line, Options& o) {
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
-  line.add("--special", o.special, "<|endoftext|> in the prompt is the token of that name");
+  line.add("--special", o.special,
+           "Text such as <|endoftext|> becomes the special token of that name");
   line.add("--max-tokens", o.max_tokens, "New tokens at most");
   line.add("--stop", o.stop, "End when this text appears");
   line.add("--num", o.num, "Continuations", 1);
@@ -130,16 +132,18 @@ int run(const Options& o) {
       o.tokenizer_dir.empty() ? load_tokenizer(source) : load_tokenizer(o.tokenizer_dir);
   generation.sampling.vocabulary = tokenizer->vocab_size();
   const auto end_of_text = tokenizer->end_of_text();
+  const std::vector<std::int64_t>& ends = loaded.model->config().end_ids;
   const std::string prompt = read_prompt(o.prompt);
   require_special(*tokenizer, o.special);
-  auto ids = encode(*tokenizer, prompt, o.special);
+  auto ids = tokenizer->begin_of_text();
+  std::ranges::copy(encode(*tokenizer, prompt, o.special), std::back_inserter(ids));
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");
     print_text(prompt);
     Printer printer(o.stop);
     generate(*loaded.model, device, ids, generation, [&](std::int32_t id) {
-      if (end_of_text && id == *end_of_text) return false;
+      if (id == end_of_text || std::ranges::find(ends, id) != ends.end()) return false;
       return printer.add(tokenizer->decode(std::span(&id, 1)));
     });
     printer.finish();

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::vector<std::string> input;
   std::string output, encode_only, tokenizer_dir;
-  TokenizerKind tokenizer = TokenizerKind::bytes;
+  std::optional<TokenizerKind> tokenizer;
   TextOptions text;
   double val_fraction = 0.1;
   std::optional<std::int64_t> shard_tokens;
@@ -33,11 +33,12 @@ void declare(CommandLine& line, Options& o) {
   line.add("--input", o.input,
            "Text files, .jsonl, .gz of them, folders, patterns, - for standard input");
   line.require("--input");
-  line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
+  line.add_choice("--tokenizer", o.tokenizer,
+                  "How text becomes tokens; auto: as --tokenizer-dir says, else bytes", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir,
-           "Folder with vocab.json + merges.txt or encoder.json + vocab.bpe, for gpt2");
+           "Folder with tokenizer.json, vocab.json + merges.txt or encoder.json + vocab.bpe");
   line.add("--output", o.output, "Folder for train.bin, val.bin and the tokenizer's files");
-  line.add("--encode-only", o.encode_only, "Write one headerless uint16 file instead");
+  line.add("--encode-only", o.encode_only, "Write one file of tokens instead");
   line.add("--val-fraction", o.val_fraction,
            "Part of the text for val.bin: whole documents, or the end of few", 0, 0.9);
   line.add("--shard-tokens", o.shard_tokens,
@@ -46,15 +47,24 @@ void declare(CommandLine& line, Options& o) {
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const Options& o, const TextSource& source) {
-  if (o.tokenizer == TokenizerKind::bytes) return std::make_unique<ByteTokenizer>();
+  const std::string_view kind = o.tokenizer ? name_in(tokenizers, *o.tokenizer) : "";
+  if (!o.tokenizer_dir.empty()) {
+    auto tokenizer = load_tokenizer(o.tokenizer_dir);
+    if (o.tokenizer && tokenizer->kind() != kind)
+      fail(fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}; leave "
+                       "--tokenizer out to take that of the folder",
+                       o.tokenizer_dir, tokenizer->kind(), kind),
+           ErrorKind::usage);
+    return tokenizer;
+  }
+  if (o.tokenizer == TokenizerKind::gpt2 || o.tokenizer == TokenizerKind::bpe)
+    fail(fmt::format("--tokenizer {} needs --tokenizer-dir with {}", kind,
+                     kind == "bpe" ? "tokenizer.json"
+                                   : "vocab.json and merges.txt (or encoder.json and vocab.bpe)"),
+         ErrorKind::usage);
   if (o.tokenizer == TokenizerKind::chars)
     return std::make_unique<CharTokenizer>(characters_of(source));
-  if (o.tokenizer_dir.empty())
-    fail(
-        "--tokenizer gpt2 needs --tokenizer-dir with vocab.json and merges.txt (or encoder.json "
-        "and vocab.bpe)",
-        ErrorKind::usage);
-  return load_tokenizer(o.tokenizer_dir);
+  return std::make_unique<ByteTokenizer>();
 }
 
 DataFiles find_texts(const Options& o) {
@@ -72,7 +82,7 @@ std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   for (const TextFile& file : files.texts)
     inputs.push_back(file.path);
   std::error_code error;
-  if (o.tokenizer == TokenizerKind::gpt2)
+  if (!o.tokenizer_dir.empty())
     for (fs::directory_iterator at(o.tokenizer_dir, error), end; !error && at != end;
          at.increment(error))
       if (is_tokenizer_file(at->path().filename().string())) inputs.push_back(at->path());
@@ -135,10 +145,11 @@ int run(const Options& o) {
   const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);
+  const std::size_t id_bytes = token_bytes(tokenizer->vocab_size());
   ProgressBar bar("encoding", static_cast<double>(found.report.bytes));
   const auto advance = [&](std::uint64_t bytes) { bar.advance(static_cast<double>(bytes)); };
   if (!o.encode_only.empty()) {
-    TokenFileWriter writer(o.encode_only);
+    TokenFileWriter writer(o.encode_only, id_bytes);
     DocumentEncoder all(*tokenizer, o.text.special, [&](auto ids) { writer.append(ids); });
     encode_text(source, found, training_bytes(found.documents, 1, o.text.split_seed), all, all,
                 advance);
@@ -149,8 +160,8 @@ int run(const Options& o) {
   }
   make_folder(o, *tokenizer);
   const auto shard_tokens = static_cast<std::size_t>(o.shard_tokens.value_or(0));
-  PreparedPart train_files(o.output, "train", shard_tokens);
-  PreparedPart val_files(o.output, "val", shard_tokens);
+  PreparedPart train_files(o.output, "train", shard_tokens, id_bytes);
+  PreparedPart val_files(o.output, "val", shard_tokens, id_bytes);
   DocumentEncoder train(*tokenizer, o.text.special, [&](auto ids) { train_files.append(ids); });
   DocumentEncoder val(*tokenizer, o.text.special, [&](auto ids) { val_files.append(ids); });
   encode_text(source, found, training_bytes(found.documents, 1 - o.val_fraction, o.text.split_seed),

@@ -24,7 +24,7 @@ struct Options {
 void declare(CommandLine& line, Options& o) {
   line.add("--model", o.model, "Hugging Face folder");
   line.require("--model");
-  line.add("--tokens", o.tokens, "File of uint16 ids; the first batch * seq + 1 are used");
+  line.add("--tokens", o.tokens, "File of token ids; the first batch * seq + 1 are used");
   line.require("--tokens");
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
   line.add("--seq", o.seq, "Tokens per sequence", 1, 1 << 20);

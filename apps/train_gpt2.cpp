@@ -14,10 +14,10 @@ int main(int argc, char** argv) {
   const auto body = [&] {
     job.emplace();
     sluice::TrainOptions options;
-    sluice::CommandLine line(
-        "train_gpt2",
-        "Trains a GPT-2, Llama, Mistral or Qwen2. Without arguments: a small one, on the text that "
-        "ships with the program.");
+    sluice::CommandLine line("train_gpt2",
+                             "Trains a GPT-2, GPT-J, GPT-NeoX, Llama, Mistral or Qwen. Without "
+                             "arguments: a small one, on the text that "
+                             "ships with the program.");
     sluice::declare_options(line, options);
     if (!line.parse(argc, argv)) return 0;
     options.asked = sluice::flags_to_repeat(line);

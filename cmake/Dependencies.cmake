@@ -35,6 +35,16 @@ target_include_directories(sluice_pcre2 SYSTEM INTERFACE $<BUILD_INTERFACE:${PCR
 target_link_libraries(sluice_pcre2 INTERFACE ${PCRE2_LIBRARY})
 sluice_report(PCRE2 yes "")
 
+find_path(UTF8PROC_INCLUDE utf8proc.h)
+find_library(UTF8PROC_LIBRARY utf8proc)
+if(NOT UTF8PROC_INCLUDE OR NOT UTF8PROC_LIBRARY)
+  message(FATAL_ERROR "utf8proc was not found. On Debian: apt-get install libutf8proc-dev")
+endif()
+add_library(sluice_utf8proc INTERFACE)
+target_include_directories(sluice_utf8proc SYSTEM INTERFACE $<BUILD_INTERFACE:${UTF8PROC_INCLUDE}>)
+target_link_libraries(sluice_utf8proc INTERFACE ${UTF8PROC_LIBRARY})
+sluice_report(utf8proc yes "")
+
 # Not by find_package: Debian's dnnl package description insists on OpenCL, which its CPU library
 # does not need. Its threads are OpenMP's, which has to be asked for one thread a product: the
 # kernels have threads of their own.

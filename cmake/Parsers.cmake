@@ -2,7 +2,7 @@
 # -DSLUICE_COVERAGE=ON counts which lines and branches of it the tests reach (scripts/coverage).
 
 set(SLUICE_PARSERS
-  engine/io/durable.cpp engine/io/file.cpp engine/io/input.cpp engine/io/json_document.cpp
+  engine/io/durable.cpp engine/io/file.cpp engine/io/gguf.cpp engine/io/input.cpp engine/io/json_document.cpp
   engine/io/output.cpp engine/io/safetensors.cpp engine/io/section_sums.cpp engine/io/utf8.cpp
   engine/io/stored_tensor.cpp engine/io/token_file.cpp
   parallel/flight_recorder/injection.cpp
@@ -10,12 +10,13 @@ set(SLUICE_PARSERS
   parallel/pipeline/schedule_text.cpp parallel/pipeline/validator.cpp
   parallel/flight_recorder/post_mortem.cpp parallel/flight_recorder/record_reader.cpp
   parallel/comm/backend/signature.cpp
-  models/decoder/config.cpp models/decoder/parallelize.cpp models/decoder/recompute.cpp
-  models/decoder/weights.cpp
-  models/text/bpe_files.cpp models/text/bpe_tables.cpp
-  models/text/bpe_tokenizer.cpp models/text/byte_alphabet.cpp models/text/byte_tokenizer.cpp
-  models/text/char_tokenizer.cpp models/text/pre_tokenizer.cpp
-  models/text/tokenizer.cpp
+  models/decoder/config.cpp models/decoder/gguf_model.cpp
+  models/decoder/parallelize.cpp models/decoder/recompute.cpp models/decoder/weights.cpp
+  models/text/bpe/added_tokens.cpp models/text/bpe/bpe_description.cpp
+  models/text/bpe/bpe_files.cpp models/text/bpe/bpe_tables.cpp models/text/bpe/bpe_tokenizer.cpp
+  models/text/bpe/byte_alphabet.cpp models/text/bpe/gguf_tokenizer.cpp
+  models/text/bpe/normalizer.cpp models/text/bpe/pre_tokenizer.cpp models/text/bpe/tokenizer_json.cpp
+  models/text/byte_tokenizer.cpp models/text/char_tokenizer.cpp models/text/tokenizer.cpp
   apps/checkpoint/checkpoint.cpp apps/checkpoint/checkpoint_folder.cpp apps/checkpoint/checkpoint_history.cpp
   apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
   apps/cli/command_line.cpp apps/plan/cost/device_profile.cpp apps/data/json_lines.cpp

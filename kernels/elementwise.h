@@ -14,6 +14,15 @@ struct Add {
 void launch_cpu(const Add& op);
 void launch_cuda(const Add& op, Stream stream);
 
+/// matrix[i, j] += row[j], such as the bias of logits. matrix: [rows, columns], f32 (f64), rows may
+/// be strided; row: [columns] of any dtype.
+struct AddRow {
+  View matrix;
+  View row;
+};
+void launch_cpu(const AddRow& op);
+void launch_cuda(const AddRow& op, Stream stream);
+
 /// out = in, converted to out's dtype. bf16 from f32 rounds ties to even, or with `half_away` ties
 /// away from zero, as working weights are derived from their master.
 struct Cast {
@@ -51,9 +60,11 @@ void launch_cuda(const ReluBackward& op, Stream stream);
 
 /// GELU in its tanh form (Hendrycks & Gimpel, 2016), as in GPT-2:
 ///   out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
+/// or, if `exact`, by its definition, as in GPT-NeoX: out = x/2 * (1 + erf(x / sqrt(2)))
 struct GeluForward {
   View out;
   View in;
+  bool exact = false;
 };
 void launch_cpu(const GeluForward& op);
 void launch_cuda(const GeluForward& op, Stream stream);
@@ -63,6 +74,7 @@ struct GeluBackward {
   View grad_in;
   View grad_out;
   View in;
+  bool exact = false;
 };
 void launch_cpu(const GeluBackward& op);
 void launch_cuda(const GeluBackward& op, Stream stream);

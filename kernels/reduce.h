@@ -20,7 +20,8 @@ void launch_cpu(const Sum& op);
 void launch_cuda(const Sum& op, Stream stream);
 
 /// out[j] = sum over i of in[i, j] (the gradient of a bias); `accumulate` adds to out.
-/// in: [rows, columns]; out: [columns], f32 (f64 for f64). Rows are added in order.
+/// in: [rows, columns], rows may be strided; out: [columns], f32 (f64 for f64). Rows are added in
+/// order.
 struct ColumnSum {
   View out;
   View in;

@@ -89,8 +89,8 @@ struct LinearLayer {
 
 /// LayerNorm, or RMSNorm, which has no bias.
 struct NormLayer {
-  std::string name;
-  std::int64_t width;
+  std::string name{};
+  std::int64_t width = 0;
   double epsilon = 1e-5;
   bool has_bias = true;
   Tensor weight{};

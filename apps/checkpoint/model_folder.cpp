@@ -8,8 +8,10 @@
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/cli/progress.h"
 #include "engine/io/durable.h"
+#include "engine/io/gguf.h"
 #include "kernels/base/error.h"
 #include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "models/decoder/weights.h"
 
 namespace sluice {
@@ -62,9 +64,19 @@ std::string_view torch_name(StoredType type) {
   }
 }
 
+/// Says how a GGUF file becomes a model folder.
+void refuse_gguf(const fs::path& path) {
+  if (is_gguf_name(path))
+    fail(fmt::format("{0} is a GGUF file, not a model folder; convert --input {0} --output FOLDER "
+                     "makes one of it",
+                     path.string()),
+         ErrorKind::usage);
+}
+
 }  // namespace
 
 ModelSource find_model(const fs::path& path) {
+  refuse_gguf(path);
   if (fs::exists(path / "config.json"))
     return {
         .config = read_config(path / "config.json"), .weights = path, .folder = path, .run = {}};
@@ -92,8 +104,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source) {
 
 std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder) {
   if (!has_tokenizer(folder)) return nullptr;
+  return without_fault([&] { return load_tokenizer(folder); });
+}
+
+std::unique_ptr<Tokenizer> without_fault(const std::function<std::unique_ptr<Tokenizer>()>& load) {
   try {
-    return load_tokenizer(folder);
+    return load();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     say_warning(fmt::format("{}; this works on ids, without a tokenizer", error.what()));
@@ -102,6 +118,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder) {
 }
 
 void require_model_folder(const fs::path& folder) {
+  refuse_gguf(folder);
   if (!fs::is_directory(folder))
     fail(fmt::format("there is no model folder {}; give a folder with config.json and "
                      "model.safetensors",
@@ -118,6 +135,15 @@ void require_model_folder(const fs::path& folder) {
       ErrorKind::usage);
 }
 
+void shorten_context(DecoderConfig& config, std::optional<std::int64_t> context) {
+  if (!context) return;
+  if (*context > config.n_positions)
+    fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
+                     *context, config.n_positions, config.n_positions),
+         ErrorKind::usage);
+  config.n_positions = *context;
+}
+
 LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context) {
   require_model_folder(folder);
@@ -131,13 +157,7 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
 LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context) {
   DecoderConfig config = source.config;
-  if (context) {
-    if (*context > config.n_positions)
-      fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
-                       *context, config.n_positions, config.n_positions),
-           ErrorKind::usage);
-    config.n_positions = *context;
-  }
+  shorten_context(config, context);
   check_weights(source.weights, config);
   LoadedModel loaded{std::make_unique<Decoder>(config), nullptr};
   loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);

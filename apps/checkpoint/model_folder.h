@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,12 +35,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source);
 /// Loads a folder's tokenizer where none is needed: none if it has none, or, with a warning, one
 /// that this program does not read.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder);
+/// The same for what `load` returns.
+std::unique_ptr<Tokenizer> without_fault(const std::function<std::unique_ptr<Tokenizer>()>& load);
 
 /// A model with its weights.
 struct LoadedModel {
   std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
 };
+
+/// Keeps only some positions of a model's context. Throws Error (usage) if it has fewer.
+void shorten_context(DecoderConfig& config, std::optional<std::int64_t> context);
 
 /// Throws Error (usage), with a hint at the right folder, unless `folder` holds a config.json.
 void require_model_folder(const std::filesystem::path& folder);

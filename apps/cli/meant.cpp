@@ -137,7 +137,7 @@ constexpr std::pair<const char*, const char*> choice_words[] = {
     {"fp16", "f16"},     {"half", "f16"},      {"gpu", "cuda"},
     {"nvidia", "cuda"},  {"adam", "adamw"},    {"adamw-8bit", "adamw8bit"},
     {"byte", "bytes"},   {"char", "chars"},    {"character", "chars"},
-    {"bpe", "gpt2"},     {"tiktoken", "gpt2"}, {"random", "shuffled"},
+    {"bpe", "gpt2"},     {"tiktoken", "bpe"},  {"random", "shuffled"},
     {"cos", "cosine"},   {"none", "constant"}, {"none", "off"},
     {"cpu", "all"},
 };

@@ -7,6 +7,7 @@
 
 #include "apps/data/encode_text.h"
 #include "engine/io/file.h"
+#include "engine/io/token_file.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -18,33 +19,36 @@ namespace fs = std::filesystem;
 class MemorySink {
  public:
   MemorySink(const Tokenizer& tokenizer, bool special)
-      : encoder_(tokenizer, special, [this](std::span<const std::int32_t> ids) {
+      : narrow_(token_bytes(tokenizer.vocab_size()) == 2),
+        encoder_(tokenizer, special, [this](std::span<const std::int32_t> ids) {
           for (const std::int32_t id : ids)
-            ids_.push_back(static_cast<std::uint16_t>(id));
+            if (narrow_)
+              ids_.push_back(static_cast<std::uint16_t>(id));
+            else
+              wide_ids_.push_back(id);
         }) {}
   MemorySink(const MemorySink&) = delete;
   MemorySink& operator=(const MemorySink&) = delete;
 
   DocumentEncoder& encoder() { return encoder_; }
   std::unique_ptr<TokenSource> take() {
-    if (ids_.empty()) return nullptr;
+    if (ids_.empty() && wide_ids_.empty()) return nullptr;
     ids_.shrink_to_fit();
-    return tokens_in_memory(std::move(ids_));
+    wide_ids_.shrink_to_fit();
+    return narrow_ ? tokens_in_memory(std::move(ids_))
+                   : wide_tokens_in_memory(std::move(wide_ids_));
   }
 
  private:
+  bool narrow_;
   std::vector<std::uint16_t> ids_;
+  std::vector<std::int32_t> wide_ids_;
   DocumentEncoder encoder_;
 };
 
 void require_tokenizer(const Tokenizer* tokenizer, const std::string& name) {
   if (tokenizer == nullptr)
     fail(fmt::format("{} is text, and there is no tokenizer for it: give --tokenizer-dir", name),
-         ErrorKind::usage);
-  if (tokenizer->vocab_size() > 65536)
-    fail(fmt::format("the tokenizer has {} tokens; tokens are kept as 16-bit numbers, so 65536 is "
-                     "the limit",
-                     tokenizer->vocab_size()),
          ErrorKind::usage);
 }
 

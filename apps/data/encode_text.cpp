@@ -11,20 +11,21 @@ namespace sluice {
 namespace {
 
 /// Returns where a piece can end without changing the tokens: after a lone newline between two
-/// visible characters. GPT-2 makes such a newline a piece of its own; how it splits a longer run of
-/// white space depends on what follows.
+/// letters. Tokenizers make such a newline a piece of its own; what they make of other newlines
+/// depends on what is around them.
 std::size_t piece_end(std::string_view text, std::size_t wanted) {
-  const auto visible = [](char c) { return c > ' ' && c < 127; };
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   for (std::size_t at = std::max<std::size_t>(wanted, 2); at < text.size(); ++at)
-    if (visible(text[at - 2]) && text[at - 1] == '\n' && visible(text[at])) return at;
+    if (letter(text[at - 2]) && text[at - 1] == '\n' && letter(text[at])) return at;
   return text.size();
 }
 
 }  // namespace
 
 void require_special(const Tokenizer& tokenizer, bool special) {
-  if (special && !tokenizer.end_of_text())
-    fail(fmt::format("--special: this {} tokenizer has no token <|endoftext|>", tokenizer.kind()),
+  if (special && !tokenizer.has_special())
+    fail(fmt::format("--special: this {} tokenizer has no special token, such as <|endoftext|>",
+                     tokenizer.kind()),
          ErrorKind::usage);
 }
 

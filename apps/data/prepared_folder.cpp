@@ -42,7 +42,7 @@ void PreparedPart::append(std::span<const std::int32_t> ids) {
       const std::string name = shard_tokens_ > 0
                                    ? fmt::format("{}_{:06}.bin", part_, files_.size() + 1)
                                    : part_ + ".bin";
-      files_.push_back(std::make_unique<TokenFileWriter>(folder_ / name));
+      files_.push_back(std::make_unique<TokenFileWriter>(folder_ / name, id_bytes_));
     }
     TokenFileWriter& file = *files_.back();
     const std::size_t room = shard_tokens_ > 0 ? shard_tokens_ - file.size() : ids.size();

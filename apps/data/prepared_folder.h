@@ -20,8 +20,12 @@ bool is_prepared_part(const std::filesystem::path& path);
 class PreparedPart {
  public:
   /// Every file but the last gets `shard_tokens` tokens; 0: one file.
-  PreparedPart(std::filesystem::path folder, std::string part, std::size_t shard_tokens)
-      : folder_(std::move(folder)), part_(std::move(part)), shard_tokens_(shard_tokens) {}
+  PreparedPart(std::filesystem::path folder, std::string part, std::size_t shard_tokens,
+               std::size_t id_bytes = 2)
+      : folder_(std::move(folder)),
+        part_(std::move(part)),
+        shard_tokens_(shard_tokens),
+        id_bytes_(id_bytes) {}
 
   void append(std::span<const std::int32_t> ids);
   /// Syncs all tokens to disk, still under temporary names.
@@ -35,6 +39,7 @@ class PreparedPart {
   std::filesystem::path folder_;
   std::string part_;
   std::size_t shard_tokens_;
+  std::size_t id_bytes_;
   std::vector<std::unique_ptr<TokenFileWriter>> files_;
 };
 

@@ -10,7 +10,8 @@ void declare_text_options(CommandLine& line, TextOptions& o) {
   line.add(
       "--skip-bad-lines", o.skip_bad_lines,
       "Leave out lines that are no JSON object with such a text, where they would be an error");
-  line.add("--special", o.special, "<|endoftext|> in text is the token of that name");
+  line.add("--special", o.special,
+           "Text such as <|endoftext|> becomes the special token of that name");
   line.add("--split-seed", o.split_seed, "Draws the documents that are for validation");
 }
 

@@ -13,17 +13,18 @@ inline constexpr Choices<TextFormat, 2> text_formats{
     {{"text", TextFormat::text}, {"jsonl", TextFormat::jsonl}}};
 
 /// The tokenizers, by the names that --tokenizer and Tokenizer::kind() use.
-enum class TokenizerKind : std::uint8_t { bytes, chars, gpt2 };
-inline constexpr Choices<TokenizerKind, 3> tokenizers{{{"bytes", TokenizerKind::bytes},
+enum class TokenizerKind : std::uint8_t { bytes, chars, gpt2, bpe };
+inline constexpr Choices<TokenizerKind, 4> tokenizers{{{"bytes", TokenizerKind::bytes},
                                                        {"chars", TokenizerKind::chars},
-                                                       {"gpt2", TokenizerKind::gpt2}}};
+                                                       {"gpt2", TokenizerKind::gpt2},
+                                                       {"bpe", TokenizerKind::bpe}}};
 
 /// Options of how text is read and divided; the same for every program that does so.
 struct TextOptions {
   std::optional<TextFormat> format{};  ///< none: by the file's name
   std::string field = "text";          ///< name of the text in a JSON line
   bool skip_bad_lines = false;
-  bool special = false;  ///< "<|endoftext|>" in text is the token of that name
+  bool special = false;  ///< names of special tokens in text become those tokens
   std::uint64_t split_seed = 1;
 };
 

@@ -21,6 +21,11 @@ class FileTokens final : public TokenSource {
   FileTokens(const std::vector<fs::path>& paths, std::int64_t vocab_size) {
     for (const fs::path& path : paths) {
       TokenFile& file = files_.emplace_back(path);
+      if (file.id_bytes() != files_.front().id_bytes())
+        fail(fmt::format("{} has tokens of {} bytes, {} of {}; give files of one tokenizer",
+                         paths.front().string(), files_.front().id_bytes(), path.string(),
+                         file.id_bytes()),
+             ErrorKind::usage);
       if (file.has_header() != files_.front().has_header())
         fail(fmt::format("{} and {} are token files of two formats, {} llm.c's header and {}; give "
                          "those of one",
@@ -55,9 +60,10 @@ class FileTokens final : public TokenSource {
   std::uint32_t checksum_ = 0;
 };
 
+template <class Id>
 class MemoryTokens final : public TokenSource {
  public:
-  explicit MemoryTokens(std::vector<std::uint16_t> ids) : ids_(std::move(ids)) {}
+  explicit MemoryTokens(std::vector<Id> ids) : ids_(std::move(ids)) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(ids_.size()); }
   void read(std::int64_t start, std::span<std::int32_t> out) const override {
     std::copy_n(ids_.begin() + start, out.size(), out.begin());
@@ -65,7 +71,7 @@ class MemoryTokens final : public TokenSource {
   std::uint32_t checksum() const override { return crc32_of(std::as_bytes(std::span(ids_))); }
 
  private:
-  std::vector<std::uint16_t> ids_;  // half of int32; larger vocabularies are refused before
+  std::vector<Id> ids_;
 };
 
 /// Raises the limit on open files: all shards stay open, and the usual 1024 are soon used up. That
@@ -98,7 +104,11 @@ std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids)
 }
 
 std::unique_ptr<TokenSource> tokens_in_memory(std::vector<std::uint16_t> ids) {
-  return std::make_unique<MemoryTokens>(std::move(ids));
+  return std::make_unique<MemoryTokens<std::uint16_t>>(std::move(ids));
+}
+
+std::unique_ptr<TokenSource> wide_tokens_in_memory(std::vector<std::int32_t> ids) {
+  return std::make_unique<MemoryTokens<std::int32_t>>(std::move(ids));
 }
 
 std::string fingerprint(const TokenSource& tokens) {

@@ -16,11 +16,11 @@ class TokenSource {
   virtual std::int64_t size() const = 0;
   /// Fills `out` from token `start` on. Safe to call from several threads.
   virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
-  /// CRC-32 of all tokens as uint16, however they are divided among files.
+  /// CRC-32 of all tokens as they are stored, however they are divided among files.
   virtual std::uint32_t checksum() const = 0;
 };
 
-/// Opens a .bin of uint16 ids (headerless or llm.c's). Reads all of it and checks every id against
+/// Opens a .bin of ids (TokenFile). Reads all of it and checks every id against
 /// `vocab_size`. A later read() of tokens that have changed since is an Error (runtime).
 std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& file,
                                              std::int64_t vocab_size);
@@ -31,6 +31,8 @@ std::unique_ptr<TokenSource> open_token_files(const std::vector<std::filesystem:
 
 std::unique_ptr<TokenSource> tokens_in_memory(std::span<const std::int32_t> ids);
 std::unique_ptr<TokenSource> tokens_in_memory(std::vector<std::uint16_t> ids);
+/// The same for vocabularies of more than 65,536 tokens.
+std::unique_ptr<TokenSource> wide_tokens_in_memory(std::vector<std::int32_t> ids);
 
 /// Returns the size and the CRC-32 of the beginning, middle and end. Checkpoints identify their
 /// data by it, older ones by it alone.

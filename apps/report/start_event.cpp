@@ -4,7 +4,7 @@
 
 #include "apps/cli/version.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 
 namespace sluice {
 namespace {

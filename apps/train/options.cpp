@@ -75,7 +75,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "ids or prepare_data's folder");
   line.add("--val-data", o.val_data, "The same, for validation; default: a tenth of the text");
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
-  line.add("--tokenizer-dir", o.tokenizer_dir, "Folder with vocab.json + merges.txt or the like");
+  line.add("--tokenizer-dir", o.tokenizer_dir,
+           "Folder with tokenizer.json, or vocab.json + merges.txt");
   line.add_choice("--data-order", o.data_order, "Order of the training sequences", data_orders);
   declare_text_options(line, o.text);
 

@@ -15,7 +15,6 @@
 #include "models/decoder/config_file.h"
 #include "models/decoder/shard.h"
 #include "models/decoder/weights.h"
-#include "models/text/bpe_files.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 
@@ -45,7 +44,7 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
   } else if (const auto known = preset(o.model)) {
     config = *known;
     config.n_positions = o.context.value_or(config.n_positions);
-  } else if (fs::is_directory(o.model)) {
+  } else if (fs::is_directory(o.model) || is_gguf_name(o.model)) {
     require_model_folder(o.model);
     setup.model_folder = o.model;
     config = read_config(setup.model_folder / "config.json");
@@ -86,10 +85,15 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
     return require_kind(load_tokenizer(folder), folder);
   const auto known = preset(o.model);
   if (!o.tokenizer && known && known->family != Family::gpt2 && data.text)
-    fail(fmt::format("the tokenizer of {} is not read; give a token file as --data, or --tokenizer "
-                     "bytes",
+    fail(fmt::format("--model {} with random weights needs --tokenizer-dir with a tokenizer.json; "
+                     "--tokenizer bytes works without files",
                      o.model),
          ErrorKind::usage);
+  if (o.tokenizer == TokenizerKind::bpe && data.text)
+    fail(
+        "the bpe tokenizer needs --tokenizer-dir with a tokenizer.json; --tokenizer bytes works "
+        "without files",
+        ErrorKind::usage);
   if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && known))
     if (data.text)
       fail(

@@ -246,7 +246,11 @@ void Training::require_equal_copies(std::string_view when) {
 std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
   if (!setup.tokenizer) return {0};
   const Tokenizer& tokenizer = *setup.tokenizer;
-  if (!o.prompt.empty()) return encode(tokenizer, o.prompt, o.text.special);
+  if (!o.prompt.empty()) {
+    std::vector<std::int32_t> ids = tokenizer.begin_of_text();
+    std::ranges::copy(encode(tokenizer, o.prompt, o.text.special), std::back_inserter(ids));
+    return ids;
+  }
   if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
   return {tokenizer.encode("\n").front()};
 }

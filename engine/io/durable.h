@@ -61,6 +61,9 @@ class DurableFile {
 
   const std::filesystem::path& path() const { return path_; }
   void write(std::span<const std::byte> bytes) { temporary_.write(bytes); }
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+    temporary_.write_at(offset, bytes);
+  }
   /// Syncs and closes; nothing may be written afterwards. If several files belong together, all of
   /// them are completed before the first is committed.
   void complete();

@@ -170,6 +170,18 @@ void File::write(std::span<const std::byte> bytes) {
   }
 }
 
+void File::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = uninterrupted([&] {
+      return ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    });
+    if (put < 0) fail_with_errno("write", path_);
+    if (put == 0) fail(fmt::format("cannot write {}: the system accepts no bytes", path_.string()));
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
 void File::truncate(std::uint64_t bytes) {
   if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(bytes)); }) != 0)
     fail_with_errno("cut", path_);

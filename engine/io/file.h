@@ -49,6 +49,8 @@ class File {
   /// Reads the next bytes of a stream, at most out.size(); returns their number, 0 at the end.
   std::size_t read(std::span<std::byte> out);
   void write(std::span<const std::byte> bytes);
+  /// Overwrites bytes that have been written, from `offset` on.
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Truncates the file to `bytes`.
   void truncate(std::uint64_t bytes);
   /// Tells the system to drop its cached pages of a part of the file (0 bytes: to the end).

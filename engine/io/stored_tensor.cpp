@@ -15,6 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr std::int64_t piece = 1 << 20;  // elements converted at a time
+constexpr Stream host{{DeviceKind::cpu, 0}, 0};
 
 /// In the order of DType.
 constexpr StoredType stored_types[] = {StoredType::F64, StoredType::F32, StoredType::BF16,
@@ -55,6 +56,26 @@ std::int64_t first_non_finite(const HostPiece& values, std::int64_t count) {
   return -1;
 }
 
+/// Converts elements [first, first + count) of a stored tensor to `dtype` and delivers them. `read`
+/// fills a piece with the elements from a first one on, in the dtype in which `dtype` is summed.
+template <class Read>
+void deliver(const std::filesystem::path& file, const std::string& name, std::int64_t first,
+             std::int64_t count, DType dtype, const TakeElements& take, const Read& read) {
+  HostPiece values(accumulator_of(dtype), std::min(piece, count));
+  HostPiece converted(dtype, std::min(piece, count));
+  for (const std::int64_t end = first + count; first < end; first += piece) {
+    const std::int64_t part = std::min(piece, end - first);
+    read(first, values, part);
+    const std::int64_t bad = first_non_finite(values, part);
+    if (bad >= 0)
+      fail(fmt::format("{}: tensor {} is not finite at element {}", file.string(), quote(name),
+                       first + bad),
+           ErrorKind::usage);
+    run(Cast{.out = converted.view(part), .in = values.view(part), .half_away = true}, host);
+    take(first, converted.first(part));
+  }
+}
+
 }  // namespace
 
 StoredType stored_type(DType dtype) {
@@ -68,22 +89,24 @@ void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, st
     fail(fmt::format("{}: tensor {} holds {}; weights must be F32, BF16, F16 or F64",
                      reader.path().string(), quote(stored.name), name_of(stored.type)),
          ErrorKind::usage);
-  const Stream host{{DeviceKind::cpu, 0}, 0};
   HostPiece raw(*from, std::min(piece, count));
-  HostPiece values(accumulator_of(dtype), std::min(piece, count));
-  HostPiece converted(dtype, std::min(piece, count));
-  for (const std::int64_t end = first + count; first < end; first += piece) {
-    const std::int64_t part = std::min(piece, end - first);
-    reader.read(stored, static_cast<std::uint64_t>(first) * size_of(*from), raw.first(part));
-    run(Cast{.out = values.view(part), .in = raw.view(part)}, host);
-    const std::int64_t bad = first_non_finite(values, part);
-    if (bad >= 0)
-      fail(fmt::format("{}: tensor {} is not finite at element {}", reader.path().string(),
-                       quote(stored.name), first + bad),
-           ErrorKind::usage);
-    run(Cast{.out = converted.view(part), .in = values.view(part), .half_away = true}, host);
-    take(first, converted.first(part));
-  }
+  deliver(reader.path(), stored.name, first, count, dtype, take,
+          [&](std::int64_t at, HostPiece& values, std::int64_t part) {
+            reader.read(stored, static_cast<std::uint64_t>(at) * size_of(*from), raw.first(part));
+            run(Cast{.out = values.view(part), .in = raw.view(part)}, host);
+          });
+}
+
+void read_floats(const GgufReader& reader, const GgufTensor& stored, std::int64_t first,
+                 std::int64_t count, DType dtype, const TakeElements& take) {
+  std::vector<float> raw(static_cast<std::size_t>(std::min(piece, count)));
+  deliver(reader.path(), stored.name, first, count, dtype, take,
+          [&](std::int64_t at, HostPiece& values, std::int64_t part) {
+            const auto floats = std::span(raw).first(static_cast<std::size_t>(part));
+            reader.read(stored, at, floats);
+            View view(reinterpret_cast<std::byte*>(raw.data()), DType::f32, {part});
+            run(Cast{.out = values.view(part), .in = view}, host);
+          });
 }
 
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored,
@@ -106,7 +129,7 @@ void convert_floats(std::span<std::byte> from, DType dtype, std::span<std::byte>
   run(Cast{.out = View(to.data(), *stored, {count}),
            .in = View(from.data(), dtype, {count}),
            .half_away = true},
-      Stream{{DeviceKind::cpu, 0}, 0});
+      host);
 }
 
 void write_floats(SafetensorsWriter& writer, std::int64_t count, DType dtype,

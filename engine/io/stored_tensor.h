@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
 #include "engine/tensor.h"
 
@@ -23,6 +24,9 @@ using GiveElements = std::function<void(std::int64_t first, std::span<std::byte>
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, std::int64_t first,
                  std::int64_t count, DType dtype, const TakeElements& take);
 void read_floats(const SafetensorsReader& reader, const StoredTensor& stored, const Tensor& target);
+/// The same for a GGUF file; `first` and `count` must be multiples of the tensor's block size.
+void read_floats(const GgufReader& reader, const GgufTensor& stored, std::int64_t first,
+                 std::int64_t count, DType dtype, const TakeElements& take);
 
 /// Converts values of `dtype` to F32, BF16, F16 or F64. Both ranges hold the same number of values.
 void convert_floats(std::span<std::byte> from, DType dtype, std::span<std::byte> to,

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "engine/io/section_sums.h"
@@ -16,56 +19,82 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids are copied as they lie in the file");
 
-constexpr std::uint64_t id_bytes = sizeof(std::uint16_t);
 constexpr std::size_t chunk_ids = 32768;  // read at once; a multiple of a page
 
-constexpr std::int32_t llmc_magic = 20240520;
-constexpr std::int32_t llmc_version = 1;
-constexpr std::uint64_t llmc_header_bytes = 256 * sizeof(std::int32_t);
+/// llm.c's headers.
+struct Format {
+  std::int32_t magic, version;
+  std::size_t id_bytes;
+};
+constexpr Format formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr std::uint64_t header_bytes = 256 * sizeof(std::int32_t);
 
-/// Returns the offset of the ids: after llm.c's header, or 0 in a headerless file.
-std::uint64_t find_data_start(const File& file, std::uint64_t file_size) {
+/// Where the ids begin, after llm.c's header or, in a headerless file, at 0, and their bytes.
+struct Layout {
+  std::uint64_t start = 0;
+  std::size_t id_bytes = 2;
+};
+
+Layout layout_of(const File& file, std::uint64_t file_size) {
   struct {
     std::int32_t magic, version, count;
   } header{};
   const std::uint64_t available = std::min<std::uint64_t>(file_size, sizeof header);
   file.read_at(0, std::as_writable_bytes(std::span(&header, 1)).first(available));
-  if (header.magic != llmc_magic) return 0;
+  const Format* const format = std::ranges::find(formats, header.magic, &Format::magic);
+  if (format == std::end(formats)) return {};
 
   const std::string name = file.path().string();
-  if (file_size < llmc_header_bytes)
+  if (file_size < header_bytes)
     fail(fmt::format("{} begins like a token file of llm.c, but its {} bytes are less than that "
                      "header's {}",
-                     name, file_size, llmc_header_bytes),
+                     name, file_size, header_bytes),
          ErrorKind::usage);
-  if (header.version != llmc_version)
+  if (header.version != format->version)
     fail(fmt::format("{} is a token file of llm.c of version {}; only version {} can be read", name,
-                     header.version, llmc_version),
+                     header.version, format->version),
          ErrorKind::usage);
-  const std::uint64_t body_bytes = file_size - llmc_header_bytes;
+  const std::uint64_t body_bytes = file_size - header_bytes;
   const auto count = checked_narrow<std::uint64_t>(header.count);
-  if (!count || body_bytes % id_bytes != 0 || *count != body_bytes / id_bytes)
+  if (!count || body_bytes % format->id_bytes != 0 || *count != body_bytes / format->id_bytes)
     fail(fmt::format("{}: the header claims {} tokens of {} bytes, but {} bytes follow it; is it "
                      "truncated?",
-                     name, header.count, id_bytes, body_bytes),
+                     name, header.count, format->id_bytes, body_bytes),
          ErrorKind::usage);
-  return llmc_header_bytes;
+  return {header_bytes, format->id_bytes};
+}
+
+template <class Id>
+void widen_as(std::span<const std::byte> stored, std::int32_t* out) {
+  for (std::size_t at = 0; at < stored.size(); at += sizeof(Id)) {
+    Id id;
+    std::memcpy(&id, stored.data() + at, sizeof id);
+    *out++ = static_cast<std::int32_t>(id);
+  }
+}
+
+/// Converts stored ids. Those beyond 31 bits become negative.
+void widen(std::span<const std::byte> stored, std::size_t id_bytes, std::int32_t* out) {
+  if (id_bytes == 2) return widen_as<std::uint16_t>(stored, out);
+  widen_as<std::uint32_t>(stored, out);
 }
 
 }  // namespace
 
 TokenFile::TokenFile(std::filesystem::path path) : file_(File::open(std::move(path))) {
   const std::uint64_t file_size = file_.size();
-  data_start_ = find_data_start(file_, file_size);
+  const Layout layout = layout_of(file_, file_size);
+  data_start_ = layout.start;
+  id_bytes_ = layout.id_bytes;
   const std::uint64_t body_bytes = file_size - data_start_;
   const std::string name = file_.path().string();
   if (body_bytes == 0) fail(fmt::format("{} holds no tokens", name), ErrorKind::usage);
-  if (body_bytes % id_bytes != 0)
+  if (body_bytes % id_bytes_ != 0)
     fail(fmt::format("{} has {} bytes, an odd number, but tokens have {} bytes each; "
                      "prepare_data makes token files from text",
-                     name, file_size, id_bytes),
+                     name, file_size, id_bytes_),
          ErrorKind::usage);
-  size_ = static_cast<std::size_t>(body_bytes / id_bytes);
+  size_ = static_cast<std::size_t>(body_bytes / id_bytes_);
 }
 
 std::int32_t TokenFile::operator[](std::size_t position) const {
@@ -79,58 +108,67 @@ void TokenFile::read(std::size_t start, std::span<std::int32_t> out) const {
     fail(fmt::format("{}: {} tokens from position {} were asked for, but the file has {}",
                      path().string(), out.size(), start, size_),
          ErrorKind::usage);
-  std::array<std::uint16_t, page_ids> page;
+  std::array<std::byte, page_ids * sizeof(std::int32_t)> page;
   while (!out.empty()) {
     const std::size_t number = start / page_ids, end = std::min((number + 1) * page_ids, size_);
     const std::size_t stop = std::min(end, start + out.size());
     if (sums_.empty()) {
-      read_ids(start, std::span(page).first(stop - start));
-      std::copy_n(page.begin(), stop - start, out.begin());
+      const auto ids = std::span(page).first((stop - start) * id_bytes_);
+      read_stored(start, ids);
+      widen(ids, id_bytes_, out.data());
     } else {  // only a whole page can be compared with its checksum
       const std::size_t first = number * page_ids;
-      const auto ids = std::span(page).first(end - first);
-      read_ids(first, ids);
+      const auto ids = std::span(page).first((end - first) * id_bytes_);
+      read_stored(first, ids);
       check_page(number, ids);
-      std::ranges::copy(ids.subspan(start - first, stop - start), out.begin());
+      widen(ids.subspan((start - first) * id_bytes_, (stop - start) * id_bytes_), id_bytes_,
+            out.data());
     }
     out = out.subspan(stop - start);
     start = stop;
   }
 }
 
-void TokenFile::read_ids(std::size_t start, std::span<std::uint16_t> out) const {
-  file_.read_at(data_start_ + start * id_bytes, std::as_writable_bytes(out));
+void TokenFile::read_stored(std::size_t start, std::span<std::byte> out) const {
+  file_.read_at(data_start_ + start * id_bytes_, out);
 }
 
-void TokenFile::check_page(std::size_t page, std::span<const std::uint16_t> ids) const {
-  if (crc32_of(std::as_bytes(ids)) == sums_[page]) return;
+void TokenFile::check_page(std::size_t page, std::span<const std::byte> ids) const {
+  if (crc32_of(ids) == sums_[page]) return;
   fail(
       fmt::format("{}: the tokens at positions {} to {} are not those that it had when it was "
                   "opened: the file was changed while it was in use; write new tokens to a new "
                   "file",
-                  path().string(), page * page_ids, page * page_ids + ids.size() - 1));
+                  path().string(), page * page_ids, page * page_ids + ids.size() / id_bytes_ - 1));
 }
 
 std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before) {
   std::vector<std::uint32_t> sums;
   sums.reserve((size_ + page_ids - 1) / page_ids);
-  std::vector<std::uint16_t> ids(std::min(size_, chunk_ids));
+  std::vector<std::byte> stored;
+  std::vector<std::int32_t> ids(std::min(size_, chunk_ids));
   for (std::size_t start = 0; start < size_; start += ids.size()) {
     ids.resize(std::min(ids.size(), size_ - start));
-    read_ids(start, ids);
-    std::uint16_t largest = 0;  // the compiler vectorizes this loop
-    for (const std::uint16_t id : ids)
-      largest = std::max(largest, id);
+    stored.resize(ids.size() * id_bytes_);
+    read_stored(start, stored);
+    widen(stored, id_bytes_, ids.data());
+    // As unsigned numbers, ids beyond 31 bits are the largest. The compiler vectorizes this loop.
+    std::uint32_t largest = 0;
+    for (const std::int32_t id : ids)
+      largest = std::max(largest, static_cast<std::uint32_t>(id));
     if (largest >= vocab_size) {
-      const auto bad = std::ranges::find_if(ids, [&](auto id) { return id >= vocab_size; });
+      const auto is_bad = [&](std::int32_t id) {
+        return static_cast<std::uint32_t>(id) >= vocab_size;
+      };
+      const auto bad = std::ranges::find_if(ids, is_bad);
       fail(fmt::format("{}: the token at position {} is {}, but the vocabulary has only {} ids; "
                        "the file was made with another tokenizer",
-                       path().string(), start + static_cast<std::size_t>(bad - ids.begin()), *bad,
-                       vocab_size),
+                       path().string(), start + static_cast<std::size_t>(bad - ids.begin()),
+                       static_cast<std::uint32_t>(*bad), vocab_size),
            ErrorKind::usage);
     }
-    for (auto rest = std::as_bytes(std::span(ids)); !rest.empty();) {
-      const auto page = rest.first(std::min(page_ids * id_bytes, rest.size()));
+    for (std::span<const std::byte> rest = stored; !rest.empty();) {
+      const auto page = rest.first(std::min(page_ids * id_bytes_, rest.size()));
       sums.push_back(crc32_of(page));
       before = crc32_joined(before, sums.back(), page.size());
       rest = rest.subspan(page.size());
@@ -140,16 +178,24 @@ std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before)
   return before;
 }
 
+TokenFileWriter::TokenFileWriter(std::filesystem::path path, std::size_t id_bytes)
+    : file_(std::move(path)), id_bytes_(id_bytes) {
+  check(id_bytes == 2 || id_bytes == 4, "token ids have 2 or 4 bytes");
+  // The header's place; complete() knows what belongs there.
+  if (id_bytes_ == 4) file_.write(std::vector<std::byte>(header_bytes));
+}
+
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) {
-    const auto narrow = checked_narrow<std::uint16_t>(id);
-    if (!narrow)
-      fail(fmt::format("{}: the token at position {} is {}, but the format holds 0 to 65535 only",
-                       file_.path().string(), size_, id),
+    if (id < 0 || (id_bytes_ == 2 && id > 65535))
+      fail(fmt::format("{}: the token at position {} is {}, but the format holds 0 to {} only",
+                       file_.path().string(), size_, id,
+                       id_bytes_ == 2 ? 65535 : std::numeric_limits<std::int32_t>::max()),
            ErrorKind::usage);
-    buffer_.push_back(*narrow);
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&id);
+    buffer_.insert(buffer_.end(), bytes, bytes + id_bytes_);
     ++size_;
-    if (buffer_.size() == chunk_ids) flush();
+    if (buffer_.size() == chunk_ids * id_bytes_) flush();
   }
 }
 
@@ -158,6 +204,17 @@ void TokenFileWriter::complete() {
     fail(fmt::format("{} was not written: there are no tokens", file_.path().string()),
          ErrorKind::usage);
   if (!buffer_.empty()) flush();
+  if (id_bytes_ == 4 && !complete_) {
+    const auto count = checked_narrow<std::int32_t>(size_);
+    if (!count)
+      fail(fmt::format("{} would have {} tokens, more than its header can say; write several files "
+                       "(prepare_data --shard-tokens)",
+                       file_.path().string(), size_),
+           ErrorKind::usage);
+    const std::int32_t header[] = {formats[1].magic, formats[1].version, *count};
+    file_.write_at(0, std::as_bytes(std::span(header)));
+  }
+  complete_ = true;
   file_.complete();
 }
 
@@ -167,7 +224,7 @@ void TokenFileWriter::finish() {
 }
 
 void TokenFileWriter::flush() {
-  file_.write(std::as_bytes(std::span(buffer_)));
+  file_.write(buffer_);
   buffer_.clear();
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
 
@@ -105,17 +106,20 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return result;
 }
 
-Tensor logits_of(const Tensor& x, const Tensor& weight, DType out_dtype) {
+Tensor logits_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const std::int64_t in = weight.dim(1);
   const std::int64_t out = weight.dim(0);
   require_width(x, in, weight);
   const std::int64_t rows = x.size() / in;
   // The products of the spare rows lie behind the row. With several rows they would lie between.
   const Tensor used = rows == 1 ? weight.with_spare_rows() : weight;
-  Tensor result = Tensor::empty(x.device(), with_last(x.shape(), used.dim(0)), out_dtype);
+  Tensor result =
+      Tensor::empty(x.device(), with_last(x.shape(), used.dim(0)), accumulator_of(x.dtype()));
   run(product(result.view({rows, used.dim(0)}), x.view({rows, in}), used, WeightLayout::out_in),
       x.stream());
-  return result.slice(0, with_last(x.shape(), out));
+  result = result.slice(0, with_last(x.shape(), out));
+  if (bias) run(AddRow{.matrix = result.view({rows, out}), .row = bias.view()}, x.stream());
+  return result;
 }
 
 Tensor input_gradient(const Tensor& grad, const Tensor& weight, WeightLayout layout, Shape tokens) {

@@ -31,9 +31,10 @@ struct LinearOptions {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
 
-/// The logits x W^T of a vocabulary head W, [out, in], in `out_dtype` (f32 gives logits that can be
-/// compared exactly in 16-bit runs). Used for generation; records no graph.
-Tensor logits_of(const Tensor& x, const Tensor& weight, DType out_dtype);
+/// The logits x W^T + b of a vocabulary head W, [out, in], in the dtype that x is summed in, in
+/// which those of 16-bit runs can be compared exactly. bias: [out] or none. Used for generation;
+/// records no graph.
+Tensor logits_of(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // The parts of x W + b, for the ops that contain it. grad: the gradient of the result.
 

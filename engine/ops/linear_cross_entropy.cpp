@@ -9,6 +9,7 @@
 #include "engine/autograd.h"
 #include "kernels/base/run.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
 
@@ -82,7 +83,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   const std::int64_t width = table.dim(1);
   const std::int64_t vocabulary = table.dim(0);
   const std::int64_t rows = hidden.size() / width;
-  if (hidden.dim(-1) != width || targets.size() != rows)
+  if (hidden.dim(-1) != width || targets.size() != rows ||
+      (options.bias && options.bias.size() != vocabulary))
     fail(fmt::format("linear_cross_entropy: hidden {}, table {} and targets {} do not fit together",
                      to_string(hidden.shape()), to_string(table.shape()),
                      to_string(targets.shape())));
@@ -91,7 +93,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
   const Stream stream = hidden.stream();
   const DType sums = accumulator_of(hidden.dtype());
   LinearCrossEntropy result{Tensor::empty(device, {1}, sums), Tensor::empty(device, {rows}, sums)};
-  const bool record = recording({stream_in, table});
+  const Tensor& bias = options.bias;
+  const bool record = recording({stream_in, table, bias});
   Tensor grad_hidden;
   if (record && stream_in.requires_grad())
     grad_hidden = Tensor::empty(device, hidden.shape(), hidden.dtype());
@@ -127,6 +130,7 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
              .transpose_b = true,
              .tf32 = device->tf32()},
         stream);
+    if (bias) run(AddRow{.matrix = logits, .row = bias.view()}, stream);
     run_loss(result.losses.slice(first, {count}).view(), logits, record ? grad_logits : View{},
              targets.slice(first, {count}), padded - vocabulary, options);
     if (grad_hidden)
@@ -146,13 +150,20 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& stream_in, const Tensor& t
                .tf32 = device->tf32()},
           stream);
     }
+    if (record && bias && bias.requires_grad()) {
+      const auto target = leaf_gradient_target(bias, sums);
+      run(
+          ColumnSum{
+              .out = target.tensor.view(), .in = grad_logits, .accumulate = target.accumulate},
+          stream);
+    }
   }
   std::function<Tensor()> sum;
   if (grad_hidden && group != nullptr)
     sum = group->all_reduce(std::exchange(grad_hidden, {}), options.divided, "input gradient");
   run(Sum{.out = result.loss.view(), .in = result.losses.view(), .scale = options.scale}, stream);
   if (record)
-    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table},
+    attach(std::make_shared<LinearCrossEntropyNode>(grad_hidden, sum), {stream_in, table, bias},
            result.loss);
   return result;
 }

@@ -17,6 +17,7 @@ struct LinearCrossEntropyOptions {
   /// Number of tokens whose logits exist at one time. The gradient of the table is read and written
   /// once for each chunk, and its sum is rounded once for each.
   std::int64_t chunk = 1024;
+  Tensor bias{};  ///< of the logits, [V]; a leaf, or none
   /// Ranks that divide the vocabulary; this rank's part begins with vocabulary row `first_row`. No
   /// rank has the logits of all rows. The parts of the gradient of `hidden` are summed.
   TensorGroup* group = nullptr;
@@ -33,7 +34,8 @@ struct LinearCrossEntropy {
 /// table: [V, C]; targets: one i32 id below V per row of hidden.
 ///
 /// When recording, each chunk's backward pass runs right after its forward pass, while its
-/// logits exist. This call therefore adds to the gradient of the table (a leaf) already.
+/// logits exist. This call therefore adds to the gradients of the table and of the bias (leaves)
+/// already.
 /// backward() must start from this loss, with gradient 1, and must follow every recorded
 /// call.
 LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& table,

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 std::string_view name_of(MlpActivation activation) {
-  return activation == MlpActivation::gelu ? "gelu_mlp" : "swiglu_mlp";
+  return activation == MlpActivation::swiglu ? "swiglu_mlp" : "gelu_mlp";
 }
 
 Tensor empty_hidden(const Tensor& pre_activation, MlpActivation activation) {
@@ -25,10 +25,13 @@ Tensor empty_hidden(const Tensor& pre_activation, MlpActivation activation) {
 }
 
 void activate(const Tensor& hidden, const Tensor& pre_activation, MlpActivation activation) {
-  if (activation == MlpActivation::gelu)
-    run(GeluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
-  else
+  if (activation == MlpActivation::swiglu)
     run(SwigluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
+  else
+    run(GeluForward{.out = hidden.view(),
+                    .in = pre_activation.view(),
+                    .exact = activation == MlpActivation::exact_gelu},
+        hidden.stream());
 }
 
 /// Inputs of the node: x, weight_in, bias_in, weight_out, bias_out.
@@ -101,6 +104,14 @@ class MlpNode final : public Node {
     }
     const Tensor grad_hidden =
         input_gradient(grad_out, weights_.weight_out, weights_.layout, {rows, 1});
+    if (weights_.activation == MlpActivation::exact_gelu) {
+      run(GeluBackward{.grad_in = grad_hidden.view(),
+                       .grad_out = grad_hidden.view(),
+                       .in = pre_activation_.view(),
+                       .exact = true},
+          grad_out.stream());
+      return grad_hidden.reshape(pre_activation_.shape());
+    }
     const Tensor gradient = Tensor::empty_like(pre_activation_);
     run(SwigluBackward{.grad_in = gradient.view(),
                        .grad_out = grad_hidden.view(),
@@ -119,11 +130,13 @@ class MlpNode final : public Node {
 
 Tensor mlp(const Tensor& x, const MlpWeights& weights, const MlpRecompute& recompute,
            const MlpGroup& ranks) {
-  const bool gelu = weights.activation == MlpActivation::gelu;
+  const bool gated = weights.activation == MlpActivation::swiglu;
+  // Only this activation comes with its product.
+  const bool fused = weights.activation == MlpActivation::gelu;
   const std::int64_t in = inputs_of(weights.weight_in, weights.layout);
   const std::int64_t width = outputs_of(weights.weight_in, weights.layout);
   const std::int64_t out = outputs_of(weights.weight_out, weights.layout);
-  if (x.dim(-1) != in || inputs_of(weights.weight_out, weights.layout) * (gelu ? 1 : 2) != width)
+  if (x.dim(-1) != in || inputs_of(weights.weight_out, weights.layout) * (gated ? 2 : 1) != width)
     fail(fmt::format("{}: an input of shape {} and weights of shapes {} and {} do not fit together",
                      name_of(weights.activation), to_string(x.shape()),
                      to_string(weights.weight_in.shape()), to_string(weights.weight_out.shape())));
@@ -132,12 +145,12 @@ Tensor mlp(const Tensor& x, const MlpWeights& weights, const MlpRecompute& recom
   const std::int64_t rows = all.size() / in;
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
   const Tensor hidden = empty_hidden(pre_activation, weights.activation);
-  Gemm first = product(gelu ? hidden.view() : pre_activation.view(), all.view({rows, in}),
+  Gemm first = product(fused ? hidden.view() : pre_activation.view(), all.view({rows, in}),
                        weights.weight_in, weights.layout);
   if (weights.bias_in) first.bias = weights.bias_in.view();
-  if (gelu) first.pre_activation = pre_activation.view();
+  if (fused) first.pre_activation = pre_activation.view();
   run(first, x.stream());
-  if (!gelu) activate(hidden, pre_activation, weights.activation);
+  if (!fused) activate(hidden, pre_activation, weights.activation);
   Shape shape = all.shape();
   shape.back() = out;
   Tensor result = Tensor::empty(x.device(), shape, x.dtype());

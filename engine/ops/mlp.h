@@ -9,7 +9,8 @@ namespace sluice {
 
 /// The activation computes an MLP's hidden row from the row of its first product.
 enum class MlpActivation : std::uint8_t {
-  gelu,   ///< in its tanh form
+  gelu,        ///< in its tanh form
+  exact_gelu,  ///< by its definition, with erf
   swiglu  ///< silu(gate) * up; the first product has both, side by side, so it is twice as wide
 };
 

@@ -45,6 +45,13 @@ void convert(const In* in, Out* out, std::int64_t count) {
   }
 }
 
+template <class A, class T>
+void add_to_row(A* to, const T* row, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < count; ++j)
+    to[j] += static_cast<A>(row[j]);
+}
+
 constexpr auto plus = [](auto a, auto b) { return a + b; };
 constexpr auto relu = []<class A>(A x) { return x < 0 ? A(0) : x; };  // NaN stays NaN
 constexpr auto relu_gradient = []<class A>(A grad, A out) { return out > 0 ? grad : A(0); };
@@ -65,11 +72,38 @@ constexpr auto gelu_gradient = []<class A>(A grad, A x) {
   return grad * derivative;
 };
 
+constexpr double half_root = 0.70710678118654752440;     // 1 / sqrt(2)
+constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+
+constexpr auto exact_gelu = []<class A>(A x) {
+  return A(0.5) * x * (A(1) + fast_erf(x * A(half_root)));
+};
+
+/// The derivative is the normal distribution's Phi(x) + x * phi(x).
+constexpr auto exact_gelu_gradient = []<class A>(A grad, A x) {
+  const A phi = A(density_at_0) * fast_exp(A(-0.5) * x * x);
+  return grad * (A(0.5) * (A(1) + fast_erf(x * A(half_root))) + x * phi);
+};
+
 }  // namespace
 
 void launch_cpu(const Add& op) {
   dispatch_floating(op.out.dtype, [&]<class T>() {
     map(op.out.size(), plus, op.out.data<T>(), op.a.data<T>(), op.b.data<T>());
+  });
+}
+
+void launch_cpu(const AddRow& op) {
+  constexpr std::int64_t rows_per_task = 16;
+  dispatch_floating(op.row.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    A* const matrix = op.matrix.data<A>();
+    const T* const row = op.row.data<T>();
+    const std::int64_t columns = op.matrix.dim(1), stride = op.matrix.stride(0);
+    parallel_ranges(op.matrix.dim(0), rows_per_task, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        add_to_row(matrix + i * stride, row, columns);
+    });
   });
 }
 
@@ -113,14 +147,21 @@ void launch_cpu(const ReluBackward& op) {
 
 void launch_cpu(const GeluForward& op) {
   dispatch_floating(op.in.dtype, [&]<class T>() {
-    map<costly_grain>(op.in.size(), gelu, op.out.data<T>(), op.in.data<T>());
+    if (op.exact)
+      map<costly_grain>(op.in.size(), exact_gelu, op.out.data<T>(), op.in.data<T>());
+    else
+      map<costly_grain>(op.in.size(), gelu, op.out.data<T>(), op.in.data<T>());
   });
 }
 
 void launch_cpu(const GeluBackward& op) {
   dispatch_floating(op.in.dtype, [&]<class T>() {
-    map<costly_grain>(op.in.size(), gelu_gradient, op.grad_in.data<T>(), op.grad_out.data<T>(),
-                      op.in.data<T>());
+    T* const grad_in = op.grad_in.data<T>();
+    const T *const grad_out = op.grad_out.data<T>(), *const in = op.in.data<T>();
+    if (op.exact)
+      map<costly_grain>(op.in.size(), exact_gelu_gradient, grad_in, grad_out, in);
+    else
+      map<costly_grain>(op.in.size(), gelu_gradient, grad_in, grad_out, in);
   });
 }
 

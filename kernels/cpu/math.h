@@ -83,4 +83,21 @@ inline double fast_tanh(double x) {
   return std::tanh(x);
 }
 
+/// erf with an absolute error below 2e-7 in fp32, which suffices for GELU (Abramowitz and Stegun,
+/// "Handbook of mathematical functions", 1964, 7.1.26).
+inline float fast_erf(float x) {
+  const float magnitude = x < 0 ? -x : x;
+  const float t = 1.0f / (1.0f + 0.3275911f * magnitude);
+  float p = 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const float rest = p * t * saturating_exp(-magnitude * magnitude);
+  return x < 0 ? rest - 1.0f : 1.0f - rest;
+}
+inline double fast_erf(double x) {
+  return std::erf(x);
+}
+
 }  // namespace sluice::cpu

@@ -9,7 +9,9 @@
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/head_order.h"
 #include "engine/ops/mlp.h"
+#include "engine/ops/query_key_norm.h"
 #include "models/decoder/generate.h"
 #include "models/decoder/names.h"
 #include "models/decoder/shard.h"
@@ -34,7 +36,12 @@ Tensor drop_stream(const Tensor& x, const Shape& tokens, const TensorShare& shar
 
 DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
                            const TensorShare& share)
-    : layer_(layer), share_(share), rotary_(rotary_angles(config)), activation_(config.activation) {
+    : layer_(layer),
+      share_(share),
+      kind_(config.block),
+      fused_heads_(config.fused_heads),
+      rotary_(rotary_angles(config)),
+      activation_(config.activation) {
   const DecoderNames& names = names_of(config.family);
   const auto named = [&](std::string_view name) {
     return fmt::format("{}{}.{}", names.blocks, layer, name);
@@ -51,19 +58,26 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
                      .has_bias = config.norm == NormKind::layernorm};
   };
   norm_1_ = norm_layer(names.norm_1);
-  norm_2_ = norm_layer(names.norm_2);
+  if (kind_ != BlockKind::parallel_one_norm) norm_2_ = norm_layer(names.norm_2);
+  if (config.query_key_norm)
+    for (auto& [norm, name] :
+         {std::pair{&query_norm_, names.query_norm}, {&key_norm_, names.key_norm}})
+      *norm = {.name = named(name),
+               .width = config.width_of_head(),
+               .epsilon = config.layer_norm_epsilon,
+               .has_bias = false};
   attention_in_ = linear_layer(names.qkv, config.n_embd, config.qkv_width(), config.qkv_bias);
   attention_out_ =
       linear_layer(names.attention_out, config.query_width(), config.n_embd, config.output_bias);
-  mlp_in_ = linear_layer(names.mlp_in, config.n_embd, config.mlp_columns(), config.output_bias);
-  mlp_out_ = linear_layer(names.mlp_out, config.inner(), config.n_embd, config.output_bias);
-  if (!names.qkv_parts[0].empty()) {
+  mlp_in_ = linear_layer(names.mlp_in, config.n_embd, config.mlp_columns(), config.mlp_bias);
+  mlp_out_ = linear_layer(names.mlp_out, config.inner(), config.n_embd, config.mlp_bias);
+  if (!names.qkv_parts[0].empty())
     attention_in_.parts = {{named(names.qkv_parts[0]), config.query_width()},
                            {named(names.qkv_parts[1]), config.key_width()},
                            {named(names.qkv_parts[2]), config.key_width()}};
+  if (!names.mlp_parts[0].empty())
     for (const std::string_view part : names.mlp_parts)
       mlp_in_.parts.push_back({named(part), config.inner()});
-  }
   // Residual projections start smaller, so that the variance of the stream does not grow with depth
   // (Radford et al., 2019, section 2.3).
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
@@ -86,32 +100,34 @@ std::vector<Parameter> DecoderBlock::parameters() {
     list.push_back(layer->weight_parameter());
   for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
     if (layer->has_bias) list.push_back(layer->bias_parameter());
-  for (NormLayer* norm : {&norm_1_, &norm_2_})
-    std::ranges::move(norm->parameters(), std::back_inserter(list));
+  for (NormLayer* norm : {&norm_1_, &norm_2_, &query_norm_, &key_norm_})
+    if (norm->width != 0) std::ranges::move(norm->parameters(), std::back_inserter(list));
   return list;
 }
 
 std::vector<Tensor> DecoderBlock::leaves() const {
   std::vector<Tensor> list;
-  const auto add = [&](const Tensor& weight, const Tensor& bias) {
-    list.push_back(weight);
-    if (bias) list.push_back(bias);
+  const auto add = [&](const Tensor& tensor) {
+    if (tensor) list.push_back(tensor);
   };
-  for (const LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
-    add(layer->weight, layer->bias);
-  for (const NormLayer* norm : {&norm_1_, &norm_2_})
-    add(norm->weight, norm->bias);
+  for (const LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_}) {
+    add(layer->weight);
+    add(layer->bias);
+  }
+  for (const NormLayer* norm : {&norm_1_, &norm_2_, &query_norm_, &key_norm_}) {
+    add(norm->weight);
+    add(norm->bias);
+  }
   return list;
 }
 
 ResidualPair DecoderBlock::forward(ResidualPair in, const DropoutSource& dropout,
                                    KeyValueCache* cache) const {
   if (!recomputes_block(recompute_) || cache != nullptr)
-    return feed_forward(attend(std::move(in), dropout, cache), dropout);
+    return compute(std::move(in), dropout, cache);
   const Shape tokens = in.tokens;
   const auto whole = [this, dropout, tokens](std::vector<Tensor> inputs) {
-    ResidualPair pair{std::move(inputs[0]), {}, tokens};
-    pair = feed_forward(attend(std::move(pair), dropout, nullptr), dropout);
+    const ResidualPair pair = compute({std::move(inputs[0]), {}, tokens}, dropout, nullptr);
     return std::vector{pair.stream, pair.branch};
   };
   // Added up, one tensor is kept for backward instead of two.
@@ -120,16 +136,50 @@ ResidualPair DecoderBlock::forward(ResidualPair in, const DropoutSource& dropout
   return {out[0], out[1], tokens};
 }
 
-// Both halves release their input as soon as it has been added up, since nothing keeps it for the
-// backward pass.
+namespace {
 
-ResidualPair DecoderBlock::attend(ResidualPair in, const DropoutSource& dropout,
-                                  KeyValueCache* cache) const {
-  const auto [stream, x, recomputable] = norm_1_(in.stream, in.branch, group_of(in));
+/// A norm of the residual stream, and the branch that is computed from it. The input is released as
+/// soon as it has been added up, since nothing keeps it for the backward pass.
+template <class Branch>
+ResidualPair after_norm(const NormLayer& norm, ResidualPair in, TensorGroup* group,
+                        const Branch& branch) {
+  const ResidualNorm x = norm(in.stream, in.branch, group);
   const Shape tokens = in.tokens;
   in = {};
-  const Tensor qkv =
-      attention_in_(x, recompute_ == Recompute::gelu_ln ? recomputable : Recomputable(), tokens);
+  return {x.sum, branch(x, tokens), tokens};
+}
+
+}  // namespace
+
+ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout,
+                                   KeyValueCache* cache) const {
+  TensorGroup* const group = in.tokens.empty() ? nullptr : share_.group;
+  const auto attended = [&](const ResidualNorm& x, const Shape& tokens) {
+    return attend(x, tokens, dropout, cache);
+  };
+  const auto fed = [&](const ResidualNorm& x, const Shape& tokens) {
+    return feed_forward(x, tokens, dropout);
+  };
+  if (kind_ != BlockKind::sequential)
+    return after_norm(norm_1_, std::move(in), group,
+                      [&](const ResidualNorm& x, const Shape& tokens) {
+                        const Tensor first = attended(x, tokens);
+                        if (kind_ == BlockKind::parallel_one_norm)
+                          return add(first, fed(x, tokens));
+                        return add(first, fed(norm_2_(x.sum, {}, group), tokens));
+                      });
+  in = after_norm(norm_1_, std::move(in), group, attended);
+  return after_norm(norm_2_, std::move(in), group, fed);
+}
+
+Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens,
+                            const DropoutSource& dropout, KeyValueCache* cache) const {
+  Tensor qkv = attention_in_(
+      x.normalized, recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(), tokens);
+  if (fused_heads_) qkv = in_head_order(qkv, heads_.query);
+  if (query_norm_.weight)
+    qkv = query_key_norm(qkv, query_norm_.weight, key_norm_.weight, heads_, query_norm_.epsilon,
+                         share_.group);
   Tensor attended;
   if (cache == nullptr) {
     AttentionOptions options = attention_options();
@@ -139,30 +189,24 @@ ResidualPair DecoderBlock::attend(ResidualPair in, const DropoutSource& dropout,
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
     attended = cached_attention(qkv, keys, values, cache->length, attention_options());
   }
-  const Tensor branch = attention_out_(attended, {}, tokens);
-  return {
-      stream,
-      drop_stream(branch, tokens, share_, dropout.mask(site(layer_, DropoutSite::attention_out))),
-      tokens};
+  return drop_stream(attention_out_(attended, {}, tokens), tokens, share_,
+                     dropout.mask(site(layer_, DropoutSite::attention_out)));
 }
 
-ResidualPair DecoderBlock::feed_forward(ResidualPair in, const DropoutSource& dropout) const {
-  const auto [sum, x, recomputable] = norm_2_(in.stream, in.branch, group_of(in));
-  const Shape tokens = in.tokens;
-  in = {};
+Tensor DecoderBlock::feed_forward(const ResidualNorm& x, const Shape& tokens,
+                                  const DropoutSource& dropout) const {
   const bool norms = recompute_ == Recompute::gelu_ln;
   const MlpRecompute recompute{.hidden = norms || recompute_ == Recompute::gelu,
-                               .x = norms ? recomputable : Recomputable()};
+                               .x = norms ? x.recomputable : Recomputable()};
   const MlpWeights weights{.weight_in = mlp_in_.weight,
                            .bias_in = mlp_in_.bias,
                            .weight_out = mlp_out_.weight,
                            .bias_out = mlp_out_.bias,
                            .layout = mlp_in_.layout,
                            .activation = activation_};
-  const Tensor branch = mlp(x, weights, recompute, {.group = share_.group, .tokens = tokens});
-  return {sum,
-          drop_stream(branch, tokens, share_, dropout.mask(site(layer_, DropoutSite::mlp_out))),
-          tokens};
+  return drop_stream(
+      mlp(x.normalized, weights, recompute, {.group = share_.group, .tokens = tokens}), tokens,
+      share_, dropout.mask(site(layer_, DropoutSite::mlp_out)));
 }
 
 }  // namespace sluice

@@ -43,11 +43,12 @@ class DecoderBlock final : public Module {
   }
 
  private:
-  ResidualPair attend(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
-  ResidualPair feed_forward(ResidualPair in, const DropoutSource& dropout) const;
-  TensorGroup* group_of(const ResidualPair& pair) const {
-    return pair.tokens.empty() ? nullptr : share_.group;
-  }
+  ResidualPair compute(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  // The two branches of a block, from a norm of the stream. `tokens`: see ResidualPair.
+  Tensor attend(const ResidualNorm& x, const Shape& tokens, const DropoutSource& dropout,
+                KeyValueCache* cache) const;
+  Tensor feed_forward(const ResidualNorm& x, const Shape& tokens,
+                      const DropoutSource& dropout) const;
   std::vector<Tensor> leaves() const;
   AttentionOptions attention_options() const {
     return {.heads = heads_, .rotary = rotary_ ? &*rotary_ : nullptr, .first_head = first_head_};
@@ -57,11 +58,13 @@ class DecoderBlock final : public Module {
   HostStack* host_ = nullptr;
   std::int64_t layer_;
   TensorShare share_;
+  BlockKind kind_;
+  bool fused_heads_;
   AttentionHeads heads_;
   int first_head_;
   std::optional<RotaryAngles> rotary_;
   MlpActivation activation_;
-  NormLayer norm_1_, norm_2_;
+  NormLayer norm_1_, norm_2_, query_norm_, key_norm_;  ///< those that are not there have width 0
   LinearLayer attention_in_, attention_out_, mlp_in_, mlp_out_;
 };
 

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/query_key_norm.h"
 
 namespace sluice {
 namespace {
@@ -19,7 +21,8 @@ struct Preset {
   std::int64_t layers, heads, kv_heads, width, inner, vocabulary, context;
   double epsilon, base;
   bool tied;
-  double llama3_factor = 0;  ///< 0: no scaling
+  double llama3_factor = 0;     ///< 0: no scaling
+  std::int64_t head_width = 0;  ///< 0: width / heads
 };
 
 constexpr Preset gpt2_of(std::string_view name, std::int64_t layers, std::int64_t heads,
@@ -32,6 +35,9 @@ constexpr std::array presets{
     gpt2_of("gpt2-medium", 24, 16, 1024),
     gpt2_of("gpt2-large", 36, 20, 1280),
     gpt2_of("gpt2-xl", 48, 25, 1600),
+    Preset{"gptj-6b", Family::gptj, 28, 16, 0, 4096, 16384, 50400, 2048, 1e-5, 1e4, false},
+    Preset{"pythia-160m", Family::gpt_neox, 12, 12, 0, 768, 3072, 50304, 2048, 1e-5, 1e4, false},
+    Preset{"pythia-1.4b", Family::gpt_neox, 24, 16, 0, 2048, 8192, 50304, 2048, 1e-5, 1e4, false},
     Preset{"smollm2-135m", Family::llama, 30, 9, 3, 576, 1536, 49152, 8192, 1e-5, 1e5, true},
     Preset{"tinyllama-1.1b", Family::llama, 22, 32, 4, 2048, 5632, 32000, 2048, 1e-5, 1e4, false},
     Preset{"llama-3.2-1b", Family::llama, 16, 32, 8, 2048, 8192, 128256, 131072, 1e-5, 5e5, true,
@@ -40,6 +46,10 @@ constexpr std::array presets{
            8},
     Preset{"mistral-7b", Family::mistral, 32, 32, 8, 4096, 14336, 32768, 32768, 1e-5, 1e6, false},
     Preset{"qwen2.5-0.5b", Family::qwen2, 24, 14, 2, 896, 4864, 151936, 32768, 1e-6, 1e6, true},
+    Preset{"qwen3-0.6b", Family::qwen3, 28, 16, 8, 1024, 3072, 151936, 40960, 1e-6, 1e6, true, 0,
+           128},
+    Preset{"qwen3-8b", Family::qwen3, 36, 32, 8, 4096, 12288, 151936, 40960, 1e-6, 1e6, false, 0,
+           128},
 };
 
 DecoderConfig config_of(const Preset& preset) {
@@ -53,7 +63,9 @@ DecoderConfig config_of(const Preset& preset) {
   config.n_positions = preset.context;
   config.layer_norm_epsilon = preset.epsilon;
   config.tied = preset.tied;
-  if (preset.family != Family::gpt2) config.rotary = RotaryConfig{.base = preset.base};
+  config.head_width = preset.head_width;
+  if (config.rotary) config.rotary->base = preset.base;
+  if (preset.family == Family::gpt_neox) config.rotary->width = config.width_of_head() / 4;
   if (preset.llama3_factor > 0)
     config.rotary->llama3 = Llama3Scaling{.factor = preset.llama3_factor};
   return config;
@@ -97,15 +109,14 @@ long double frequency(const RotaryConfig& rotary, std::int64_t pair, std::int64_
 }  // namespace
 
 std::int64_t DecoderConfig::block_parameters() const {
-  const std::int64_t norms = 2 * norm_vectors() * n_embd;
-  return norms + block_matrices() + (qkv_bias ? qkv_width() : 0) +
-         (output_bias ? n_embd + mlp_columns() + n_embd : 0);
+  return norm_parameters() + block_matrices() + (qkv_bias ? qkv_width() : 0) +
+         (output_bias ? n_embd : 0) + (mlp_bias ? mlp_columns() + n_embd : 0);
 }
 
 std::int64_t DecoderConfig::parameter_count() const {
   const std::int64_t tables = (tied ? 1 : 2) * vocab_size * n_embd;
-  return tables + (rotary ? 0 : n_positions * n_embd) + n_layer * block_parameters() +
-         norm_vectors() * n_embd;
+  return tables + (head_bias ? vocab_size : 0) + (rotary ? 0 : n_positions * n_embd) +
+         n_layer * block_parameters() + norm_vectors() * n_embd;
 }
 
 double DecoderConfig::flops_per_token(std::int64_t seq_len) const {
@@ -129,10 +140,16 @@ void validate(const DecoderConfig& config) {
   if (config.n_head % config.kv_heads() != 0)
     refuse_division("n_head", config.n_head, "n_kv_head", config.kv_heads());
   require_size("head_width", config.width_of_head());
-  if (config.rotary &&
-      (config.width_of_head() % 2 != 0 || config.width_of_head() > RotaryAngles::max_width))
-    fail(fmt::format("head_width is {}; with rotary positions it must be even and at most {}",
-                     config.width_of_head(), RotaryAngles::max_width),
+  const std::int64_t turned = config.rotary_width();
+  const std::int64_t widest =
+      std::min<std::int64_t>(config.width_of_head(), RotaryAngles::max_width);
+  if (config.rotary && (turned < 2 || turned % 2 != 0 || turned > widest))
+    fail(fmt::format("{} is {}; with rotary positions it must be even and at most {}",
+                     config.rotary->width != 0 ? "rotary width" : "head_width", turned, widest),
+         ErrorKind::usage);
+  if (config.query_key_norm && config.width_of_head() > QueryKeyNormForward::max_width)
+    fail(fmt::format("head_width is {}; with norms of q and k it must be at most {}",
+                     config.width_of_head(), QueryKeyNormForward::max_width),
          ErrorKind::usage);
   // A floating-point bound comes first, so that the exact count below cannot wrap.
   const auto wide = [](std::int64_t value) { return static_cast<double>(value); };
@@ -151,25 +168,41 @@ DecoderConfig config_of(Family family) {
   DecoderConfig config;
   config.family = family;
   if (family == Family::gpt2) return config;
-  config.norm = NormKind::rmsnorm;
-  config.rotary = RotaryConfig{};
-  config.activation = MlpActivation::swiglu;
   config.layout = WeightLayout::out_in;
+  config.tied = false;
+  if (family == Family::gpt_neox) {
+    config.block = BlockKind::parallel;
+    config.rotary = RotaryConfig{};
+    config.activation = MlpActivation::exact_gelu;
+    config.fused_heads = true;
+    return config;
+  }
   config.qkv_bias = family == Family::qwen2;
   config.output_bias = false;
-  config.tied = false;
+  if (family == Family::gptj) {
+    config.block = BlockKind::parallel_one_norm;
+    config.rotary = RotaryConfig{.width = 64, .pairs = RotaryPairs::interleaved};
+    config.head_bias = true;
+    return config;
+  }
+  config.norm = NormKind::rmsnorm;
+  config.query_key_norm = family == Family::qwen3;
+  config.rotary = RotaryConfig{};
+  config.activation = MlpActivation::swiglu;
+  config.mlp_bias = false;
   return config;
 }
 
 std::string_view name_of(Family family) {
-  constexpr std::array<std::string_view, 4> names{"gpt2", "llama", "mistral", "qwen2"};
+  constexpr std::array<std::string_view, 7> names{"gpt2",    "gptj",  "gpt_neox", "llama",
+                                                  "mistral", "qwen2", "qwen3"};
   return names[static_cast<std::size_t>(family)];
 }
 
 std::optional<RotaryAngles> rotary_angles(const DecoderConfig& config) {
   if (!config.rotary) return std::nullopt;
-  const std::int64_t width = config.width_of_head();
-  RotaryAngles angles{.width = static_cast<int>(width), .pairs = RotaryPairs::halves};
+  const std::int64_t width = config.rotary_width();
+  RotaryAngles angles{.width = static_cast<int>(width), .pairs = config.rotary->pairs};
   for (std::int64_t pair = 0; pair < width / 2; ++pair)
     angles.turns[static_cast<std::size_t>(pair)] = static_cast<std::uint64_t>(std::ldexp(
         frequency(*config.rotary, pair, width) / (2 * std::numbers::pi_v<long double>), 64));

@@ -16,7 +16,7 @@ namespace sluice {
 inline constexpr std::int64_t largest_size = std::int64_t{1} << 24;
 
 /// Families of models, which differ in the names of their parameters and in config.json.
-enum class Family : std::uint8_t { gpt2, llama, mistral, qwen2 };
+enum class Family : std::uint8_t { gpt2, gptj, gpt_neox, llama, mistral, qwen2, qwen3 };
 
 /// Frequencies for contexts longer than those of pretraining, as Llama 3.1 has them: a pair of
 /// columns whose wave is longer than original_context / low_frequency turns by 1/factor of its
@@ -30,6 +30,8 @@ struct Llama3Scaling {
 
 /// Rotary position embeddings. Pair i of w columns turns by base^(-2 i / w) a position.
 struct RotaryConfig {
+  std::int64_t width = 0;  ///< columns of a head that turn, from its first on; 0: all
+  RotaryPairs pairs = RotaryPairs::halves;
   double base = 10000;
   double divisor = 1;  ///< all angles are divided by it ("linear" scaling)
   std::optional<Llama3Scaling> llama3{};
@@ -38,6 +40,13 @@ struct RotaryConfig {
 };
 
 enum class NormKind : std::uint8_t { layernorm, rmsnorm };
+
+/// What a block adds to the residual stream x.
+enum class BlockKind : std::uint8_t {
+  sequential,  ///< y = x + attention(norm_1(x)), then y + mlp(norm_2(y))
+  parallel,    ///< x + attention(norm_1(x)) + mlp(norm_2(x)) (Black et al., "GPT-NeoX-20B", 2022)
+  parallel_one_norm  ///< x + attention(norm_1(x)) + mlp(norm_1(x)) (Wang, "GPT-J-6B", 2021)
+};
 
 /// A decoder: pre-norm transformer blocks of causal attention and an MLP. The defaults are GPT-2's.
 /// Names are those of GPT-2's config.json where it has them.
@@ -53,12 +62,16 @@ struct DecoderConfig {
   Family family = Family::gpt2;
   std::int64_t n_kv_head = 0;   ///< heads of k and v; 0: n_head
   std::int64_t head_width = 0;  ///< 0: n_embd / n_head
+  BlockKind block = BlockKind::sequential;
   NormKind norm = NormKind::layernorm;
+  bool query_key_norm = false;           ///< RMSNorm of each head of q and k
+  bool fused_heads = false;              ///< the matrix of q, k and v has them head by head
   std::optional<RotaryConfig> rotary{};  ///< none: a table of learned positions
   MlpActivation activation = MlpActivation::gelu;
   WeightLayout layout = WeightLayout::in_out;
-  bool qkv_bias = true, output_bias = true;  ///< biases of q, k and v; of all other matrices
-  bool tied = true;                          ///< the vocabulary head is the token table
+  /// Biases of q, k and v, of attention's output, of the MLP's matrices, of the vocabulary head.
+  bool qkv_bias = true, output_bias = true, mlp_bias = true, head_bias = false;
+  bool tied = true;  ///< the vocabulary head is the token table
   /// Ids of config.json that begin and end a text; written again where no tokenizer knows better.
   std::optional<std::int64_t> begin_id{};
   std::vector<std::int64_t> end_ids{};
@@ -70,6 +83,10 @@ struct DecoderConfig {
   std::int64_t query_width() const { return n_head * width_of_head(); }
   std::int64_t key_width() const { return kv_heads() * width_of_head(); }
   std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
+  /// Columns of a head that rotary positions turn.
+  std::int64_t rotary_width() const {
+    return rotary && rotary->width != 0 ? rotary->width : width_of_head();
+  }
   /// Columns that the MLP's first matrix computes.
   std::int64_t mlp_columns() const {
     return (activation == MlpActivation::swiglu ? 2 : 1) * inner();
@@ -77,6 +94,12 @@ struct DecoderConfig {
 
   /// Vectors of a norm: a gain, and LayerNorm's bias.
   std::int64_t norm_vectors() const { return norm == NormKind::layernorm ? 2 : 1; }
+  /// Norms of the residual stream in a block.
+  std::int64_t block_norms() const { return block == BlockKind::parallel_one_norm ? 1 : 2; }
+  /// Parameters in all norms of a block.
+  std::int64_t norm_parameters() const {
+    return block_norms() * norm_vectors() * n_embd + (query_key_norm ? 2 * width_of_head() : 0);
+  }
   std::int64_t parameter_count() const;
   std::int64_t block_parameters() const;
   /// Parameters in the matrices of a block.

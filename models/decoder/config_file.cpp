@@ -8,6 +8,7 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/decoder/names.h"
 
 namespace sluice {
 namespace {
@@ -54,6 +55,14 @@ class ConfigReader {
       refuse(key, "it must be a number between 0 and 1");
     return value.get<double>();
   }
+  /// A number above 0 and up to 1.
+  double share(const char* key, double fallback) const {
+    if (!has(key)) return fallback;
+    const Json& value = json_.at(key);
+    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > 1)
+      refuse(key, "it must be a number above 0, at most 1");
+    return value.get<double>();
+  }
   /// A number of at least 1, such as a factor or the base of rotary positions.
   double factor(const char* key, double fallback) const {
     if (!has(key)) return fallback;
@@ -97,13 +106,25 @@ class ConfigReader {
   std::string file_;
 };
 
-DecoderConfig read_gpt2(const ConfigReader& reader) {
+/// Families whose config.json has GPT-2's keys; the others have Llama's.
+bool is_gpt(Family family) {
+  return family == Family::gpt2 || family == Family::gptj;
+}
+
+DecoderConfig read_gpt(const ConfigReader& reader, Family family) {
   reader.require("activation_function", "gelu_new");
-  reader.require("tie_word_embeddings", true);
-  reader.require("scale_attn_weights", true);
-  reader.require("scale_attn_by_inverse_layer_idx", false);
-  reader.require("add_cross_attention", false);
-  DecoderConfig config;
+  DecoderConfig config = config_of(family);
+  if (family == Family::gpt2) {
+    reader.require("tie_word_embeddings", true);
+    reader.require("scale_attn_weights", true);
+    reader.require("scale_attn_by_inverse_layer_idx", false);
+    reader.require("add_cross_attention", false);
+  } else {
+    config.tied = reader.boolean("tie_word_embeddings", false);
+    if (reader.json().contains("rotary_dim") && !reader.has("rotary_dim"))
+      reader.refuse("rotary_dim", "it must be a whole number");
+    config.rotary->width = reader.positive_size("rotary_dim", config.rotary->width);
+  }
   config.n_layer = reader.size("n_layer");
   config.n_head = reader.size("n_head");
   config.n_embd = reader.size("n_embd");
@@ -146,7 +167,7 @@ RotaryConfig read_rotary(const ConfigReader& reader) {
   return rotary;
 }
 
-/// The default window of transformers' MistralConfig and Qwen2Config.
+/// The default window of transformers' MistralConfig, Qwen2Config and Qwen3Config.
 constexpr std::int64_t default_window = 4096;
 
 DecoderConfig read_llama(const ConfigReader& reader, Family family) {
@@ -158,7 +179,7 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   DecoderConfig config = config_of(family);
   config.n_layer = reader.size("num_hidden_layers");
   config.n_head = reader.size("num_attention_heads");
-  // Transformers takes a missing key for the number of one size of Mistral or Qwen2, and null for
+  // Transformers takes a missing key for the number of one size of Mistral or Qwen, and null for
   // as many heads as q has.
   const char* const shared = "num_key_value_heads";
   if (family != Family::llama && !reader.json().contains(shared)) reader.size(shared);
@@ -169,6 +190,7 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   if (config.n_inner == 0) reader.size("intermediate_size");  // says that it is missing
   // What is left out is made explicit, so that it is written as it was read.
   if (config.n_kv_head == 0) config.n_kv_head = config.n_head;
+  if (config.head_width == 0 && family == Family::qwen3) config.head_width = 128;
   if (config.head_width == 0 && config.n_head > 0 && config.n_embd % config.n_head == 0)
     config.head_width = config.n_embd / config.n_head;
   config.vocab_size = reader.size("vocab_size");
@@ -187,78 +209,46 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
   return config;
 }
 
-/// What "rope_parameters" holds; version 4 takes "rope_theta" and the rest as "rope_scaling".
-nlohmann::ordered_json rope_of(const RotaryConfig& rotary) {
-  nlohmann::ordered_json rope{{"rope_theta", rotary.base}, {"rope_type", "default"}};
-  if (rotary.divisor != 1) {
-    rope["rope_type"] = "linear";
-    rope["factor"] = rotary.divisor;
+/// GPT-NeoX's config.json, of transformers 5 ("rope_parameters") or 4 ("rotary_pct",
+/// "rotary_emb_base").
+DecoderConfig read_neox(const ConfigReader& reader) {
+  reader.require("attention_bias", true);
+  DecoderConfig config = config_of(Family::gpt_neox);
+  const Json act = reader.has("hidden_act") ? reader.json().at("hidden_act") : Json("gelu");
+  // These are names of one function.
+  if (act == "gelu_fast" || act == "gelu_new" || act == "gelu_pytorch_tanh")
+    config.activation = MlpActivation::gelu;
+  else if (act != "gelu")
+    reader.refuse("hidden_act", "only \"gelu\", \"gelu_fast\" and \"gelu_new\" are supported");
+  if (!reader.boolean("use_parallel_residual", true)) config.block = BlockKind::sequential;
+  config.n_layer = reader.size("num_hidden_layers");
+  config.n_head = reader.size("num_attention_heads");
+  config.n_embd = reader.size("hidden_size");
+  config.n_inner = reader.positive_size("intermediate_size", 0);
+  if (config.n_inner == 0) reader.size("intermediate_size");  // says that it is missing
+  config.vocab_size = reader.size("vocab_size");
+  config.n_positions = reader.size("max_position_embeddings");
+  config.layer_norm_epsilon = reader.positive("layer_norm_eps", 1e-5);
+  config.tied = reader.boolean("tie_word_embeddings", false);
+  double part = reader.share("rotary_pct", 0.25);
+  config.rotary->base = reader.factor("rotary_emb_base", config.rotary->base);
+  if (reader.has("rope_parameters")) {
+    const ConfigReader rope = reader.object("rope_parameters");
+    rope.require("rope_type", "default");
+    config.rotary->base = rope.factor("rope_theta", config.rotary->base);
+    part = rope.share("partial_rotary_factor", part);
+  } else {
+    reader.require("rope_scaling", nullptr);
   }
-  if (rotary.llama3) {
-    rope["rope_type"] = "llama3";
-    rope["factor"] = rotary.llama3->factor;
-    rope["low_freq_factor"] = rotary.llama3->low_frequency;
-    rope["high_freq_factor"] = rotary.llama3->high_frequency;
-    rope["original_max_position_embeddings"] = rotary.llama3->original_context;
-  }
-  return rope;
-}
-
-nlohmann::ordered_json gpt2_json(const DecoderConfig& config) {
-  nlohmann::ordered_json json{
-      {"architectures", {"GPT2LMHeadModel"}},
-      {"model_type", "gpt2"},
-      {"activation_function", "gelu_new"},
-      {"n_layer", config.n_layer},
-      {"n_head", config.n_head},
-      {"n_embd", config.n_embd},
-      {"n_inner", nullptr},
-      {"n_positions", config.n_positions},
-      {"n_ctx", config.n_positions},
-      {"vocab_size", config.vocab_size},
-      {"layer_norm_epsilon", config.layer_norm_epsilon},
-      {"initializer_range", 0.02},
-      {"scale_attn_weights", true},
-      {"tie_word_embeddings", true},
-      {"attn_pdrop", 0.0},
-      {"embd_pdrop", 0.0},
-      {"resid_pdrop", 0.0},
-  };
-  if (config.n_inner != 0) json["n_inner"] = config.n_inner;
-  return json;
-}
-
-nlohmann::ordered_json llama_json(const DecoderConfig& config) {
-  constexpr std::string_view architectures[] = {"", "LlamaForCausalLM", "MistralForCausalLM",
-                                                "Qwen2ForCausalLM"};
-  nlohmann::ordered_json json{
-      {"architectures", {architectures[static_cast<std::size_t>(config.family)]}},
-      {"model_type", name_of(config.family)},
-      {"hidden_act", "silu"},
-      {"num_hidden_layers", config.n_layer},
-      {"num_attention_heads", config.n_head},
-      {"num_key_value_heads", config.kv_heads()},
-      {"head_dim", config.width_of_head()},
-      {"hidden_size", config.n_embd},
-      {"intermediate_size", config.inner()},
-      {"max_position_embeddings", config.n_positions},
-      {"vocab_size", config.vocab_size},
-      {"rms_norm_eps", config.layer_norm_epsilon},
-      {"initializer_range", 0.02},
-      {"attention_dropout", 0.0},
-      {"tie_word_embeddings", config.tied},
-      {"rope_theta", config.rotary->base},
-      {"rope_scaling", nullptr},
-  };
-  nlohmann::ordered_json rope = rope_of(*config.rotary);
-  json["rope_parameters"] = rope;
-  if (rope["rope_type"] != "default") {
-    rope.erase("rope_theta");
-    json["rope_scaling"] = rope;
-  }
-  if (config.family == Family::mistral) json["sliding_window"] = nullptr;
-  if (config.family == Family::qwen2) json["use_sliding_window"] = false;
-  return json;
+  if (config.n_head < 1 || config.n_embd % config.n_head != 0) return config;  // refused later
+  config.rotary->width =
+      static_cast<std::int64_t>(static_cast<double>(config.width_of_head()) * part);
+  if (config.rotary->width == 0)
+    reader.refuse(reader.has("rope_parameters") ? "rope_parameters"
+                  : reader.has("rotary_pct")    ? "rotary_pct"
+                                                : "hidden_size",
+                  fmt::format("{} of the columns of a head are none", part));
+  return config;
 }
 
 }  // namespace
@@ -272,13 +262,17 @@ DecoderConfig parse_config(const Json& json, const std::string& file) {
     fail(fmt::format("{}: a model configuration must be a JSON object", file), ErrorKind::usage);
   const ConfigReader reader(json, file);
   const Json type = json.contains("model_type") ? json.at("model_type") : Json("gpt2");
-  constexpr Family families[] = {Family::gpt2, Family::llama, Family::mistral, Family::qwen2};
+  constexpr Family families[] = {Family::gpt2,    Family::gptj,  Family::gpt_neox, Family::llama,
+                                 Family::mistral, Family::qwen2, Family::qwen3};
   const auto* const family =
       std::ranges::find_if(families, [&](Family one) { return type == name_of(one); });
   if (family == std::end(families))
     reader.refuse("model_type",
-                  "only \"gpt2\", \"llama\", \"mistral\" and \"qwen2\" are supported");
-  DecoderConfig config = *family == Family::gpt2 ? read_gpt2(reader) : read_llama(reader, *family);
+                  "only \"gpt2\", \"gptj\", \"gpt_neox\", \"llama\", \"mistral\", \"qwen2\" and "
+                  "\"qwen3\" are supported");
+  DecoderConfig config = is_gpt(*family)               ? read_gpt(reader, *family)
+                         : *family == Family::gpt_neox ? read_neox(reader)
+                                                       : read_llama(reader, *family);
   const std::vector<std::int64_t> begin = reader.ids("bos_token_id", config.vocab_size);
   if (begin.size() == 1) config.begin_id = begin.front();
   config.end_ids = reader.ids("eos_token_id", config.vocab_size);
@@ -288,25 +282,6 @@ DecoderConfig parse_config(const Json& json, const std::string& file) {
     fail(fmt::format("{}: {}", file, error.what()), ErrorKind::usage);
   }
   return config;
-}
-
-std::string config_json(const DecoderConfig& config, std::string_view torch_dtype,
-                        std::int64_t end_of_text) {
-  nlohmann::ordered_json json =
-      config.family == Family::gpt2 ? gpt2_json(config) : llama_json(config);
-  json["torch_dtype"] = torch_dtype;
-  // Hugging Face fills missing ids with those of the family's first model, which a small vocabulary
-  // does not have.
-  json["bos_token_id"] = nullptr;
-  json["eos_token_id"] = nullptr;
-  if (end_of_text >= 0) {
-    json["bos_token_id"] = json["eos_token_id"] = end_of_text;
-  } else {
-    if (config.begin_id) json["bos_token_id"] = *config.begin_id;
-    if (config.end_ids.size() == 1) json["eos_token_id"] = config.end_ids.front();
-    if (config.end_ids.size() > 1) json["eos_token_id"] = config.end_ids;
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace sluice

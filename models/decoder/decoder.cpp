@@ -50,6 +50,7 @@ std::vector<Parameter> Decoder::parameters(const std::vector<DecoderPart>& parts
   if (predicts) append(final_norm_.parameters(), section_of(config_.n_layer));
   if (predicts && !config_.tied)
     append({token_table(names_.head, head_table_)}, section_of(config_.n_layer));
+  if (predicts && config_.head_bias) append({head_bias()}, section_of(config_.n_layer));
   return list;
 }
 
@@ -62,6 +63,16 @@ Parameter Decoder::token_table(std::string_view name, Tensor& tensor) const {
           .tensor = &tensor,
           .embedding = true,
           .shard = rows};
+}
+
+Parameter Decoder::head_bias() {
+  const Shape vocabulary{config_.vocab_size};
+  const Shard kept = share_.size > 1 ? Shard(vocabulary, 0, {shard_.vocabulary}) : Shard();
+  return {.name = std::string(names_.head_bias),
+          .shape = kept.divided() ? kept.shape() : vocabulary,
+          .initial = Initial::constant(0),
+          .tensor = &head_bias_,
+          .shard = kept};
 }
 
 void Decoder::set_recompute(const std::vector<Recompute>& per_layer, HostStack* host) {
@@ -112,7 +123,7 @@ Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout,
 }
 
 Tensor Decoder::logits(const Tensor& hidden_states) const {
-  return logits_of(hidden_states, head_table(), accumulator_of(hidden_states.dtype()));
+  return logits_of(hidden_states, head_table(), head_bias_);
 }
 
 Tensor Decoder::logits_of_token(const Tensor& hidden_state) const {
@@ -127,6 +138,7 @@ LinearCrossEntropy Decoder::predict(const Tensor& hidden_states, const Tensor& t
   LinearCrossEntropyOptions here = options;
   here.group = share_.group;
   here.first_row = shard_.vocabulary.begin;
+  here.bias = head_bias_;
   if (hidden_states.size() < targets.size() * config_.n_embd) here.divided = targets.shape();
   return linear_cross_entropy(hidden_states, head_table(), targets, here);
 }

@@ -95,12 +95,14 @@ class Decoder final : public Module {
   const Tensor& head_table() const { return head_table_ ? head_table_ : token_embedding_; }
   /// A table with a row for each token, of which this rank has those of its part.
   Parameter token_table(std::string_view name, Tensor& tensor) const;
+  Parameter head_bias();
   void before_weights(std::int64_t layer) const {
     if (before_weights_) before_weights_(layer);
   }
 
   Tensor token_embedding_, position_embedding_;  ///< the latter may be none
   Tensor head_table_;  ///< of its own, or a pipeline's copy; none: the head uses the embedding's
+  Tensor head_bias_;   ///< may be none
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
   NormLayer final_norm_;
   std::function<void(std::int64_t)> before_weights_;

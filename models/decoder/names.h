@@ -11,8 +11,9 @@ namespace sluice {
 /// go on with ".weight" or ".bias", and those in a block begin with blocks, its number and a dot.
 struct DecoderNames {
   std::string_view title;  ///< of the family, for messages
-  std::string_view table, positions, blocks, final_norm, head;
+  std::string_view table, positions, blocks, final_norm, head, head_bias{};
   std::string_view norm_1, qkv, attention_out, norm_2, mlp_in, mlp_out;
+  std::string_view query_norm{}, key_norm{};
   /// The layers of which files have the outputs of qkv and of mlp_in; empty: they have them whole.
   std::array<std::string_view, 3> qkv_parts{};
   std::array<std::string_view, 2> mlp_parts{};

@@ -12,17 +12,22 @@ DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
   const std::int64_t head = config.width_of_head(), group = config.n_head / config.kv_heads();
   heads = {key_value_heads.begin * group, key_value_heads.end * group};
   width = {heads.begin * head, heads.end * head};
-  qkv = {width};
-  for (const std::int64_t first : {config.query_width(), config.query_width() + config.key_width()})
-    qkv.push_back({first + key_value_heads.begin * head, first + key_value_heads.end * head});
+  if (config.fused_heads) {
+    qkv = {{3 * width.begin, 3 * width.end}};
+  } else {
+    qkv = {width};
+    for (const std::int64_t first :
+         {config.query_width(), config.query_width() + config.key_width()})
+      qkv.push_back({first + key_value_heads.begin * head, first + key_value_heads.end * head});
+  }
   mlp_in = {inner};
   if (config.activation == MlpActivation::swiglu)
     mlp_in.push_back({config.inner() + inner.begin, config.inner() + inner.end});
 }
 
 std::int64_t bias_columns(const DecoderConfig& config, const DecoderShard& shard) {
-  return (config.qkv_bias ? shard.qkv_columns() : 0) +
-         (config.output_bias ? shard.mlp_columns() + 2 * config.n_embd : 0);
+  return (config.qkv_bias ? shard.qkv_columns() : 0) + (config.output_bias ? config.n_embd : 0) +
+         (config.mlp_bias ? shard.mlp_columns() + config.n_embd : 0);
 }
 
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks) {

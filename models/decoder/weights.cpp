@@ -34,6 +34,13 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   const fs::path single = folder / "model.safetensors";
   if (fs::exists(single)) return {single};
   const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(index) && (fs::exists(folder / "pytorch_model.bin") ||
+                             fs::exists(folder / "pytorch_model.bin.index.json")))
+    fail(fmt::format("{0} has its weights in pytorch_model.bin, a program's memory that is not "
+                     "read here; convert it once: pip install torch safetensors numpy; "
+                     "scripts/bin_to_safetensors {0}",
+                     folder.string()),
+         ErrorKind::usage);
   if (!fs::exists(index))
     fail(fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; put the "
                      "weights there that belong to its config.json",
@@ -67,16 +74,20 @@ std::string plain_name(const std::string& stored, const DecoderNames& names) {
   const bool prefixed = stored.starts_with(names.prefix);
   if (!names.table.starts_with(names.prefix))
     return prefixed ? stored.substr(names.prefix.size()) : stored;
-  return prefixed || stored == names.head ? stored : std::string(names.prefix) + stored;
+  return prefixed || stored == names.head || stored == names.head_bias
+             ? stored
+             : std::string(names.prefix) + stored;
 }
 
-/// Recognises constants of old files, which are no weights: h.N.attn.bias and h.N.attn.masked_bias
-/// of GPT-2, and the frequencies of rotary positions.
-bool is_constant(std::string_view name, const StoredTensor& tensor) {
+/// Recognises constants of old files, which are no weights: the masks of GPT-2 and GPT-J
+/// (h.N.attn.bias, h.N.attn.masked_bias) and of GPT-NeoX, and the frequencies of rotary positions.
+bool is_constant(std::string_view name, const StoredTensor& tensor, const DecoderNames& names) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
-  if (tensor.shape.size() == 1 || !name.starts_with("h.")) return false;
-  name.remove_prefix(std::min(name.find_first_not_of("0123456789", 2), name.size()));
-  return name == ".attn.bias" || name == ".attn.masked_bias";
+  if (tensor.shape.size() == 1 || !name.starts_with(names.blocks)) return false;
+  name.remove_prefix(
+      std::min(name.find_first_not_of("0123456789", names.blocks.size()), name.size()));
+  return name == ".attn.bias" || name == ".attn.masked_bias" || name == ".attention.bias" ||
+         name == ".attention.masked_bias";
 }
 
 std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& readers,
@@ -85,7 +96,7 @@ std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& reade
   for (const auto& reader : readers) {
     for (const auto& tensor : reader.tensors()) {
       const std::string name = plain_name(tensor.name, names);
-      if (is_constant(name, tensor)) continue;
+      if (is_constant(name, tensor, names)) continue;
       if (!found.emplace(name, Found{&reader, &tensor}).second)
         fail(fmt::format("{}: tensor {} is there twice", reader.path().string(), quote(name)),
              ErrorKind::usage);

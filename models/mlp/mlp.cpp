@@ -107,7 +107,7 @@ Tensor Mlp::hidden(const Tensor& x, std::int64_t first, std::int64_t last) const
 
 Tensor Mlp::logits(const Tensor& x) const {
   const Tensor h = hidden(x);
-  return logits_of(h, classifier_, h.dtype());
+  return logits_of(h, classifier_);
 }
 
 std::vector<std::int32_t> Mlp::classify(const Tensor& x) const {

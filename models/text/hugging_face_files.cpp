@@ -7,43 +7,43 @@
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "engine/io/utf8.h"
-#include "models/text/byte_alphabet.h"
+#include "models/text/bpe/byte_alphabet.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Ordered = nlohmann::ordered_json;
 
-void write_files(const fs::path& directory, const Json& pre_tokenizer, const Json& decoder,
-                 const Json& model) {
-  const Json root{{"version", "1.0"},
-                  {"truncation", nullptr},
-                  {"padding", nullptr},
-                  {"added_tokens", Json::array()},
-                  {"normalizer", nullptr},
-                  {"pre_tokenizer", pre_tokenizer},
-                  {"post_processor", nullptr},
-                  {"decoder", decoder},
-                  {"model", model}};
+void write_files(const fs::path& directory, const Ordered& pre_tokenizer, const Ordered& decoder,
+                 const Ordered& model) {
+  const Ordered root{{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", Ordered::array()},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", pre_tokenizer},
+                     {"post_processor", nullptr},
+                     {"decoder", decoder},
+                     {"model", model}};
   write_text_file(directory / "tokenizer.json", root.dump(2) + "\n");
   // If not set, the class would follow from the model type in config.json: GPT-2's tokenizer.
-  const Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                    {"clean_up_tokenization_spaces", false}};
+  const Ordered config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"clean_up_tokenization_spaces", false}};
   write_text_file(directory / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
 }  // namespace
 
 void write_character_files(const fs::path& directory, const std::vector<std::string>& symbols) {
-  Json::object_t vocabulary;  // appended to, since looking up every name would be slow
+  Ordered::object_t vocabulary;  // appended to, since looking up every name would be slow
   for (std::size_t id = 0; id < symbols.size(); ++id) {
     const auto first = static_cast<unsigned char>(symbols[id][0]);
     const bool bare = utf8_size(symbols[id]) == 0 || first == 0;
     vocabulary.push_back({bare ? fmt::format("<0x{:02X}>", first) : symbols[id], id});
   }
-  const Json fuse{{"type", "Sequence"},
-                  {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  const Ordered fuse{{"type", "Sequence"},
+                     {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
   // Every single character matches, line breaks included.
   write_files(directory,
               {{"type", "Split"},
@@ -54,13 +54,13 @@ void write_character_files(const fs::path& directory, const std::vector<std::str
 }
 
 void write_byte_files(const fs::path& directory) {
-  Json vocabulary = Json::object();
+  Ordered vocabulary = Ordered::object();
   for (int byte = 0; byte < 256; ++byte)
     vocabulary[to_byte_alphabet(std::string(1, static_cast<char>(byte)))] = byte;
-  const Json bytes{{"type", "ByteLevel"},
-                   {"add_prefix_space", false},
-                   {"trim_offsets", false},
-                   {"use_regex", false}};
+  const Ordered bytes{{"type", "ByteLevel"},
+                      {"add_prefix_space", false},
+                      {"trim_offsets", false},
+                      {"use_regex", false}};
   write_files(directory, bytes, bytes,
               {{"type", "BPE"},
                {"dropout", nullptr},
@@ -70,7 +70,7 @@ void write_byte_files(const fs::path& directory) {
                {"fuse_unk", false},
                {"byte_fallback", false},
                {"vocab", vocabulary},
-               {"merges", Json::array()}});
+               {"merges", Ordered::array()}});
 }
 
 bool merges_nothing(const fs::path& tokenizer_json) {

@@ -8,8 +8,9 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
-#include "models/text/bpe_files.h"
-#include "models/text/bpe_tokenizer.h"
+#include "models/text/bpe/bpe_files.h"
+#include "models/text/bpe/bpe_tokenizer.h"
+#include "models/text/bpe/tokenizer_json.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 #include "models/text/hugging_face_files.h"
@@ -49,29 +50,31 @@ std::vector<Format> formats_in(const fs::path& directory) {
        [](const fs::path& folder) -> std::unique_ptr<Tokenizer> {
          return std::make_unique<ByteTokenizer>(ByteTokenizer::load(folder / "bytes.json"));
        }},
-      {"gpt2",
+      {"bpe",
+       {"tokenizer.json"},
+       [](const fs::path& folder) {
+         return bpe_tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
+       }},
+      {"bpe",
        {"vocab.json", "merges.txt"},
        [](const fs::path& folder) {
          require_gpt2_tokenizer(folder);
          return bpe_tokenizer(read_bpe_files(folder / "vocab.json", folder / "merges.txt"));
        }},
-      {"gpt2",
+      {"bpe",
        {"encoder.json", "vocab.bpe"},
        [](const fs::path& folder) {
          return bpe_tokenizer(read_bpe_files(folder / "encoder.json", folder / "vocab.bpe"));
        }},
-      {"gpt2",
-       {"tokenizer.json"},
-       [](const fs::path& folder) {
-         return bpe_tokenizer(read_tokenizer_json(folder / "tokenizer.json"));
-       }},
   };
   std::erase_if(formats, [&](const Format& format) { return !format.is_in(directory); });
   // A tokenizer.json beside a file of this project is what this project wrote for Hugging Face.
-  const bool ours = !formats.empty() && formats.front().kind != "gpt2";
-  if (ours && formats.back().files.front() == "tokenizer.json" &&
+  const bool ours = !formats.empty() && formats.front().kind != "bpe";
+  if (ours && fs::exists(directory / "tokenizer.json") &&
       merges_nothing(directory / "tokenizer.json"))
-    formats.pop_back();
+    std::erase_if(formats, [](const Format& format) {
+      return format.files.front() == std::string_view("tokenizer.json");
+    });
   return formats;
 }
 
@@ -88,8 +91,8 @@ std::size_t Tokenizer::index(std::int32_t id) const {
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& directory) {
   const auto formats = formats_in(directory);
   if (formats.empty())
-    fail(fmt::format("{} has no tokenizer: looked for chars.json, bytes.json, vocab.json with "
-                     "merges.txt, encoder.json with vocab.bpe, and tokenizer.json",
+    fail(fmt::format("{} has no tokenizer: looked for chars.json, bytes.json, tokenizer.json, "
+                     "vocab.json with merges.txt, and encoder.json with vocab.bpe",
                      directory.string()),
          ErrorKind::usage);
   const Format& chosen = formats.front();
@@ -115,6 +118,7 @@ bool is_tokenizer_file(std::string_view name) {
                                         "tokenizer.json",
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
+                                        "chat_template.jinja",
                                         "added_tokens.json"};
   return std::ranges::find(names, name) != std::end(names);
 }

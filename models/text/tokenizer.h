@@ -18,9 +18,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Treats all of `text` as ordinary text, "<|endoftext|>" included.
+  /// Treats all of `text` as ordinary text, names of special tokens included. It adds no token that
+  /// begins or ends a text.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  /// As encode(), but "<|endoftext|>" becomes the token of that name if the vocabulary has it.
+  /// As encode(), but the name of a special token, such as "<|endoftext|>", becomes that token.
   virtual std::vector<std::int32_t> encode_with_special(std::string_view text) const {
     return encode(text);
   }
@@ -30,7 +31,11 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
   /// The token that separates documents, if the vocabulary has one.
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
-  /// "bytes", "chars" or "gpt2".
+  /// Returns true if the vocabulary has a special token.
+  virtual bool has_special() const { return end_of_text().has_value(); }
+  /// The tokens that begin every prompt.
+  virtual std::vector<std::int32_t> begin_of_text() const { return {}; }
+  /// "bytes", "chars", "gpt2" or "bpe".
   virtual std::string_view kind() const = 0;
 
   /// Writes the files that load_tokenizer() needs. Makes the folder if it is absent.
@@ -42,8 +47,8 @@ class Tokenizer {
 };
 
 /// Loads the tokenizer of a folder, which has one of
-///   chars.json | bytes.json | vocab.json + merges.txt | encoder.json + vocab.bpe | tokenizer.json
-/// (if several describe a GPT-2 tokenizer, the first of this list is read). A tokenizer.json
+///   chars.json | bytes.json | tokenizer.json | vocab.json + merges.txt | encoder.json + vocab.bpe
+/// (of several of the last three, the first is read). A tokenizer.json
 /// without merges beside chars.json or bytes.json belongs to that file, see hugging_face_files.h.
 /// Fails (usage) if there is none, if files of two kinds lie side by side, and at a malformed file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);

@@ -226,5 +226,49 @@ TEST_CASE("the token files of the fixtures are read", "[io][tokens]") {
   }
 }
 
+TEST_CASE("token files of 32-bit ids are llm.c's of Llama 3", "[io][tokens]") {
+  const TempDir dir;
+  const auto path = dir.path() / "t.bin";
+  const Ids ids{0, 65536, 151935, 7, 128000};
+  TokenFileWriter writer(path, token_bytes(151936));
+  writer.append(std::span(ids).first(2));
+  writer.append(std::span(ids).subspan(2));
+  writer.finish();
+  const std::string bytes = read_file(path);
+  REQUIRE(bytes.size() == 1024 + 4 * ids.size());
+  std::int32_t header[3];
+  std::memcpy(header, bytes.data(), sizeof header);
+  CHECK(header[0] == 20240801);
+  CHECK(header[1] == 7);
+  CHECK(header[2] == 5);
+  CHECK(bytes.substr(1024) == bytes_of(ids));
+  TokenFile file(path);
+  CHECK(file.has_header());
+  CHECK(file.id_bytes() == 4);
+  CHECK(all_of(file) == ids);
+  CHECK(file.read_all(151936) == TokenFile(path).read_all(1 << 20));
+  CHECK(all_of(file) == ids);
+  CHECK_THAT(error_message([&] { TokenFile(path).read_all(151935); }),
+             Contains("position 2 is 151935, but the vocabulary has only 151935 ids"));
+  // What was changed meanwhile is noticed.
+  std::string changed = bytes;
+  changed[1024 + 4] ^= 1;
+  write_file(path, changed);
+  CHECK_THAT(error_message([&] { all_of(file); }), Contains("the file was changed"));
+  // Ids beyond 31 bits are no ids.
+  changed.replace(1024, 4, "\xFF\xFF\xFF\xFF");
+  write_file(path, changed);
+  CHECK_THAT(error_message([&] { TokenFile(path).read_all(1 << 24); }),
+             Contains("position 0 is 4294967295"));
+  CHECK_THAT(refusal(path, bytes.substr(0, bytes.size() - 2)), Contains("is it truncated?"));
+  changed = bytes;
+  changed[4] = 1;
+  CHECK_THAT(refusal(path, changed), Contains("of version 1; only version 7 can be read"));
+  CHECK(token_bytes(65536) == 2);
+  CHECK(token_bytes(65537) == 4);
+  TokenFileWriter negative(dir.path() / "n.bin", 4);
+  CHECK_THAT(error_message([&] { negative.append(Ids{-1}); }), Contains("is -1"));
+}
+
 }  // namespace
 }  // namespace sluice::test::io_token_file_test

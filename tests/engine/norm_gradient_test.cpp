@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/head_order.h"
 #include "engine/ops/norm.h"
+#include "engine/ops/query_key_norm.h"
 #include "tests/engine/gradient_leaves.h"
 #include "tests/support/error_message.h"
 
@@ -113,6 +115,35 @@ TEST_CASE("residual sums whose inputs are used again keep their gradients apart"
               return residual_norm(fourth.normalized, second.normalized, w, bias, 1e-5).sum;
             },
             {random_tensor(cpu, {2, 5}, 3), random_tensor(cpu, {2, 5}, 4)}) == "");
+}
+
+TEST_CASE("in_head_order has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  CHECK(gradcheck([](const Leaves& in) { return in_head_order(in[0], 3); },
+                  {random_tensor(cpu, {2, 2, 36}, 1)}) == "");
+  CHECK_THAT(error_message([&] {
+               in_head_order(random_tensor(cpu, {2, 2, 35}, 1), 3);
+             }),
+             Catch::Contains("shape [2, 2, 35] does not divide into q, k and v of 3 heads"));
+}
+
+TEST_CASE("query_key_norm has the gradient of its formula", "[gradient]") {
+  const auto cpu = device();
+  for (const auto& [heads, width] :
+       {std::pair{AttentionHeads{4, 2}, 5}, {{3, 3}, 8}, {{1, 1}, 1}}) {
+    CAPTURE(heads.query, heads.key_value, width);
+    CHECK(gradcheck(
+              [&, heads = heads](const Leaves& in) {
+                return query_key_norm(in[0], in[1], in[2], heads, 1e-2);
+              },
+              {random_tensor(cpu, {2, 3, heads.in_row() * width}, 1, 2),
+               random_tensor(cpu, {width}, 2), random_tensor(cpu, {width}, 3)}) == "");
+  }
+  CHECK_THAT(error_message([&] {
+               query_key_norm(random_tensor(cpu, {1, 2, 15}, 1), random_tensor(cpu, {4}, 2),
+                              random_tensor(cpu, {4}, 3), {2, 1}, 1e-6);
+             }),
+             Catch::Contains("shape [1, 2, 15] with 2 heads of q and 1 of k and v"));
 }
 
 }  // namespace

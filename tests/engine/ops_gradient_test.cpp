@@ -26,6 +26,12 @@ Tensor swiglu_of(const Tensor& in) {
   return out;
 }
 
+Tensor exact_gelu_of(const Tensor& in) {
+  const Tensor out = Tensor::empty_like(in);
+  launch_cpu(GeluForward{.out = out.view(), .in = in.view(), .exact = true});
+  return out;
+}
+
 TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   const auto cpu = device();
   // A ReLU whose kink lies inside the step has no derivative that central differences could meet.
@@ -96,16 +102,18 @@ TEST_CASE("a weight gives the same results in either layout", "[gradient]") {
   const Values expected = linear(x, weight).to_host();
   CHECK(relative_l2(linear(x, turned, {}, {.layout = WeightLayout::out_in}).to_host(), expected) <
         1e-15);
-  CHECK(relative_l2(logits_of(x, turned, DType::f64).to_host(), expected) < 1e-15);
+  CHECK(relative_l2(logits_of(x, turned).to_host(), expected) < 1e-15);
 }
 
 TEST_CASE("mlp has the gradient of its formula, and is its three parts", "[gradient]") {
   const auto cpu = device();
-  for (const MlpActivation activation : {MlpActivation::gelu, MlpActivation::swiglu})
+  for (const MlpActivation activation :
+       {MlpActivation::gelu, MlpActivation::exact_gelu, MlpActivation::swiglu})
     for (const WeightLayout layout : {WeightLayout::in_out, WeightLayout::out_in})
       for (const auto& [rows, in, width, out] :
            {std::array<std::int64_t, 4>{1, 1, 1, 1}, {6, 5, 19, 7}, {35, 33, 65, 33}}) {
-        const bool gelu_mlp = activation == MlpActivation::gelu;
+        const bool gelu_mlp = activation != MlpActivation::swiglu;
+        const bool exact = activation == MlpActivation::exact_gelu;
         const std::int64_t first = gelu_mlp ? width : 2 * width;
         const auto weights = [=](const Leaves& leaf) {
           return MlpWeights{.weight_in = leaf[1],
@@ -116,7 +124,7 @@ TEST_CASE("mlp has the gradient of its formula, and is its three parts", "[gradi
                             .activation = activation};
         };
         const auto fused = [=](const Leaves& leaf) { return mlp(leaf[0], weights(leaf)); };
-        CAPTURE(rows, in, width, out, gelu_mlp, layout == WeightLayout::in_out);
+        CAPTURE(rows, in, width, out, gelu_mlp, exact, layout == WeightLayout::in_out);
         const Leaves leaves{
             random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, stored(in, first, layout), 2),
             random_tensor(cpu, {first}, 3), random_tensor(cpu, stored(width, out, layout), 4),
@@ -128,7 +136,7 @@ TEST_CASE("mlp has the gradient of its formula, and is its three parts", "[gradi
                   },
                   {leaves[0], leaves[1], leaves[3]}) == "");
         const Tensor pre = linear(leaves[0], leaves[1], leaves[2], {.layout = layout});
-        const Tensor hidden = gelu_mlp ? gelu(pre) : swiglu_of(pre);
+        const Tensor hidden = exact ? exact_gelu_of(pre) : gelu_mlp ? gelu(pre) : swiglu_of(pre);
         CHECK(fused(leaves).to_host() ==
               linear(hidden, leaves[3], leaves[4], {.layout = layout}).to_host());
         // A hidden row that backward computes again changes no bit.
@@ -276,6 +284,15 @@ TEST_CASE("linear_cross_entropy has the gradient of its formula", "[gradient]") 
                   return loss({gelu(in[0]), in[1]});
                 },
                 {random_tensor(cpu, {2, 5, 13}, 3), random_tensor(cpu, {11, 13}, 4)},
+                {.unit_upstream = true}) == "");
+      CHECK(gradcheck(
+                [&](const Leaves& in) {
+                  return linear_cross_entropy(in[0], in[1], targets,
+                                              {.scale = scale, .chunk = chunk, .bias = in[2]})
+                      .loss;
+                },
+                {random_tensor(cpu, {2, 5, 13}, 5), random_tensor(cpu, {11, 13}, 6),
+                 random_tensor(cpu, {11}, 7)},
                 {.unit_upstream = true}) == "");
     }
   }

@@ -37,6 +37,8 @@ void read_weights(Bytes input);
 /// its own checksum corrected; 'w' and 'o': weights and optimizer, listed with size and checksum;
 /// 'd': weights that were damaged after they were listed; 'p': resume.json beside it.
 void read_checkpoint(Bytes input);
+/// Reads 'm' and a GGUF file of a model, or 't' and one of a tokenizer.
+void read_gguf(Bytes input);
 /// Reads a schedule as CSV, then takes it to the executor: lower, validate, simulate.
 void read_schedule(Bytes input);
 /// Reads a flag's value as a whole number, as a number and as a size.

@@ -6,6 +6,7 @@
 #include "engine/io/token_file.h"
 #include "models/decoder/config.h"
 #include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

@@ -2,8 +2,9 @@
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
-#include "models/text/bpe_files.h"
-#include "models/text/bpe_tokenizer.h"
+#include "models/text/bpe/bpe_files.h"
+#include "models/text/bpe/bpe_tokenizer.h"
+#include "models/text/bpe/tokenizer_json.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 #include "tests/fuzz/harness.h"
@@ -13,20 +14,25 @@ namespace sluice::fuzz {
 namespace {
 
 /// A tokenizer of any bytes gives back what it was given, and is the same once saved.
-void check_any_bytes(const BpeTokenizer& tokenizer, Bytes input) {
+void check_any_bytes(const BpeTables& tables, Bytes input) {
+  const BpeTokenizer tokenizer(tables);
   constexpr std::size_t enough = 4096;
   const std::string text =
       "ab abc, 12 <|endoftext|>\n\xFF\xC3\xA9" + std::string(input.substr(0, enough));
   const auto ids = tokenizer.encode(text);
-  require(tokenizer.decode(ids) == text, "a text differs once decoded");
-  require(tokenizer.decode(tokenizer.encode_with_special(text)) == text,
-          "a text differs once decoded with special tokens");
-  tokenizer.save(scratch() / "saved");
-  const BpeTokenizer again(
-      read_bpe_files(scratch() / "saved/vocab.json", scratch() / "saved/merges.txt"));
-  require(again.vocab_size() == tokenizer.vocab_size(), "symbols are lost once saved");
-  require(again.end_of_text() == tokenizer.end_of_text(), "the end of text differs once saved");
-  require(again.encode(text) == ids, "a text has other tokens once saved");
+  const auto special = tokenizer.encode_with_special(text);
+  if (!tables.unknown && !tables.nfc) {
+    require(tokenizer.decode(ids) == text, "a text differs once decoded");
+    require(tokenizer.decode(special) == text, "a text differs once decoded with special tokens");
+  }
+  const auto saved = scratch() / "saved";
+  std::filesystem::remove_all(saved);
+  tokenizer.save(saved);
+  const auto again = load_tokenizer(saved);
+  require(again->vocab_size() == tokenizer.vocab_size(), "symbols are lost once saved");
+  require(again->end_of_text() == tokenizer.end_of_text(), "the end of text differs once saved");
+  require(again->encode(text) == ids, "a text has other tokens once saved");
+  require(again->encode_with_special(text) == special, "special tokens differ once saved");
 }
 
 }  // namespace
@@ -38,7 +44,7 @@ void read_bpe(Bytes input) {
   static const std::string small = small_vocabulary().dump();
   if (vocabulary.empty()) vocabulary = small;
   const auto vocabulary_file = put("vocab.json", vocabulary);
-  check_any_bytes(BpeTokenizer(read_bpe_files(vocabulary_file, put("merges.txt", merges))), merges);
+  check_any_bytes(read_bpe_files(vocabulary_file, put("merges.txt", merges)), merges);
 }
 
 void read_tokenizer_json(Bytes input) {
@@ -48,7 +54,7 @@ void read_tokenizer_json(Bytes input) {
     patched.merge_patch(parse_json(input.substr(1), "the patch"));
     text = patched.dump();
   }
-  check_any_bytes(BpeTokenizer(sluice::read_tokenizer_json(put("tokenizer.json", text))), input);
+  check_any_bytes(sluice::read_tokenizer_json(put("tokenizer.json", text)), input);
 }
 
 void read_characters(Bytes input) {

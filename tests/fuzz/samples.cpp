@@ -5,7 +5,7 @@
 namespace sluice::fuzz {
 
 std::span<const Parser> parsers() {
-  static constexpr std::array<Parser, 16> all{{
+  static constexpr std::array<Parser, 17> all{{
       {"safetensors", read_safetensors, safetensors_samples},
       {"json", read_json, json_samples},
       {"config", read_config, config_samples},
@@ -22,6 +22,7 @@ std::span<const Parser> parsers() {
       {"rank_records", read_rank_records, rank_records_samples},
       {"device_profile", read_device_profile, device_profile_samples},
       {"lists", read_lists, lists_samples},
+      {"gguf", read_gguf, gguf_samples},
   }};
   return all;
 }

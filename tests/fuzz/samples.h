@@ -32,6 +32,7 @@ Samples options_file_samples();
 Samples rank_records_samples();
 Samples device_profile_samples();
 Samples lists_samples();
+Samples gguf_samples();
 
 /// A harness and its samples, which also serve as its seeds.
 struct Parser {

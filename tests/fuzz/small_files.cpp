@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "models/text/byte_alphabet.h"
+#include "models/text/bpe/byte_alphabet.h"
 
 namespace sluice::fuzz {
 

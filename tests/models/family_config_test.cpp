@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/weights.h"
 #include "tests/support/error_message.h"
@@ -98,7 +99,10 @@ TEST_CASE("what is written of a family is read again as the same", "[family]") {
       Json{{"model_type", "mistral"}, {"sliding_window", 20}}, Json{{"model_type", "qwen2"}},
       Json{{"bos_token_id", 1}, {"eos_token_id", {3, 5}}}, Json{{"eos_token_id", 7}});
   const DecoderConfig config = parsed(changes);
-  CHECK(Json::parse(config_json(config, "float32", 3)).at("eos_token_id") == 3);
+  // The tokenizer's end of a text counts; a model that knows it among others keeps them.
+  const Json both = Json::array({3, 5});
+  CHECK(Json::parse(config_json(config, "float32", 3)).at("eos_token_id") ==
+        (changes.value("eos_token_id", Json()) == both ? both : Json(3)));
   const Json written = Json::parse(config_json(config, "float32", -1));
   CHECK(written.at("eos_token_id") == changes.value("eos_token_id", Json()));
   CHECK(parse_config(written, "again") == config);
@@ -139,11 +143,94 @@ TEST_CASE("what a family's configuration asks and is not there is refused by nam
       {{{"model_type", "mistral"}, {"sliding_window", 0}}, "\"sliding_window\" is 0; it must be"},
       {{{"model_type", "qwen2"}, {"num_key_value_heads", nullptr}},
        "\"num_key_value_heads\" is missing"},
-      {{{"model_type", "qwen3"}}, "\"model_type\" is \"qwen3\"; only \"gpt2\", \"llama\""},
-      {{{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"; only"}};
+      {{{"model_type", "qwen3"}, {"head_dim", 258}, {"attention_bias", true}},
+       "\"attention_bias\" is true"},
+      {{{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"; only \"gpt2\", \"gptj\""}};
   for (const auto& [changes, says] : rows) {
     INFO(changes.dump());
     CHECK_THAT(refusal(changes), Contains(says) && Contains("config.json"));
+  }
+}
+
+/// A config.json with GPT-J's or GPT-NeoX's keys.
+Json gptj_json(const Json& changes = Json::object()) {
+  Json json{{"model_type", "gptj"}, {"n_layer", 2},      {"n_head", 4},    {"n_embd", 64},
+            {"vocab_size", 61},     {"n_positions", 32}, {"rotary_dim", 8}};
+  json.update(changes);
+  return json;
+}
+Json neox_json(const Json& changes = Json::object()) {
+  Json json{{"model_type", "gpt_neox"},     {"num_hidden_layers", 2},
+            {"num_attention_heads", 4},     {"hidden_size", 64},
+            {"intermediate_size", 96},      {"vocab_size", 61},
+            {"max_position_embeddings", 32}};
+  json.update(changes);
+  return json;
+}
+
+TEST_CASE("GPT-J, GPT-NeoX and Qwen3 are what their config.json says", "[family]") {
+  const auto read = [](const Json& json) { return parse_config(json, "config.json"); };
+  const DecoderConfig gptj = read(gptj_json());
+  CHECK(gptj.block == BlockKind::parallel_one_norm);
+  CHECK(gptj.rotary == RotaryConfig{.width = 8, .pairs = RotaryPairs::interleaved});
+  CHECK((gptj.head_bias && gptj.mlp_bias && !gptj.qkv_bias && !gptj.output_bias && !gptj.tied));
+  CHECK(rotary_angles(gptj)->width == 8);
+  CHECK(read(gptj_json({{"n_embd", 512}, {"rotary_dim", nullptr}})
+                 .patch(Json::array({{{"op", "remove"}, {"path", "/rotary_dim"}}})))
+            .rotary->width == 64);
+  const DecoderConfig neox = read(neox_json({{"rotary_pct", 0.5}, {"rotary_emb_base", 5e5}}));
+  CHECK(neox.block == BlockKind::parallel);
+  CHECK(neox.rotary == RotaryConfig{.width = 8, .base = 5e5});
+  CHECK((neox.fused_heads && neox.qkv_bias && neox.output_bias && neox.mlp_bias && !neox.tied));
+  CHECK(neox.activation == MlpActivation::exact_gelu);
+  CHECK(read(neox_json()).rotary == RotaryConfig{.width = 4});
+  CHECK(read(neox_json({{"rope_parameters", {{"partial_rotary_factor", 1}, {"rope_theta", 2e4}}}}))
+            .rotary == RotaryConfig{.width = 16, .base = 2e4});
+  const DecoderConfig qwen3 = parsed({{"model_type", "qwen3"}});
+  CHECK((qwen3.query_key_norm && !qwen3.qkv_bias));
+  CHECK(qwen3.width_of_head() == 128);  // transformers' default
+  DecoderConfig changed =
+      read(neox_json({{"use_parallel_residual", false}, {"hidden_act", "gelu_fast"}}));
+  CHECK(changed.block == BlockKind::sequential);
+  CHECK(changed.activation == MlpActivation::gelu);
+  const auto again = [&](const DecoderConfig& config) {
+    return read(Json::parse(config_json(config, "float32", -1)));
+  };
+  for (const DecoderConfig& config : {gptj, neox, qwen3, changed})
+    CHECK(again(config) == config);
+  // The share that is written gives the width again, although a reader rounds down.
+  for (std::int64_t head = 2; head <= 256; head += 2)
+    for (std::int64_t width = 2; width <= head; width += 2) {
+      changed.n_embd = changed.n_head * head;
+      changed.rotary->width = width;
+      if (again(changed).rotary->width != width) FAIL(head << " " << width);
+    }
+}
+
+TEST_CASE("what GPT-J or GPT-NeoX asks and is not there is refused by name", "[family]") {
+  const std::vector<std::pair<Json, const char*>> rows{
+      {gptj_json({{"rotary_dim", 7}}), "rotary width is 7; with rotary positions it must be even"},
+      {gptj_json({{"rotary_dim", 32}}), "rotary width is 32; with rotary positions it must be"},
+      {gptj_json({{"rotary_dim", 0}}), "\"rotary_dim\" is 0; it must be from 1"},
+      {gptj_json({{"rotary_dim", nullptr}}), "\"rotary_dim\" is null; it must be a whole number"},
+      {gptj_json({{"activation_function", "gelu"}}), "only \"gelu_new\" is supported"},
+      {gptj_json({{"n_head", 5}}), "n_embd 64 is not divisible by n_head 5"},
+      {gptj_json({{"tie_word_embeddings", "no"}}), "it must be true or false"},
+      {neox_json({{"hidden_act", "relu"}}), "only \"gelu\", \"gelu_fast\" and"},
+      {neox_json({{"use_parallel_residual", 1}}), "it must be true or false"},
+      {neox_json({{"attention_bias", false}}), "only true is supported"},
+      {neox_json({{"rotary_pct", 0}}), "\"rotary_pct\" is 0; it must be a number above 0"},
+      {neox_json({{"rotary_pct", 1.5}}), "\"rotary_pct\" is 1.5; it must be a number above 0"},
+      {neox_json({{"rotary_pct", 0.2}}),
+       "rotary width is 3; with rotary positions it must be even"},
+      {neox_json({{"rotary_pct", 0.01}}), "0.01 of the columns of a head are none"},
+      {neox_json({{"num_attention_heads", 5}}), "n_embd 64 is not divisible by n_head 5"},
+      {neox_json({{"rope_parameters", {{"rope_type", "yarn"}}}}), "only \"default\" is supported"},
+      {neox_json({{"rope_scaling", {{"type", "linear"}}}}), "only null is supported"},
+      {neox_json({{"intermediate_size", nullptr}}), "\"intermediate_size\" is missing"}};
+  for (const auto& [json, says] : rows) {
+    INFO(json.dump());
+    CHECK_THAT(error_message([&, j = json] { parse_config(j, "config.json"); }), Contains(says));
   }
 }
 

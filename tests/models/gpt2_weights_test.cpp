@@ -1,4 +1,5 @@
 #include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "models/decoder/weights.h"
 
 #include <catch2/catch.hpp>
@@ -278,7 +279,7 @@ TEST_CASE("values in config.json that make no model are refused with key and fil
                                    {"tie_word_embeddings", "false"},
                                    {"scale_attn_weights", "false"},
                                    {"scale_attn_by_inverse_layer_idx", "true"},
-                                   {"model_type", "\"gptj\""},
+                                   {"model_type", "\"bloom\""},
                                    {"layer_norm_epsilon", "0"},
                                    {"layer_norm_epsilon", "-1e-5"},
                                    {"layer_norm_epsilon", "1"},
@@ -298,7 +299,8 @@ TEST_CASE("the presets are the published sizes") {
       {"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
       {"gpt2-xl", 1557611200},      {"smollm2-135m", 134515008},  {"tinyllama-1.1b", 1100048384},
       {"llama-3.2-1b", 1235814400}, {"llama-3.1-8b", 8030261248}, {"mistral-7b", 7248023552},
-      {"qwen2.5-0.5b", 494032768}};
+      {"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
+      {"gptj-6b", 6050882784},      {"pythia-160m", 162322944},   {"pythia-1.4b", 1414647808}};
   for (const auto& [name, count] : published)
     CHECK(preset(name).value().parameter_count() == count);
   CHECK_FALSE(preset("gpt3"));

@@ -20,7 +20,7 @@ namespace {
 constexpr MlpConfig config{.in = 6, .width = 20, .layers = 3, .classes = 7, .hidden = 32};
 constexpr std::int64_t rows = 24;
 constexpr int steps = 3;
-constexpr LinearCrossEntropyOptions mean{.scale = 1.0 / rows, .chunk = 16};
+const LinearCrossEntropyOptions mean{.scale = 1.0 / rows, .chunk = 16};
 
 using Counts = std::map<std::string, int>;
 

@@ -2,12 +2,13 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 #include "kernels/base/error.h"
-#include "models/text/bpe_tables.h"
-#include "models/text/byte_alphabet.h"
+#include "models/text/bpe/bpe_tables.h"
+#include "models/text/bpe/byte_alphabet.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
@@ -34,6 +35,9 @@ inline BpeDescription small_bpe() {
   add("<|endoftext|>");
   return bpe;
 }
+
+/// Returns a tokenizer.json of it.
+nlohmann::json small_tokenizer_json();
 
 /// Returns the message of the Error(usage) that `action` must throw.
 template <class Action>

@@ -10,10 +10,10 @@
 
 #include "engine/io/file.h"
 #include "engine/io/utf8.h"
-#include "models/text/bpe_tokenizer.h"
+#include "models/text/bpe/bpe_tokenizer.h"
+#include "models/text/bpe/pre_tokenizer.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
-#include "models/text/pre_tokenizer.h"
 #include "tests/models/text_support.h"
 #include "tests/support/data_folders.h"
 #include "tests/support/form.h"

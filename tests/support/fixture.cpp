@@ -6,6 +6,7 @@
 
 #include "engine/io/stored_tensor.h"
 #include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "models/decoder/weights.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "apps/data/data_files.h"
+#include "apps/data/dataset.h"
 #include "apps/data/text_source.h"
-#include "models/text/bpe_tokenizer.h"
+#include "models/text/bpe/bpe_tokenizer.h"
+#include "models/text/byte_tokenizer.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {
@@ -26,8 +28,8 @@ inline std::string gzip_of(const std::string& text) {
   return read_file(path);
 }
 
-/// Returns a tokenizer with one token per byte, and <|endoftext|> as 256.
-inline BpeTokenizer tokenizer_with_end() {
+/// Returns the tables of a tokenizer with one token per byte, and <|endoftext|> as 256.
+inline BpeTables tokenizer_with_end_tables() {
   BpeTables tables;
   for (int byte = 0; byte < 256; ++byte) {
     tables.symbols.emplace_back(1, static_cast<char>(byte));
@@ -35,7 +37,27 @@ inline BpeTokenizer tokenizer_with_end() {
   }
   tables.symbols.emplace_back(end_of_text_name);
   tables.end_of_text = 256;
-  return BpeTokenizer(tables);
+  tables.added.push_back({std::string(end_of_text_name), 256});
+  return tables;
+}
+inline BpeTokenizer tokenizer_with_end() {
+  return BpeTokenizer(tokenizer_with_end_tables());
+}
+
+/// Returns all tokens.
+inline std::vector<std::int32_t> all_of(const TokenSource& source) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(source.size()));
+  source.read(0, ids);
+  return ids;
+}
+
+/// Opens texts as train_gpt2 does.
+inline Dataset open(const std::vector<std::string>& data, const std::vector<std::string>& val = {},
+                    const Tokenizer& tokenizer = ByteTokenizer(), const TextOptions& options = {}) {
+  const DataInput input(find_data("--data", data), options);
+  if (val.empty()) return open_dataset(input, nullptr, options, &tokenizer, 65536);
+  const DataInput other(find_data("--val-data", val), options);
+  return open_dataset(input, &other, options, &tokenizer, 65536);
 }
 
 /// A folder that a test fills with files.

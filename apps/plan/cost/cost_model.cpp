@@ -18,7 +18,7 @@ struct ShardSize {
         vocabulary(shard.vocabulary.end),
         // The terms are: matrices; biases; norms.
         block(embedding * (shard.qkv_columns() + width + shard.mlp_columns() + inner) +
-              bias_columns(config, shard) + 2 * config.norm_vectors() * embedding),
+              bias_columns(config, shard) + config.norm_parameters()),
         head(vocabulary + config.norm_vectors()),
         positions(config.rotary ? 0 : config.n_positions) {}
 
@@ -33,7 +33,7 @@ struct ShardSize {
 double recompute_of(Recompute mode, const PassTimes& pass) {
   if (recomputes_block(mode)) return pass.layer_forward;
   return (mode == Recompute::gelu || mode == Recompute::gelu_ln ? pass.gelu : 0) +
-         (mode == Recompute::gelu_ln ? 2 * pass.layernorm : 0);
+         (mode == Recompute::gelu_ln ? pass.norms : 0);
 }
 
 /// Cost of the blocks whose state the CPU updates: bytes over the link, and seconds.
@@ -229,7 +229,9 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
 std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks) {
   const ShardSize size(config, ranks);
   const std::int64_t second_table = config.tied ? 0 : size.vocabulary;
-  return config.n_layer * size.block + (size.head + size.positions + second_table) * size.embedding;
+  return config.n_layer * size.block +
+         (size.head + size.positions + second_table) * size.embedding +
+         (config.head_bias ? size.vocabulary : 0);
 }
 
 }  // namespace sluice

@@ -53,6 +53,7 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
   const auto embedding = static_cast<double>(config.n_embd);
   const ForwardWork forward(config, work.seq_len, work.shards.ranks);
   const double rate = matrix_rate(work, tokens, profile);
+  const auto norms = static_cast<double>(config.block_norms());
 
   PassTimes times;
   if (!profile.gpu || is_wide(work.dtype)) {
@@ -62,7 +63,7 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
     times = {.layer_forward = tokens * forward.layer() / rate,
              .head_forward = tokens * forward.head / rate,
              .gelu = 4 * pass / ranks,
-             .layernorm = pass,
+             .norms = norms * pass,
              .weights = tokens * forward.products / rate,
              .attention_in = tokens * forward.attention_in / rate,
              .mlp_in = tokens * forward.mlp_in / rate};
@@ -82,26 +83,40 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
   const double attention = tokens * forward.attention / rate;
   // SwiGLU's own passes move 3 and 5 elements for each of its results, where GELU's move 2 and 3.
   times.gelu = rates.gelu.seconds(tokens * inner * (gated ? 1.5 : 1), profile);
-  times.layernorm = rates.layernorm_sum.seconds(stream, profile);
+  const double layernorm = rates.layernorm_sum.seconds(stream, profile);
+  times.norms = norms * layernorm;
   times.weights = products;
   times.attention_in = tokens * forward.attention_in / block_rate;
   times.mlp_in = tokens * forward.mlp_in / block_rate;
-  times.layer_forward = products + times.gelu + 2 * times.layernorm +
+  times.layer_forward = products + times.gelu + times.norms +
                         attention / (work.dropout ? rates.attention_dropout : rates.attention);
   // From compute capability 9.0 on a product multiplies by the slope of GELU.
   const double slope =
-      profile.capability >= 90 && !gated
+      profile.capability >= 90 && config.activation == MlpActivation::gelu
           ? 0
           : rates.gelu_backward.seconds(tokens * inner * (gated ? 5.0 / 3 : 1), profile);
   const double layernorm_backward = rates.layernorm_backward.seconds(stream, profile);
   times.layer_backward =
-      2 * products + slope + 2 * layernorm_backward +
+      2 * products + slope + norms * layernorm_backward +
       rates.bias_gradient.seconds(tokens * static_cast<double>(bias_columns(config, shard)),
                                   profile) +
       // Five products, where the forward pass has two.
       2.5 * attention /
           (work.dropout ? rates.attention_dropout_backward : rates.attention_backward);
-  times.head_forward = tokens * forward.head / rate + times.layernorm;
+  // Passes that only some families have: over q, k and v, or over the stream. They read one or two
+  // elements and write one, as GELU and its gradient do.
+  const double qkv = tokens * static_cast<double>(shard.qkv_columns());
+  if (config.fused_heads) {
+    times.layer_forward += rates.gelu.seconds(qkv, profile);
+    times.layer_backward += rates.gelu.seconds(qkv, profile);
+  }
+  if (config.query_key_norm) {
+    times.layer_forward += rates.gelu.seconds(qkv, profile);
+    times.layer_backward += rates.gelu_backward.seconds(qkv, profile);
+  }
+  if (config.block != BlockKind::sequential)
+    times.layer_forward += rates.gelu_backward.seconds(stream, profile);
+  times.head_forward = tokens * forward.head / rate + layernorm;
   times.head_backward =
       2 * tokens * forward.head / rate + layernorm_backward +
       rates.cross_entropy.seconds(tokens * static_cast<double>(shard.vocabulary.end), profile);

@@ -27,7 +27,7 @@ struct PassTimes {
   double layer_forward = 0, layer_backward = 0;
   double head_forward = 0, head_backward = 0;  ///< with the LayerNorm before it and the loss
   double embedding_backward = 0;
-  double gelu = 0, layernorm = 0;       ///< each once, as recomputation does them
+  double gelu = 0, norms = 0;           ///< each once, as recomputation does them
   double weights = 0;                   ///< part of layer_backward: weights' gradients
   double attention_in = 0, mlp_in = 0;  ///< products, forward
 };

@@ -80,9 +80,11 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
     traffic.streams = {.forward = streams(inputs + (predicts ? 1 : 0)),
                        .again = streams(2 * recomputed + (twice ? inputs : 0)),
                        .backward = streams(inputs + ends)};
-    traffic.norms =
-        of(2 * blocks + (predicts ? 1 : 0), config.norm_vectors() * config.n_embd, wide);
+    traffic.norms = of(config.block_norms() * blocks + (predicts ? 1 : 0),
+                       config.norm_vectors() * config.n_embd, wide);
   }
+  // Ranks always divide the heads of q and k.
+  if (config.query_key_norm) traffic.norms += of(blocks, 2 * config.width_of_head(), wide);
   if (predicts) {
     traffic.softmax = of(1, tokens * 3 * task.shards.ranks, wide);
     traffic.softmax.operations *= head_chunks(choice, tokens);

@@ -42,7 +42,8 @@ struct TensorTraffic {
   bool divided_tokens = false;
   Sums sums{};
   Streams streams{};
-  Kind norms{};    ///< all-reduces "norm gradient", only if tokens are divided
+  /// All-reduces "norm gradient": of the norms of q and k, and of all norms if tokens are divided.
+  Kind norms{};
   Kind softmax{};  ///< all-gathers of three numbers per token and rank
 
   Kind all_sums() const;

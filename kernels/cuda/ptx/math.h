@@ -51,6 +51,14 @@ __device__ __forceinline__ void sine_cosine_of_turns(std::int32_t turns, float& 
 #endif
 }
 
+__device__ __forceinline__ float error_function(float x) {
+#ifdef __CUDACC__
+  return erff(x);
+#else
+  return std::erf(x);
+#endif
+}
+
 /// The larger of two values; if one is NaN, the other.
 __device__ __forceinline__ float maximum(float a, float b) {
   return fmaxf(a, b);

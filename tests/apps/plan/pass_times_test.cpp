@@ -44,16 +44,17 @@ TEST_CASE("a GPU's pass takes the time of its kernels", "[plan]") {
     return elements * kernel.bytes / (kernel.share * 50);
   };
   CHECK(pass.gelu == Approx(memory(rates.gelu, tokens * 8)));
-  CHECK(pass.layernorm == Approx(memory(rates.layernorm_sum, tokens * 2)));
+  const double norm = memory(rates.layernorm_sum, tokens * 2);
+  CHECK(pass.norms == Approx(2 * norm));
   CHECK(pass.weights == Approx(products));
   CHECK(pass.layer_forward ==
-        Approx(products + attention / rates.attention + pass.gelu + 2 * pass.layernorm));
+        Approx(products + attention / rates.attention + pass.gelu + 2 * norm));
   // Gradients of 6 + 2 + 8 + 2 biases. The slope of GELU comes with a product.
   CHECK(pass.layer_backward == Approx(2 * products + 2.5 * attention / rates.attention_backward +
                                       2 * memory(rates.layernorm_backward, tokens * 2) +
                                       memory(rates.bias_gradient, tokens * 18)));
   const double head = tokens * 2 * 3 * 2 / 1000;
-  CHECK(pass.head_forward == Approx(head + pass.layernorm));
+  CHECK(pass.head_forward == Approx(head + norm));
   CHECK(pass.head_backward == Approx(2 * head + memory(rates.cross_entropy, tokens * 3) +
                                      memory(rates.layernorm_backward, tokens * 2)));
   CHECK(pass.embedding_backward == Approx(memory(rates.embedding_backward, tokens * 2)));
@@ -64,6 +65,24 @@ TEST_CASE("a GPU's pass takes the time of its kernels", "[plan]") {
   CHECK(random.layer_forward - pass.layer_forward ==
         Approx(attention / rates.attention_dropout - attention / rates.attention));
   CHECK(random.layer_backward > pass.layer_backward);
+}
+
+TEST_CASE("passes that only some families have are counted", "[plan]") {
+  const KernelRates& rates = kernel_rates(90);
+  const auto forward = [&](auto&& change) {
+    DecoderConfig config = tiny;
+    change(config);
+    return pass_times(config, two_rows, work, gpu(90)).layer_forward;
+  };
+  const double plain = forward([](DecoderConfig&) {});
+  const double heads = forward([](DecoderConfig& c) { c.fused_heads = true; });
+  const double norms = forward([](DecoderConfig& c) { c.query_key_norm = true; });
+  CHECK(heads - plain == Approx(rates.gelu.seconds(tokens * 6, gpu(90))));
+  CHECK(norms - plain == Approx(rates.gelu.seconds(tokens * 6, gpu(90))));
+  // One norm less, and an addition.
+  const double parallel = forward([](DecoderConfig& c) { c.block = BlockKind::parallel_one_norm; });
+  CHECK(parallel - plain == Approx(rates.gelu_backward.seconds(tokens * 2, gpu(90)) -
+                                   rates.layernorm_sum.seconds(tokens * 2, gpu(90))));
 }
 
 TEST_CASE("before compute capability 9.0 the slope of GELU takes a pass of its own", "[plan]") {

@@ -21,22 +21,8 @@ using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 using Strings = std::vector<std::string>;
 
-Ids all_of(const TokenSource& source) {
-  Ids ids(static_cast<std::size_t>(source.size()));
-  source.read(0, ids);
-  return ids;
-}
-
 Ids file_ids(const fs::path& path) {
   return all_of(*open_token_file(path, 65536));
-}
-
-Dataset open(const Strings& data, const Strings& val = {},
-             const Tokenizer& tokenizer = ByteTokenizer(), const TextOptions& options = {}) {
-  const DataInput input(find_data("--data", data), options);
-  if (val.empty()) return open_dataset(input, nullptr, options, &tokenizer, 65536);
-  const DataInput other(find_data("--val-data", val), options);
-  return open_dataset(input, &other, options, &tokenizer, 65536);
 }
 
 std::string text_of(const std::unique_ptr<TokenSource>& tokens) {

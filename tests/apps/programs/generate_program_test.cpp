@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "tests/support/gguf_model.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
@@ -9,6 +10,7 @@ namespace sluice::test::generate_program_test {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 std::string verse(int lines) {
   std::string text;
@@ -85,6 +87,44 @@ TEST_CASE("a model with more tokens than its tokenizer says only what the tokeni
   fs::remove_all(run.at("run/model"));
   fs::remove(run.at("poem.txt"));
   CHECK(run.made(run.at("run"), "--temperature 2") == made);
+}
+
+TEST_CASE("convert makes a model folder of a GGUF file, which generates and trains") {
+  DecoderConfig config = config_of(Family::llama);
+  config.n_layer = 1;
+  config.n_head = 2;
+  config.n_embd = 32;
+  config.n_inner = 32;
+  config.vocab_size = 258;
+  config.n_positions = 32;
+  const TempDir dir;
+  const auto at = [&](const char* name) { return (dir.path() / name).string(); };
+  GgufFile file = gguf_of(random_model(config, make_cpu_device(), DType::f32, 1));
+  file.tokenizer();
+  write_file(at("model.gguf"), file.bytes());
+  CHECK_THAT(run_well("convert", {"--input", at("model.gguf"), "--output", at("folder")}),
+             Contains("parameters written to"));
+  CHECK_THAT(run_well("generate", words("--prompt ab12 --max-tokens 8 --temperature 0 --model " +
+                                        at("folder"))),
+             StartsWith("ab12"));
+  write_file(at("poem.txt"), verse(60));
+  run_well("train_gpt2",
+           words("--steps 2 --batch-size 2 --threads 1 --sample-tokens 4 --model " + at("folder") +
+                 " --data " + at("poem.txt") + " --output " + at("run")));
+  CHECK(read_file(at("run/model/tokenizer.json")) == read_file(at("folder/tokenizer.json")));
+  CHECK_THAT(read_file(at("run/model/config.json")), Contains("\"eos_token_id\": 257"));
+
+  // A tokenizer that is not read costs a warning alone.
+  file.keys[file.keys.size() - 6].value = GgufFile::text_of("llama");
+  write_file(at("other.gguf"), file.bytes());
+  CHECK_THAT(run_well("convert", {"--input", at("other.gguf"), "--output", at("bare")}),
+             Contains("a tokenizer of kind \"llama\"") && Contains("works on ids"));
+  CHECK_FALSE(fs::exists(at("bare/tokenizer.json")));
+  write_file(at("cut.gguf"), file.bytes().substr(0, 4000));
+  const ProgramResult cut =
+      run_program("convert", {"--input", at("cut.gguf"), "--output", at("none")});
+  CHECK(cut.exit_code == 2);
+  CHECK_THAT(cut.err, Contains("cut.gguf"));
 }
 
 }  // namespace sluice::test::generate_program_test

@@ -104,7 +104,7 @@ struct Folder : TempDir {
     write_model(in / "gpt2", config);
     ByteTokenizer().save(in / "gpt2");
     for (const char* name : {"no-config", "no-weights", "no-tokenizer", "truncated", "pointer",
-                             "page", "cut-config", "gptj"})
+                             "page", "cut-config", "bloom"})
       fs::copy(in / "gpt2", in / name, fs::copy_options::recursive);
     fs::remove(in / "no-config/config.json");
     fs::remove(in / "no-weights/model.safetensors");
@@ -117,7 +117,7 @@ struct Folder : TempDir {
     write_file(in / "page/model.safetensors",
                "<!doctype html>\n<html>\n<head>\n</head>\n</html>\n");
     write_file(in / "cut-config/config.json", read_file(in / "gpt2/config.json").substr(0, 40));
-    write_file(in / "gptj/config.json", R"({"model_type": "gptj", "n_embd": 64})");
+    write_file(in / "bloom/config.json", R"({"model_type": "bloom", "n_embd": 64})");
 
     std::string text;
     for (int line = 0; line < 500; ++line)

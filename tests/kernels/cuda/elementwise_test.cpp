@@ -3,6 +3,7 @@
 
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
+#include "kernels/head_order.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::elementwise_test {
@@ -92,6 +93,26 @@ TEST_CASE("cuda: addition in place", "[cuda]") {
   });
 }
 
+TEST_CASE("cuda: a row is added to the rows of a strided matrix", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes)
+    for (const auto& [rows, columns] :
+         {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 257}, {1030, 20}}) {
+      CAPTURE(name_of(dtype), rows, columns);
+      const std::int64_t stride = columns + 3;
+      Parity parity(devices, {1, 1});
+      const Values before = random_values(rows * stride, 1), row_values = random_values(columns, 2);
+      const auto matrix = parity.state("matrix", DType::f32, {rows, stride}, before);
+      const auto row = parity.input("row", dtype, {columns}, row_values);
+      parity.compare([=, rows = rows, columns = columns](const Parity::Views& at, Stream stream) {
+        View strided(at[matrix].address, DType::f32, {rows, columns});
+        strided.strides[0] = stride;
+        run(AddRow{.matrix = strided, .row = at[row]}, stream);
+      });
+    }
+}
+
 TEST_CASE("cuda: casts round as the CPU's", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
@@ -128,21 +149,45 @@ TEST_CASE("cuda: filling", "[cuda]") {
 TEST_CASE("cuda: GELU", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
+  const bool exact = GENERATE(false, true);
   each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    CAPTURE(exact);
     Parity forward(devices, offsets);
     const auto in = forward.input("in", dtype, {count}, reach_of(count));
     const auto out = forward.output("out", dtype, {count});
     forward.compare([=](const Parity::Views& at, Stream stream) {
-      run(GeluForward{.out = at[out], .in = at[in]}, stream);
+      run(GeluForward{.out = at[out], .in = at[in], .exact = exact}, stream);
     });
     Parity backward(devices, offsets);
     const auto x = backward.input("in", dtype, {count}, reach_of(count));
     const auto grad_out = backward.input("grad_out", dtype, {count});
     const auto grad_in = backward.output("grad_in", dtype, {count});
     backward.compare([=](const Parity::Views& at, Stream stream) {
-      run(GeluBackward{.grad_in = at[grad_in], .grad_out = at[grad_out], .in = at[x]}, stream);
+      run(
+          GeluBackward{
+              .grad_in = at[grad_in], .grad_out = at[grad_out], .in = at[x], .exact = exact},
+          stream);
     });
   });
+}
+
+TEST_CASE("cuda: heads are sorted as on the CPU, bit for bit", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes)
+    for (const auto& [rows, heads, width] :
+         {std::array<std::int64_t, 3>{1, 1, 1}, {33, 3, 7}, {5, 4, 64}, {70, 2, 80}})
+      for (const Parity::Offsets offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
+        CAPTURE(name_of(dtype), rows, heads, width, offsets.read);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {rows, 3 * heads * width});
+        const auto sorted = parity.output("sorted", dtype, {rows, 3 * heads * width}, 0.0);
+        const auto back = parity.output("back", dtype, {rows, 3 * heads * width}, 0.0);
+        parity.compare([=, h = static_cast<int>(heads)](const Parity::Views& at, Stream stream) {
+          run(HeadOrder{.out = at[sorted], .in = at[in], .heads = h}, stream);
+          run(HeadOrder{.out = at[back], .in = at[sorted], .heads = h, .inverse = true}, stream);
+        });
+      }
 }
 
 TEST_CASE("cuda: the gradient of GELU in place", "[cuda]") {

@@ -1,13 +1,14 @@
-#include "models/text/bpe_tables.h"
+#include "models/text/bpe/bpe_tables.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
-#include "models/text/byte_alphabet.h"
+#include "models/text/bpe/byte_alphabet.h"
 
 namespace sluice {
 namespace {
@@ -30,13 +31,14 @@ template <class... Values>
 /// is missing.
 IdOfName take_symbols(const BpeDescription& description, BpeTables& tables) {
   const auto& file = description.vocabulary_file;
+  const std::set<std::string_view> added(description.added.begin(), description.added.end());
   IdOfName ids;
   tables.symbols.resize(description.symbols.size());
   for (const auto& [name, id] : description.symbols) {
     if (id >= tables.symbols.size())
       refuse(file, "gives the symbol {} the id {}, but its {} symbols need the ids 0 to {}",
              quote(name), id, tables.symbols.size(), tables.symbols.size() - 1);
-    auto bytes = from_byte_alphabet(name);
+    auto bytes = added.contains(name) ? name : from_byte_alphabet(name);
     if (!bytes || bytes->empty())
       refuse(file, "has the symbol {}, which is not written in GPT-2's 256 byte characters",
              quote(name));
@@ -53,6 +55,10 @@ void take_bytes(const BpeDescription& description, const IdOfName& ids, BpeTable
   for (std::size_t byte = 0; byte < tables.byte_symbol.size(); ++byte) {
     const auto name = to_byte_alphabet(std::string(1, static_cast<char>(byte)));
     const auto found = ids.find(name);
+    if (found == ids.end() && !description.needs_all_bytes) {
+      tables.byte_symbol[byte] = -1;
+      continue;
+    }
     if (found == ids.end())
       refuse(description.vocabulary_file, "has no symbol for the byte {}, which is written {}",
              byte, quote(name));
@@ -84,6 +90,8 @@ bool is_special(std::string_view symbol) {
 
 void check_all_are_made(const BpeDescription& description, const BpeTables& tables) {
   std::vector<bool> made(tables.symbols.size());
+  for (const AddedToken& token : tables.added)
+    made[static_cast<std::size_t>(token.id)] = true;
   for (const auto& merge : tables.merges)
     made[static_cast<std::size_t>(merge.result)] = true;
   for (std::size_t id = 0; id < made.size(); ++id) {
@@ -102,9 +110,15 @@ BpeTables check_bpe(const BpeDescription& description) {
   const auto ids = take_symbols(description, tables);
   take_bytes(description, ids, tables);
   take_merges(description, ids, tables);
-  check_all_are_made(description, tables);
-  if (const auto found = ids.find(end_of_text_name); found != ids.end())
+  for (const std::string& name : description.added)
+    tables.added.push_back({name, ids.at(name)});
+  if (const auto found = ids.find(end_of_text_name); found != ids.end()) {
     tables.end_of_text = found->second;
+    if (std::ranges::find(description.added, end_of_text_name) == description.added.end())
+      tables.added.push_back({std::string(end_of_text_name), found->second});
+  }
+  tables.whole_pieces = description.whole_pieces;
+  if (!tables.whole_pieces) check_all_are_made(description, tables);
   return tables;
 }
 

@@ -1,4 +1,4 @@
-#include "models/text/byte_alphabet.h"
+#include "models/text/bpe/byte_alphabet.h"
 
 #include <array>
 

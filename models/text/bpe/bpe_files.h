@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "models/text/bpe_tables.h"
+#include "models/text/bpe/bpe_tables.h"
 
 namespace sluice {
 
@@ -12,16 +12,12 @@ namespace sluice {
 BpeTables read_bpe_files(const std::filesystem::path& vocabulary,
                          const std::filesystem::path& merges);
 
-/// Reads Hugging Face's tokenizer.json with the same checks. Also fails (usage) if it describes
-/// another tokenizer than GPT-2's: another model, another split, a normalizer. Added tokens become
-/// part of the vocabulary; in text they are ordinary text, except "<|endoftext|>".
-BpeTables read_tokenizer_json(const std::filesystem::path& file);
-
-/// Throws Error (usage) if the files beside vocab.json and merges.txt say that they are of another
-/// tokenizer: the rule by which text is split is in neither of the two.
+/// Throws Error (usage) if tokenizer_config.json beside vocab.json and merges.txt says that they
+/// are of another tokenizer: the rule by which text is split is in neither of the two.
 void require_gpt2_tokenizer(const std::filesystem::path& directory);
 
-/// Writes vocab.json, merges.txt and tokenizer_config.json, which Hugging Face can also open.
+/// Writes vocab.json, merges.txt and tokenizer_config.json of GPT-2's tokenizer, which Hugging Face
+/// can also open.
 void write_bpe_files(const std::filesystem::path& directory, const BpeTables& tables);
 
 }  // namespace sluice
