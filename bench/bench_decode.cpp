@@ -34,7 +34,8 @@ struct Options {
 };
 
 void declare(CommandLine& line, Options& o) {
-  line.add_choice("--model", o.model, "Shape", {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"});
+  const auto shapes = preset_names();
+  line.add_choice("--model", o.model, "Shape", {shapes.begin(), shapes.end()});
   line.add_choice("--precision", o.precision, "Arithmetic", cpu_precisions);
   line.add("--prompt", o.prompt, "Tokens to start from", 1, 1024);
   line.add("--tokens", o.tokens, "Tokens that are timed in each round", 1, 1024);

@@ -39,8 +39,9 @@ struct Options {
 };
 
 void declare(CommandLine& line, Options& o) {
+  const auto shapes = preset_names();
   line.add_choice("--model", o.model, "Model, by its Hugging Face name",
-                  {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"});
+                  {shapes.begin(), shapes.end()});
   line.add_choice("--size", o.size, "Model, by its size", {"124M", "350M", "774M", "1558M"});
   line.add("--n-layer", o.n_layer, "A shape of your own instead");
   line.add("--n-head", o.n_head, "Heads of that shape", 1);
@@ -113,7 +114,8 @@ std::string name_of(const Options& o) {
   const std::string model = preset_of(o);
   if (model == "gpt2") return "124M";
   if (model == "gpt2-medium") return "350M";
-  return model == "gpt2-large" ? "774M" : "1558M";
+  if (model == "gpt2-large") return "774M";
+  return model == "gpt2-xl" ? "1558M" : model;
 }
 
 DecoderConfig config_of(const Options& o) {
