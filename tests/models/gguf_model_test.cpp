@@ -38,7 +38,7 @@ struct Folder : TempDir {
 };
 
 TEST_CASE("a GGUF file's model is Hugging Face's, row by row", "[gguf]") {
-  const Family family = GENERATE(Family::llama, Family::qwen2, Family::qwen3);
+  const Family family = GENERATE(Family::llama, Family::mistral, Family::qwen2, Family::qwen3);
   DecoderConfig config = config_of_test(family);
   config.tied = GENERATE(true, false);
   CAPTURE(name_of(family), config.tied);
@@ -49,6 +49,48 @@ TEST_CASE("a GGUF file's model is Hugging Face's, row by row", "[gguf]") {
   const auto read = random_model(config, make_cpu_device(), DType::f32, 2);
   load_gguf_weights(reader, config, *read.space);
   CHECK(flat_weights(*read.space).to_host() == flat_weights(*made.space).to_host());
+}
+
+TEST_CASE("a GGUF file's linear scaling of positions counts, with a type or without", "[gguf]") {
+  const auto made = random_model(config_of_test(Family::llama), make_cpu_device(), DType::f32, 1);
+  const Folder folder;
+  const auto divisor = [&](auto&& change) {
+    GgufFile file = gguf_of(made);
+    change(file);
+    return gguf_config(GgufReader(folder.put(file))).rotary->divisor;
+  };
+  CHECK(divisor([](GgufFile& f) { f.real("llama.rope.scaling.factor", 4); }) == 4);
+  CHECK(divisor([](GgufFile& f) { f.real("llama.rope.scale_linear", 2); }) == 2);
+  CHECK(divisor([](GgufFile& f) {
+          f.text("llama.rope.scaling.type", "none");
+          f.real("llama.rope.scaling.factor", 4);
+        }) == 1);
+}
+
+TEST_CASE("a GGUF file's tokenizer begins texts as llama.cpp does", "[gguf]") {
+  using Ids = std::vector<std::int32_t>;
+  const Folder folder;
+  const auto begin = [&](const char* split, auto&& change) {
+    GgufFile file;
+    file.tokenizer(split);
+    file.number("tokenizer.ggml.bos_token_id", 257);
+    change(file);
+    return gguf_tokenizer(GgufReader(folder.put(file)))->begin_of_text();
+  };
+  const auto nothing = [](GgufFile&) {};
+  CHECK(begin("llama-bpe", nothing) == Ids{257});
+  CHECK(begin("llama3", nothing) == Ids{257});
+  CHECK(begin("llama-bpe", [](GgufFile& f) {
+          f.boolean("tokenizer.ggml.add_bos_token", false);
+        }).empty());
+  CHECK(begin("smollm", nothing).empty());
+  CHECK(begin("smollm", [](GgufFile& f) { f.boolean("tokenizer.ggml.add_bos_token", true); }) ==
+        Ids{257});
+  GgufFile file;
+  file.tokenizer("qwen2");
+  const auto qwen = gguf_tokenizer(GgufReader(folder.put(file)));
+  CHECK(qwen->end_of_text() == 257);
+  CHECK(qwen->decode(qwen->encode("e\u0301")) == "\u00E9");
 }
 
 TEST_CASE("what a GGUF file's model lacks or has too much is refused by name", "[gguf]") {

@@ -35,7 +35,9 @@ inline std::string gguf_name_of(std::string name) {
 /// The file of a model, as llama.cpp's converter writes it.
 inline GgufFile gguf_of(const TestModel& made) {
   const DecoderConfig& config = made.model->config();
-  const std::string architecture(name_of(config.family));
+  // llama.cpp knows a Mistral as a Llama, with a window.
+  const bool mistral = config.family == Family::mistral;
+  const std::string architecture(name_of(mistral ? Family::llama : config.family));
   GgufFile file;
   file.text("general.architecture", architecture);
   const auto number = [&](const char* key, std::int64_t value) {
@@ -49,6 +51,7 @@ inline GgufFile gguf_of(const TestModel& made) {
   number("attention.head_count_kv", config.kv_heads());
   number("attention.key_length", config.width_of_head());
   number("rope.dimension_count", config.width_of_head());
+  if (mistral) number("attention.sliding_window", config.n_positions);
   file.real(architecture + ".rope.freq_base", static_cast<float>(config.rotary->base));
   file.real(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
   for (const auto& slot : made.space->slots())
@@ -61,7 +64,7 @@ inline GgufFile gguf_of(const TestModel& made) {
       std::string data;
       for (std::int64_t i = 0; i < slice.shape[0]; ++i) {
         std::int64_t from = i;
-        if ((q || k) && config.family == Family::llama) {
+        if ((q || k) && architecture == "llama") {
           // Hugging Face's rows (half, i) of a head become rows (i, half).
           const std::int64_t width = slice.shape[0] / heads, in_head = i % width;
           from = i - in_head + in_head % 2 * (width / 2) + in_head / 2;
