@@ -29,7 +29,7 @@ struct Format {
 constexpr Format formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr std::uint64_t header_bytes = 256 * sizeof(std::int32_t);
 
-/// Where the ids begin, after llm.c's header or, in a headerless file, at 0, and their bytes.
+/// The layout of a file: its ids begin after llm.c's header or, without one, at byte 0.
 struct Layout {
   std::uint64_t start = 0;
   std::size_t id_bytes = 2;

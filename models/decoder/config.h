@@ -41,7 +41,7 @@ struct RotaryConfig {
 
 enum class NormKind : std::uint8_t { layernorm, rmsnorm };
 
-/// What a block adds to the residual stream x.
+/// Each kind of block adds other branches to the residual stream x.
 enum class BlockKind : std::uint8_t {
   sequential,  ///< y = x + attention(norm_1(x)), then y + mlp(norm_2(y))
   parallel,    ///< x + attention(norm_1(x)) + mlp(norm_2(x)) (Black et al., "GPT-NeoX-20B", 2022)

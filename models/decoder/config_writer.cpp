@@ -11,7 +11,8 @@
 namespace sluice {
 namespace {
 
-/// What "rope_parameters" holds; version 4 takes "rope_theta" and the rest as "rope_scaling".
+/// Returns the object "rope_parameters"; version 4 takes "rope_theta" and the rest as
+/// "rope_scaling".
 nlohmann::ordered_json rope_of(const RotaryConfig& rotary) {
   nlohmann::ordered_json rope{{"rope_theta", rotary.base}, {"rope_type", "default"}};
   if (rotary.divisor != 1) {

@@ -250,7 +250,7 @@ TEST_CASE("token files of 32-bit ids are llm.c's of Llama 3", "[io][tokens]") {
   CHECK(all_of(file) == ids);
   CHECK_THAT(error_message([&] { TokenFile(path).read_all(151935); }),
              Contains("position 2 is 151935, but the vocabulary has only 151935 ids"));
-  // What was changed meanwhile is noticed.
+  // A change since the file was read is an error.
   std::string changed = bytes;
   changed[1024 + 4] ^= 1;
   write_file(path, changed);

@@ -304,7 +304,7 @@ TEST_CASE("the presets are the published sizes") {
   for (const auto& [name, count] : published)
     CHECK(preset(name).value().parameter_count() == count);
   CHECK_FALSE(preset("gpt3"));
-  // What no count shows.
+  // Rotary positions have no parameters, so counts do not show them.
   CHECK(preset("gptj-6b")->rotary == RotaryConfig{.width = 64, .pairs = RotaryPairs::interleaved});
   CHECK(preset("pythia-160m")->rotary == RotaryConfig{.width = 16});
   CHECK(preset("qwen3-0.6b")->rotary == RotaryConfig{.base = 1e6});

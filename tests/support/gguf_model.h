@@ -80,4 +80,18 @@ inline GgufFile gguf_of(const TestModel& made) {
   return file;
 }
 
+/// A Llama of one layer with a tokenizer of bytes.
+inline GgufFile small_gguf() {
+  DecoderConfig config = config_of(Family::llama);
+  config.n_layer = 1;
+  config.n_head = 2;
+  config.n_embd = 32;
+  config.n_inner = 32;
+  config.vocab_size = 258;
+  config.n_positions = 32;
+  GgufFile file = gguf_of(random_model(config, make_cpu_device(), DType::f32, 1));
+  file.tokenizer();
+  return file;
+}
+
 }  // namespace sluice::test

@@ -44,7 +44,7 @@ bool is_llama3(const Json& split) {
   return split == "llama-bpe" || split == "llama3" || split == "llama-v3";
 }
 
-/// What llama.cpp's name of a split means in Hugging Face's words.
+/// Returns the pre-tokenizer of tokenizer.json that llama.cpp's name of a split stands for.
 Ordered pre_tokenizer(const GgufReader& reader) {
   const Json& name = member(reader.metadata(), "tokenizer.ggml.pre");
   if (name == "gpt-2") return byte_level(true);

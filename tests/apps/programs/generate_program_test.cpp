@@ -90,17 +90,9 @@ TEST_CASE("a model with more tokens than its tokenizer says only what the tokeni
 }
 
 TEST_CASE("convert makes a model folder of a GGUF file, which generates and trains") {
-  DecoderConfig config = config_of(Family::llama);
-  config.n_layer = 1;
-  config.n_head = 2;
-  config.n_embd = 32;
-  config.n_inner = 32;
-  config.vocab_size = 258;
-  config.n_positions = 32;
   const TempDir dir;
   const auto at = [&](const char* name) { return (dir.path() / name).string(); };
-  GgufFile file = gguf_of(random_model(config, make_cpu_device(), DType::f32, 1));
-  file.tokenizer();
+  GgufFile file = small_gguf();
   write_file(at("model.gguf"), file.bytes());
   CHECK_THAT(run_well("convert", {"--input", at("model.gguf"), "--output", at("folder")}),
              Contains("parameters written to"));

