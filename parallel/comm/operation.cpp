@@ -23,7 +23,7 @@ Operation::Operation(Communicator& communicator, const Signature& signature)
 bool Operation::advance() {
   // Signatures are checked first: if they differ, the received data is meaningless.
   checked_ = !check_ || check_->advance();
-  over_ = work_->advance() && checked_;
+  over_ = work_->advance() && (!check_ || check_->over());
   return over_;
 }
 

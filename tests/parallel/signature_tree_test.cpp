@@ -1,4 +1,5 @@
 // More than eight ranks send tallies of signatures up a tree, and what all have started comes down.
+#include <atomic>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "parallel/comm/backend/signature.h"
-#include "tests/parallel/ranks.h"
+#include "tests/parallel/checked_ranks.h"
 
 namespace sluice::test::signature_tree_test {
 namespace {
@@ -71,9 +72,9 @@ Heard heard(const std::vector<std::string>& labels) {
     const auto me = static_cast<std::size_t>(transport.rank());
     SignatureCheck check(transport, "test", signature(labels[me]), 5);
     try {
-      while (!check.advance())
+      while (!check.over())
         std::this_thread::yield();
-      expect(check.advance(), "an agreement was forgotten");
+      expect(check.advance() && check.over(), "an agreement was forgotten");
       heard.by_rank[me] = "agreed";
     } catch (const Error& error) {
       heard.by_rank[me] = error.what();
@@ -104,6 +105,25 @@ TEST_CASE("a tally says who started what") {
                                                 of_c + " where the others started " + of_a);
   CHECK(first_disagreement({a, b, c}) ==
         "rank 1 started " + of_b + " and rank 2 started " + of_c + " where rank 0 started " + of_a);
+}
+
+// The host of the other rank may be waiting for its GPU, which waits for this rank's next
+// operation.
+TEST_CASE("ranks agree as soon as all have started an operation", "[threads]") {
+  const int ranks = GENERATE(2, SignatureCheck::most_direct);
+  std::atomic<int> agreed = 0;
+  check_threads(ranks, [&](std::unique_ptr<Transport> transport) {
+    SignatureCheck check(*transport, "test", signature("a"), 5);
+    const bool idle = transport->rank() == 1;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (idle ? agreed < ranks - 1 : !check.advance()) {
+      expect(std::chrono::steady_clock::now() < end, "the ranks wait for one that has started");
+      std::this_thread::yield();
+    }
+    ++agreed;
+    while (!check.over())
+      std::this_thread::yield();
+  });
 }
 
 TEST_CASE("signatures are told apart by everything in them") {

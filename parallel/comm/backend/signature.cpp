@@ -105,20 +105,20 @@ SignatureCheck::SignatureCheck(Transport& transport, std::string communicator,
   signatures_[static_cast<std::size_t>(rank)] = mine;
   for (int other = 0; other < size; ++other) {
     if (other == rank) continue;
-    messages_.push_back(transport.receive(other, tag, bytes_of(other)));
-    messages_.push_back(transport.send(other, tag, bytes_of(rank)));
+    receives_.push_back(transport.receive(other, tag, bytes_of(other)));
+    sends_.push_back(transport.send(other, tag, bytes_of(rank)));
   }
 }
 
 void SignatureCheck::send(int to, const Tally& tally) {
-  messages_.push_back(transport_.send(to, tag_, std::as_bytes(std::span(&tally, 1))));
+  sends_.push_back(transport_.send(to, tag_, std::as_bytes(std::span(&tally, 1))));
 }
 
 void SignatureCheck::receive(int from, Tally& tally) {
-  messages_.push_back(transport_.receive(from, tag_, std::as_writable_bytes(std::span(&tally, 1))));
+  receives_.push_back(transport_.receive(from, tag_, std::as_writable_bytes(std::span(&tally, 1))));
 }
 
-/// Called when the messages of a stage are done.
+/// Called when the messages of a stage have arrived.
 void SignatureCheck::next_stage() {
   const int rank = transport_.rank();
   if (stage_ == Stage::collect && transport_.size() <= most_direct) {
@@ -148,18 +148,24 @@ void SignatureCheck::next_stage() {
 
 bool SignatureCheck::advance() {
   if (agreed_) return true;
-  while (all_done(messages_)) {
+  while (all_done(receives_)) {
     if (stage_ != Stage::judge) {
       next_stage();
       continue;
     }
     const std::string disagreement = all_.disagreement();
-    if (!disagreement.empty())
+    if (!disagreement.empty()) {
+      if (!all_done(sends_)) return false;  // the others shall learn of it too
       fail(fmt::format("the ranks of '{}' have lost each other: {}", communicator_, disagreement));
+    }
     agreed_ = true;
     return true;
   }
   return false;
+}
+
+bool SignatureCheck::over() {
+  return advance() && all_done(sends_);
 }
 
 }  // namespace sluice

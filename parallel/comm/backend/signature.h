@@ -114,8 +114,12 @@ class SignatureCheck {
   SignatureCheck& operator=(const SignatureCheck&) = delete;
 
   /// Returns true if all signatures have arrived and agree. Throws Error naming a rank that has
-  /// started another operation, on this call and every later one.
+  /// started another operation, on this call and every later one. Does not wait until the other
+  /// ranks have received this one's: such a rank may be waiting for the GPU, which waits for this
+  /// rank's next operation.
   bool advance();
+  /// True if nobody needs the check any more: all agree, and its messages have been received.
+  bool over();
 
  private:
   enum class Stage : std::uint8_t { collect, report, tell, judge };
@@ -131,7 +135,7 @@ class SignatureCheck {
   std::vector<Tally> reports_;         ///< of the children
   Tally mine_, all_;                   ///< of this rank and those below it, and of all
   Stage stage_ = Stage::collect;
-  std::vector<MessagePtr> messages_;
+  std::vector<MessagePtr> sends_, receives_;
   bool agreed_ = false;
 };
 
