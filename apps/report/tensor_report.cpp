@@ -57,6 +57,7 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
     }
     const auto& [forward, again, backward, head] = traffic.sums;
     const TensorTraffic::Kind streams = traffic.all_streams();
+    const TensorTraffic::Kind key_values = traffic.all_key_values();
     const double sent = traffic.sent(shards.ranks);
     rows.push_back({{"ranks", ranks, {"ranks", 10, span_of(ranks)}},
                     {"sums_forward", kind(forward)},
@@ -67,9 +68,12 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
                     {"sums_head", kind(head)},
                     {"", backward.operations + head.operations, {"backward", 8}},
                     {"stream_gathers", kind(streams)},
+                    {"key_values", kind(key_values)},
                     {"norm_gradients", kind(traffic.norms)},
                     {"softmax_gathers", kind(traffic.softmax)},
-                    {"", streams.operations + traffic.softmax.operations, {"all-gathers", 12}},
+                    {"",
+                     streams.operations + key_values.operations + traffic.softmax.operations,
+                     {"all-gathers", 12}},
                     {"", traffic.all().bytes, {"payload MiB", 12, "{:.1f}", in_mib}},
                     {"bytes_sent", std::llround(sent)},
                     {"", sent, {"sent MiB", 12, "{:.1f}", in_mib}},

@@ -9,6 +9,7 @@
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/gather_key_value.h"
 #include "engine/ops/head_order.h"
 #include "engine/ops/mlp.h"
 #include "engine/ops/query_key_norm.h"
@@ -40,6 +41,7 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
       share_(share),
       kind_(config.block),
       fused_heads_(config.fused_heads),
+      head_width_(config.width_of_head()),
       rotary_(rotary_angles(config)),
       activation_(config.activation) {
   const DecoderNames& names = names_of(config.family);
@@ -85,6 +87,7 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
   mlp_out_.standard_deviation = residual;
   const DecoderShard shard(config, share.rank, share.size);
   heads_ = shard.attention_heads();
+  sharers_ = shard.sharers;
   first_head_ = static_cast<int>(shard.heads.begin);
   if (share.size == 1) return;
   attention_in_.keep_columns(shard.qkv, share.group);
@@ -177,6 +180,7 @@ Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens,
   Tensor qkv = attention_in_(
       x.normalized, recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(), tokens);
   if (fused_heads_) qkv = in_head_order(qkv, heads_.query);
+  if (sharers_ > 1) qkv = gather_key_value(qkv, head_width_, sharers_, *share_.group);
   if (query_norm_.weight)
     qkv = query_key_norm(qkv, query_norm_.weight, key_norm_.weight, heads_, query_norm_.epsilon,
                          share_.group);

@@ -61,6 +61,8 @@ class DecoderBlock final : public Module {
   BlockKind kind_;
   bool fused_heads_;
   AttentionHeads heads_;
+  std::int64_t head_width_;
+  int sharers_ = 1;  ///< see DecoderShard
   int first_head_;
   std::optional<RotaryAngles> rotary_;
   MlpActivation activation_;

@@ -1,16 +1,47 @@
 #include "models/decoder/shard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "kernels/base/error.h"
 
 namespace sluice {
+namespace {
+
+/// True if some ranks can share a head of k and v: its query heads, and its columns equally.
+bool can_share(const DecoderConfig& config, std::int64_t ranks) {
+  const std::int64_t sharers = ranks / config.kv_heads();
+  return ranks % config.kv_heads() == 0 && sharers <= config.n_head / config.kv_heads() &&
+         config.width_of_head() % sharers == 0;
+}
+
+/// "2 or fewer, or 4, 6"
+std::string usable_ranks(const DecoderConfig& config) {
+  std::vector<std::int64_t> more;
+  for (auto ranks = config.kv_heads() + 1; ranks <= config.n_head; ++ranks)
+    if (can_share(config, ranks)) more.push_back(ranks);
+  return fmt::format("{} or fewer{}{}", config.kv_heads(), more.empty() ? "" : ", or ",
+                     fmt::join(more, ", "));
+}
+
+}  // namespace
+
 DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
     : key_value_heads(part_of(config.kv_heads(), rank, ranks)),
       inner(part_of(config.inner(), rank, ranks)),
       vocabulary(part_of(config.vocab_size, rank, ranks)) {
   const std::int64_t head = config.width_of_head(), group = config.n_head / config.kv_heads();
   heads = {key_value_heads.begin * group, key_value_heads.end * group};
+  Shard::Range columns{key_value_heads.begin * head, key_value_heads.end * head};
+  if (ranks > config.kv_heads()) {
+    sharers = ranks / static_cast<int>(config.kv_heads());
+    const std::int64_t shared = rank / sharers;
+    const Shard::Range of_group = part_of(group, rank % sharers, sharers);
+    const Shard::Range of_head = part_of(head, rank % sharers, sharers);
+    key_value_heads = {shared, shared + 1};
+    heads = {shared * group + of_group.begin, shared * group + of_group.end};
+    columns = {shared * head + of_head.begin, shared * head + of_head.end};
+  }
   width = {heads.begin * head, heads.end * head};
   if (config.fused_heads) {
     qkv = {{3 * width.begin, 3 * width.end}};
@@ -18,7 +49,7 @@ DecoderShard::DecoderShard(const DecoderConfig& config, int rank, int ranks)
     qkv = {width};
     for (const std::int64_t first :
          {config.query_width(), config.query_width() + config.key_width()})
-      qkv.push_back({first + key_value_heads.begin * head, first + key_value_heads.end * head});
+      qkv.push_back({first + columns.begin, first + columns.end});
   }
   mlp_in = {inner};
   if (config.activation == MlpActivation::swiglu)
@@ -39,22 +70,26 @@ std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ran
   return counts;
 }
 
-void require_divisible(const DecoderConfig& config, int ranks) {
-  if (ranks > config.kv_heads())
-    fail(
-        fmt::format("--tp {}: the model has {} {}head{}, and each rank needs one at least; use "
-                    "--tp {} or fewer",
-                    ranks, config.kv_heads(), config.kv_heads() < config.n_head ? "key/value " : "",
-                    config.kv_heads() == 1 ? "" : "s", config.kv_heads()),
-        ErrorKind::usage);
+std::string division_fault(const DecoderConfig& config, int ranks) {
+  if (ranks > config.n_head)
+    return fmt::format("the model has {} head{}, and each rank needs one at least; use --tp {}",
+                       config.n_head, config.n_head == 1 ? "" : "s", usable_ranks(config));
+  if (ranks > config.kv_heads() && !can_share(config, ranks))
+    return fmt::format(
+        "{} heads of k and v {} wide cannot be shared equally by {} ranks; use --tp {}",
+        config.kv_heads(), config.width_of_head(), ranks, usable_ranks(config));
   if (config.inner() % ranks != 0)
-    fail(fmt::format("--tp {}: the MLP is {} wide, which does not divide: {} * {} = {}", ranks,
-                     config.inner(), config.inner() / ranks, ranks, config.inner() / ranks * ranks),
-         ErrorKind::usage);
+    return fmt::format("the MLP is {} wide, which does not divide: {} * {} = {}", config.inner(),
+                       config.inner() / ranks, ranks, config.inner() / ranks * ranks);
   if (ranks > config.vocab_size)
-    fail(fmt::format("--tp {}: the vocabulary has {} tokens, and each rank needs one at least",
-                     ranks, config.vocab_size),
-         ErrorKind::usage);
+    return fmt::format("the vocabulary has {} tokens, and each rank needs one at least",
+                       config.vocab_size);
+  return {};
+}
+
+void require_divisible(const DecoderConfig& config, int ranks) {
+  const std::string fault = division_fault(config, ranks);
+  if (!fault.empty()) fail(fmt::format("--tp {}: {}", ranks, fault), ErrorKind::usage);
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/shard.h"
@@ -15,6 +16,9 @@ class DecoderShard {
   DecoderShard(const DecoderConfig& config, int rank, int ranks);
 
   Shard::Range key_value_heads, heads, inner, vocabulary;
+  /// Ranks that share a head of k and v: more than 1 if there are more ranks than such heads. Each
+  /// has some of the query heads that attend to it, and an equal part of its columns.
+  int sharers = 1;
   /// Range of the attention's width that belongs to these heads.
   Shard::Range width;
   /// Column ranges of the matrix that computes q, k and v, side by side, and of the MLP's first.
@@ -43,9 +47,11 @@ std::int64_t bias_columns(const DecoderConfig& config, const DecoderShard& shard
 /// Returns the number of vocabulary rows that each of the ranks has.
 std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ranks);
 
-/// Throws Error (usage) with the arithmetic if a model cannot be divided between so many ranks:
-/// each rank needs a head of k and v with the query heads that share it, and all need equal parts
-/// of the MLP.
+/// Says with the arithmetic why a model cannot be divided between so many ranks; "" if it can. Each
+/// rank needs a query head and all need equal parts of the MLP. More ranks than heads of k and v
+/// must be a multiple of them, and share the columns of such a head equally.
+std::string division_fault(const DecoderConfig& config, int ranks);
+/// Throws Error (usage) if it cannot.
 void require_divisible(const DecoderConfig& config, int ranks);
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/copy_columns.h"
 #include "kernels/elementwise.h"
 #include "kernels/head_order.h"
 #include "tests/support/gradcheck.h"
@@ -103,6 +104,29 @@ TEST_CASE("heads are sorted, and back", "[elementwise]") {
       run_order(back, out, true);
       CHECK(back.bytes() == in.bytes());
     }
+}
+
+TEST_CASE("columns are copied to other columns, and the rest stays") {
+  for (const DType dtype : dtypes) {
+    const std::int64_t rows = 130, from = 7, to = 9, columns = 4;
+    Array in(dtype, random_values(rows * from, 1)), out(dtype, random_values(rows * to, 2));
+    const Values before = out.values();
+    launch_cpu(CopyColumns{.out = out.view({rows, to}),
+                           .in = in.view({rows, from}),
+                           .out_first = 5,
+                           .in_first = 2,
+                           .columns = columns});
+    const Values source = in.values(), after = out.values();
+    bool right = true;
+    for (std::int64_t i = 0; i < rows * to; ++i) {
+      const std::int64_t column = i % to - 5;
+      const auto at = static_cast<std::size_t>(i);
+      right &=
+          after[at] ==
+          (column < 0 ? before[at] : source[static_cast<std::size_t>(i / to * from + 2 + column)]);
+    }
+    CHECK(right);
+  }
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t max_tokens = 1 << 16, max_tokens_of_cpu = 1 << 13;
 
 bool divides(const DecoderConfig& config, std::int64_t ranks) {
-  return ranks <= config.kv_heads() && config.inner() % ranks == 0 && ranks <= config.vocab_size;
+  return division_fault(config, static_cast<int>(ranks)).empty();
 }
 
 /// A schedule's name (none: no pipeline) and the number of virtual stages per rank.
@@ -148,7 +148,7 @@ std::vector<Mesh> meshes_of(const ClusterTask& task) {
   const TrainOptions& o = task.options;
   if (task.tp) require_divisible(task.config, static_cast<int>(*task.tp));
   std::vector<Mesh> meshes;
-  for (std::int64_t tp = 1; tp <= std::min(task.gpus, task.config.kv_heads()); ++tp) {
+  for (std::int64_t tp = 1; tp <= std::min(task.gpus, task.config.n_head); ++tp) {
     if (task.gpus % tp != 0 || !divides(task.config, tp)) continue;
     if (task.tp ? tp != *task.tp : tp > o.ranks_per_node) continue;
     if (tp == 1 && o.sequence_parallel) continue;

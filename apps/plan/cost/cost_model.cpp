@@ -123,11 +123,12 @@ TensorWait wait_of(const DecoderConfig& config, const DecoderPart& part, const M
   const auto& sums = traffic.sums;
   const auto& streams = traffic.streams;
   const TensorTimes times(work.shards);
-  TensorWait wait{.forward = times.sums(sums.forward) + times.gathers(streams.forward) +
-                             times.gathers(traffic.softmax),
-                  .backward = times.sums(sums.again) + times.gathers(streams.again) +
-                              times.sums(sums.head) + times.gathers(streams.backward) +
-                              times.all_reduces(traffic.norms)};
+  TensorWait wait{
+      .forward = times.sums(sums.forward) + times.gathers(streams.forward) +
+                 times.gathers(traffic.key_values.forward) + times.gathers(traffic.softmax),
+      .backward = times.sums(sums.again) + times.gathers(streams.again) + times.sums(sums.head) +
+                  times.gathers(streams.backward) + times.gathers(traffic.key_values.again) +
+                  times.gathers(traffic.key_values.backward) + times.all_reduces(traffic.norms)};
   const auto pairs = static_cast<double>(sums.backward.operations) / 2;
   if (pairs == 0) return wait;
   const double sum = times.sums(sums.backward) / (2 * pairs);

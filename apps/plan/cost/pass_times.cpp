@@ -110,6 +110,10 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
     times.layer_forward += rates.gelu.seconds(qkv, profile);
     times.layer_backward += rates.gelu.seconds(qkv, profile);
   }
+  if (shard.sharers > 1) {
+    times.layer_forward += rates.gelu.seconds(qkv, profile);
+    times.layer_backward += rates.gelu.seconds(qkv, profile);
+  }
   if (config.query_key_norm) {
     times.layer_forward += rates.gelu.seconds(qkv, profile);
     times.layer_backward += rates.gelu_backward.seconds(qkv, profile);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/ops/linear_cross_entropy.h"
+#include "models/decoder/shard.h"
 
 namespace sluice {
 
@@ -12,6 +13,22 @@ TensorTraffic::Kind& TensorTraffic::Kind::operator+=(const Kind& other) {
   return *this;
 }
 
+namespace {
+
+TensorTraffic::Kind all_of(const TensorTraffic::Streams& streams) {
+  TensorTraffic::Kind all = streams.forward;
+  (all += streams.again) += streams.backward;
+  return all;
+}
+
+void add(TensorTraffic::Streams& streams, const TensorTraffic::Streams& others) {
+  streams.forward += others.forward;
+  streams.again += others.again;
+  streams.backward += others.backward;
+}
+
+}  // namespace
+
 TensorTraffic::Kind TensorTraffic::all_sums() const {
   Kind all = sums.forward;
   ((all += sums.again) += sums.backward) += sums.head;
@@ -19,14 +36,16 @@ TensorTraffic::Kind TensorTraffic::all_sums() const {
 }
 
 TensorTraffic::Kind TensorTraffic::all_streams() const {
-  Kind all = streams.forward;
-  (all += streams.again) += streams.backward;
-  return all;
+  return all_of(streams);
+}
+
+TensorTraffic::Kind TensorTraffic::all_key_values() const {
+  return all_of(key_values);
 }
 
 TensorTraffic::Kind TensorTraffic::all() const {
   Kind all = all_sums();
-  ((all += all_streams()) += norms) += softmax;
+  (((all += all_streams()) += all_key_values()) += norms) += softmax;
   return all;
 }
 
@@ -42,9 +61,8 @@ TensorTraffic& TensorTraffic::operator+=(const TensorTraffic& other) {
   sums.again += other.sums.again;
   sums.backward += other.sums.backward;
   sums.head += other.sums.head;
-  streams.forward += other.streams.forward;
-  streams.again += other.streams.again;
-  streams.backward += other.streams.backward;
+  add(streams, other.streams);
+  add(key_values, other.key_values);
   norms += other.norms;
   softmax += other.softmax;
   return *this;
@@ -83,6 +101,14 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
     traffic.norms = of(config.block_norms() * blocks + (predicts ? 1 : 0),
                        config.norm_vectors() * config.n_embd, wide);
   }
+  if (const DecoderShard shard(config, 0, static_cast<int>(task.shards.ranks)); shard.sharers > 1) {
+    const auto heads = [&](std::int64_t operations) {
+      return of(operations, tokens * 2 * config.key_width(), task.dtype);
+    };
+    traffic.key_values = {.forward = heads(blocks),
+                          .again = heads(recomputed + (twice ? blocks : 0)),
+                          .backward = heads(blocks)};
+  }
   // Ranks always divide the heads of q and k.
   if (config.query_key_norm) traffic.norms += of(blocks, 2 * config.width_of_head(), wide);
   if (predicts) {
@@ -100,8 +126,8 @@ double TensorTimes::gathers(const TensorTraffic::Kind& kind) const {
 }
 
 double TensorTimes::all(const TensorTraffic& traffic) const {
-  return sums(traffic.all_sums()) + gathers(traffic.all_streams()) + all_reduces(traffic.norms) +
-         gathers(traffic.softmax);
+  return sums(traffic.all_sums()) + gathers(traffic.all_streams()) +
+         gathers(traffic.all_key_values()) + all_reduces(traffic.norms) + gathers(traffic.softmax);
 }
 
 }  // namespace sluice

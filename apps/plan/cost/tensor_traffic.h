@@ -44,10 +44,14 @@ struct TensorTraffic {
   Streams streams{};
   /// All-reduces "norm gradient": of the norms of q and k, and of all norms if tokens are divided.
   Kind norms{};
+  /// Where ranks share heads of k and v: all-gathers of both, and as many reduce-scatters of their
+  /// gradients.
+  Streams key_values{};
   Kind softmax{};  ///< all-gathers of three numbers per token and rank
 
   Kind all_sums() const;
   Kind all_streams() const;
+  Kind all_key_values() const;
   Kind all() const;
   /// Returns the bytes that each rank sends: 2 (N-1)/N of what N ranks all-reduce, (N-1)/N of what
   /// they scatter or gather.

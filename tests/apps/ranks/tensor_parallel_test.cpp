@@ -89,6 +89,7 @@ struct Row {
   bool divided = false;
   const char *pipeline = "", *stash = "graph";
   Recompute recompute = Recompute::none;
+  std::int64_t key_value_heads = 0;  ///< 0: as many as query heads
 };
 
 const std::vector<Row> rows{
@@ -101,10 +102,13 @@ const std::vector<Row> rows{
     {"divided tokens", 2, 1, 4, true},
     {"divided tokens, blocks again", 2, 1, 2, true, "", "graph", Recompute::block},
     {"divided tokens of stages", 1, 2, 2, true, "interleaved", "input", Recompute::block},
+    {"shared heads", 2, 1, 4, false, "", "graph", Recompute::none, 1},
+    {"shared heads of stages", 1, 2, 2, true, "1f1b", "input", Recompute::block, 1},
 };
 
 TrainingTask task_of(const Row& row, std::int64_t heads) {
   TrainingTask task = task_for(heads);
+  task.config.n_kv_head = row.key_value_heads;
   task.dp = row.dp;
   task.pp = row.pp;
   task.tp = row.tp;
@@ -113,6 +117,11 @@ TrainingTask task_of(const Row& row, std::int64_t heads) {
   task.virtual_stages = task.pipeline == "interleaved" ? 2 : 1;
   task.stash = row.stash;
   return task;
+}
+
+Kind shared_forward(const TensorTraffic& plan) {
+  Kind forward = plan.key_values.forward;
+  return forward += plan.key_values.again;
 }
 
 MemoryChoice choice_of(const Row& row, const TrainingTask& task, StateLayout layout) {
@@ -147,6 +156,8 @@ TEST_CASE("shards send each other what plans say, and nothing else",
       CHECK(taken(sum + "input gradient") == (backward += plan.sums.head));
       Kind streams = taken("all_gather input");
       CHECK((streams += taken("all_gather output gradient")) == plan.all_streams());
+      CHECK(taken("all_gather key and value") == shared_forward(plan));
+      CHECK(taken("reduce_scatter key and value gradient") == plan.key_values.backward);
       CHECK(taken("all_reduce norm gradient") == plan.norms);
       CHECK(taken("all_gather softmax") == plan.softmax);
       for (const auto& [what, kind] : found)

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/copy_columns.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/head_order.h"
@@ -186,6 +187,36 @@ TEST_CASE("cuda: heads are sorted as on the CPU, bit for bit", "[cuda]") {
         parity.compare([=, h = static_cast<int>(heads)](const Parity::Views& at, Stream stream) {
           run(HeadOrder{.out = at[sorted], .in = at[in], .heads = h}, stream);
           run(HeadOrder{.out = at[back], .in = at[sorted], .heads = h, .inverse = true}, stream);
+        });
+      }
+}
+
+TEST_CASE("cuda: columns are copied as on the CPU, bit for bit", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  struct Row {
+    std::int64_t rows, out_columns, in_columns, out_first, in_first, columns;
+  };
+  for (const DType dtype : cuda_dtypes)
+    for (const Row& row : {Row{1, 1, 1, 0, 0, 1},
+                           {33, 9, 7, 5, 2, 4},
+                           {70, 96, 64, 64, 32, 32},
+                           {5, 64, 96, 0, 8, 40},
+                           {5, 64, 96, 4, 8, 40},
+                           {3, 8, 8, 2, 1, 0}})
+      for (const Parity::Offsets offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
+        CAPTURE(name_of(dtype), row.rows, row.out_columns, row.in_columns, offsets.read);
+        Parity parity(devices, offsets);
+        const auto in = parity.input("in", dtype, {row.rows, row.in_columns});
+        const auto out = parity.state("out", dtype, {row.rows, row.out_columns},
+                                      random_values(row.rows * row.out_columns, 2));
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(CopyColumns{.out = at[out],
+                          .in = at[in],
+                          .out_first = row.out_first,
+                          .in_first = row.in_first,
+                          .columns = row.columns},
+              stream);
         });
       }
 }
