@@ -12,9 +12,9 @@ namespace {
 
 using namespace cuda;
 
-/// Keys per tile.
+/// Keys per tile: fewer if staged tiles need the registers, or wide ones the shared memory.
 template <int D, Staging staging>
-constexpr int key_tile_of = (staging == Staging::registers) && D > 64 ? 32 : 64;
+constexpr int key_tile_of = (staging == Staging::registers && D > 64) || D > 128 ? 32 : 64;
 
 /// 16-row groups per warp: two share the loaded K and V if there are enough registers.
 template <int D, Staging staging>
@@ -45,8 +45,8 @@ struct Shared {
   alignas(128) T keys_values[stages][2][key_tile * D];
 };
 
-/// A block has a tile of queries, which stay in registers, and loops over tiles of keys and values
-/// up to the diagonal.
+/// A block has a tile of queries, which stay in registers if there are enough, and loops over tiles
+/// of keys and values up to the diagonal.
 template <class T, int D, Staging staging, bool dropout>
 __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
@@ -83,7 +83,9 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
     const int end = first + rows < a.length ? first + rows : a.length;
     const int tiles = (end + key_tile - 1) / key_tile;
     const int warp_row = warp * 16 * groups;
-    LeftOperand query[groups][D / 16];
+    constexpr bool keep_query = D <= 128;
+    LeftOperand query[keep_query ? groups : 1][D / 16];
+    const auto queries = straight_blocks<T, D>(shared.query[0] + warp_row * D);
     float out[groups][D / 8][4] = {};
     Softmax<groups, key_tile> softmax;
 #pragma unroll dropout ? 1 : Memory::stages  // unrolled, addresses of a stage are constants
@@ -93,18 +95,18 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
       const bool more = tile + 1 < tiles;
       if (more) fetch((tile + 1) % Memory::stages);
       await_stage<staging>(more);
-      if (tile == 0) {
-        const auto blocks = straight_blocks<T, D>(shared.query[0] + warp_row * D);
+      if (keep_query && tile == 0) {
 #pragma unroll
         for (int m = 0; m < groups; ++m)
 #pragma unroll
           for (int k = 0; k < D / 16; ++k)
-            query[m][k] = load_left(blocks, m, k);
+            query[m][k] = load_left(queries, m, k);
       }
       float scores[groups][key_tile / 8][4];
       multiply_rows<T, key_tile, D>(
           scores, transposed_blocks<T, D>(shared.keys_values[stage][0]),
-          [&](int m, int k) { return query[m][k]; }, [](int, int) { return Accumulators{}; });
+          [&](int m, int k) { return keep_query ? query[m][k] : load_left(queries, m, k); },
+          [](int, int) { return Accumulators{}; });
       // Only tiles on the diagonal have keys that some of the queries must not see.
       if (first_key + key_tile > first) {
 #pragma unroll
@@ -158,8 +160,10 @@ __global__ void __launch_bounds__(attention_threads) forward(Arguments<T> a) {
 void launch_cuda(const AttentionForward& op, Stream stream) {
   const auto length = static_cast<int>(op.qkv.dim(1));
   const auto width = static_cast<int>(op.out.dim(2) / op.heads.query);
-  if (!fits_tiles(width, {op.qkv, op.out})) return attention_plain(op, stream);
-  if (op.wgmma && has_attention_wgmma(queue_of(stream).capability) && !op.mask.active())
+  if (!fits_tiles(stream, width, op.mask.active(), {op.qkv, op.out}))
+    return attention_plain(op, stream);
+  if (op.wgmma && width <= usual_tile_width && has_attention_wgmma(queue_of(stream).capability) &&
+      !op.mask.active())
     return attention_wgmma(op, stream);
   dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
                  [&]<class T, int D, Staging staging, bool dropout>() {

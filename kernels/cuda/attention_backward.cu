@@ -16,12 +16,18 @@ constexpr int groups_of = D <= 64 && staging == Staging::async && !dropout ? 2 :
 template <int D, Staging staging, bool dropout>
 constexpr int own_tile_of = attention_warps * 16 * groups_of<D, staging, dropout>;
 
-/// Rows per moving tile: fewer if accumulators or staged tiles need the registers.
+/// Rows per moving tile: fewer if accumulators or staged tiles need the registers, or wide tiles
+/// the shared memory.
 template <int D, Staging staging>
-constexpr int moving_tile = staging == Staging::async ? 32
-                            : D <= 32                 ? 64
-                            : D <= 96                 ? 32
-                                                      : 16;
+constexpr int moving_tile = D > 128                     ? 16
+                            : staging == Staging::async ? 32
+                            : D <= 32                   ? 64
+                            : D <= 96                   ? 32
+                                                        : 16;
+
+/// True if the sums of dK and dV do not fit the registers of one block.
+template <int D>
+constexpr bool wide_head = D > 128;
 
 template <class T>
 struct Arguments {
@@ -55,7 +61,9 @@ struct Shared {
 template <class T, int D, Staging staging, bool dropout, Owner owner, bool grouped>
 __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
   if constexpr (compiled<staging>) {
-    constexpr bool own_keys = owner == Owner::keys;
+    constexpr bool own_keys = owner != Owner::queries;
+    constexpr bool gives_first = owner != Owner::values;  // dQ or dK
+    constexpr bool gives_value = owner == Owner::values || (owner == Owner::keys && !wide_head<D>);
     constexpr int groups = groups_of<D, staging, dropout>;
     constexpr int own_tile = own_tile_of<D, staging, dropout>;
     constexpr int moving_rows = moving_tile<D, staging>;
@@ -101,8 +109,8 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
           statistics_of(task.head), out_rows(a.grad_out, task.head), out_rows(a.out, task.head),
           a.log_sum_exp + sequence_of(task.head) * a.length, first);
     const float scale_log2 = a.scale * log2_e;
-    float grad_first[groups][D / 8][4] = {};                 // dQ or dK
-    float grad_value[groups][own_keys ? D / 8 : 1][4] = {};  // dV
+    float grad_first[groups][gives_first ? D / 8 : 1][4] = {};
+    float grad_value[groups][gives_value ? D / 8 : 1][4] = {};
     const auto own = straight_blocks<T, D>(shared.own[0] + warp_row * D);
 
     for (int member = 0; member < group; ++member) {
@@ -212,23 +220,25 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
                            first + warp_row + 16 * m, first + ahead);
         // Gradients of probabilities, less delta; then of scores. Dropout scales the former.
         float grad_p[groups][moving_rows / 8][4];
-        multiply_rows<T, moving_rows, D>(
-            grad_p, transposed.behind(moving_bytes),
-            [&](int m, int k) { return load_left(own.behind(own_bytes), m, k); }, minus_delta);
-        each_score([&](int m, int j, int i) {
-          if constexpr (dropout) {
-            const float delta = -minus_delta(m, j).values[i];
-            grad_p[m][j][i] = (grad_p[m][j][i] + delta) * keep(m, j, i) - delta;
-          }
-          grad_p[m][j][i] *= p[m][j][i];
-        });
+        if constexpr (gives_first) {
+          multiply_rows<T, moving_rows, D>(
+              grad_p, transposed.behind(moving_bytes),
+              [&](int m, int k) { return load_left(own.behind(own_bytes), m, k); }, minus_delta);
+          each_score([&](int m, int j, int i) {
+            if constexpr (dropout) {
+              const float delta = -minus_delta(m, j).values[i];
+              grad_p[m][j][i] = (grad_p[m][j][i] + delta) * keep(m, j, i) - delta;
+            }
+            grad_p[m][j][i] *= p[m][j][i];
+          });
+        }
 
-        if constexpr (own_keys) {
+        if constexpr (gives_value) {
           if constexpr (dropout)
             each_score([&](int m, int j, int i) { p[m][j][i] *= keep(m, j, i); });
           add_weighted<T, moving_rows, D>(grad_value, p, straight.behind(moving_bytes));
         }
-        add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
+        if constexpr (gives_first) add_weighted<T, moving_rows, D>(grad_first, grad_p, straight);
         __syncthreads();  // the stage may be refilled
         if (more && staging == Staging::registers) arrive(0);
       }
@@ -245,13 +255,15 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
                          a.columns.stride, a.length - first - warp_row - 16 * m, a.width, sums,
                          shared.own[tile], warp_row + 16 * m);
       };
+      if constexpr (gives_first) {
 #pragma unroll
-      for (int n = 0; n < D / 8; ++n)
+        for (int n = 0; n < D / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          grad_first[m][n][i] *= a.scale;
-      store_part(0, grad_first[m], 0);
-      if constexpr (own_keys) store_part(1, grad_value[m], 1);
+          for (int i = 0; i < 4; ++i)
+            grad_first[m][n][i] *= a.scale;
+        store_part(0, grad_first[m], 0);
+      }
+      if constexpr (gives_value) store_part(1, grad_value[m], 1);
     }
   }
 }
@@ -282,9 +294,13 @@ void launch_backward(const AttentionBackward& op, PairStatistics* statistics, St
   launch(backward<T, D, staging, dropout, Owner::queries, false>, arguments.order.grid(),
          {attention_threads}, bytes, stream, arguments);
   arguments.order = order(op.heads.key_value);
-  launch(op.heads.group() > 1 ? backward<T, D, staging, dropout, Owner::keys, true>
-                              : backward<T, D, staging, dropout, Owner::keys, false>,
-         arguments.order.grid(), {attention_threads}, bytes, stream, arguments);
+  const auto launch_owner = [&]<Owner owner>() {
+    launch(op.heads.group() > 1 ? backward<T, D, staging, dropout, owner, true>
+                                : backward<T, D, staging, dropout, owner, false>,
+           arguments.order.grid(), {attention_threads}, bytes, stream, arguments);
+  };
+  launch_owner.template operator()<Owner::keys>();
+  if constexpr (wide_head<D>) launch_owner.template operator()<Owner::values>();
 }
 
 /// Sequences [first, first + count) of an operation.
@@ -310,7 +326,7 @@ void launch_cuda(const AttentionBackward& op, Stream stream) {
     return launch_cuda(sequences_of(op, fitting, batch - fitting), stream);
   }
   auto* statistics = workspace<PairStatistics>(stream, batch * pairs);
-  if (!fits_tiles(width, {op.qkv, op.out, op.grad_out, op.grad_qkv}))
+  if (!fits_tiles(stream, width, op.mask.active(), {op.qkv, op.out, op.grad_out, op.grad_qkv}))
     return attention_plain(op, statistics, stream);
   dispatch_tiles(op.qkv.dtype, width, queue_of(stream).capability, op.mask.active(),
                  [&]<class T, int D, Staging staging, bool dropout>() {

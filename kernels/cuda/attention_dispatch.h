@@ -11,16 +11,19 @@
 
 namespace sluice::cuda {
 
-/// Widest head of the tensor-core kernels.
-constexpr int max_tile_width = 128;
+/// Widest head of the tensor-core kernels. Wider ones than `usual` need compute capability 8.0, and
+/// have no dropout.
+constexpr int usual_tile_width = 128, max_tile_width = 256;
 
 /// The backward pass recomputes the probabilities from log_sum_exp (Dao, 2023, algorithm 2). Each
 /// block owns some rows and loops over tiles of the rows that they interact with: blocks that own
 /// queries compute dQ, blocks that own keys compute dK and dV. Every gradient has one writer and is
 /// summed in a fixed order, so no atomics are needed and every run gives the same bits. The price
 /// is seven matrix products instead of five. Blocks that own queries are launched first, since they
-/// compute the statistics that the others read.
-enum class Owner { queries, keys };
+/// compute the statistics that the others read. The sums of wide heads' dK and dV need too many
+/// registers for one block: blocks that own keys compute dK, and those that own values dV, for
+/// eight products.
+enum class Owner { queries, keys, values };
 
 /// Calls `body.operator()<T, D, staging, dropout>()` with the element type, the compiled head width
 /// and the staging method that suit the data and the GPU.
@@ -29,6 +32,9 @@ void dispatch_tiles(DType dtype, int width, int capability, bool dropout, Body&&
   const auto with_width = [&]<class T, int D, Staging staging>() {
     if (dropout) return body.template operator()<T, D, staging, true>();
     body.template operator()<T, D, staging, false>();
+  };
+  const auto wide = [&]<class T>() {
+    body.template operator()<T, max_tile_width, Staging::async, false>();
   };
   const auto with_type = [&]<class T, Staging staging>() {
     if (width <= 32) return with_width.template operator()<T, 32, staging>();
@@ -41,8 +47,10 @@ void dispatch_tiles(DType dtype, int width, int capability, bool dropout, Body&&
       fail("bf16 attention needs compute capability 8.0 and this GPU has " +
            std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
            "; use --precision fp16");
+    if (width > usual_tile_width) return wide.template operator()<BFloat16>();
     return with_type.template operator()<BFloat16, Staging::async>();
   }
+  if (width > usual_tile_width) return wide.template operator()<Half>();
   if (capability < 80) return with_type.template operator()<Half, Staging::registers>();
   with_type.template operator()<Half, Staging::async>();
 }
@@ -106,10 +114,12 @@ inline BlockOrder block_order(Stream stream, std::int64_t sequences, int heads, 
           pieces(all_heads, pieces(all_heads, fitting))};
 }
 
-/// True if the tensor-core kernels can compute this: 16-bit heads of at most max_tile_width, whose
-/// rows can be moved 16 bytes at a time.
-inline bool fits_tiles(int width, std::initializer_list<View> views) {
-  return views.begin()->dtype != DType::f32 && width <= max_tile_width && width % chunk == 0 &&
+/// True if the tensor-core kernels can compute this: 16-bit heads whose rows can be moved 16 bytes
+/// at a time, and that are not too wide.
+inline bool fits_tiles(Stream stream, int width, bool dropout, std::initializer_list<View> views) {
+  const bool wide = queue_of(stream).capability >= 80 && !dropout;
+  return views.begin()->dtype != DType::f32 &&
+         width <= (wide ? max_tile_width : usual_tile_width) && width % chunk == 0 &&
          aligned(16, views);
 }
 

@@ -102,11 +102,11 @@ class TileCopy {
  private:
   // A thread copies one column of chunks. Some threads have none if a row's chunks are no power of
   // two. Eight rows or a multiple at once have the same swizzle, so that addresses differ by
-  // constants.
+  // constants. Of four rows at once every other group has the swizzle of the rows four further on.
   static constexpr int columns = D / chunk;
   static constexpr int rows_at_once = std::bit_floor(unsigned{attention_threads / columns});
   static constexpr int each = rows / rows_at_once;
-  static_assert(each * rows_at_once == rows && rows_at_once % 8 == 0);
+  static_assert(each * rows_at_once == rows && (rows_at_once % 8 == 0 || rows_at_once == 4));
 
   static __device__ __forceinline__ bool takes_part() {
     return rows_at_once * columns == attention_threads ||
@@ -119,7 +119,8 @@ class TileCopy {
     return static_cast<int>(threadIdx.x) % columns;
   }
   static __device__ __forceinline__ T* place(T* tile, int i) {
-    return tile + chunk_offset<D>(row(), column()) + i * rows_at_once * D;
+    const int other = rows_at_once == 4 ? i % 2 * 4 * chunk : 0;
+    return tile + (chunk_offset<D>(row(), column()) ^ other) + i * rows_at_once * D;
   }
 
   const char* next_[tensors];  ///< where this thread's first row of the next tile begins

@@ -25,6 +25,9 @@ constexpr Sizes narrow_sizes[] = {{1, 1, 1, 1},   {2, 7, 3, 5},   {3, 130, 1, 1}
                                   {1, 63, 2, 16}, {2, 64, 1, 32}, {1, 129, 1, 33}, {1, 200, 2, 8}};
 constexpr Sizes wide_sizes[] = {{1, 127, 2, 64}, {2, 65, 1, 80}, {1, 64, 2, 96}, {1, 130, 1, 128},
                                 {1, 200, 1, 64}, {1, 1, 3, 128}, {1, 70, 1, 100}};
+/// In kernels of their own from compute capability 8.0 on.
+constexpr Sizes widest_sizes[] = {{1, 130, 2, 256}, {2, 64, 1, 160}, {1, 33, 4, 256, 2},
+                                  {1, 1, 1, 136},   {1, 79, 2, 200}, {1, 65, 2, 144, 2}};
 constexpr DropoutMask some_mask{.key = 0xFEDCBA9876543210, .probability = 0.2f, .first_sample = 7};
 
 /// Returns the types in which a device of this capability computes attention.
@@ -206,6 +209,24 @@ TEST_CASE("cuda: attention backward of wide heads at capability 80", "[cuda]") {
 }
 TEST_CASE("cuda: attention backward of wide heads at capability 90", "[cuda]") {
   backward_cases(90, wide_sizes);
+}
+
+TEST_CASE("cuda: attention of the widest heads at capability 80", "[cuda]") {
+  forward_cases(80, widest_sizes);
+  backward_cases(80, widest_sizes);
+}
+TEST_CASE("cuda: attention of the widest heads at capability 90", "[cuda]") {
+  forward_cases(90, widest_sizes);
+  backward_cases(90, widest_sizes);
+}
+TEST_CASE("cuda: attention of the widest heads without kernels of their own", "[cuda]") {
+  const CudaDevices old(75), drops(80);
+  if (!old || !drops) return;
+  constexpr Sizes sizes{1, 33, 4, 256, 2};
+  backward_case(old, DType::f16, sizes, {0, 0}, {});
+  forward_case(old, DType::f16, sizes, {0, 0}, {});
+  backward_case(drops, DType::bf16, sizes, {0, 0}, some_mask);
+  forward_case(drops, DType::bf16, sizes, {0, 0}, some_mask);
 }
 
 TEST_CASE("cuda: attention with shared heads of k and v at capability 75", "[cuda]") {
