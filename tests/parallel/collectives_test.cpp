@@ -19,9 +19,12 @@ using Check = void (*)(Communicator&, std::size_t);
 void everywhere(const std::vector<Check>& checks) {
   for (const int ranks : {1, 2, 3, 4, 8})
     check_ranks(ranks, [&](Communicator& c) {
-      for (const std::size_t count : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 16383U})
-        for (const Check check : checks)
-          check(c, count);
+      for (std::int64_t size = 0;
+           const std::size_t count : {0U, 1U, 2U, 63U, 64U, 65U, 1000U, 16383U}) {
+        for (std::int64_t place = 0; const Check check : checks)
+          if (in_form(2, {ranks, size, place++})) check(c, count);
+        ++size;
+      }
     });
 }
 
