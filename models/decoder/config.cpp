@@ -194,9 +194,23 @@ DecoderConfig config_of(Family family) {
 }
 
 std::string_view name_of(Family family) {
-  constexpr std::array<std::string_view, 7> names{"gpt2",    "gptj",  "gpt_neox", "llama",
-                                                  "mistral", "qwen2", "qwen3"};
-  return names[static_cast<std::size_t>(family)];
+  switch (family) {
+    case Family::gpt2:
+      return "gpt2";
+    case Family::gptj:
+      return "gptj";
+    case Family::gpt_neox:
+      return "gpt_neox";
+    case Family::llama:
+      return "llama";
+    case Family::mistral:
+      return "mistral";
+    case Family::qwen2:
+      return "qwen2";
+    case Family::qwen3:
+      return "qwen3";
+  }
+  fail("a family of models without a name");
 }
 
 std::optional<RotaryAngles> rotary_angles(const DecoderConfig& config) {

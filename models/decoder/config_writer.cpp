@@ -128,9 +128,13 @@ nlohmann::ordered_json family_json(const DecoderConfig& config) {
       return gpt_json(config);
     case Family::gpt_neox:
       return neox_json(config);
-    default:
+    case Family::llama:
+    case Family::mistral:
+    case Family::qwen2:
+    case Family::qwen3:
       return llama_json(config);
   }
+  fail("a family of models without a config.json");
 }
 
 /// One id, or a list of several.

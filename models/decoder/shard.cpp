@@ -15,13 +15,17 @@ bool can_share(const DecoderConfig& config, std::int64_t ranks) {
          config.width_of_head() % sharers == 0;
 }
 
-/// "2 or fewer, or 4, 6"
+/// True if all ranks get query heads with their heads of k and v.
+bool divides_heads(const DecoderConfig& config, std::int64_t ranks) {
+  return ranks <= config.kv_heads() || (ranks <= config.n_head && can_share(config, ranks));
+}
+
+/// "1, 2, 4"
 std::string usable_ranks(const DecoderConfig& config) {
-  std::vector<std::int64_t> more;
-  for (auto ranks = config.kv_heads() + 1; ranks <= config.n_head; ++ranks)
-    if (can_share(config, ranks)) more.push_back(ranks);
-  return fmt::format("{} or fewer{}{}", config.kv_heads(), more.empty() ? "" : ", or ",
-                     fmt::join(more, ", "));
+  std::vector<std::int64_t> usable;
+  for (std::int64_t ranks = 1; ranks <= config.n_head; ++ranks)
+    if (divides_heads(config, ranks) && config.inner() % ranks == 0) usable.push_back(ranks);
+  return fmt::format("{}", fmt::join(usable, ", "));
 }
 
 }  // namespace
@@ -74,13 +78,14 @@ std::string division_fault(const DecoderConfig& config, int ranks) {
   if (ranks > config.n_head)
     return fmt::format("the model has {} head{}, and each rank needs one at least; use --tp {}",
                        config.n_head, config.n_head == 1 ? "" : "s", usable_ranks(config));
-  if (ranks > config.kv_heads() && !can_share(config, ranks))
+  if (!divides_heads(config, ranks))
     return fmt::format(
         "{} heads of k and v {} wide cannot be shared equally by {} ranks; use --tp {}",
         config.kv_heads(), config.width_of_head(), ranks, usable_ranks(config));
   if (config.inner() % ranks != 0)
-    return fmt::format("the MLP is {} wide, which does not divide: {} * {} = {}", config.inner(),
-                       config.inner() / ranks, ranks, config.inner() / ranks * ranks);
+    return fmt::format("the MLP is {} wide, which does not divide: {} * {} = {}; use --tp {}",
+                       config.inner(), config.inner() / ranks, ranks,
+                       config.inner() / ranks * ranks, usable_ranks(config));
   if (ranks > config.vocab_size)
     return fmt::format("the vocabulary has {} tokens, and each rank needs one at least",
                        config.vocab_size);

@@ -1,5 +1,6 @@
 """Results of checks against another program, and calls of our own."""
 import subprocess
+from pathlib import Path
 
 
 class Checks:
