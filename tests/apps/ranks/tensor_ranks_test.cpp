@@ -202,7 +202,7 @@ TEST_CASE("ranks that cannot divide a model are told why", "[tensor][bad]") {
   const RankRuns runs;
   const Flags odd{{"--n-layer", "2"}, {"--n-head", "3"}, {"--n-embd", "18"}};
   refused(runs,
-          {{4, odd + Flags{{"--tp", "4"}}, {"--tp 4", "3 heads", "--tp 3"}},
+          {{4, odd + Flags{{"--tp", "4"}}, {"--tp 4", "3 heads", "--tp 1, 2, 3"}},
            {3, {{"--n-head", "4"}, {"--tp", "3"}}, {"--tp 3", "wide", "* 3 ="}},
            {3, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks, or a multiple", "3 were started"}},
            {4,
