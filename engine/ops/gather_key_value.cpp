@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-/// Where the columns are. A part is [rows, 2 * width]: a rank's columns of k, then those of v.
+/// The places of columns. A part is [rows, 2 * width]: a rank's columns of k, then those of v.
 struct Parts {
   std::int64_t rows, query, head_width, width;
   int sharers;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/ops/linear_cross_entropy.h"
-#include "models/decoder/shard.h"
 
 namespace sluice {
 
@@ -101,7 +100,7 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
     traffic.norms = of(config.block_norms() * blocks + (predicts ? 1 : 0),
                        config.norm_vectors() * config.n_embd, wide);
   }
-  if (const DecoderShard shard(config, 0, static_cast<int>(task.shards.ranks)); shard.sharers > 1) {
+  if (task.shards.ranks > config.kv_heads()) {  // they share heads of k and v
     const auto heads = [&](std::int64_t operations) {
       return of(operations, tokens * 2 * config.key_width(), task.dtype);
     };

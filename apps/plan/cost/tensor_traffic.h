@@ -44,8 +44,8 @@ struct TensorTraffic {
   Streams streams{};
   /// All-reduces "norm gradient": of the norms of q and k, and of all norms if tokens are divided.
   Kind norms{};
-  /// Where ranks share heads of k and v: all-gathers of both, and as many reduce-scatters of their
-  /// gradients.
+  /// All-gathers of k and v, and reduce-scatters of their gradients; needed only if ranks share
+  /// heads of k and v.
   Streams key_values{};
   Kind softmax{};  ///< all-gathers of three numbers per token and rank
 

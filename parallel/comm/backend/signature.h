@@ -114,7 +114,7 @@ class SignatureCheck {
   SignatureCheck& operator=(const SignatureCheck&) = delete;
 
   /// Returns true if all signatures have arrived and agree. Throws Error naming a rank that has
-  /// started another operation, on this call and every later one. Does not wait until the other
+  /// started another operation, on this call and every later one. It does not wait until the other
   /// ranks have received this one's: such a rank may be waiting for the GPU, which waits for this
   /// rank's next operation.
   bool advance();
