@@ -69,6 +69,7 @@ std::vector<Case> all_cases() {
   add_attention_cases(cases);
   add_norm_cases(cases);
   add_elementwise_cases(cases);
+  add_query_key_value_cases(cases);
   add_head_cases(cases);
   add_update_cases(cases);
 #ifdef SLUICE_HAS_CUDNN

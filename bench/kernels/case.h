@@ -22,6 +22,8 @@ struct Extent {
   static constexpr std::int64_t vocabulary_stride = 50304;
 
   std::int64_t sequences() const { return tokens / positions; }
+  /// Heads of k and v where query heads share them, by four as in Llama or by five.
+  std::int64_t key_value_heads() const { return heads / (heads % 4 == 0 ? 4 : 5); }
 };
 
 enum class Role {
@@ -88,6 +90,8 @@ void add_gemm_cases(std::vector<Case>& cases);
 void add_attention_cases(std::vector<Case>& cases);
 void add_norm_cases(std::vector<Case>& cases);
 void add_elementwise_cases(std::vector<Case>& cases);
+/// Adds the kernels that work on q, k and v where they lie side by side in a row.
+void add_query_key_value_cases(std::vector<Case>& cases);
 void add_head_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
 /// Adds cuDNN's cases if it was found at build time; none without a GPU, or if it cannot be opened.

@@ -7,6 +7,7 @@
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
+#include "kernels/swiglu.h"
 
 namespace sluice::bench {
 namespace {
@@ -29,6 +30,33 @@ Case streaming_case(const char* op, const char* variant, std::int64_t width_fact
                    .bytes = bytes_of(operands)};
   };
   return {.op = op, .variant = variant, .dtypes = model_dtypes(), .make = make, .goal = streaming};
+}
+
+Problem swiglu_problem(const Extent& e, std::vector<Operand> operands, const Launch& launch) {
+  return {.dimensions = fmt::format("{}x{}", e.tokens, 4 * e.width),
+          .operands = operands,
+          .launch = launch,
+          .bytes = bytes_of(operands)};
+}
+
+Problem swiglu_forward(const Extent& e, DType dtype) {
+  return swiglu_problem(e,
+                        {{.dtype = dtype, .shape = {e.tokens, 4 * e.width}, .role = Role::output},
+                         {.dtype = dtype, .shape = {e.tokens, 8 * e.width}}},
+                        [](const Operands& v, Stream stream) {
+                          run(SwigluForward{.out = v[0], .in = v[1]}, stream);
+                        });
+}
+
+Problem swiglu_backward(const Extent& e, DType dtype) {
+  return swiglu_problem(e,
+                        {{.dtype = dtype, .shape = {e.tokens, 8 * e.width}, .role = Role::output},
+                         {.dtype = dtype, .shape = {e.tokens, 4 * e.width}},
+                         {.dtype = dtype, .shape = {e.tokens, 8 * e.width}}},
+                        [](const Operands& v, Stream stream) {
+                          run(SwigluBackward{.grad_in = v[0], .grad_out = v[1], .in = v[2]},
+                              stream);
+                        });
 }
 
 Problem cast_problem(const Extent& e, DType in, DType out) {
@@ -83,6 +111,16 @@ void add_elementwise_cases(std::vector<Case>& cases) {
   cases.push_back(streaming_case("gelu", "backward", 4, 2, [](const Operands& v, Stream stream) {
     run(GeluBackward{.grad_in = v[0], .grad_out = v[1], .in = v[2]}, stream);
   }));
+  cases.push_back({.op = "swiglu",
+                   .variant = "forward",
+                   .dtypes = model_dtypes(),
+                   .make = swiglu_forward,
+                   .goal = streaming});
+  cases.push_back({.op = "swiglu",
+                   .variant = "backward",
+                   .dtypes = model_dtypes(),
+                   .make = swiglu_backward,
+                   .goal = streaming});
   cases.push_back(streaming_case("relu", "forward", 4, 1, [](const Operands& v, Stream stream) {
     run(ReluForward{.out = v[0], .in = v[1]}, stream);
   }));

@@ -78,6 +78,39 @@ Problem backward(const Extent& e, DType dtype) {
           }});
 }
 
+Problem rms_residual(const Extent& e, DType dtype) {
+  return counted(e, {.operands = {rows(e, dtype, Role::output), rows(e, dtype, Role::output),
+                                  statistic(e, dtype, Role::output), rows(e, dtype), rows(e, dtype),
+                                  line(e, dtype)},
+                     .launch = [](const Operands& v, Stream stream) {
+                       run(NormForward{.out = v[0],
+                                       .sum = v[1],
+                                       .rstd = v[2],
+                                       .in = v[3],
+                                       .branch = v[4],
+                                       .weight = v[5]},
+                           stream);
+                     }});
+}
+
+Problem rms_backward(const Extent& e, DType dtype) {
+  return counted(
+      e, {.operands = {rows(e, dtype, Role::output), line(e, accumulator_of(dtype), Role::updated),
+                       rows(e, dtype), rows(e, dtype), rows(e, dtype),
+                       statistic(e, dtype, Role::input, Filling::positive), line(e, dtype)},
+          .launch = [](const Operands& v, Stream stream) {
+            run(NormBackward{.grad_in = v[0],
+                             .grad_weight = v[1],
+                             .grad_out = v[2],
+                             .grad_sum = v[3],
+                             .normalized_in = v[4],
+                             .rstd = v[5],
+                             .weight = v[6],
+                             .accumulate_weight = true},
+                stream);
+          }});
+}
+
 }  // namespace
 
 void add_norm_cases(std::vector<Case>& cases) {
@@ -95,6 +128,16 @@ void add_norm_cases(std::vector<Case>& cases) {
                    .variant = "backward",
                    .dtypes = model_dtypes(),
                    .make = backward,
+                   .goal = {.of_copy = 0.70}});
+  cases.push_back({.op = "rmsnorm",
+                   .variant = "residual",
+                   .dtypes = model_dtypes(),
+                   .make = rms_residual,
+                   .goal = {.of_copy = 0.85}});
+  cases.push_back({.op = "rmsnorm",
+                   .variant = "backward",
+                   .dtypes = model_dtypes(),
+                   .make = rms_backward,
                    .goal = {.of_copy = 0.70}});
 }
 

@@ -119,6 +119,7 @@ bool is_tokenizer_file(std::string_view name) {
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "chat_template.jinja",
+                                        "generation_config.json",
                                         "added_tokens.json"};
   return std::ranges::find(names, name) != std::end(names);
 }

@@ -176,10 +176,12 @@ TEST_CASE("Files beside tokenizer.json name its end of a text, and are kept", "[
   folder.write("tokenizer.json", patched({{"pre_tokenizer", smollm}}).dump());
   folder.write("special_tokens_map.json", R"({"eos_token": {"content": "abc"}})");
   folder.write("chat_template.jinja", "{{ messages }}");
+  folder.write("generation_config.json", R"({"eos_token_id": [257, 256]})");
   const auto tokenizer = load_tokenizer(folder.path());
   CHECK(tokenizer->end_of_text() == 257);
   tokenizer->save(saved.path());
-  for (const char* const name : {"special_tokens_map.json", "chat_template.jinja"})
+  for (const char* const name :
+       {"special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
     CHECK(read_text_file(saved.path() / name) == read_text_file(folder.path() / name));
   folder.write("tokenizer_config.json", R"({"eos_token": "ab"})");
   CHECK(load_tokenizer(folder.path())->end_of_text() == 256);

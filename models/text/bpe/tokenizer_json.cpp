@@ -191,8 +191,9 @@ void require_no_more_tokens(const Json& config, const BpeTables& tables, const f
 
 BpeTables read_tokenizer_json(const fs::path& file) {
   TokenizerFiles files{{"tokenizer.json", read_text_file(file)}};
-  for (const char* const name :
-       {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"})
+  // generation_config.json is carried with the tokenizer, since it says by ids what ends an answer.
+  for (const char* const name : {"tokenizer_config.json", "special_tokens_map.json",
+                                 "chat_template.jinja", "generation_config.json"})
     if (const fs::path beside = file.parent_path() / name; fs::exists(beside))
       files.emplace(name, read_text_file(beside));
   return parse_tokenizer_json(std::move(files), file);
