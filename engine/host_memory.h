@@ -46,6 +46,12 @@ class PinnedBuffer {
 struct StreamedBytes {
   std::uint64_t to_device = 0;
   std::uint64_t to_host = 0;
+
+  StreamedBytes& operator+=(const StreamedBytes& other) {
+    to_device += other.to_device;
+    to_host += other.to_host;
+    return *this;
+  }
 };
 
 }  // namespace sluice

@@ -102,10 +102,7 @@ void Optimizer::set_timeline(Timeline* timeline) {
 
 StreamedBytes Optimizer::moved() const {
   StreamedBytes bytes = ring_ ? ring_->moved() : StreamedBytes{};
-  if (cpu_updater_) {
-    bytes.to_device += cpu_updater_->moved().to_device;
-    bytes.to_host += cpu_updater_->moved().to_host;
-  }
+  if (cpu_updater_) bytes += cpu_updater_->moved();
   return bytes;
 }
 

@@ -48,12 +48,13 @@ inline constexpr Choices<StateLayout, 5> state_layouts{
      {name_of(StateLayout::int8), StateLayout::int8}}};
 inline constexpr Choices<DType, 2> gradient_types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
 inline constexpr Choices<Stash, 2> stashes{{{"graph", Stash::graph}, {"input", Stash::input}}};
-inline constexpr Choices<ScheduleName, 5> pipelines{
+inline constexpr Choices<ScheduleName, 6> pipelines{
     {{"gpipe", ScheduleName::gpipe},
      {"1f1b", ScheduleName::one_forward_one_backward},
      {"interleaved", ScheduleName::interleaved},
      {"layer-split", ScheduleName::layer_split},
-     {"zb-h1", ScheduleName::zero_bubble_h1}}};
+     {"zb-h1", ScheduleName::zero_bubble_h1},
+     {"layer-major", ScheduleName::layer_major}}};
 
 /// A pipeline's schedule: one by name, or a CSV file with the actions of each rank.
 struct PipelineOption {

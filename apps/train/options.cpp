@@ -28,8 +28,8 @@ namespace {
 void declare_pipeline(CommandLine& line, TrainOptions& o) {
   line.add_parsed(
       "--pipeline",
-      "gpipe, 1f1b (default), interleaved, layer-split, zb-h1, or a CSV file with a row for each "
-      "rank",
+      "gpipe, 1f1b (default), interleaved, layer-major, layer-split, zb-h1, or a CSV file with a "
+      "row for each rank",
       [&o](const std::string& text) {
         const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
         o.pipeline.reset();
@@ -174,12 +174,16 @@ void declare_options(CommandLine& line, TrainOptions& o) {
       "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1",
       [&o](const std::string& text) { o.pipeline_split = parse_block_split(text); },
       [&o] { return to_string(o.pipeline_split); });
-  line.add_choice(
-      "--stash", o.stash,
-      "What a stage keeps of a micro-batch: all that backward needs, or its input alone", stashes);
-  line.add_size("--max-stash", o.max_stash,
-                "With --stash input: a rank's inputs beyond this rest in host memory",
-                std::size_t{1} << 10);
+  line.add_choice("--stash", o.stash,
+                  "What a stage keeps of a micro-batch: all that backward needs (auto, but for "
+                  "layer-major), or "
+                  "its input alone",
+                  stashes);
+  line.add_size(
+      "--max-stash", o.max_stash,
+      "With --stash input: a rank's inputs beyond this rest in host memory; default: none "
+      "rest there, or all if layer-major",
+      std::size_t{1} << 10);
   line.add("--zero", o.zero,
            "Each replica keeps a part of the optimizer state (1), and of the gradients (2)", 0, 2);
   line.add_size("--bucket-size", o.bucket_size,

@@ -60,7 +60,7 @@ struct TrainOptions {
   std::optional<PipelineOption> pipeline;  ///< none: no pipeline unless --pp, then 1f1b
   std::int64_t virtual_stages = 1;
   BlockSplit pipeline_split;
-  Stash stash = Stash::graph;
+  std::optional<Stash> stash;  ///< none: the input if layer-major, else the graph
   std::optional<std::size_t> max_stash, bucket_size;  ///< bytes
   std::optional<GpuExchange> communication;
   bool sequence_parallel = false, overlap = true, checked = true;
@@ -99,6 +99,8 @@ struct TrainOptions {
   bool pipelined() const { return pp > 1 || pipeline; }
   /// The schedule of a run with a pipeline.
   PipelineOption schedule() const { return pipeline.value_or(PipelineOption()); }
+  bool layer_major() const { return pipeline && pipeline->is(ScheduleName::layer_major); }
+  Stash stashed() const { return stash.value_or(layer_major() ? Stash::input : Stash::graph); }
 };
 
 /// Returns the mesh of ranks that the options describe, whether or not these ranks exist.

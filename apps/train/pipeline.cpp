@@ -15,14 +15,16 @@
 namespace sluice {
 namespace {
 
-Schedule scheduled(const TrainOptions& o, int micro_batches) {
-  const int ranks = static_cast<int>(o.pp), virtual_stages = static_cast<int>(o.virtual_stages);
+Schedule scheduled(const TrainOptions& o, std::int64_t layers, int micro_batches) {
+  const int ranks = static_cast<int>(o.pp);
+  const int virtual_stages = static_cast<int>(o.layer_major() ? layers : o.virtual_stages);
   const PipelineOption asked = o.schedule();
   const std::string& name = asked.file;
   if (name.empty()) return make_schedule(asked.schedule, ranks, virtual_stages, micro_batches);
   if (!std::filesystem::is_regular_file(name))
     fail(fmt::format(
-             "--pipeline {} is neither gpipe, 1f1b, interleaved, layer-split or zb-h1 nor a file",
+             "--pipeline {} is neither gpipe, 1f1b, interleaved, layer-major, layer-split or zb-h1 "
+             "nor a file",
              name),
          ErrorKind::usage);
   Schedule schedule = schedule_from_csv(read_text_file(name));
@@ -63,14 +65,14 @@ std::vector<DecoderPart> PipelinePlan::parts_of(int rank) const {
 
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
                                                   const DecoderConfig& config,
-                                                  std::int64_t micro_batch) {
+                                                  std::int64_t micro_batch, DeviceKind device) {
   if (!o.pipelined()) {
     const auto refuse = [](const std::string& flag) {
       fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
     };
     if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
     if (o.pipeline_split != BlockSplit()) refuse("--pipeline-split " + to_string(o.pipeline_split));
-    if (o.stash != Stash::graph) refuse(fmt::format("--stash {}", name_in(stashes, o.stash)));
+    if (o.stash) refuse(fmt::format("--stash {}", name_in(stashes, *o.stash)));
     if (o.max_stash) refuse("--max-stash " + spell_bytes(*o.max_stash));
     return nullptr;
   }
@@ -78,8 +80,19 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
     fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
                      o.schedule().text()),
          ErrorKind::usage);
+  if (o.layer_major() && o.pp > 1)
+    fail(
+        fmt::format("--pipeline layer-major has all layers on one rank: leave out --pp {}, or take "
+                    "gpipe, 1f1b, interleaved or zb-h1",
+                    o.pp),
+        ErrorKind::usage);
+  if (o.layer_major() && o.pipeline_split != BlockSplit())
+    fail(fmt::format("--pipeline layer-major has a stage for each block: leave out "
+                     "--pipeline-split {}",
+                     to_string(o.pipeline_split)),
+         ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
-  plan->schedule = scheduled(o, static_cast<int>(share_of(o) / micro_batch));
+  plan->schedule = scheduled(o, config.n_layer, static_cast<int>(share_of(o) / micro_batch));
   const bool add_messages = !has_messages(plan->schedule);
   if (add_messages) plan->schedule = lower(plan->schedule);
   try {
@@ -94,12 +107,14 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
   }
   plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
   plan->rank_of_stage = rank_of_stage(plan->schedule);
-  plan->stash = o.stash;
+  plan->stash = o.stashed();
   if (o.max_stash && plan->stash != Stash::input)
     fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
                      spell_bytes(*o.max_stash)),
          ErrorKind::usage);
   plan->max_stashed = o.max_stash;
+  if (!o.max_stash && o.layer_major() && plan->stash == Stash::input && device == DeviceKind::cuda)
+    plan->max_stashed = 0;
   return plan;
 }
 

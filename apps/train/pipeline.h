@@ -32,7 +32,7 @@ struct PipelinePlan {
 /// proved to run to its end.
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
                                                   const DecoderConfig& config,
-                                                  std::int64_t micro_batch);
+                                                  std::int64_t micro_batch, DeviceKind device);
 
 /// The communicators of a pipeline's rank. Its ranks make them together.
 struct PipelineLinks {
@@ -61,6 +61,8 @@ class Pipeline {
            std::int64_t piece, const DevicePtr& host);
 
   void set_timeline(Timeline* timeline) { executor_.set_timeline(timeline); }
+  /// Returns the bytes of stashed inputs copied to and from the host since the last call.
+  StreamedBytes take_moved() { return executor_.take_moved(); }
 
   /// Runs forward and backward of all micro-batches of a step, then sums the tied table's two
   /// gradients.

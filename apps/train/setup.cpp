@@ -223,7 +223,7 @@ void require_tensor_parallel(const TrainOptions& o, const DecoderConfig& config)
 }
 
 void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
-  setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch);
+  setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch, setup.device);
   if (!setup.pipeline || !setup.pipeline->max_stashed || setup.device != DeviceKind::cpu) return;
   const PipelinePlan& plan = *setup.pipeline;
   const std::size_t each = message_bytes(setup, setup.trainer.micro_batch);

@@ -203,11 +203,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
 /// Returns the bytes copied for the previous step's updates and for this step's block inputs.
 StreamedBytes Trainer::moved() {
   StreamedBytes bytes = ranks_.optimizer.moved();
-  if (block_inputs_ != nullptr) {
-    const StreamedBytes inputs = block_inputs_->take_moved();
-    bytes.to_device += inputs.to_device;
-    bytes.to_host += inputs.to_host;
-  }
+  if (block_inputs_ != nullptr) bytes += block_inputs_->take_moved();
+  if (pipeline_ != nullptr) bytes += pipeline_->take_moved();
   return bytes;
 }
 
@@ -231,7 +228,7 @@ void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
                       : fmt::format("first seen in {}{}", first.text,
                                     result.weights_finite ? "" : " before the step");
   timeline_.take();
-  if (block_inputs_ != nullptr) block_inputs_->take_moved();
+  moved();
 }
 
 std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,

@@ -107,7 +107,7 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
   if (!by_time) return setup;
   const std::string split = job.rank() == 0 ? split_by_time(setup) : std::string();
   options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));
-  setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch);
+  setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch, setup.device);
   return setup;
 }
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/host_stack.h"
+#include "engine/offload/host_stack.h"
 #include "engine/tensor.h"
 
 namespace sluice {

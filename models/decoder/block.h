@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/host_stack.h"
+#include "engine/offload/host_stack.h"
 #include "engine/ops/attention.h"
 #include "engine/rng.h"
 #include "models/decoder/config.h"

@@ -64,10 +64,15 @@ PipelineExecutor::PipelineExecutor(const Schedule& lowered, int rank, std::vecto
   if (in_turn_) turns_ = receive_turns(schedule_, rank_);
 }
 
-void PipelineExecutor::spill(std::size_t max_bytes, DevicePtr host) {
+void PipelineExecutor::spill(std::size_t max_bytes, const DevicePtr& host) {
   check(stash_ == Stash::input && host != nullptr, "only stashed inputs can rest on the host");
-  max_stashed_ = max_bytes;
-  host_ = std::move(host);
+  inputs_.emplace(device_, host, max_bytes);
+  inputs_->set_timeline(timeline_);
+}
+
+void PipelineExecutor::set_timeline(Timeline* timeline) {
+  timeline_ = timeline;
+  if (inputs_) inputs_->set_timeline(timeline);
 }
 
 void PipelineExecutor::run(const Hooks& hooks) {
@@ -76,6 +81,10 @@ void PipelineExecutor::run(const Hooks& hooks) {
   for (std::size_t i = 0; i < row.size(); ++i) {
     for (; turn != turns_.end() && turn->before == i; ++turn)
       start_receive(turn->receive);
+    if (inputs_ && row[i].kind == Action::Kind::backward) {
+      bring_back(flights_[{row[i].stage, row[i].micro_batch}]);
+      prefetch_input_after(i);
+    }
     perform(row[i], hooks);
   }
   for (auto& [link, messages] : sent_)
@@ -83,7 +92,6 @@ void PipelineExecutor::run(const Hooks& hooks) {
       message.handle->join();
   sent_.clear();
   flights_.clear();
-  stashed_ = 0;
 }
 
 void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
@@ -148,35 +156,26 @@ Tensor PipelineExecutor::compute(Position place, const Flight& flight) {
   return stage(place.first).forward(place.second, flight.input.data);
 }
 
-// Copies run in the compute stream, so memory on either side is reused only after they are done.
-
 void PipelineExecutor::put_away(Flight& flight) {
-  Tensor& data = flight.input.data;
-  if (host_ == nullptr || !data) return;
-  if (stashed_ + data.bytes() <= max_stashed_) {
-    stashed_ += data.bytes();
-    return;
-  }
-  flight.resting = Tensor::empty(host_, data.shape(), data.dtype());
-  // Copies nothing on `meta` (a plan), which has no host memory to write to.
-  if (device_->device().kind != DeviceKind::meta)
-    device_->runtime().copy_to_host(flight.resting.view().address, data.view().address,
-                                    data.bytes(), data.stream());
-  data = {};
+  if (!inputs_ || !flight.input.data) return;
+  flight.stashed = inputs_->put(std::exchange(flight.input.data, {}));
 }
 
 void PipelineExecutor::bring_back(Flight& flight) {
-  Tensor& data = flight.input.data;
-  if (host_ == nullptr || (!data && !flight.resting)) return;
-  if (data) {
-    stashed_ -= data.bytes();
-    return;
-  }
-  const Tensor resting = std::exchange(flight.resting, {});
-  data = Tensor::empty(device_, resting.shape(), resting.dtype());
-  device_->runtime().copy_from_host(data.view().address, resting.view().address, data.bytes(),
-                                    data.stream());
-  data.set_requires_grad(true);
+  if (!flight.stashed) return;
+  flight.input.data = inputs_->take(*std::exchange(flight.stashed, std::nullopt));
+  flight.input.data.set_requires_grad(true);
+}
+
+/// Brings back the input of the next backward after an action, while that action computes.
+void PipelineExecutor::prefetch_input_after(std::size_t action) {
+  const auto& row = schedule_.ranks[static_cast<std::size_t>(rank_)];
+  const auto next = std::find_if(row.begin() + static_cast<std::ptrdiff_t>(action) + 1, row.end(),
+                                 [](const Action& a) { return a.kind == Action::Kind::backward; });
+  if (next == row.end()) return;
+  const auto flight = flights_.find({next->stage, next->micro_batch});
+  if (flight != flights_.end() && flight->second.stashed)
+    inputs_->prefetch(*flight->second.stashed);
 }
 
 void PipelineExecutor::forward(Position place, Flight& flight, const Hooks& hooks) {
@@ -209,7 +208,6 @@ void PipelineExecutor::forward(Position place, Flight& flight, const Hooks& hook
 }
 
 void PipelineExecutor::backward(Position place, Flight& flight, const Hooks& hooks) {
-  bring_back(flight);
   arrive(place, flight.gradient);
   const auto [number, micro_batch] = place;
   if (stash_ == Stash::input) {

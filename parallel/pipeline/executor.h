@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "engine/autograd.h"
 #include "engine/timeline.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/pipeline/input_stash.h"
 #include "parallel/pipeline/receive_turns.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/stage.h"
@@ -72,10 +74,12 @@ class PipelineExecutor {
 
   /// Keeps at most `max_bytes` of stashed inputs on the device. Offloads the others to `host`
   /// (host memory) and copies them back before their backward. Needs Stash::input.
-  void spill(std::size_t max_bytes, DevicePtr host);
+  void spill(std::size_t max_bytes, const DevicePtr& host);
 
-  /// Records span_name() and "wait" with stage and micro-batch.
-  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+  /// Records span_name() and "wait" with stage and micro-batch, and the copies of inputs.
+  void set_timeline(Timeline* timeline);
+  /// Returns the bytes of inputs copied to and from the host since the last call.
+  StreamedBytes take_moved() { return inputs_ ? inputs_->take_moved() : StreamedBytes{}; }
 
   /// Runs one step. When it returns, what the compute stream does next comes after this rank's
   /// actions and messages.
@@ -89,8 +93,8 @@ class PipelineExecutor {
   };
   /// A micro-batch in a stage.
   struct Flight {
-    Received input;     ///< none at the first stage
-    Tensor resting;     ///< the input, while it is offloaded to host memory
+    Received input;                               ///< none at the first stage
+    std::optional<InputStash::Ticket> stashed{};  ///< the input, while it is in the stash
     Edge output;        ///< where its backward starts; the output itself is freed once sent
     Tensor result;      ///< to send or hand on; at the last stage the loss, with its graph
     Received gradient;  ///< of the output
@@ -109,6 +113,7 @@ class PipelineExecutor {
   Tensor compute(Position place, const Flight& flight);
   void put_away(Flight& flight);
   void bring_back(Flight& flight);
+  void prefetch_input_after(std::size_t action);
   void receive(Received& into, const Stage::Boundary& boundary, const Action& action);
   void start_receive(const Action& action);
   void send(Communicator& link, Tensor data, const Action& action);
@@ -124,8 +129,8 @@ class PipelineExecutor {
   std::vector<Stage*> stages_;
   const StageLinks& links_;
   Stash stash_;
-  DevicePtr device_, host_;
-  std::size_t max_stashed_ = 0, stashed_ = 0;  ///< bytes of inputs on the device, after spill()
+  DevicePtr device_;
+  std::optional<InputStash> inputs_;  ///< after spill()
   Timeline* timeline_ = nullptr;
   bool learns_ = false;  ///< the schedule has backward actions
   bool splits_;          ///< the weights' gradients have actions of their own

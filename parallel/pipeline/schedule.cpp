@@ -119,6 +119,17 @@ Schedule zero_bubble_h1(int ranks, int micro_batches) {
   return schedule;
 }
 
+Schedule layer_major(int stages, int micro_batches) {
+  checked({1, stages, micro_batches});
+  Schedule schedule{.stages = stages, .micro_batches = micro_batches, .ranks = {{}}};
+  for (const Kind kind : {Kind::forward, Kind::backward})
+    for (int i = 0; i < stages; ++i)
+      for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
+        schedule.ranks[0].push_back(
+            {kind, kind == Kind::forward ? i : stages - 1 - i, micro_batch});
+  return schedule;
+}
+
 Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches) {
   switch (name) {
     case ScheduleName::gpipe:
@@ -129,6 +140,9 @@ Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int mic
       return layer_split(ranks, micro_batches);
     case ScheduleName::zero_bubble_h1:
       return zero_bubble_h1(ranks, micro_batches);
+    case ScheduleName::layer_major:
+      check(ranks == 1, "a layer-major schedule has one rank");
+      return layer_major(virtual_stages, micro_batches);
     case ScheduleName::one_forward_one_backward:
       break;
   }

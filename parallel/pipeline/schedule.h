@@ -68,14 +68,22 @@ Schedule interleaved(int ranks, int virtual_stages, int micro_batches);
 /// micro-batches, as rank 0 does in 1F1B.
 Schedule zero_bubble_h1(int ranks, int micro_batches);
 
+/// One rank, one stage for each layer: all micro-batches forward through a stage before the next
+/// stage, then all backward from the last stage. A layer's weights are needed twice a step, not
+/// twice a micro-batch, so they can stream (Pudipeddi et al., "Training large neural networks with
+/// constant memory using a new execution algorithm", 2020).
+Schedule layer_major(int stages, int micro_batches);
+
 enum class ScheduleName : std::uint8_t {
   gpipe,
   one_forward_one_backward,
   interleaved,
   layer_split,
-  zero_bubble_h1
+  zero_bubble_h1,
+  layer_major
 };
-/// Makes the schedule of that name. Only `interleaved` uses `virtual_stages`.
+/// Makes the schedule of that name. Only `interleaved` and `layer_major` use `virtual_stages`;
+/// `layer_major` has one rank.
 Schedule make_schedule(ScheduleName name, int ranks, int virtual_stages, int micro_batches);
 
 /// The rank of every stage: the first rank that has an action of it, or -1 if none has.

@@ -44,6 +44,7 @@ struct Simulation {
 /// Bubbles for P ranks, V virtual stages on each rank, M micro-batches, stages of equal cost and
 /// messages that take no time:
 ///   layer_split                       (P - 1) / P
+///   layer_major                       0, since P is 1
 ///   gpipe, one_forward_one_backward   (P - 1) / (M + P - 1)
 ///   interleaved, if P divides M       B / (M + B), where B = (P - 1) / V
 ///   zero_bubble_h1, if M >= P         B / (M (F + I + W) + B), where B = (P - 1) (F + I - W)

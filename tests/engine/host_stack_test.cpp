@@ -1,4 +1,4 @@
-#include "engine/host_stack.h"
+#include "engine/offload/host_stack.h"
 
 #include <catch2/catch.hpp>
 

@@ -51,7 +51,7 @@ std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t
 StagePlaces places_of(const ClusterTask& task, const ParallelConfig& candidate) {
   const int stages = candidate.mesh.pp * static_cast<int>(candidate.virtual_stages);
   StagePlaces places{.parts = split_blocks(task.config, stages, task.options.pipeline_split),
-                     .stash = task.options.stash};
+                     .stash = task.options.stashed()};
   for (int stage = 0; stage < stages; ++stage)
     places.rank_of_stage.push_back(stage % candidate.mesh.pp);
   return places;
@@ -119,7 +119,7 @@ std::string to_flags(const ParallelConfig& candidate, const TrainOptions& o) {
       flags += fmt::format(" --virtual-stages {}", candidate.virtual_stages);
     if (o.pipeline_split != BlockSplit())
       flags += " --pipeline-split " + to_string(o.pipeline_split);
-    if (o.stash != Stash::graph) flags += fmt::format(" --stash {}", name_in(stashes, o.stash));
+    if (o.stash) flags += fmt::format(" --stash {}", name_in(stashes, *o.stash));
     if (o.max_stash) flags += " --max-stash " + spell_bytes(*o.max_stash);
   }
   if (o.sequence_parallel) flags += " --sequence-parallel";

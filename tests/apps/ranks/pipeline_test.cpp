@@ -111,7 +111,7 @@ TEST_CASE("a pipeline of one rank adds the gradients of the table's two places i
 }
 
 TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipeline][threads]") {
-  constexpr std::array schedules{"layer-split", "gpipe", "1f1b", "zb-h1"};
+  constexpr std::array schedules{"layer-split", "gpipe", "1f1b", "zb-h1", "layer-major"};
   for (const std::int64_t micro_batches : {1, 3, 4, 8})
     for (const double dropout : {0.0, 0.1}) {
       TrainingTask task = task_for(3, micro_batches);
@@ -120,8 +120,9 @@ TEST_CASE("ranks of a pipeline train as one process, bit for bit", "[ranks][pipe
       const RunBits expected = train_pipelined(task, choice, 5);
       bool turn = dropout > 0;
       for (const std::int64_t ranks : {1, 2, 3})
-        for (const int schedule : {0, 1, 2, 3})
+        for (const int schedule : {0, 1, 2, 3, 4})
           for (const bool inputs : {false, true}) {
+            if (schedule == 4 && ranks > 1) continue;
             CAPTURE(micro_batches, dropout, ranks, schedules[schedule], inputs);
             task.pp = ranks;
             task.pipeline = schedules[schedule];

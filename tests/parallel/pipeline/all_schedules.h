@@ -20,6 +20,7 @@ inline NamedSchedules all_schedules(int ranks, int micro_batches) {
                      {"zb-h1", zero_bubble_h1(ranks, micro_batches)}};
   for (int v = 1; v <= 4; ++v)
     all.emplace_back("interleaved " + std::to_string(v), interleaved(ranks, v, micro_batches));
+  if (ranks == 1) all.emplace_back("layer-major", layer_major(5, micro_batches));
   return all;
 }
 

@@ -150,13 +150,15 @@ Schedule lowered(const Schedule& computing) {
 
 /// Those that the ranks' number allows, and one that was read.
 NamedSchedules schedules_for(int ranks, int micro_batches) {
-  return {{"layer_split", layer_split(ranks, micro_batches)},
-          {"gpipe", gpipe(ranks, micro_batches)},
-          {"1f1b", one_forward_one_backward(ranks, micro_batches)},
-          {"zb-h1", zero_bubble_h1(ranks, micro_batches)},
-          {"interleaved 2", interleaved(ranks, 2, micro_batches)},
-          {"interleaved 3", interleaved(ranks, 3, micro_batches)},
-          {"read", schedule_from_csv(to_csv(interleaved(ranks, 2, micro_batches)))}};
+  NamedSchedules all{{"layer_split", layer_split(ranks, micro_batches)},
+                     {"gpipe", gpipe(ranks, micro_batches)},
+                     {"1f1b", one_forward_one_backward(ranks, micro_batches)},
+                     {"zb-h1", zero_bubble_h1(ranks, micro_batches)},
+                     {"interleaved 2", interleaved(ranks, 2, micro_batches)},
+                     {"interleaved 3", interleaved(ranks, 3, micro_batches)},
+                     {"read", schedule_from_csv(to_csv(interleaved(ranks, 2, micro_batches)))}};
+  if (ranks == 1) all.emplace_back("layer-major", layer_major(3, micro_batches));
+  return all;
 }
 
 /// Returns the peak memory of a pipeline step on every rank.

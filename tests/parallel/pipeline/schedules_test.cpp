@@ -60,6 +60,7 @@ TEST_CASE("small schedules are those of the papers", "[pipeline]") {
   CHECK(interleaved(4, 1, 9) == one_forward_one_backward(4, 9));
   CHECK(rows_of(zero_bubble_h1(2, 3)) ==
         "0F0,0F1,0B0,0W0,0F2,0B1,0W1,0B2,0W2|1F0,1B0,1F1,1B1,1W0,1F2,1B2,1W1,1W2|");
+  CHECK(rows_of(layer_major(2, 2)) == "0F0,0F1,1F0,1F1,1B0,1B1,0B0,0B1|");
   CHECK(rows_of(zero_bubble_h1(1, 2)) == "0F0,0B0,0W0,0F1,0B1,0W1|");
 }
 
@@ -103,7 +104,7 @@ TEST_CASE("schedules of all sizes run and are complete", "[pipeline]") {
         if (actions != static_cast<std::size_t>(kinds * schedule.stages * micro_batches)) ++wrong;
       }
   CHECK(wrong == 0);
-  CHECK(made == 16 * 26 * 8);
+  CHECK(made == (16 * 8 + 1) * 26);
 }
 
 TEST_CASE("what a schedule holds for backward", "[pipeline]") {

@@ -66,7 +66,7 @@ RunSetup TrainingTask::setup(DeviceKind kind) const {
 
 RunSetup TrainingTask::setup(DeviceKind kind, const MemoryChoice& choice) const {
   RunSetup all = setup(kind);
-  all.pipeline = plan_pipeline(options(), config, choice.micro_batch);
+  all.pipeline = plan_pipeline(options(), config, choice.micro_batch, kind);
   return all;
 }
 
