@@ -23,6 +23,7 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
     if (residency(i) != Residency::device && space.chunks()[i].owned) on_host_.push_back(i);
   make_ring(buffers);
   make_cpu_updater(buffers);
+  if (space.layout().rests()) weight_ring_.emplace(space);
   std::int64_t scratch = 0;
   for (const Chunk& chunk : space.chunks())
     if (chunk.owned) scratch = std::max(scratch, rule_->scratch(chunk));
@@ -98,6 +99,7 @@ void Optimizer::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
   if (ring_) ring_->set_timeline(timeline);
   if (cpu_updater_) cpu_updater_->set_timeline(timeline);
+  if (weight_ring_) weight_ring_->set_timeline(timeline);
 }
 
 StreamedBytes Optimizer::moved() const {
@@ -135,6 +137,7 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
     commit();
   }
   if (cpu_updater_ && pending_) cpu_updater_->round(step_.gradient_scale);
+  if (weight_ring_) weight_ring_->send_scale(step_.gradient_scale);
 }
 
 void Optimizer::roll_back() {
@@ -213,6 +216,8 @@ void Optimizer::update_through(std::int64_t end) {
     if (space_.chunks()[index].offset >= end) return;
     if (residency(index) == Residency::cpu) {
       wait_for_cpu(index);
+    } else if (residency(index) == Residency::host) {
+      update_at_home(index);
     } else if (residency(index) == Residency::streamed || again_) {
       update_on_cpu_meanwhile();
       update_in_ring(index);
@@ -239,6 +244,7 @@ void Optimizer::finish() {
 void Optimizer::synchronize() {
   finish();
   if (cpu_updater_) cpu_updater_->synchronize();
+  if (weight_ring_) weight_ring_->synchronize();
   if (!ring_) return;
   ring_->forget();
   ring_->synchronize();
@@ -276,6 +282,22 @@ void Optimizer::wait_for_cpu(std::size_t chunk) {
   while (next_on_cpu_ <= item)
     update_next_on_cpu();
   cpu_updater_->deliver(item);
+}
+
+/// Updates a chunk where its weights, gradient and state rest in host memory.
+void Optimizer::update_at_home(std::size_t index) {
+  const View scale = weight_ring_->wait_for_gradients();
+  const Chunk& chunk = space_.chunks()[index];
+  const Stream host = space_.options().host.pinned->stream();
+  const Recorded span(timeline_, "cpu update", Timeline::Lane::host, host);
+  ChunkViews views{.chunk = chunk, .gradient = space_.gradient_view(chunk)};
+  set_weights(views, space_.working().kept(chunk.offset, {chunk.size}).view(),
+              space_.has_master() ? space_.master()->views(index).front() : View{});
+  if (state_.home(index)) views.state = state_.views(index);
+  UpdateStep step = step_;
+  step.gradient_scale = scale;
+  rule_->update({&views, 1}, step, host);
+  space_.count_write(chunk.section);
 }
 
 /// Updates a chunk's state in host memory, from staged copies of its gradient and weights.

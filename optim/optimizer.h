@@ -9,6 +9,7 @@
 
 #include "optim/offload/cpu_updater.h"
 #include "optim/offload/state_ring.h"
+#include "optim/offload/weight_ring.h"
 #include "optim/space/parameter_space.h"
 #include "optim/update_rule.h"
 
@@ -63,6 +64,10 @@ class Optimizer {
   bool streams() const { return ring_.has_value(); }
   /// Returns true if the CPU updates some of the state.
   bool shares_cpu() const { return cpu_updater_.has_value(); }
+  /// Streams weights and gradients that rest in host memory; null if none do.
+  WeightRing* weight_ring() { return weight_ring_ ? &*weight_ring_ : nullptr; }
+  /// True from step() until all updates have been launched.
+  bool pending() const { return pending_; }
   /// Number of times that speculative updates were undone.
   std::int64_t undone() const { return undone_; }
   /// Bytes copied for the last complete round of updates.
@@ -99,6 +104,7 @@ class Optimizer {
   void update_next_on_cpu();
   void update_on_cpu_meanwhile();
   void wait_for_cpu(std::size_t chunk);
+  void update_at_home(std::size_t chunk);
   /// True if the chunks of this slot hold no other slot.
   bool alone(const ParameterSpace::Slot& slot) const {
     return slot.bulk || space_.options().whole_tensors;
@@ -115,6 +121,7 @@ class Optimizer {
   std::vector<std::size_t> on_cpu_;       ///< those of these that the CPU updates, in order
   std::optional<StateRing> ring_;
   std::optional<CpuUpdater> cpu_updater_;
+  std::optional<WeightRing> weight_ring_;
   UpdateStep step_;
   Tensor scale_;
   Tensor scratch_;               ///< memory for the rule, used by one chunk after another

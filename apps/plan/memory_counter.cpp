@@ -35,8 +35,8 @@ std::size_t MemoryCounter::gradients(const MemoryChoice& choice) {
 }
 
 MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
-  const auto [entry, unknown] =
-      transients_.try_emplace({choice.micro_batch, to_string(choice.recompute)});
+  const auto [entry, unknown] = transients_.try_emplace(
+      {choice.micro_batch, choice.host_blocks, to_string(choice.recompute)});
   if (!unknown) return entry->second;
   MemoryBytes& most = entry->second;
   for (const int rank : ranks_) {

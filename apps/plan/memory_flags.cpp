@@ -47,6 +47,28 @@ void require_speculation(const TrainOptions& o) {
         "alone; leave it out");
 }
 
+/// Refuses --host-blocks where the weights of blocks cannot stream.
+void require_host_blocks(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
+  const std::int64_t blocks = o.host_blocks.value_or(0);
+  if (blocks == 0) return;
+  const auto refuse = [&](const std::string& why) {
+    fail(fmt::format("--host-blocks {}: {}", blocks, why), ErrorKind::usage);
+  };
+  if (blocks > layers) refuse(fmt::format("the model has {} blocks", layers));
+  if (!profile.gpu) refuse("this run computes on the CPU, where all is in host memory");
+  if (!o.layer_major())
+    refuse(
+        "a block's weights would visit the GPU for every micro-batch; give --pipeline layer-major, "
+        "with which they visit twice a step");
+  if (o.dp.value_or(1) * o.tp > 1)
+    refuse("weights stream on a single rank so far; leave out --dp and --tp");
+  if (adafactor(o)) refuse("--optimizer adafactor updates on the GPU alone; use adamw");
+  if (o.offload == Offload::all || o.resident_blocks || o.cpu_blocks.value_or(0) > 0)
+    refuse(
+        "the state of all other blocks stays on the GPU; leave out --offload, --resident-blocks "
+        "and --cpu-blocks");
+}
+
 /// Refuses --cuda-graph where a pass is not the same in every step, or waits within.
 void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
   if (!o.cuda_graph) return;
@@ -107,6 +129,10 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
   return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline;
 }
 
+bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
+  return copies_fast(profile) && o.layer_major() && o.dp.value_or(1) * o.tp == 1 && !adafactor(o);
+}
+
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
   return copies_fast(profile) && !setup.pipeline && !setup.trainer.graphs;
 }
@@ -114,7 +140,7 @@ bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
 bool fixes_memory(const TrainOptions& o) {
   return o.micro_batch || o.head_chunk || o.recompute || o.state_layout || o.gradients ||
          o.offload || o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
-         o.speculative_blocks != 0;
+         o.host_blocks || o.speculative_blocks != 0;
 }
 
 TrainOptions without_memory_flags(TrainOptions o) {
@@ -127,6 +153,7 @@ TrainOptions without_memory_flags(TrainOptions o) {
   o.speculative_blocks = 0;
   o.resident_blocks.reset();
   o.cpu_blocks.reset();
+  o.host_blocks.reset();
   o.stream_chunk.reset();
   o.staging_chunks.reset();
   return o;
@@ -157,6 +184,7 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
         ErrorKind::usage);
   require_graphs(o, layers, profile);
   require_blocks(o, layers);
+  require_host_blocks(o, layers, profile);
   require_speculation(o);
   if (o.recompute && !can_rest_inputs(setup, profile) &&
       std::ranges::count(parse_recompute(*o.recompute, layers), Recompute::block_on_host) > 0)

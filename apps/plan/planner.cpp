@@ -1,16 +1,13 @@
 #include "apps/plan/planner.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <span>
 
-#include "apps/cli/progress.h"
-#include "apps/cli/sizes.h"
 #include "apps/plan/memory_counter.h"
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/plan_candidates.h"
+#include "apps/plan/refusal.h"
 #include "apps/plan/update_placement.h"
 
 namespace sluice {
@@ -32,14 +29,14 @@ class Planner {
 
   Attempt attempt() {
     for (const StatePrecision& precision : precision_candidates(options_, setup_.precision.dtype))
-      if (auto best = best_staged(precision)) return {.plan = std::move(best)};
+      if (auto best = best_placed(precision)) return {.plan = std::move(best)};
     return {.nearest = *nearest_, .excess = nearest_excess_};
   }
 
   Planned plan() {
     Planned planned;
     for (const StatePrecision& precision : precision_candidates(options_, setup_.precision.dtype)) {
-      auto best = best_staged(precision);
+      auto best = best_placed(precision);
       if (!best) continue;
       if (planned.chosen.choice.recompute.empty())
         planned.chosen = std::move(*best);
@@ -64,8 +61,9 @@ class Planner {
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = precision.layout,
         .narrow_gradients = precision.narrow_gradients,
-        .resident_blocks = resident,
+        .resident_blocks = std::min(resident, layers_ - host_blocks_),
         .cpu_blocks = cpu,
+        .host_blocks = host_blocks_,
         .speculative_blocks = speculative,
         .staging = precision.staging};
     return choice;
@@ -95,10 +93,11 @@ class Planner {
     return need;
   }
 
-  bool can_stream() const { return sluice::can_stream(options_, profile_); }
+  /// Where weights rest in host memory, the state of all other blocks stays on the device.
+  bool can_stream() const { return host_blocks_ == 0 && sluice::can_stream(options_, profile_); }
 
   std::int64_t least_resident() const {
-    if (!can_stream()) return layers_;
+    if (!can_stream()) return layers_ - host_blocks_;
     return std::min(options_.resident_blocks.value_or(0), layers_);
   }
   std::int64_t max_resident(const Staging& staging) const {
@@ -106,7 +105,7 @@ class Planner {
     if (options_.offload == Offload::all) return 0;
     // If nothing streams, all stagings are alike. So only the first may keep all blocks on the
     // device.
-    const std::int64_t most = layers_ - options_.cpu_blocks.value_or(0);
+    const std::int64_t most = layers_ - host_blocks_ - options_.cpu_blocks.value_or(0);
     return staging == stagings(options_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
 
@@ -162,9 +161,10 @@ class Planner {
   void add_fitting(Estimates& estimates, MemoryChoice choice, const MemoryBytes& beyond_state,
                    const StateMemory& state, std::size_t slack) {
     const auto fits = [&](const MemoryChoice& tried) {
-      const MemoryBytes need = state.bytes_for(tried.resident_blocks, tried.cpu_blocks,
-                                               tried.speculative_blocks, layers_) +
-                               beyond_state;
+      const MemoryBytes need =
+          state.bytes_for(tried.resident_blocks + tried.host_blocks, tried.cpu_blocks,
+                          tried.speculative_blocks, layers_) +
+          beyond_state;
       note(tried, need);
       return excess(need) <= slack && host_holds(need.host);
     };
@@ -257,6 +257,26 @@ class Planner {
     return Estimate{choice};
   }
 
+  /// Returns a plan with the fewest blocks whose weights rest in host memory.
+  std::optional<Plan> best_placed(const StatePrecision& precision) {
+    const auto with = [&](std::int64_t blocks) {
+      host_blocks_ = blocks;
+      return best_staged(precision);
+    };
+    std::optional<Plan> best = with(options_.host_blocks.value_or(0));
+    if (best || options_.host_blocks || !can_rest_weights(options_, profile_)) return best;
+    best = with(layers_);
+    std::int64_t too_few = 0;
+    while (best && best->choice.host_blocks - too_few > 1) {
+      const std::int64_t middle = (too_few + best->choice.host_blocks) / 2;
+      if (auto fewer = with(middle))
+        best = std::move(fewer);
+      else
+        too_few = middle;
+    }
+    return best;
+  }
+
   /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
   /// so they have to be faster by a margin.
   std::optional<Plan> best_staged(const StatePrecision& precision) {
@@ -341,37 +361,15 @@ class Planner {
   }
 
   [[noreturn]] void refuse() {
-    const MemoryChoice& choice = *nearest_;
-    const MemoryPlan memory = counter_.all(choice);
-    const std::size_t device = memory.high_water + budgets_.device_reserve;
-    const std::size_t host = memory.host + budgets_.host_reserve;
-    const char* flag = profile_.gpu ? "--gpu-memory" : "--host-memory";
-    std::string text =
-        fmt::format("the nearest that training comes to fitting is {}: ", to_flags(choice));
-    const std::size_t device_over = budgets_.device_excess(memory.high_water);
-    const std::size_t host_over = budgets_.host_excess(memory.host);
-    if (device_over > 0)
-      text +=
-          fmt::format("{} bytes of {} memory ({}){}, {} too many; {} {} would do",
-                      memory.high_water, profile_.gpu ? "GPU" : "host", to_text(memory.by_use),
-                      text_of_reserve(budgets_, profile_), device_over, flag, spell_bytes(device));
-    if (host_over > 0)
-      text += fmt::format(
-          "{}{} bytes of host memory beside the process, {} too many; --host-memory {} "
-          "would do",
-          device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
-    if (const auto other = without_flags()) text += "; in the budget as it is: " + *other;
-    fail(text, ErrorKind::usage);
-  }
-
-  /// Returns the flags of a plan that fits if the planner may change what flags have fixed.
-  std::optional<std::string> without_flags() const {
-    if (!fixes_memory(options_)) return {};
-    try {
-      return to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
-    } catch (const Error&) {
-      return {};
+    std::string elsewhere;
+    if (fixes_memory(options_)) {
+      try {
+        elsewhere =
+            to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
+      } catch (const Error&) {  // nothing fits, whatever the flags
+      }
     }
+    refuse_plan(*nearest_, counter_.all(*nearest_), budgets_, profile_, elsewhere);
   }
 
   const TrainOptions& options_;
@@ -379,6 +377,7 @@ class Planner {
   const DeviceProfile& profile_;
   MemoryCounter counter_;
   std::int64_t layers_;
+  std::int64_t host_blocks_ = 0;
   Budgets budgets_;
   UpdatePlacement placement_;
   std::optional<MemoryChoice> nearest_;

@@ -35,7 +35,8 @@ UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& se
       speculative_(options.speculative_blocks) {}
 
 StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory& state) const {
-  const MemoryBytes need = state.bytes_for(choice.resident_blocks, 0, 0, layers_);
+  const MemoryBytes need =
+      state.bytes_for(choice.resident_blocks + choice.host_blocks, 0, 0, layers_);
   // The host memory of a run with all state on the device is the copy of a checkpoint
   // (--async-save).
   const auto away = static_cast<double>(need.host - state.all.host);

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/stage_times.h"
+#include "apps/plan/cost/weight_streaming.h"
 #include "engine/io/durable.h"
 #include "parallel/pipeline/schedule_text.h"
 #include "parallel/pipeline/validator.h"
@@ -136,11 +138,61 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
   return rows;
 }
 
+/// Adds what the weights that rest in host memory cost, and compares with a model that needs no
+/// offload, recompute or update.
+void report_weights(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+                    const Plan& chosen, PipelineReport& made) {
+  const MemoryChoice& choice = chosen.choice;
+  const WeightStreaming streaming =
+      predict_weight_streaming(setup.config, choice,
+                               {.batch = o.batch_size,
+                                .seq_len = setup.trainer.seq_len,
+                                .dtype = setup.precision.dtype,
+                                .cpu_state = static_cast<double>(chosen.memory.cpu_state),
+                                .dropout = setup.trainer.dropout > 0},
+                               profile);
+  MemoryChoice plain = choice;
+  std::ranges::fill(plain.recompute, Recompute::none);
+  const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,
+                                     {.batch = choice.micro_batch,
+                                      .seq_len = setup.trainer.seq_len,
+                                      .dtype = setup.precision.dtype,
+                                      .dropout = setup.trainer.dropout > 0},
+                                     profile);
+  const double passes =
+      (once.forward + once.backward) * static_cast<double>(o.batch_size / choice.micro_batch);
+  const double computing = made.seconds;
+  made.seconds += streaming.stall;
+  made.report.row(
+      "weights",
+      fmt::format("{} of {} blocks rest in host memory: {} to the GPU and {} back a step",
+                  choice.host_blocks, setup.config.n_layer,
+                  format_bytes(static_cast<std::uint64_t>(streaming.to_device)),
+                  format_bytes(static_cast<std::uint64_t>(streaming.to_host))));
+  made.report.row(
+      "", fmt::format("the CPU updates them in {:.4g} s; {:.4g} s of copies and updates are "
+                      "not hidden",
+                      streaming.update, streaming.stall));
+  made.report.row(
+      "",
+      fmt::format("{:.2f} of the speed of plain forward and backward passes, {:.2f} with the "
+                  "recomputed ones counted",
+                  passes / made.seconds, computing / made.seconds),
+      {{"weights",
+        {{"bytes_to_device", streaming.to_device},
+         {"bytes_to_host", streaming.to_host},
+         {"update_seconds", streaming.update},
+         {"stall_seconds", streaming.stall},
+         {"of_plain_passes", passes / made.seconds},
+         {"of_all_passes", computing / made.seconds}}}});
+}
+
 }  // namespace
 
 PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
-                               const MemoryChoice& choice) {
+                               const Plan& chosen) {
+  const MemoryChoice& choice = chosen.choice;
   const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
   const PipelinePlan& plan = *setup.pipeline;
   const Schedule& schedule = plan.schedule;
@@ -156,7 +208,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
   if (mesh.tp > 1)
     report.text += fmt::format(
         "rows are those of the first of {} ranks that divide each stage's matrices\n\n", mesh.tp);
-  report.text += to_grid(schedule);
+  if (!plan.layer_major) report.text += to_grid(schedule);
   report.table("stages", stage_rows(plan, setup.config, made.costs, mesh));
   report.table("ranks", rank_rows(o, setup, profile, interconnect, choice));
   report.figures += {{"micro_batches", schedule.micro_batches}};
@@ -204,6 +256,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                 {"messages", bubble.communication},
                 {"predicted", simulation.bubble()}}},
               {"compute_seconds", simulation.makespan}});
+  if (choice.host_blocks > 0) report_weights(o, setup, profile, chosen, made);
   return made;
 }
 

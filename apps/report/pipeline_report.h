@@ -13,13 +13,14 @@ namespace sluice {
 struct PipelineReport {
   Report report{.text = "\n"};
   std::vector<StageCosts> costs{};  ///< seconds of each stage, by the cost model
-  double seconds = 0;               ///< from the first forward to the last backward, simulated
+  /// From the first forward to the last backward, simulated, and waits for weights that stream.
+  double seconds = 0;
 };
 
 /// Requires options with a pipeline. Links are those of `interconnect`, ranks fill node by node.
 PipelineReport report_pipeline(const TrainOptions& options, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
-                               const MemoryChoice& choice);
+                               const Plan& chosen);
 
 /// Writes --schedule-svg and --schedule-csv; `costs` are those of the stages. Throws Error (usage)
 /// for them without a pipeline.

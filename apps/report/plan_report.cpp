@@ -191,8 +191,7 @@ void print_plan(const TrainOptions& o) {
   const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
   PipelineReport pipeline;
   if (target.setup.pipeline)
-    pipeline =
-        report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen.choice);
+    pipeline = report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen);
   write_schedule(o, target.setup, pipeline.costs);
   const std::int64_t replicas = o.dp.value_or(1);
   WholeRun run{

@@ -82,8 +82,8 @@ Diagnosis::Diagnosis(const ParameterSpace& space, const DecoderNames& names)
 
 void Diagnosis::look_at_weights() {
   for (const auto& slot : space_.slots())
-    look(*slot.tensor, Sighting::Phase::weights, layer_of(slot.name),
-         fmt::format("weight {}", slot.name));
+    look(space_.working().kept(slot.offset, slot.shape), Sighting::Phase::weights,
+         layer_of(slot.name), fmt::format("weight {}", slot.name));
 }
 
 std::string_view Diagnosis::name_of(const Edge& edge) const {

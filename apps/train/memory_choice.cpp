@@ -9,7 +9,7 @@ namespace sluice {
 std::vector<Residency> residency_of(const MemoryChoice& choice) {
   const std::int64_t streamed = choice.streamed_blocks() - choice.speculative_blocks;
   check(choice.resident_blocks >= 0 && streamed >= 0 && choice.speculative_blocks >= 0 &&
-            choice.cpu_blocks >= 0,
+            choice.cpu_blocks >= 0 && choice.host_blocks >= 0,
         "the state of each block rests in one place");
   std::vector<Residency> all;
   all.insert(all.end(), static_cast<std::size_t>(choice.resident_blocks), Residency::device);
@@ -17,6 +17,7 @@ std::vector<Residency> residency_of(const MemoryChoice& choice) {
   all.insert(all.end(), static_cast<std::size_t>(choice.speculative_blocks),
              Residency::speculative);
   all.insert(all.end(), static_cast<std::size_t>(choice.cpu_blocks), Residency::cpu);
+  all.insert(all.end(), static_cast<std::size_t>(choice.host_blocks), Residency::host);
   return all;
 }
 
@@ -32,6 +33,7 @@ std::string to_flags(const MemoryChoice& c) {
     flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
   if (c.streams())
     flags += fmt::format(" --staging-chunks {} --cpu-blocks {}", c.staging.places, c.cpu_blocks);
+  if (c.host_blocks > 0) flags += fmt::format(" --host-blocks {}", c.host_blocks);
   if (c.speculative_blocks > 0)
     flags += fmt::format(" --speculative-blocks {}", c.speculative_blocks);
   return flags;

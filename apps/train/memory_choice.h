@@ -28,6 +28,8 @@ struct MemoryChoice {
   bool narrow_gradients = false;     ///< accumulates the blocks' matrix gradients in bf16
   std::int64_t resident_blocks = 0;  ///< lowest blocks, whose state stays on the device
   std::int64_t cpu_blocks = 0;       ///< highest blocks, whose state the CPU updates in host memory
+  /// Blocks above these, whose weights and gradients rest in host memory too (Residency::host).
+  std::int64_t host_blocks = 0;
   /// How many of the highest streamed blocks are updated speculatively, during the backward pass.
   std::int64_t speculative_blocks = 0;
   Staging staging{};
@@ -37,11 +39,14 @@ struct MemoryChoice {
     return std::ranges::find(recompute, Recompute::block_on_host) != recompute.end();
   }
   std::int64_t streamed_blocks() const {
-    return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks;
+    return static_cast<std::int64_t>(recompute.size()) - resident_blocks - cpu_blocks - host_blocks;
   }
   /// Bytes per element of the blocks' matrix gradients.
   double gradient_bytes() const { return narrow_gradients ? 2 : 4; }
-  bool streams() const { return resident_blocks < static_cast<std::int64_t>(recompute.size()); }
+  /// Returns true if state rests in host memory of blocks whose weights do not.
+  bool streams() const {
+    return resident_blocks + host_blocks < static_cast<std::int64_t>(recompute.size());
+  }
 };
 
 /// Returns the number of chunks in which the vocabulary head computes a micro-batch's logits.

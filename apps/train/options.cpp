@@ -146,6 +146,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--cpu-blocks", o.cpu_blocks,
            "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
            "as save time");
+  line.add("--host-blocks", o.host_blocks,
+           "Blocks, from the highest, whose weights and gradients rest in host memory with their "
+           "state and visit the GPU, with --pipeline layer-major; default: as few as fit");
   line.add_or_auto(
       "--speculative-blocks", o.speculative_blocks,
       "Blocks at most, from the highest whose state visits the GPU, updated under the backward "

@@ -53,6 +53,7 @@ struct TrainOptions {
   std::optional<std::int64_t> head_chunk;
   std::optional<std::int64_t> speculative_blocks = 0;
   std::optional<std::int64_t> resident_blocks, cpu_blocks, stream_chunk, staging_chunks;
+  std::optional<std::int64_t> host_blocks;
   bool plan = false, json = false;
 
   std::optional<std::int64_t> dp;

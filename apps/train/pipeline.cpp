@@ -36,6 +36,17 @@ Schedule scheduled(const TrainOptions& o, std::int64_t layers, int micro_batches
   return schedule;
 }
 
+/// Returns the forward passes of a layer-major schedule: groups of `group` micro-batches through
+/// one stage after the other.
+Schedule layer_major_forwards(int stages, int micro_batches, int group) {
+  Schedule schedule{.stages = stages, .micro_batches = micro_batches, .ranks = {{}}};
+  for (int first = 0; first < micro_batches; first += group)
+    for (int stage = 0; stage < stages; ++stage)
+      for (int i = first; i < std::min(first + group, micro_batches); ++i)
+        schedule.ranks[0].push_back({Action::Kind::forward, stage, i});
+  return schedule;
+}
+
 /// Returns a deadlock-free schedule of forward passes, micro-batch by micro-batch. Each receive is
 /// posted before the previous stage computes. With virtual stages it takes groups of as many
 /// micro-batches as there are ranks, so that no rank waits for a micro-batch to come back round.
@@ -72,7 +83,8 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
     };
     if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
     if (o.pipeline_split != BlockSplit()) refuse("--pipeline-split " + to_string(o.pipeline_split));
-    if (o.stash) refuse(fmt::format("--stash {}", name_in(stashes, *o.stash)));
+    if (o.stashed() != Stash::graph)
+      refuse(fmt::format("--stash {}", name_in(stashes, o.stashed())));
     if (o.max_stash) refuse("--max-stash " + spell_bytes(*o.max_stash));
     return nullptr;
   }
@@ -107,6 +119,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
   }
   plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
   plan->rank_of_stage = rank_of_stage(plan->schedule);
+  plan->layer_major = o.layer_major();
   plan->stash = o.stashed();
   if (o.max_stash && plan->stash != Stash::input)
     fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
@@ -175,20 +188,38 @@ void Pipeline::step(const MicroBatches& data, const Hooks& hooks) {
   data_ = data;
   if (tied_) tied_->forget_gradients();
   bool first = true;
-  executor_.run({.loss = hooks.loss, .before_backward = [&](int stage, int micro_batch) {
-                   if (std::exchange(first, false)) hooks.before_first_backward();
-                   if (micro_batch + 1 == plan_.schedule.micro_batches)
-                     hooks.before_last_backward(
-                         range_of(plan_.parts[static_cast<std::size_t>(stage)]));
-                 }});
+  const auto part_of = [&](int stage) -> const DecoderPart& {
+    return plan_.parts[static_cast<std::size_t>(stage)];
+  };
+  const auto last = [&](int micro_batch) {
+    return micro_batch + 1 == plan_.schedule.micro_batches;
+  };
+  executor_.run({.loss = hooks.loss,
+                 .before_backward =
+                     [&](int stage, int micro_batch) {
+                       if (std::exchange(first, false)) hooks.before_first_backward();
+                       if (last(micro_batch)) hooks.before_last_backward(range_of(part_of(stage)));
+                       if (hooks.before_backward)
+                         hooks.before_backward(part_of(stage), micro_batch == 0);
+                     },
+                 .after_backward =
+                     [&](int stage, int micro_batch) {
+                       if (last(micro_batch) && hooks.after_last_backward)
+                         hooks.after_last_backward(part_of(stage));
+                     }});
   if (tied_) tied_->add_gradients();
 }
 
 void Pipeline::evaluate(const MicroBatches& data, int count,
                         const std::function<void(int, const Tensor&)>& loss) {
   data_ = data;
+  const int stages = plan_.schedule.stages;
+  // As many outputs wait between two stages as in a training step, or as a plan counts.
+  const int group = std::min(plan_.schedule.micro_batches, 4 * stages);
   const Schedule schedule =
-      forward_only(plan_.rank_of_stage, static_cast<int>(plan_.schedule.ranks.size()), count);
+      plan_.layer_major
+          ? layer_major_forwards(stages, count, group)
+          : forward_only(plan_.rank_of_stage, static_cast<int>(plan_.schedule.ranks.size()), count);
   PipelineExecutor(schedule, rank_, here(), links_.stages, Stash::graph, space_.device())
       .run({.loss = loss, .before_backward = {}});
 }

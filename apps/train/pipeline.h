@@ -20,6 +20,7 @@ struct PipelinePlan {
   Schedule schedule;  ///< lowered: with its sends and receives
   std::vector<int> rank_of_stage;
   std::vector<DecoderPart> parts;  ///< by stage
+  bool layer_major = false;        ///< a stage serves all micro-batches before the next one
   Stash stash = Stash::graph;
   std::vector<int> inputs;                 ///< most micro-batches that wait for backward, by rank
   std::optional<std::size_t> max_stashed;  ///< bytes of stashed inputs kept on the device
@@ -52,6 +53,9 @@ class Pipeline {
     std::function<void()> before_first_backward;
     /// Called before the backward pass that completes the gradients of `range`.
     std::function<void(const SpaceRange& range)> before_last_backward;
+    /// Called before each backward pass of a part, and after the one that completes its gradients.
+    std::function<void(const DecoderPart&, bool first)> before_backward{};
+    std::function<void(const DecoderPart&)> after_last_backward{};
   };
 
   /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for the

@@ -43,6 +43,7 @@ Trainer::Trainer(Decoder& model, ParameterSpace& space, DataParallel& ranks,
   ends_.push_back(space.size());
   model.set_before_weights([this](std::int64_t layer) {
     ranks_.optimizer.update_through(ends_[static_cast<std::size_t>(layer)]);
+    enter(layer);
   });
 }
 
@@ -131,7 +132,26 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
                        [&](const SpaceRange& range) {
                          if (std::exchange(first, false)) ranks_.optimizer.prefetch();
                          ranks_.gradients.expect(range);
+                       },
+                   .before_backward =
+                       [&](const DecoderPart& part, bool first_micro_batch) {
+                         enter(part.first);
+                         if (weights_ != nullptr && first_micro_batch)
+                           weights_->begin_gradients(Decoder::section_of(part.first));
+                       },
+                   .after_last_backward =
+                       [&](const DecoderPart& part) {
+                         if (weights_ != nullptr)
+                           weights_->drain_gradients(Decoder::section_of(part.first));
                        }});
+}
+
+/// Makes a block's weights visit the device if they rest in host memory.
+void Trainer::enter(std::int64_t layer) {
+  if (weights_ == nullptr) return;
+  weights_->enter(Decoder::section_of(layer));
+  // While updates are pending, the weights of the next block are not final.
+  if (!ranks_.optimizer.pending()) weights_->prefetch();
 }
 
 /// Adds up the losses of all micro-batches in the order of the batch. `micro_batches`: of a
@@ -205,6 +225,7 @@ StreamedBytes Trainer::moved() {
   StreamedBytes bytes = ranks_.optimizer.moved();
   if (block_inputs_ != nullptr) bytes += block_inputs_->take_moved();
   if (pipeline_ != nullptr) bytes += pipeline_->take_moved();
+  if (weights_ != nullptr) bytes += weights_->take_moved();
   return bytes;
 }
 

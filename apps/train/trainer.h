@@ -13,6 +13,7 @@
 #include "apps/train/step_numbers.h"
 #include "models/decoder/decoder.h"
 #include "optim/loss_scaler.h"
+#include "optim/offload/weight_ring.h"
 #include "optim/schedule.h"
 #include "optim/speculative_updates.h"
 #include "parallel/comm/communicator_group.h"
@@ -76,6 +77,9 @@ class Trainer {
 
   /// Sets the stack of block inputs in host memory, so that step reports include its copies.
   void set_block_inputs(HostStack* inputs);
+  /// Sets the ring through which the weights and gradients of blocks stream. They must be stages of
+  /// a layer-major pipeline of their own.
+  void set_weight_ring(WeightRing* ring) { weights_ = ring; }
   /// Turns on updates that begin during the backward pass. Works only with one replica without a
   /// pipeline.
   void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
@@ -95,6 +99,7 @@ class Trainer {
   void compute(const MicroBatches& batch, std::optional<double> rate = {});
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
+  void enter(std::int64_t layer);
   StreamedBytes moved();
   double sum_of_losses(std::int64_t micro_batches);
   void diagnose(const MicroBatches& batch, TrainStep& result);
@@ -109,6 +114,7 @@ class Trainer {
   Pipeline* pipeline_;
   CommunicatorGroup* tensor_;
   HostStack* block_inputs_ = nullptr;
+  WeightRing* weights_ = nullptr;
   SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;

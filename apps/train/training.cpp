@@ -215,6 +215,11 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
     trainer.set_block_inputs(&*block_inputs);
   }
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
+  if (WeightRing* const ring = optimizer->weight_ring(); ring != nullptr) {
+    check(plan && plan->layer_major && ranks.control->size() == 1,
+          "weights stream where a layer serves all micro-batches of one rank");
+    trainer.set_weight_ring(ring);
+  }
   if (choice.speculative_blocks > 0) {
     check(ranks.control->size() == 1, "gradients of several ranks are final after backward alone");
     speculation.emplace(space, *optimizer);

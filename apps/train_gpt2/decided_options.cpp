@@ -19,6 +19,8 @@ void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
   o.speculative_blocks = choice.speculative_blocks;
   o.resident_blocks.reset();
   o.cpu_blocks.reset();
+  o.host_blocks.reset();
+  if (o.layer_major()) o.host_blocks = choice.host_blocks;
   o.stream_chunk.reset();
   o.staging_chunks.reset();
   if (streams) {

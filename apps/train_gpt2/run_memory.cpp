@@ -117,7 +117,8 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   if (!refused) return host;
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
-  const std::int64_t away = setup.config.n_layer - plan.choice.resident_blocks;
+  const std::int64_t away =
+      setup.config.n_layer - plan.choice.resident_blocks - plan.choice.host_blocks;
   const bool speculated = plan.choice.speculative_blocks > 0;
   std::int64_t visiting = options.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
   while (refused && (visiting > 0 || plan.choice.speculative_blocks > 0)) {

@@ -13,6 +13,7 @@ const DevicePtr& owner_of(Residency residency, const DevicePtr& device, const Ho
     case Residency::speculative:
       return host.pinned;
     case Residency::cpu:
+    case Residency::host:
       break;
   }
   return host.ordinary;

@@ -1,7 +1,6 @@
 #include "optim/space/gradient_buffers.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "kernels/base/error.h"
 
@@ -43,37 +42,19 @@ std::vector<Section> sections_of(const SpaceLayout& layout) {
 
 }  // namespace
 
-void GradientBuffers::Map::add(std::int64_t begin, std::int64_t end, std::int64_t at) {
-  if (begin < end) pieces_.push_back({begin, end, at});
-}
-
-void GradientBuffers::Map::append(std::int64_t begin, std::int64_t end, std::int64_t at) {
-  if (!pieces_.empty() && pieces_.back().end == begin &&
-      pieces_.back().at + (begin - pieces_.back().begin) == at)
-    pieces_.back().end = end;
-  else
-    add(begin, end, at);
-}
-
-std::int64_t GradientBuffers::Map::at(std::int64_t begin, std::int64_t end) const {
-  const auto after = std::ranges::upper_bound(pieces_, begin, {}, &Piece::begin);
-  check(after != pieces_.begin() && end <= std::prev(after)->end,
-        "gradients were asked for that are not in one piece here");
-  return std::prev(after)->at + (begin - std::prev(after)->begin);
-}
-
-GradientBuffers::GradientBuffers(const SpaceLayout& layout, const DevicePtr& device, DType wide,
-                                 DType narrow, const std::optional<std::vector<SpaceRange>>& kept)
+GradientBuffers::GradientBuffers(const SpaceLayout& layout, const DevicePtr& device,
+                                 const DevicePtr& host, DType wide, DType narrow,
+                                 const std::optional<std::vector<SpaceRange>>& kept)
     : dtypes_{wide, narrow} {
-  std::array<std::int64_t, 2> sizes{layout.wide_size, layout.narrow_size};
   if (!kept) {
-    for (const std::size_t i : {0, 1}) {
-      written_[i].add(0, sizes[i], 0);
-      kept_[i].add(0, sizes[i], 0);
-    }
-  } else {
-    shard(layout, *kept, sizes);
+    whole_.emplace();
+    for (const std::size_t i : {0, 1})
+      if (const auto parts = layout.gradient_parts(i == 1); i == 0 || !parts.empty())
+        (*whole_)[i] = FlatBuffer(parts, device, host, dtypes_[i], MemoryUse::gradients);
+    return;
   }
+  std::array<std::int64_t, 2> sizes{layout.wide_size, layout.narrow_size};
+  shard(layout, *kept, sizes);
   const MemoryScope scope(*device, MemoryUse::gradients);
   for (const std::size_t i : {0, 1})
     if (i == 0 || sizes[i] > 0) buffers_[i] = Tensor::zeros(device, {sizes[i]}, dtypes_[i]);
@@ -120,7 +101,7 @@ void GradientBuffers::shard(const SpaceLayout& layout, const std::vector<SpaceRa
       const std::int64_t first = stretch.gradient_offset + begin;
       const std::int64_t last = stretch.gradient_offset + end;
       if (!place_of(stretch.section)) {
-        kept_[i].append(first, last, written_[i].at(first, last));
+        kept_[i].append(first, last, *written_[i].find(first, last));
       } else {
         kept_[i].append(first, last, sizes[i]);
         sizes[i] += end - begin;
@@ -129,17 +110,27 @@ void GradientBuffers::shard(const SpaceLayout& layout, const std::vector<SpaceRa
   }
 }
 
-Tensor GradientBuffers::slice(const Map& map, bool narrow, std::int64_t begin,
+Tensor GradientBuffers::slice(const ElementMap& map, bool narrow, std::int64_t begin,
                               std::int64_t end) const {
-  return buffers_[narrow ? 1 : 0].slice(map.at(begin, end), {end - begin});
+  const auto at = map.find(begin, end);
+  check(at.has_value(), "gradients were asked for that are not in one piece here");
+  return buffers_[narrow ? 1 : 0].slice(*at, {end - begin});
 }
 
 Tensor GradientBuffers::written(bool narrow, std::int64_t begin, std::int64_t end) const {
-  return slice(written_[narrow ? 1 : 0], narrow, begin, end);
+  const std::size_t i = narrow ? 1 : 0;
+  return whole_ ? (*whole_)[i].slice(begin, {end - begin}) : slice(written_[i], narrow, begin, end);
 }
 
 Tensor GradientBuffers::kept(bool narrow, std::int64_t begin, std::int64_t end) const {
-  return slice(kept_[narrow ? 1 : 0], narrow, begin, end);
+  const std::size_t i = narrow ? 1 : 0;
+  return whole_ ? (*whole_)[i].kept(begin, {end - begin}) : slice(kept_[i], narrow, begin, end);
+}
+
+const FlatBuffer::Visitor* GradientBuffers::visitor(int section) const {
+  if (!whole_) return nullptr;
+  const FlatBuffer::Visitor* const narrow = (*whole_)[1].visitor(section);
+  return narrow != nullptr ? narrow : (*whole_)[0].visitor(section);
 }
 
 std::optional<std::size_t> GradientBuffers::place_of(int section) const {

@@ -47,10 +47,9 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
         "gradients are summed in bf16 only where weights are bf16");
   check(!options.whole_tensors || std::ranges::all_of(slots(), on_device),
         "the state of whole tensors stays on the device");
-  {
-    const MemoryScope scope(*device, MemoryUse::weights);
-    working_ = Tensor::zeros(device, {size()}, working);
-  }
+  working_ =
+      FlatBuffer(layout_.weight_parts(), device, options.host.pinned, working, MemoryUse::weights);
+  versions_.resize(static_cast<std::size_t>(slots().back().section) + 1);
   for (const Slot& slot : slots())
     *slot.tensor = working_.slice(slot.offset, slot.shape, slot.spare_rows);
   if (use == Use::inference) return;
@@ -93,7 +92,8 @@ void ParameterSpace::cut_into_chunks() {
                            .decay = slot.decay,
                            .bulk = true,
                            .random_offset = random_offset(slot) + first,
-                           .residency = slot.residency});
+                           .residency = slot.residency,
+                           .section = slot.section});
       continue;
     }
     const bool joins =
@@ -137,10 +137,10 @@ void ParameterSpace::cut_at_borders() {
 void ParameterSpace::make_gradients() {
   check(!options_.shard_gradients || options_.owned,
         "sharded gradients need the ranges that this rank owns");
-  const MemoryScope scope(*device(), MemoryUse::gradients);
   const DType sums = accumulator_of(working_.dtype());
-  gradients_.emplace(layout_, device(), sums, working_.dtype(),
+  gradients_.emplace(layout_, device(), options_.host.pinned, sums, working_.dtype(),
                      options_.shard_gradients ? options_.owned : std::nullopt);
+  const MemoryScope scope(*device(), MemoryUse::gradients);
   std::int64_t blocks = 0;
   for (const auto& stretch : layout_.stretches)
     blocks += stretch.blocks();
@@ -185,7 +185,7 @@ void ParameterSpace::for_each_piece(std::int64_t first, std::int64_t count, Body
 
 void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) const {
   const auto count = static_cast<std::int64_t>(out.size() / size_of(weight_dtype()));
-  if (!has_master()) return working_.slice(first, {count}).copy_bytes_to(out);
+  if (!has_master()) return working_.kept(first, {count}).copy_bytes_to(out);
   if (!splits_master(options_.layout, working_.dtype()))
     return for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
       master_->read(chunk, 0, skip,
@@ -193,7 +193,7 @@ void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) 
     });
   std::vector<BFloat16> high(static_cast<std::size_t>(count));
   std::vector<std::int16_t> low(high.size());
-  working_.slice(first, {count}).copy_bytes_to(std::as_writable_bytes(std::span(high)));
+  working_.kept(first, {count}).copy_bytes_to(std::as_writable_bytes(std::span(high)));
   for_each_piece(first, count, [&](auto chunk, auto skip, auto part, auto done) {
     const auto piece = std::span(low).subspan(std::size_t(done), std::size_t(part));
     master_->read(chunk, 0, skip, std::as_writable_bytes(piece));
@@ -208,13 +208,15 @@ void ParameterSpace::read_weights(std::int64_t first, std::span<std::byte> out) 
 
 void ParameterSpace::write_weights(std::int64_t first, std::span<const std::byte> in) {
   const auto count = static_cast<std::int64_t>(in.size() / size_of(weight_dtype()));
-  if (!has_master()) return working_.slice(first, {count}).copy_bytes_from(in);
+  const auto slot = std::ranges::upper_bound(slots(), first, {}, &Slot::offset) - 1;
+  count_write(slot->section);
+  if (!has_master()) return working_.kept(first, {count}).copy_bytes_from(in);
   std::vector<std::byte> narrow(static_cast<std::size_t>(count) * size_of(working_.dtype()));
   run(Cast{.out = host_view(narrow, working_.dtype()),
            .in = host_view(in, DType::f32),
            .half_away = true},
       host_stream);
-  working_.slice(first, {count}).copy_bytes_from(narrow);
+  working_.kept(first, {count}).copy_bytes_from(narrow);
   const bool split = splits_master(options_.layout, working_.dtype());
   std::vector<std::int16_t> low(split ? static_cast<std::size_t>(count) : 0);
   const auto* const values = reinterpret_cast<const float*>(in.data());
@@ -284,12 +286,46 @@ void ParameterSpace::zero_unused_gradients() {
     if (!gradients_->place_of(slot.section)) zero_unused_gradient(*slot.tensor);
 }
 
-const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
-  const Stream stream = working_.stream();
-  norm_partials_.fill_zero();
+std::uint64_t ParameterSpace::version(int section) const {
+  return versions_[static_cast<std::size_t>(section)];
+}
+
+/// True if the gradients of the stretch rest in host memory.
+bool ParameterSpace::rests(const SpaceLayout::Stretch& stretch) const {
+  const auto slot = std::ranges::upper_bound(slots(), stretch.offset, {}, &Slot::offset) - 1;
+  return slot->residency == Residency::host;
+}
+
+void ParameterSpace::sum_squares_of(int section) {
   std::vector<SquaredNorm> norms;
   std::int64_t first_partial = 0;
   for (const auto& stretch : layout_.stretches) {
+    if (stretch.section == section && rests(stretch))
+      norms.push_back({.partial = norm_partials_.slice(first_partial, {stretch.blocks()}).view(),
+                       .in = gradients_
+                                 ->written(stretch.narrow, stretch.gradient_offset,
+                                           stretch.gradient_offset + stretch.size)
+                                 .view(),
+                       .block = stretch.block});
+    first_partial += stretch.blocks();
+  }
+  run(SquaredNormBatch{norms}, working_.stream());
+}
+
+const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
+  const Stream stream = working_.stream();
+  if (layout_.rests())
+    check(ranges == std::vector<SpaceRange>{{0, size()}},
+          "gradients that rest in host memory are measured as a whole");
+  else
+    norm_partials_.fill_zero();
+  std::vector<SquaredNorm> norms;
+  std::int64_t first_partial = 0;
+  for (const auto& stretch : layout_.stretches) {
+    if (rests(stretch)) {
+      first_partial += stretch.blocks();
+      continue;
+    }
     for (const auto& range : ranges) {
       const std::int64_t begin = std::max(range.begin, stretch.offset) - stretch.offset;
       const std::int64_t end = std::min(range.end - stretch.offset, stretch.size);

@@ -10,6 +10,7 @@
 #include "engine/parameter.h"
 #include "engine/tensor.h"
 #include "optim/space/chunked_state.h"
+#include "optim/space/flat_buffer.h"
 #include "optim/space/gradient_buffers.h"
 #include "optim/space/space_layout.h"
 #include "optim/space/state_layout.h"
@@ -73,13 +74,19 @@ class ParameterSpace {
 
   const DevicePtr& device() const { return working_.device(); }
   const SpaceOptions& options() const { return options_; }
-  const Tensor& working() const { return working_; }
+  /// The working weights, by element of the space.
+  const FlatBuffer& working() const { return working_; }
   bool has_master() const { return master_ != nullptr; }
   /// The master weights, stored by chunk; null if the working weights are the master.
   const ChunkedState* master() const { return master_.get(); }
   ChunkedState* master() { return master_.get(); }
   View gradient_view(const Chunk& chunk) const;
   const GradientBuffers& gradients() const { return *gradients_; }
+  /// How often the host has written the weights of a section that rest there. A copy on the device
+  /// is out of date if the number has changed since.
+  std::uint64_t version(int section) const;
+  /// Counts such a write, by an update where the weights rest.
+  void count_write(int section) { ++versions_[static_cast<std::size_t>(section)]; }
 
   /// The dtype in which weights are read and written: that of the master weights (f32 or f64); for
   /// inference that of the working weights.
@@ -108,7 +115,12 @@ class ParameterSpace {
   /// clip_gradients() in two steps, for ranks that share the gradients. sum_squares() returns
   /// [blocks of the layout] in f64: the sum of squares of each block in `ranges`, zero for the
   /// others. clip_factor() takes the sums of all blocks.
+  /// Sections whose gradients rest in host memory are left out: sum_squares_of() must have been
+  /// called for them, and `ranges` be the whole space.
   const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
+  /// Computes the sums of a section's gradients that will rest in host memory, while they are on
+  /// the device.
+  void sum_squares_of(int section);
   const Tensor& clip_factor(const Tensor& partials, double limit, double loss_scale = 1);
   /// The norm that clip_gradients measured, without the loss scale: one f64.
   const Tensor& norm() const { return norm_; }
@@ -119,13 +131,16 @@ class ParameterSpace {
   void cut_into_chunks();
   void cut_at_borders();
   void make_gradients();
+  bool rests(const SpaceLayout::Stretch& stretch) const;
   template <class Body>
   void for_each_piece(std::int64_t first, std::int64_t count, Body&& body) const;
 
   SpaceOptions options_;
   SpaceLayout layout_;
   std::vector<Chunk> chunks_;
-  Tensor working_, norm_partials_, norm_, clip_factor_;
+  FlatBuffer working_;
+  Tensor norm_partials_, norm_, clip_factor_;
+  std::vector<std::uint64_t> versions_;  ///< by section
   std::optional<GradientBuffers> gradients_;
   std::unique_ptr<ChunkedState> master_;
 };

@@ -18,7 +18,30 @@ Residency residency_of(int section, const LayoutOptions& options) {
   return index < options.residency.size() ? options.residency[index] : Residency::device;
 }
 
+std::optional<int> resting(const SpaceLayout::Slot& slot) {
+  return slot.residency == Residency::host ? std::optional(slot.section) : std::nullopt;
+}
+
 }  // namespace
+
+std::vector<FlatBuffer::Part> SpaceLayout::weight_parts() const {
+  std::vector<FlatBuffer::Part> parts;
+  for (const Slot& slot : slots)
+    parts.push_back({slot.offset, slot.padded_size, resting(slot)});
+  return parts;
+}
+
+std::vector<FlatBuffer::Part> SpaceLayout::gradient_parts(bool narrow) const {
+  std::vector<FlatBuffer::Part> parts;
+  for (const Slot& slot : slots)
+    if (slot.narrow == narrow)
+      parts.push_back({slot.gradient_offset, slot.padded_size, resting(slot)});
+  return parts;
+}
+
+bool SpaceLayout::rests() const {
+  return std::ranges::any_of(slots, [](const Slot& slot) { return resting(slot).has_value(); });
+}
 
 std::vector<StoredSlice> SpaceLayout::Slot::stored() const {
   if (parts.empty()) return {{name, whole(), 0}};

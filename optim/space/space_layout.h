@@ -6,6 +6,7 @@
 
 #include "engine/parameter.h"
 #include "engine/tensor.h"
+#include "optim/space/flat_buffer.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {
@@ -95,6 +96,12 @@ struct SpaceLayout {
   };
 
   SpaceLayout(const std::vector<Parameter>& parameters, const LayoutOptions& options);
+
+  /// The slots of the space, and of one of the two gradient buffers, as parts of a FlatBuffer.
+  std::vector<FlatBuffer::Part> weight_parts() const;
+  std::vector<FlatBuffer::Part> gradient_parts(bool narrow) const;
+  /// True if some weights rest in host memory.
+  bool rests() const;
 
   std::vector<Slot> slots;
   std::vector<Stretch> stretches;               ///< they follow one another and cover the space

@@ -37,14 +37,18 @@ constexpr bool splits_master(StateLayout layout, DType working) {
   return layout != StateLayout::fp32 && working == DType::bf16;
 }
 
-/// Where the optimizer state of a large matrix is kept, and which processor updates it.
+/// Where the optimizer state of a large matrix is kept, and which processor updates it. The
+/// weights and gradients stay on the device unless said otherwise.
 enum class Residency : std::uint8_t {
   device,    ///< in device memory
   streamed,  ///< in pinned host memory; copied to the device for its update
   /// Streamed, and updated during the backward pass, before clipping is known; the update can be
   /// undone.
   speculative,
-  cpu  ///< in host memory, where the CPU updates it
+  cpu,  ///< in host memory, where the CPU updates it
+  /// The same, and so do weights and gradients: the weights visit the device before they are used,
+  /// the gradients leave it after their last backward.
+  host
 };
 
 }  // namespace sluice

@@ -36,6 +36,7 @@ class ZeroOptimizer {
   void synchronize();
   void set_timeline(Timeline* timeline);
   StreamedBytes moved() const { return optimizer_.moved(); }
+  bool pending() const { return optimizer_.pending(); }
 
   /// The ranges whose state each rank keeps, by rank; none if every rank keeps the state of all.
   std::vector<std::vector<SpaceRange>> kept_by_rank() const;

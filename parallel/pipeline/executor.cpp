@@ -105,7 +105,7 @@ void PipelineExecutor::perform(const Action& action, const Hooks& hooks) {
     case Kind::backward:
       return backward(place, flight, hooks);
     case Kind::weight_gradients:
-      return add_weight_gradients(place, flight);
+      return add_weight_gradients(place, flight, hooks);
     case Kind::receive_input:
       return receive(flight.input, stage(number).input(micro_batch), action);
     case Kind::receive_gradient:
@@ -232,6 +232,7 @@ void PipelineExecutor::backward(Position place, Flight& flight, const Hooks& hoo
       sluice::backward(std::exchange(flight.output, {}), std::exchange(flight.gradient.data, {}),
                        later);
   }
+  if (hooks.after_backward && !splits_) hooks.after_backward(number, micro_batch);
   if (number > 0) {
     const Tensor gradient = flight.input.data.grad();
     flight.input.data = {};
@@ -244,12 +245,13 @@ void PipelineExecutor::backward(Position place, Flight& flight, const Hooks& hoo
   if (!splits_) flights_.erase(place);
 }
 
-void PipelineExecutor::add_weight_gradients(Position place, Flight& flight) {
+void PipelineExecutor::add_weight_gradients(Position place, Flight& flight, const Hooks& hooks) {
   {
     const Recorded span(timeline_, span_name(Action::Kind::weight_gradients),
                         Timeline::Lane::compute, device_->stream(), label_of(place));
     flight.weights.add(place.second + 1 == schedule_.micro_batches);
   }
+  if (hooks.after_backward) hooks.after_backward(place.first, place.second);
   flights_.erase(place);
 }
 

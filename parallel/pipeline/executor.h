@@ -65,6 +65,8 @@ class PipelineExecutor {
     std::function<void(int micro_batch, const Tensor& loss)> loss;
     /// Called before backward adds to the gradients of a stage.
     std::function<void(int stage, int micro_batch)> before_backward;
+    /// Called after the gradients of a stage were added to; may be none.
+    std::function<void(int stage, int micro_batch)> after_backward{};
   };
 
   /// `lowered` is a result of lower(). stages[s] is stage s; null if it is on another rank. All
@@ -109,7 +111,7 @@ class PipelineExecutor {
 
   void forward(Position place, Flight& flight, const Hooks& hooks);
   void backward(Position place, Flight& flight, const Hooks& hooks);
-  void add_weight_gradients(Position place, Flight& flight);
+  void add_weight_gradients(Position place, Flight& flight, const Hooks& hooks);
   Tensor compute(Position place, const Flight& flight);
   void put_away(Flight& flight);
   void bring_back(Flight& flight);

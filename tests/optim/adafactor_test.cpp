@@ -81,7 +81,8 @@ Bytes field_of(Optimizer& optimizer, const ParameterSpace::Slot& slot, std::size
 
 /// All that training has changed.
 std::vector<Bytes> outcome(const Model& model, Optimizer& optimizer) {
-  std::vector<Bytes> all{bytes_of(model.space.working()), bytes_of(flat_weights(model.space))};
+  std::vector<Bytes> all{bytes_of(model.space.working().flat()),
+                         bytes_of(flat_weights(model.space))};
   for (const auto& slot : model.space.slots())
     for (std::size_t field = 0; field < optimizer.fields(slot).size(); ++field)
       all.push_back(field_of(optimizer, slot, field));
@@ -182,7 +183,7 @@ void check_training(const DevicePtr& device, const Form& form, const AdafactorOp
   }
   // The gaps between slots stay zero.
   std::size_t zeros = 0;
-  for (const double value : model.space.working().to_host())
+  for (const double value : model.space.working().flat().to_host())
     zeros += value == 0 ? 1 : 0;
   CHECK(zeros >= static_cast<std::size_t>(model.space.size()) - inside);
   for (std::size_t i = 0; i < slots.size(); ++i) {

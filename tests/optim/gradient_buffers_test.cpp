@@ -45,7 +45,7 @@ const std::byte* at(const Tensor& tensor) {
 TEST_CASE("whole gradients lie in the order of the layout") {
   const SpaceLayout layout = layout_of(false);
   const DevicePtr device = make_cpu_device(1 << 20);
-  const GradientBuffers buffers(layout, device, DType::f32, DType::bf16, {});
+  const GradientBuffers buffers(layout, device, nullptr, DType::f32, DType::bf16, {});
   CHECK(gradient_bytes(device) == 4 * all);
   const Tensor whole = buffers.written(false, 0, all);
   for (const auto& slot : layout.slots) {
@@ -64,7 +64,7 @@ TEST_CASE("sharded gradients take two places and what a rank keeps") {
     // Half of the table, the end of b with the beginning of c, and the vector.
     const Ranges kept{{0, 320}, {offset(2) + 2048, offset(3) + 1024}, {offset(5), layout.size}};
     const DevicePtr device = make_cpu_device(1 << 20);
-    const GradientBuffers buffers(layout, device, DType::f32, DType::bf16, kept);
+    const GradientBuffers buffers(layout, device, nullptr, DType::f32, DType::bf16, kept);
     // A kept part of the table is in the table itself, and so is that of the last vector.
     if (narrow)
       CHECK(gradient_bytes(device) ==
@@ -116,7 +116,7 @@ TEST_CASE("a chunk of small parameters has its gradients in one piece") {
 TEST_CASE("gradients that a rank does not have are not handed out") {
   const SpaceLayout layout = layout_of(false);
   const DevicePtr device = make_cpu_device(1 << 20);
-  const GradientBuffers buffers(layout, device, DType::f32, DType::bf16,
+  const GradientBuffers buffers(layout, device, nullptr, DType::f32, DType::bf16,
                                 Ranges{{table, table + small}});
   const std::string why = "not in one piece here";
   const auto refused = [&](const auto& ask) {
@@ -129,7 +129,8 @@ TEST_CASE("gradients that a rank does not have are not handed out") {
   CHECK(refused([&] { buffers.written(false, table, table + 2 * small); }));
   const auto two = [&](const Ranges& kept) {
     const SpaceLayout equal({matrix("a", 64, 1), matrix("b", 64, 2)}, {});
-    GradientBuffers(equal, device, DType::f32, DType::bf16, kept).written(false, 0, 2 * small);
+    GradientBuffers(equal, device, nullptr, DType::f32, DType::bf16, kept)
+        .written(false, 0, 2 * small);
   };
   CHECK(refused([&] { two({{0, small}}); }));
 }

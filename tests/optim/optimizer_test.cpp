@@ -64,7 +64,7 @@ std::vector<bool> inside_slots(const ParameterSpace& space) {
 
 /// Checks that `working` is what the state layout derives from `master`, bit for bit.
 void check_derived(const ParameterSpace& space) {
-  const Values master = flat_weights(space).to_host(), working = space.working().to_host();
+  const Values master = flat_weights(space).to_host(), working = space.working().flat().to_host();
   for (std::size_t i = 0; i < master.size(); ++i) {
     const auto weight = static_cast<float>(master[i]);
     const float expected = space.working().dtype() == DType::bf16
@@ -107,7 +107,7 @@ TEST_CASE("parameters lie one after another in one space", "[optimizer]") {
     CHECK(space.parameters() == count);
     CHECK(space.size() >= end);
     CHECK(space.size() < end + 64);
-    CHECK(space.working().size() == space.size());
+    CHECK(space.working().flat().size() == space.size());
     std::int64_t at = 0;
     for (const auto& chunk : space.chunks()) {
       CHECK(chunk.offset >= at);
@@ -130,13 +130,14 @@ TEST_CASE("parameters lie one after another in one space", "[optimizer]") {
 TEST_CASE("for inference there is only the working buffer", "[optimizer]") {
   Model model(DType::bf16, Use::inference);
   CHECK(model.space.chunks().empty());
-  CHECK(model.device->arena().in_use() == (model.space.working().bytes() + Arena::alignment - 1) /
-                                              Arena::alignment * Arena::alignment);
+  CHECK(model.device->arena().in_use() ==
+        (model.space.working().flat().bytes() + Arena::alignment - 1) / Arena::alignment *
+            Arena::alignment);
   CHECK_FALSE(model.tensors[0].requires_grad());
   model.space.initialize(1);
   Model training(DType::bf16);
   training.space.initialize(1);
-  CHECK(bytes_of(model.space.working()) == bytes_of(training.space.working()));
+  CHECK(bytes_of(model.space.working().flat()) == bytes_of(training.space.working().flat()));
 }
 
 TEST_CASE("a start depends on seed, name and element alone", "[optimizer]") {
@@ -187,10 +188,10 @@ TEST_CASE("working weights round ties as every state layout does", "[optimizer]"
   const Tensor values = Tensor::from_host(model.device, {model.space.size()}, DType::f32, ties);
   set_weights(model.space, values);
   check_derived(model.space);
-  CHECK(std::abs(model.space.working().item(0)) > std::abs(ties[0]));
-  CHECK(std::abs(model.space.working().item(1)) > std::abs(ties[1]));
+  CHECK(std::abs(model.space.working().flat().item(0)) > std::abs(ties[0]));
+  CHECK(std::abs(model.space.working().flat().item(1)) > std::abs(ties[1]));
   // The optimizer derives them in its own pass, by the same rule: a step that changes nothing.
-  model.space.working().fill_zero();
+  model.space.working().flat().fill_zero();
   model.space.forget_gradients();
   model.space.zero_unused_gradients();
   make_adamw(model.space, {})->step(0);
@@ -292,7 +293,7 @@ void check_training(DType dtype, Make&& make, Update&& update) {
                       before) <= 4 * tolerance);
   }
   Values working;
-  split(model.space.working(), working);
+  split(model.space.working().flat(), working);
   CHECK(gaps == Values(gaps.size(), 0.0));
   if (model.space.has_master()) check_derived(model.space);
 }
@@ -350,7 +351,7 @@ TEST_CASE("an update does not depend on threads, and resumes from its state", "[
       model.give_gradients(static_cast<std::uint64_t>(step));
       optimizer->step(1e-3, scale_of(model.space, 0.5));
     }
-    return std::pair(bytes_of(model.space.working()), bytes_of(flat_weights(model.space)));
+    return std::pair(bytes_of(model.space.working().flat()), bytes_of(flat_weights(model.space)));
   };
   CHECK(same_with_any_threads([&] { return train(false); }));
   CHECK(train(false) == train(true));
@@ -365,7 +366,8 @@ TEST_CASE("a scale that is not finite changes nothing", "[optimizer]") {
       model.give_gradients(3);
       const auto after = [&](double scale) {
         optimizer->step(1e-2, scale_of(model.space, scale));
-        std::vector all{bytes_of(model.space.working()), bytes_of(flat_weights(model.space))};
+        std::vector all{bytes_of(model.space.working().flat()),
+                        bytes_of(flat_weights(model.space))};
         for (std::size_t field = 0; field < optimizer->fields(model.space.slots()[0]).size();
              ++field)
           all.push_back(bytes_of(flat_state(model.space, *optimizer, field)));

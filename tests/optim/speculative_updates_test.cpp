@@ -150,12 +150,12 @@ TEST_CASE("what was speculated on and never stepped leaves no trace", "[speculat
         it.backward(2, 1);
         it.optimizer->speculate_down_to(0);
         it.optimizer->cancel();
-        std::vector<std::byte> weights(it.space.working().bytes());
-        it.space.working().copy_bytes_to(weights);
+        std::vector<std::byte> weights(it.space.working().flat().bytes());
+        it.space.working().flat().copy_bytes_to(weights);
         CHECK((weights == before.front()));
         CHECK((it.all() == before));
         it.backward(3, 1);
-        it.space.working().copy_bytes_to(weights);
+        it.space.working().flat().copy_bytes_to(weights);
         CHECK((weights != before.front()));  // they are being changed already
         it.step(double(NAN));
         CHECK((it.all() == before));

@@ -53,7 +53,7 @@ inline Tensor flat_state(const ParameterSpace& space, Optimizer& optimizer, std:
 inline std::vector<std::vector<std::byte>> everything(const ParameterSpace& space,
                                                       Optimizer& optimizer) {
   optimizer.synchronize();
-  std::vector<Tensor> tensors{space.working(), flat_weights(space)};
+  std::vector<Tensor> tensors{space.working().flat(), flat_weights(space)};
   for (std::size_t field = 0; field < optimizer.fields(space.slots().front()).size(); ++field)
     tensors.push_back(flat_state(space, optimizer, field));
   std::vector<std::vector<std::byte>> bytes;

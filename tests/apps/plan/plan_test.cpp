@@ -1,8 +1,8 @@
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "apps/plan/memory_plan.h"
 #include "apps/train/training.h"
-#include "models/decoder/generate.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -57,6 +57,7 @@ struct PlanCase {
   std::int64_t seq_len = 0;      ///< 0: the context, or one less
   std::int64_t cpu = 0;          ///< blocks that the CPU updates
   std::int64_t speculative = 0;  ///< blocks that are updated under the backward pass
+  std::int64_t host = 0;         ///< blocks whose weights rest in host memory, in a layer-major run
 };
 
 constexpr auto f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16;
@@ -148,22 +149,28 @@ struct Planned {
             .grad_clip = 1,
             .dropout = c.dropout,
             .optimizer = c.optimizer};
+    if (c.host > 0) {
+      task.pipeline = "layer-major";
+      task.stash = "auto";
+    }
     options = task.options();
     options.sample_tokens = c.sample;
-    setup = task.setup(kind);
-    if (c.validation > 0)
-      setup.data.val = tokens_in_memory(random_ids(static_cast<std::size_t>(c.validation),
-                                                   static_cast<std::int32_t>(c.config.vocab_size)));
     choice = offloaded(task.resident(c.layout, c.micro_batch),
                        std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
     choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
     choice.cpu_blocks = c.cpu;
     choice.speculative_blocks = c.speculative;
+    choice.host_blocks = c.host;
+    setup = task.setup(kind, choice);
+    if (c.validation > 0)
+      setup.data.val = tokens_in_memory(random_ids(static_cast<std::size_t>(c.validation),
+                                                   static_cast<std::int32_t>(c.config.vocab_size)));
   }
 
   /// Updates, each followed by what the program does between two: a validation, a sample.
   void run(const DevicePtr& device, const HostMemory& host) const {
-    Training training(options, setup, choice, device, host);
+    Training training(options, setup, choice, device, host,
+                      setup.pipeline ? planned_ranks({}, 0) : single_rank());
     training.space.initialize(1);
     // A leak in the third would show on the CPU, which is faster than the emulated GPU.
     const int steps = setup.device == DeviceKind::cpu ? 3 : 2;
@@ -172,8 +179,7 @@ struct Planned {
       if (setup.data.val)
         training.trainer.evaluate(*setup.data.val, validation_batches(options, setup));
       if (options.sample_tokens > 0)
-        generate(training.model, device, sample_prompt(options, setup),
-                 {.max_tokens = options.sample_tokens});
+        training.sample(sample_prompt(options, setup), {.max_tokens = options.sample_tokens});
     }
     training.optimizer->synchronize();
   }
@@ -190,7 +196,7 @@ DevicePtr open(DeviceKind kind, std::size_t bytes) {
 void check_case(const PlanCase& c, DeviceKind kind) {
   CAPTURE(static_cast<int>(kind), c.config.n_embd, c.config.n_layer, name_of(c.dtype),
           name_of(c.layout), c.batch, c.micro_batch, c.recompute, c.resident, c.chunk, c.staging,
-          c.validation, c.sample, c.optimizer, c.cpu, c.speculative);
+          c.validation, c.sample, c.optimizer, c.cpu, c.speculative, c.host);
   const Planned planned(c, kind);
   const std::size_t workspace = runtime_of(kind)->workspace_bytes();
   const MemoryPlan plan = plan_memory(planned.options, planned.setup, planned.choice, workspace);
@@ -200,11 +206,12 @@ void check_case(const PlanCase& c, DeviceKind kind) {
     sum += bytes;
   CHECK(sum == plan.peak);
   const bool bulk = c.config.n_embd * c.config.n_embd >= SpaceLayout::bulk_threshold;
-  CHECK((plan.host > 0) == ((planned.choice.streams() && bulk) || planned.choice.rests_inputs()));
+  const bool rests = planned.choice.rests_inputs() || c.host > 0;
+  CHECK((plan.host > 0) == ((planned.choice.streams() && bulk) || rests));
 
   // Exactly what was planned is enough...
   const DevicePtr device = open(kind, plan.high_water);
-  CHECK((plan.host > plan.pinned) == (c.cpu > 0 && bulk));
+  CHECK((plan.host > plan.pinned) == (c.cpu + c.host > 0 && bulk));
   const std::size_t ordinary = plan.host - plan.pinned;
   const HostMemory host = make_host_memory(device, plan.pinned, ordinary);
   planned.run(device, host);
@@ -249,6 +256,39 @@ TEST_CASE("on the GPU a run takes the bytes that were planned", "[plan]") {
   for (const PlanCase& c : cases)
     check_case(c, DeviceKind::cuda);
   CHECK(cases.size() >= by_form<std::size_t>(10, 30));
+}
+
+TEST_CASE("weights that rest in host memory take the bytes that were planned", "[plan]") {
+  if (!have_gpu()) return;
+  struct Form {
+    DType dtype;
+    StateLayout layout;
+  };
+  constexpr Form forms[] = {{f32, whole}, {bf16, split}, {bf16, whole}, {f16, whole}};
+  constexpr std::array recompute{"none", "block", "gelu+ln*2,none"};
+  std::size_t count = 0;
+  for (const std::int64_t host : {1, 2, 4})
+    for (std::int64_t form = 0; form < 4; ++form)
+      for (std::int64_t mode = 0; mode < 3; ++mode)
+        for (const bool round : {true, false})
+          for (const bool between : {false, true}) {
+            if (!in_form(12, {host, form, 2 * mode, 3 * round, 6 * between})) continue;
+            check_case({.config = round ? even(4) : odd(4),
+                        .dtype = forms[form].dtype,
+                        .layout = forms[form].layout,
+                        .batch = 4,
+                        .micro_batch = 1 + mode % 2,
+                        .recompute = recompute[static_cast<std::size_t>(mode)],
+                        .resident = 4 - host,
+                        .chunk = usual,
+                        .staging = 4,
+                        .validation = between ? 70 : 0,
+                        .sample = between ? 5 : 0,
+                        .host = host},
+                       DeviceKind::cuda);
+            ++count;
+          }
+  CHECK(count >= by_form<std::size_t>(8, 60));
 }
 
 TEST_CASE("what is held between updates is part of the plan", "[plan]") {

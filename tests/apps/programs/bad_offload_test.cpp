@@ -67,6 +67,22 @@ TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offlo
   refused("--cpu-blocks 1 --optimizer adafactor");
 }
 
+TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "[bad_offload]") {
+  CHECK_THAT(refused("--host-blocks 2"), Contains("--pipeline layer-major"));
+  CHECK_THAT(refused("--host-blocks 13 --pipeline layer-major"),
+             Contains("the model has 12 blocks"));
+  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --dp 2"), Contains("single rank"));
+  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer adafactor"),
+             Contains("adafactor"));
+  for (const std::string other : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"})
+    CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major " + other), Contains("leave out"));
+  for (const std::string text : {"-1", "two", "1.5"})
+    CHECK_THAT(refused("--host-blocks " + text), Contains("'" + text + "'"));
+  CHECK_THAT(refused("--pipeline layer-major --pp 2"), Contains("leave out --pp 2"));
+  CHECK_THAT(refused("--pipeline layer-major --pipeline-split 6,6"),
+             Contains("--pipeline-split 6,6"));
+}
+
 TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {
   for (const std::string text : {"-1", "two", "2x", "1.5", "99999999999999999999"})
     CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));

@@ -59,8 +59,8 @@ RunBits bits_by_name(TrainingRun& run) {
     const auto weights = room("weights", slot.size, training.space.weight_dtype());
     training.space.read_weights(slot.offset, weights);
     complete(weights);
-    const Tensor& working = training.space.working();
-    working.slice(slot.offset, {slot.size})
+    const FlatBuffer& working = training.space.working();
+    working.kept(slot.offset, {slot.size})
         .copy_bytes_to(room("working weights", slot.size, working.dtype()));
     const auto fields = training.optimizer->fields(slot);
     for (std::size_t i = 0; i < fields.size(); ++i) {

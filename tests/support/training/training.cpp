@@ -14,9 +14,10 @@ namespace sluice::test {
 namespace {
 
 HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
-  if (given.pinned || !(choice.streams() || choice.rests_inputs())) return given;
+  if (given.pinned || !(choice.streams() || choice.rests_inputs() || choice.host_blocks > 0))
+    return given;
   constexpr std::size_t plenty = std::size_t{16} << 20;
-  return make_host_memory(device, plenty, choice.cpu_blocks > 0 ? plenty : 0);
+  return make_host_memory(device, plenty, choice.cpu_blocks + choice.host_blocks > 0 ? plenty : 0);
 }
 
 }  // namespace
@@ -195,7 +196,11 @@ RunBits TrainingRun::bits() {
   };
   bits.values["weights"] =
       bytes_of(flat_copy(training_.space, training_.space.weight_dtype(), read));
-  bits.values["working weights"] = bytes_of(training_.space.working());
+  const FlatBuffer& working = training_.space.working();
+  bits.values["working weights"] =
+      bytes_of(flat_copy(training_.space, working.dtype(), [&](const auto& slot, auto out) {
+        working.kept(slot.offset, {slot.size}).copy_bytes_to(out);
+      }));
   for (const auto& slot : training_.space.slots()) {
     const auto fields = optimizer.fields(slot);
     for (std::size_t i = 0; i < fields.size(); ++i) {

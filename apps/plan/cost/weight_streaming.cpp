@@ -1,0 +1,43 @@
+#include "apps/plan/cost/weight_streaming.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
+                                         const StepWork& work, const DeviceProfile& profile) {
+  WeightStreaming step;
+  const auto blocks = static_cast<double>(choice.host_blocks);
+  if (blocks == 0) return step;
+  const double micro_batches =
+      static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
+  const auto width = static_cast<double>(size_of(work.dtype));
+  const auto matrices = static_cast<double>(config.block_matrices());
+  const double weights = matrices * width, gradients = matrices * choice.gradient_bytes();
+  const double inputs =
+      static_cast<double>(work.batch * work.seq_len * config.n_embd) * width;  // of a block
+  // A block in the middle, which stands for all.
+  const PartTime part = predict_part(config, {0, 1}, choice, work, profile);
+  const double forward = micro_batches * part.forward;
+  const double backward = micro_batches * (part.backward + part.forward);
+  // Bytes per second of the slowest hosts, used if the rate is unknown.
+  constexpr double slow = 2e10;
+  const double update = (2 * work.cpu_state / blocks + gradients + 2 * weights) /
+                        (profile.host_rate > 0 ? profile.host_rate : slow);
+
+  step.to_device = blocks * (2 * weights + inputs);
+  step.to_host = blocks * (gradients + inputs);
+  step.update = blocks * update;
+  const double up = weights / profile.to_device_rate;
+  const auto exposed = [](double copies, double computing) {
+    return std::max(0.0, copies - computing);
+  };
+  step.stall = update + up +
+               (blocks - 1) * std::max(exposed(update + up, forward),
+                                       exposed(inputs / profile.to_host_rate, forward));
+  step.stall += blocks * std::max(exposed((weights + inputs) / profile.to_device_rate, backward),
+                                  exposed(gradients / profile.to_host_rate, backward));
+  return step;
+}
+
+}  // namespace sluice

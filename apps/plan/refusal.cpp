@@ -1,0 +1,31 @@
+#include "apps/plan/refusal.h"
+
+#include <fmt/format.h>
+
+#include "apps/cli/sizes.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+void refuse_plan(const MemoryChoice& nearest, const MemoryPlan& memory, const Budgets& budgets,
+                 const DeviceProfile& profile, const std::string& elsewhere) {
+  const std::size_t device = memory.high_water + budgets.device_reserve;
+  const std::size_t host = memory.host + budgets.host_reserve;
+  const char* flag = profile.gpu ? "--gpu-memory" : "--host-memory";
+  std::string text =
+      fmt::format("the nearest that training comes to fitting is {}: ", to_flags(nearest));
+  const std::size_t device_over = budgets.device_excess(memory.high_water);
+  const std::size_t host_over = budgets.host_excess(memory.host);
+  if (device_over > 0)
+    text += fmt::format("{} bytes of {} memory ({}){}, {} too many; {} {} would do",
+                        memory.high_water, profile.gpu ? "GPU" : "host", to_text(memory.by_use),
+                        text_of_reserve(budgets, profile), device_over, flag, spell_bytes(device));
+  if (host_over > 0)
+    text += fmt::format(
+        "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
+        device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
+  if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
+  fail(text, ErrorKind::usage);
+}
+
+}  // namespace sluice

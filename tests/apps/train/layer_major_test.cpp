@@ -1,0 +1,88 @@
+#include <catch2/catch.hpp>
+
+#include "tests/support/fixture.h"
+#include "tests/support/form.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/gpu/gpu.h"
+#include "tests/support/training/training.h"
+
+// Layer-major training: each layer serves all micro-batches before the next one. Inputs, weights
+// and gradients of layers rest in host memory, with the bits of a run that keeps them on the
+// device.
+
+namespace sluice::test::layer_major_test {
+namespace {
+
+TrainingTask task_of(DType dtype) {
+  return {.config = {.n_layer = 5, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16},
+          .dtype = dtype,
+          .batch_size = 4,
+          .seq_len = 8,
+          .grad_clip = 1.5,
+          .pipeline = "layer-major",
+          .stash = "auto"};
+}
+
+MemoryChoice resting(MemoryChoice choice, std::int64_t blocks) {
+  choice.resident_blocks -= blocks;
+  choice.host_blocks = blocks;
+  return choice;
+}
+
+}  // namespace
+
+TEST_CASE("layer-major training has the bits of gpipe", "[layer_major]") {
+  for (const DeviceKind kind : device_kinds())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      TrainingTask task = task_of(dtype);
+      const auto train = [&](std::uint64_t seed) {
+        const auto device =
+            kind == DeviceKind::cuda ? open_gpu(seed) : make_cpu_device(std::size_t{64} << 20);
+        constexpr std::size_t plenty = std::size_t{16} << 20;
+        TrainingRun run(task, task.resident(), device, make_host_memory(device, plenty),
+                        planned_ranks({}, 0));
+        const RunBits bits = run.train(4);
+        const bool rests = kind == DeviceKind::cuda && task.pipeline == "layer-major";
+        // Each of the four inputs of every stage but the first.
+        const std::uint64_t bytes = 4 * 4 * 8 * 64 * size_of(dtype);
+        CHECK(run.steps().back().report.moved.to_host == (rests ? bytes : 0));
+        return bits;
+      };
+      task.pipeline = "gpipe";
+      const RunBits expected = train(1);
+      task.pipeline = "layer-major";
+      for (std::uint64_t seed = 1; seed <= (kind == DeviceKind::cuda ? by_form(3u, 10u) : 1u);
+           ++seed) {
+        CAPTURE(name_of(kind), name_of(dtype), seed);
+        CHECK(first_difference(train(seed), expected) == "");
+      }
+    }
+}
+
+TEST_CASE("weights that rest in host memory change no bit of training", "[layer_major]") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const StateLayout layout : {StateLayout::fp32, StateLayout::split, StateLayout::bf16m}) {
+      if (layout != StateLayout::fp32 && dtype != DType::bf16) continue;
+      for (const bool narrow : {false, true}) {
+        if (narrow && dtype != DType::bf16) continue;
+        const TrainingTask task = task_of(dtype);
+        const auto train = [&](MemoryChoice choice, std::uint64_t seed) {
+          choice.narrow_gradients = narrow;
+          return TrainingRun(task, choice, open_gpu(seed), {}, planned_ranks({}, 0)).train(6);
+        };
+        const RunBits expected = train(task.resident(layout), 1);
+        for (const std::int64_t blocks : {5, 4, 1})
+          for (std::uint64_t seed = 1; seed <= by_form(2u, 10u); ++seed) {
+            if (!in_form(4, {static_cast<std::int64_t>(dtype), static_cast<std::int64_t>(layout),
+                             narrow, blocks, static_cast<std::int64_t>(seed)}))
+              continue;
+            CAPTURE(name_of(dtype), name_of(layout), narrow, blocks, seed);
+            CHECK(first_difference(train(resting(task.resident(layout), blocks), seed), expected) ==
+                  "");
+          }
+      }
+    }
+}
+
+}  // namespace sluice::test::layer_major_test
