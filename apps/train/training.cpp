@@ -147,8 +147,10 @@ std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainOptions& 
   whole.precision = setup.precision;
   whole.schedule = setup.schedule;
   whole.trainer = setup.trainer;
+  MemoryChoice on_device = choice;  // without a pipeline, no weights stream
+  on_device.resident_blocks += std::exchange(on_device.host_blocks, 0);
   const DevicePtr device = make_meta_device(0, 0);
-  Training training(without_copy, whole, choice, device, make_host_memory(device, 0));
+  Training training(without_copy, whole, on_device, device, make_host_memory(device, 0));
   const CheckpointFiles files = lay_out(training.checkpoint());
   return {files.weights.bytes(), files.optimizer.bytes()};
 }

@@ -78,6 +78,11 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
     CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major " + other), Contains("leave out"));
   for (const std::string text : {"-1", "two", "1.5"})
     CHECK_THAT(refused("--host-blocks " + text), Contains("'" + text + "'"));
+  const ProgramResult saved = run_program(
+      "plan", words("--model gpt2 --device-profile 3090 --host-memory 16GiB --pipeline layer-major "
+                    "--host-blocks 2 --async-save"));
+  CHECK(saved.exit_code == 0);
+  CHECK_THAT(saved.out, Contains("2 of 12 blocks rest in host memory"));
   CHECK_THAT(refused("--pipeline layer-major --pp 2"), Contains("leave out --pp 2"));
   CHECK_THAT(refused("--pipeline layer-major --pipeline-split 6,6"),
              Contains("--pipeline-split 6,6"));

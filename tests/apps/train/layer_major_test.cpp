@@ -85,4 +85,28 @@ TEST_CASE("weights that rest in host memory change no bit of training", "[layer_
     }
 }
 
+TEST_CASE("every family's weights may rest in host memory", "[layer_major]") {
+  if (!have_gpu()) return;
+  for (const char* const name : {"gptj-6b", "llama-3.2-1b", "qwen3-0.6b", "pythia-160m"}) {
+    DecoderConfig config = *preset(name);
+    config.n_layer = 4;
+    config.n_head = 4;
+    if (config.n_kv_head > 0) config.n_kv_head = 2;
+    config.n_embd = 64;
+    config.head_width = 0;
+    config.n_inner = 128;
+    config.vocab_size = 64;
+    config.n_positions = 16;
+    if (config.rotary->width > 0) config.rotary->width = 8;
+    TrainingTask task = task_of(DType::bf16);
+    task.config = config;
+    const auto train = [&](const MemoryChoice& choice, std::uint64_t seed) {
+      return TrainingRun(task, choice, open_gpu(seed), {}, planned_ranks({}, 0)).train(3);
+    };
+    const MemoryChoice all = task.resident(StateLayout::split);
+    INFO(name);
+    CHECK(first_difference(train(resting(all, 4), 2), train(all, 1)) == "");
+  }
+}
+
 }  // namespace sluice::test::layer_major_test
