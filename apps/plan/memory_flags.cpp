@@ -56,6 +56,10 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
   };
   if (blocks > layers) refuse(fmt::format("the model has {} blocks", layers));
   if (!profile.gpu) refuse("this run computes on the CPU, where all is in host memory");
+  if (!copies_fast(profile))
+    refuse(
+        "how fast this GPU copies from and to host memory is not known; measure it with plan "
+        "--save-probe");
   if (!o.layer_major())
     refuse(
         "a block's weights would visit the GPU for every micro-batch; give --pipeline layer-major, "
@@ -130,7 +134,8 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
 }
 
 bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.layer_major() && o.dp.value_or(1) * o.tp == 1 && !adafactor(o);
+  return copies_fast(profile) && o.layer_major() && o.dp.value_or(1) * o.tp == 1 && !adafactor(o) &&
+         !o.offload && !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {

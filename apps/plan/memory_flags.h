@@ -18,7 +18,7 @@ bool can_stream(const TrainOptions& options, const DeviceProfile& profile);
 /// stage has the least time to hide these updates.
 bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
                    const DeviceProfile& profile);
-/// Returns true if the weights of blocks may rest in host memory.
+/// Returns true if the planner may let the weights of blocks rest in host memory.
 bool can_rest_weights(const TrainOptions& options, const DeviceProfile& profile);
 /// Returns true if block inputs may be offloaded to host memory between forward and backward.
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);

@@ -1,8 +1,10 @@
 #include "apps/plan/planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <span>
+#include <tuple>
 
 #include "apps/plan/memory_counter.h"
 #include "apps/plan/memory_flags.h"
@@ -93,7 +95,7 @@ class Planner {
     return need;
   }
 
-  /// Where weights rest in host memory, the state of all other blocks stays on the device.
+  /// Beside weights in host memory, the state of all other blocks stays on the device.
   bool can_stream() const { return host_blocks_ == 0 && sluice::can_stream(options_, profile_); }
 
   std::int64_t least_resident() const {
@@ -257,7 +259,8 @@ class Planner {
     return Estimate{choice};
   }
 
-  /// Returns a plan with the fewest blocks whose weights rest in host memory.
+  /// Returns a plan with the fewest blocks whose weights rest in host memory: the fewest with which
+  /// the device suffices. More would take more of the host.
   std::optional<Plan> best_placed(const StatePrecision& precision) {
     const auto with = [&](std::int64_t blocks) {
       host_blocks_ = blocks;
@@ -265,16 +268,15 @@ class Planner {
     };
     std::optional<Plan> best = with(options_.host_blocks.value_or(0));
     if (best || options_.host_blocks || !can_rest_weights(options_, profile_)) return best;
-    best = with(layers_);
-    std::int64_t too_few = 0;
-    while (best && best->choice.host_blocks - too_few > 1) {
-      const std::int64_t middle = (too_few + best->choice.host_blocks) / 2;
-      if (auto fewer = with(middle))
-        best = std::move(fewer);
-      else
-        too_few = middle;
+    const auto before = std::tuple(budgets_, nearest_, nearest_excess_);
+    budgets_.host_allowed = std::numeric_limits<std::size_t>::max();
+    std::int64_t too_few = 0, enough = layers_;
+    while (enough - too_few > 1) {
+      const std::int64_t middle = (too_few + enough) / 2;
+      (with(middle) ? enough : too_few) = middle;
     }
-    return best;
+    std::tie(budgets_, nearest_, nearest_excess_) = before;
+    return with(enough);
   }
 
   /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
@@ -353,7 +355,6 @@ class Planner {
     return budgets_.device_excess(need.device) + budgets_.host_excess(need.host);
   }
 
-  /// Remembers the choice that came nearest to fitting.
   void note(const MemoryChoice& choice, const MemoryBytes& need) {
     if (nearest_ && excess(need) >= nearest_excess_) return;
     nearest_excess_ = excess(need);
@@ -369,7 +370,7 @@ class Planner {
       } catch (const Error&) {  // nothing fits, whatever the flags
       }
     }
-    refuse_plan(*nearest_, counter_.all(*nearest_), budgets_, profile_, elsewhere);
+    refuse_plan(options_, *nearest_, counter_.all(*nearest_), budgets_, profile_, elsewhere);
   }
 
   const TrainOptions& options_;

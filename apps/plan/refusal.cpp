@@ -7,8 +7,9 @@
 
 namespace sluice {
 
-void refuse_plan(const MemoryChoice& nearest, const MemoryPlan& memory, const Budgets& budgets,
-                 const DeviceProfile& profile, const std::string& elsewhere) {
+void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const MemoryPlan& memory,
+                 const Budgets& budgets, const DeviceProfile& profile,
+                 const std::string& elsewhere) {
   const std::size_t device = memory.high_water + budgets.device_reserve;
   const std::size_t host = memory.host + budgets.host_reserve;
   const char* flag = profile.gpu ? "--gpu-memory" : "--host-memory";
@@ -24,6 +25,9 @@ void refuse_plan(const MemoryChoice& nearest, const MemoryPlan& memory, const Bu
     text += fmt::format(
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
+  const bool one_rank = options.dp.value_or(1) * options.tp == 1 && !options.pipelined();
+  if (device_over > 0 && host_over == 0 && profile.gpu && one_rank)
+    text += "; with --pipeline layer-major weights and gradients can rest in host memory too";
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);
 }

@@ -138,11 +138,22 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
   return rows;
 }
 
+StashedInputs stashed_inputs(const RunSetup& setup, const MemoryChoice& choice) {
+  const PipelinePlan& plan = *setup.pipeline;
+  if (plan.stash != Stash::input) return {};
+  const auto count =
+      static_cast<std::size_t>((plan.schedule.stages - 1) * plan.schedule.micro_batches);
+  const std::size_t all = count * message_bytes(setup, choice.micro_batch);
+  const std::size_t staying = std::min(all, plan.max_stashed.value_or(all));
+  return {.kept = static_cast<double>(all), .resting = static_cast<double>(all - staying)};
+}
+
 /// Adds what the weights that rest in host memory cost, and compares with a model that needs no
 /// offload, recompute or update.
 void report_weights(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
                     const Plan& chosen, PipelineReport& made) {
   const MemoryChoice& choice = chosen.choice;
+  const StashedInputs inputs = stashed_inputs(setup, choice);
   const WeightStreaming streaming =
       predict_weight_streaming(setup.config, choice,
                                {.batch = o.batch_size,
@@ -150,7 +161,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                                 .dtype = setup.precision.dtype,
                                 .cpu_state = static_cast<double>(chosen.memory.cpu_state),
                                 .dropout = setup.trainer.dropout > 0},
-                               profile);
+                               inputs, profile);
   MemoryChoice plain = choice;
   std::ranges::fill(plain.recompute, Recompute::none);
   const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,

@@ -232,6 +232,10 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
          ErrorKind::usage);
   if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
+  if (o.layer_major() || o.host_blocks)
+    fail(fmt::format("--gpus looks at many ranks; {} is for one",
+                     o.layer_major() ? "--pipeline layer-major" : "--host-blocks"),
+         ErrorKind::usage);
   if (o.cuda_graph) fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.
   TrainOptions alone = without_parallelism(o);

@@ -34,7 +34,7 @@ void require_equal_slots(const ParameterSpace& space, Communicator& control,
   std::vector<std::string> names;
   for (const auto& slot : space.slots()) {
     if (!counts(slot)) continue;
-    mine.push_back(checksum(space.working().slice(slot.offset, {slot.size})));
+    mine.push_back(checksum(space.working().kept(slot.offset, {slot.size})));
     names.push_back(slot.name);
   }
   if (all_equal(control, std::as_bytes(std::span(mine)), "replicas")) return;
@@ -78,7 +78,7 @@ void require_equal_copies(const ParameterSpace& space, const std::string& name, 
   const auto* slot = space.find(name);
   Copy mine;
   if (slot != nullptr)
-    mine = {control.rank(), shard, checksum(space.working().slice(slot->offset, {slot->size}))};
+    mine = {control.rank(), shard, checksum(space.working().kept(slot->offset, {slot->size}))};
   auto copies = control.gather_values(mine, "copies");
   std::erase_if(copies, [](const Copy& copy) { return copy.rank < 0; });
   for (const Copy& copy : copies) {

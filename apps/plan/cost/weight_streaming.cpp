@@ -5,7 +5,8 @@
 namespace sluice {
 
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
-                                         const StepWork& work, const DeviceProfile& profile) {
+                                         const StepWork& work, const StashedInputs& inputs,
+                                         const DeviceProfile& profile) {
   WeightStreaming step;
   const auto blocks = static_cast<double>(choice.host_blocks);
   if (blocks == 0) return step;
@@ -14,19 +15,18 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   const auto width = static_cast<double>(size_of(work.dtype));
   const auto matrices = static_cast<double>(config.block_matrices());
   const double weights = matrices * width, gradients = matrices * choice.gradient_bytes();
-  const double inputs =
-      static_cast<double>(work.batch * work.seq_len * config.n_embd) * width;  // of a block
   // A block in the middle, which stands for all.
   const PartTime part = predict_part(config, {0, 1}, choice, work, profile);
   const double forward = micro_batches * part.forward;
-  const double backward = micro_batches * (part.backward + part.forward);
+  const double backward = micro_batches * part.backward + (inputs.kept > 0 ? forward : 0);
+  const double input = inputs.resting / static_cast<double>(config.n_layer);  // of a block
   // Bytes per second of the slowest hosts, used if the rate is unknown.
   constexpr double slow = 2e10;
   const double update = (2 * work.cpu_state / blocks + gradients + 2 * weights) /
                         (profile.host_rate > 0 ? profile.host_rate : slow);
 
-  step.to_device = blocks * (2 * weights + inputs);
-  step.to_host = blocks * (gradients + inputs);
+  step.to_device = std::max(blocks, 2 * blocks - 2) * weights + inputs.resting;
+  step.to_host = blocks * gradients + inputs.resting;
   step.update = blocks * update;
   const double up = weights / profile.to_device_rate;
   const auto exposed = [](double copies, double computing) {
@@ -34,8 +34,8 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   };
   step.stall = update + up +
                (blocks - 1) * std::max(exposed(update + up, forward),
-                                       exposed(inputs / profile.to_host_rate, forward));
-  step.stall += blocks * std::max(exposed((weights + inputs) / profile.to_device_rate, backward),
+                                       exposed(input / profile.to_host_rate, forward));
+  step.stall += blocks * std::max(exposed((weights + input) / profile.to_device_rate, backward),
                                   exposed(gradients / profile.to_host_rate, backward));
   return step;
 }

@@ -78,6 +78,8 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
     CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major " + other), Contains("leave out"));
   for (const std::string text : {"-1", "two", "1.5"})
     CHECK_THAT(refused("--host-blocks " + text), Contains("'" + text + "'"));
+  CHECK_THAT(refused("--pipeline layer-major --gpus 4"), Contains("--gpus"));
+  CHECK_THAT(refused("--host-blocks 4 --gpus 4"), Contains("--gpus"));
   const ProgramResult saved = run_program(
       "plan", words("--model gpt2 --device-profile 3090 --host-memory 16GiB --pipeline layer-major "
                     "--host-blocks 2 --async-save"));
