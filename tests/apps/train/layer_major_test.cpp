@@ -5,6 +5,7 @@
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
+#include "tests/support/gpu/forwarding_runtime.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/training/training.h"
 
@@ -30,6 +31,27 @@ MemoryChoice resting(MemoryChoice choice, std::int64_t blocks) {
   choice.host_blocks = blocks;
   return choice;
 }
+
+/// A GPU on which what is copied to the host in pieces of `bytes` is NaN on the device afterwards.
+class PoisoningRuntime final : public ForwardingRuntime {
+ public:
+  PoisoningRuntime(std::uint64_t seed, std::size_t bytes)
+      : ForwardingRuntime(seed), poison_(bytes, std::byte{0xFF}) {}
+
+  void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream s) override {
+    ForwardingRuntime::copy_to_host(to, from, bytes, s);
+    if (bytes != poison_.size()) return;
+    ++poisoned;
+    ForwardingRuntime::copy_from_host(
+        const_cast<std::byte*>(from),  // NOLINT: the memory is the device's
+        poison_.data(), bytes, s);
+  }
+
+  int poisoned = 0;
+
+ private:
+  std::vector<std::byte> poison_;
+};
 
 }  // namespace
 
@@ -93,6 +115,25 @@ TEST_CASE("weights that rest in host memory change no bit of training", "[layer_
                     *expected) == "");
         }
     }
+}
+
+TEST_CASE("gradients that were copied to the host are not read on the device", "[layer_major]") {
+  if (!have_gpu()) return;
+  const TrainingTask task = task_of(DType::f32);
+  const auto train = [&](const MemoryChoice& choice, const DevicePtr& device) {
+    return TrainingRun(task, choice, device, {}, planned_ranks({}, 0)).train(4);
+  };
+  const MemoryChoice all = task.resident();
+  const RunBits expected = train(all, open_gpu(1));
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto gradients = static_cast<std::size_t>(task.config.block_matrices()) * 4;
+    auto runtime = std::make_unique<PoisoningRuntime>(seed, gradients);
+    const PoisoningRuntime& poisoning = *runtime;
+    const auto device = std::make_shared<DeviceContext>(std::move(runtime), std::size_t{64} << 20);
+    CAPTURE(seed);
+    CHECK(first_difference(train(resting(all, 5), device), expected) == "");
+    CHECK(poisoning.poisoned == 4 * 5);
+  }
 }
 
 TEST_CASE("a step copies the bytes that are predicted", "[layer_major]") {
