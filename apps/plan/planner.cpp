@@ -95,7 +95,7 @@ class Planner {
     return need;
   }
 
-  /// Beside weights in host memory, the state of all other blocks stays on the device.
+  /// If weights rest in host memory, the state of all other blocks stays on the device.
   bool can_stream() const { return host_blocks_ == 0 && sluice::can_stream(options_, profile_); }
 
   std::int64_t least_resident() const {

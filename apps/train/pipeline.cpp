@@ -214,7 +214,7 @@ void Pipeline::evaluate(const MicroBatches& data, int count,
                         const std::function<void(int, const Tensor&)>& loss) {
   data_ = data;
   const int stages = plan_.schedule.stages;
-  // As many outputs wait between two stages as in a training step, or as a plan counts.
+  // No more outputs wait between two stages than in a training step, or than a plan counts.
   const int group = std::min(plan_.schedule.micro_batches, 4 * stages);
   const Schedule schedule =
       plan_.layer_major

@@ -27,7 +27,7 @@ struct Chunk {
   /// that a rank with part of a model draws the same numbers as a rank with all of it.
   std::int64_t random_offset = 0;
   Residency residency = Residency::device;
-  int section = 0;    ///< Parameter::section; of a chunk that is not bulk, the first slot's
+  int section = 0;    ///< Parameter::section of a bulk chunk
   bool owned = true;  ///< false: another rank keeps its state and updates it
 };
 

@@ -41,7 +41,7 @@ class FlatBuffer {
 
   /// Memory on the device for values from `begin` on, within one part or several that stay there.
   Tensor slice(std::int64_t begin, const Shape& shape, std::int64_t spare_rows = 0) const;
-  /// Memory in which they rest: on the host, or for those that stay on the device, there.
+  /// Memory that always holds them: host memory for those that rest there, else the device's.
   Tensor kept(std::int64_t begin, const Shape& shape) const;
   /// All values in order. None may rest in host memory.
   const Tensor& flat() const;
