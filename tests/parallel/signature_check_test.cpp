@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "tests/parallel/checked_ranks.h"
 #include "tests/parallel/ranks.h"
 
 namespace sluice::test::signature_check_test {
@@ -351,6 +352,28 @@ TEST_CASE("labels are cut at their length and shorter ones leave nothing behind"
   Signature fresh;
   fresh.set_label("bc");
   CHECK(s == fresh);
+}
+
+TEST_CASE("a short message arrives although its sender has gone", "[threads]") {
+  check_threads(2, [](std::unique_ptr<Transport> transport) {
+    const std::array sent{std::byte{1}, std::byte{2}};
+    std::array<std::byte, 2> got{};
+    constexpr int early = 3, late = 4;
+    if (transport->rank() == 0) {
+      transport->send(1, early, sent);  // dropped at once
+      const MessagePtr last = transport->send(1, late, sent);
+      while (!last->done()) {
+      }
+      return;
+    }
+    const MessagePtr last = transport->receive(0, late, got);
+    while (!last->done()) {
+    }
+    got = {};
+    const MessagePtr first = transport->receive(0, early, got);
+    expect(first->done(), "the message is there");
+    expect(got == sent, "its bytes are those that were sent");
+  });
 }
 
 }  // namespace sluice::test::signature_check_test

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "kernels/base/error.h"
 #include "parallel/comm/transport/message_queues.h"
@@ -15,11 +16,17 @@
 namespace sluice {
 namespace {
 
+/// Messages up to this size are copied when they are sent, as MPI does: they arrive although their
+/// sender has dropped them. A rank that is done with an operation may leave before the others have
+/// read its signature.
+constexpr std::size_t short_bytes = 1024;
+
 /// A message that was sent and that no rank has received yet.
 struct Posted {
-  std::span<const std::byte> bytes;
-  std::mutex mutex{};      ///< held while the bytes are copied or the sender withdraws
-  bool withdrawn = false;  ///< the sender has failed, and its bytes may be gone
+  std::vector<std::byte> copy{};     ///< of a short message
+  std::span<const std::byte> bytes;  ///< of the sender, or the copy
+  std::mutex mutex{};                ///< held while the bytes are copied or the sender withdraws
+  bool withdrawn = false;            ///< the sender has failed, and its bytes may be gone
   std::atomic<bool> received = false;
 };
 
@@ -58,7 +65,7 @@ class Sent final : public Message {
   Sent(Hub& hub, std::shared_ptr<Posted> posted) : hub_(hub), posted_(std::move(posted)) {}
   ~Sent() override {
     const std::lock_guard lock(posted_->mutex);
-    posted_->withdrawn = true;
+    posted_->withdrawn = posted_->bytes.size() > short_bytes;
   }
   bool done() override {
     if (posted_->received) return true;
@@ -111,7 +118,8 @@ class ThreadTransport final : public Transport {
   int size() const override { return size_; }
   MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
     auto posted = std::make_shared<Posted>();
-    posted->bytes = bytes;
+    if (bytes.size() <= short_bytes) posted->copy.assign(bytes.begin(), bytes.end());
+    posted->bytes = posted->copy.empty() ? bytes : posted->copy;
     hub_->post({group_, rank_, to, tag}, posted);
     return std::make_unique<Sent>(*hub_, std::move(posted));
   }
