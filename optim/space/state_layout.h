@@ -37,8 +37,8 @@ constexpr bool splits_master(StateLayout layout, DType working) {
   return layout != StateLayout::fp32 && working == DType::bf16;
 }
 
-/// Where the optimizer state of a large matrix is kept, and which processor updates it. The
-/// weights and gradients stay on the device unless said otherwise.
+/// The place of a large matrix's optimizer state, and the processor that updates it. Weights and
+/// gradients stay on the device unless said otherwise.
 enum class Residency : std::uint8_t {
   device,    ///< in device memory
   streamed,  ///< in pinned host memory; copied to the device for its update

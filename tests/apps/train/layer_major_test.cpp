@@ -95,7 +95,7 @@ TEST_CASE("weights that rest in host memory change no bit of training", "[layer_
       {DType::bf16, StateLayout::fp32},        {DType::bf16, StateLayout::split},
       {DType::bf16, StateLayout::split, true}, {DType::bf16, StateLayout::bf16m}};
   for (std::int64_t form = 0; form < 6; ++form)
-    // With one micro-batch little is computed between two uses of a place.
+    // A single micro-batch computes little between two uses of a place.
     for (const std::int64_t micro_batches : {1, 4}) {
       const auto& [dtype, layout, narrow] = forms[form];
       TrainingTask task = task_of(dtype);
