@@ -15,7 +15,7 @@
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/mlp/mlp.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/comm/communicator_group.h"
 #include "parallel/comm/world.h"

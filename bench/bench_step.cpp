@@ -21,7 +21,7 @@
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/decoder/decoder.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {

@@ -9,11 +9,15 @@
 
 namespace sluice {
 
+class FileMemory;
+
 /// Host memory beside a device, as DeviceContexts of its own. The arena of each is one region of
 /// exactly the requested bytes, reserved at once. A kind of which no bytes were requested is null.
 struct HostMemory {
   DevicePtr pinned{};    ///< page-locked; the device's copies overlap with its computation
   DevicePtr ordinary{};  ///< pageable; only the CPU computes on it
+  /// Holds state that would else rest in host memory; null: none does. The caller sets it.
+  std::shared_ptr<FileMemory> file{};
   /// True if the system refused to pin the `pinned` region; copies then block the host.
   bool unpinned = false;
 };
@@ -42,14 +46,18 @@ class PinnedBuffer {
   std::vector<std::byte> ordinary_;
 };
 
-/// Bytes copied between a device and host memory.
+/// Bytes copied between a device and host memory, and between memory and a file (FileMemory).
 struct StreamedBytes {
   std::uint64_t to_device = 0;
   std::uint64_t to_host = 0;
+  std::uint64_t from_file = 0;
+  std::uint64_t to_file = 0;
 
   StreamedBytes& operator+=(const StreamedBytes& other) {
     to_device += other.to_device;
     to_host += other.to_host;
+    from_file += other.from_file;
+    to_file += other.to_file;
     return *this;
   }
 };

@@ -5,6 +5,7 @@
 #include <engine/autograd.h>
 #include <engine/rng.h>
 #include <models/mlp/mlp.h>
+#include <optim/make_optimizer.h>
 #include <parallel/comm/world.h>
 #include <parallel/data_parallel/data_parallel.h>
 

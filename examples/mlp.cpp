@@ -3,7 +3,7 @@
 //   mlp points.txt
 #include <engine/autograd.h>
 #include <models/mlp/mlp.h>
-#include <optim/optimizer.h>
+#include <optim/make_optimizer.h>
 
 #include <algorithm>
 #include <cstdio>

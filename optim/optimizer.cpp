@@ -21,7 +21,10 @@ Optimizer::Optimizer(ParameterSpace& space, std::unique_ptr<UpdateRule> rule, in
           space.device(), space.options().host) {
   for (std::size_t i = 0; i < space.chunks().size(); ++i)
     if (residency(i) != Residency::device && space.chunks()[i].owned) on_host_.push_back(i);
-  make_ring(buffers);
+  if (space.options().host.file)
+    make_file_ring(buffers);
+  else
+    make_ring(buffers);
   make_cpu_updater(buffers);
   if (space.layout().rests()) weight_ring_.emplace(space);
   std::int64_t scratch = 0;
@@ -55,6 +58,21 @@ void Optimizer::make_ring(int buffers) {
   }
   if (!items.empty())
     ring_.emplace(space_.device(), std::move(items), buffers, std::move(speculations));
+}
+
+void Optimizer::make_file_ring(int buffers) {
+  std::vector<FileRing::Item> items;
+  for (const std::size_t i : on_host_) {
+    FileRing::Item& item = items.emplace_back();
+    if (space_.has_master()) item.push_back(space_.master()->region(i));
+    if (state_.has(i)) item.push_back(state_.region(i));
+  }
+  if (items.empty()) return;
+  const HostMemory& host = space_.options().host;
+  // State that would stream to the device does so only if the CPU is the device.
+  const bool visits = residency(on_host_.front()) == Residency::streamed;
+  file_ring_.emplace(host.file, visits ? space_.device() : host.ordinary, std::move(items),
+                     buffers);
 }
 
 StateRing::Item Optimizer::homes(std::size_t chunk) const {
@@ -105,6 +123,7 @@ void Optimizer::set_timeline(Timeline* timeline) {
 StreamedBytes Optimizer::moved() const {
   StreamedBytes bytes = ring_ ? ring_->moved() : StreamedBytes{};
   if (cpu_updater_) bytes += cpu_updater_->moved();
+  if (file_ring_) bytes += file_ring_->moved();
   return bytes;
 }
 
@@ -136,6 +155,10 @@ void Optimizer::step(double rate, const Tensor& gradient_scale) {
       update_in_ring(chunk);
     commit();
   }
+  if (file_ring_) {
+    file_ring_->rewind();
+    file_ring_->prefetch();
+  }
   if (cpu_updater_ && pending_) cpu_updater_->round(step_.gradient_scale);
   if (weight_ring_) weight_ring_->send_scale(step_.gradient_scale);
 }
@@ -147,9 +170,13 @@ void Optimizer::roll_back() {
 }
 
 void Optimizer::prefetch() {
-  if (!ring_ || pending_) return;
-  ring_->rewind();
-  ring_->prefetch();
+  if (pending_) return;
+  const auto begin = [](auto& ring) {
+    ring.rewind();
+    ring.prefetch();
+  };
+  if (ring_) begin(*ring_);
+  if (file_ring_) begin(*file_ring_);
 }
 
 void Optimizer::speculate(double rate, double gradient_scale) {
@@ -228,13 +255,25 @@ void Optimizer::update_through(std::int64_t end) {
 }
 
 void Optimizer::update_in_ring(std::size_t chunk) {
-  const auto visiting = ring_->take();
+  const auto visiting = file_ring_ ? take_from_file() : ring_->take();
   {
     const Recorded span(timeline_, "update", Timeline::Lane::compute, space_.working().stream());
     const ChunkViews views = device_views(chunk, visiting);
     rule_->update({&views, 1}, step_, space_.working().stream());
   }
-  ring_->done();
+  if (file_ring_)
+    file_ring_->done();
+  else
+    ring_->done();
+}
+
+/// Waits until the next chunk's state has been read, and returns where it is.
+std::vector<std::byte*> Optimizer::take_from_file() {
+  // A GPU goes on computing meanwhile.
+  const bool stalls = space_.device()->device().kind != DeviceKind::cuda;
+  const Recorded span(timeline_, stalls ? "stall" : "file", Timeline::Lane::host,
+                      space_.working().stream());
+  return file_ring_->take();
 }
 
 void Optimizer::finish() {
@@ -245,6 +284,10 @@ void Optimizer::synchronize() {
   finish();
   if (cpu_updater_) cpu_updater_->synchronize();
   if (weight_ring_) weight_ring_->synchronize();
+  if (file_ring_) {
+    file_ring_->forget();
+    file_ring_->synchronize();
+  }
   if (!ring_) return;
   ring_->forget();
   ring_->synchronize();
@@ -269,7 +312,7 @@ void set_weights(ChunkViews& views, const View& working, const View& master) {
 /// the order in which the host starts them; if it started all of the ring's first, those of the
 /// CPU's chunks would come after them, and the GPU would wait for the sum of both.
 void Optimizer::update_on_cpu_meanwhile() {
-  if (next_on_cpu_ == on_cpu_.size() || !ring_->on_its_way()) return;
+  if (next_on_cpu_ == on_cpu_.size() || !ring_ || !ring_->on_its_way()) return;
   const Recorded span(timeline_, "stall", Timeline::Lane::compute, space_.working().stream());
   while (next_on_cpu_ < on_cpu_.size() && ring_->on_its_way())
     update_next_on_cpu();
@@ -288,15 +331,9 @@ void Optimizer::wait_for_cpu(std::size_t chunk) {
 void Optimizer::update_at_home(std::size_t index) {
   const View scale = weight_ring_->wait_for_gradients();
   const Chunk& chunk = space_.chunks()[index];
-  const Stream host = space_.options().host.pinned->stream();
-  const Recorded span(timeline_, "cpu update", Timeline::Lane::host, host);
   ChunkViews views{.chunk = chunk, .gradient = space_.gradient_view(chunk)};
-  set_weights(views, space_.working().kept(chunk.offset, {chunk.size}).view(),
-              space_.has_master() ? space_.master()->views(index).front() : View{});
-  if (state_.home(index)) views.state = state_.views(index);
-  UpdateStep step = step_;
-  step.gradient_scale = scale;
-  rule_->update({&views, 1}, step, host);
+  update_by_cpu(views, index, space_.working().kept(chunk.offset, {chunk.size}).view(), scale,
+                space_.options().host.pinned->stream());
   space_.count_write(chunk.section);
 }
 
@@ -304,49 +341,42 @@ void Optimizer::update_at_home(std::size_t index) {
 void Optimizer::update_next_on_cpu() {
   const std::size_t index = on_cpu_[next_on_cpu_++];
   const CpuUpdater::Staged at = cpu_updater_->take();
-  {
-    const Recorded span(timeline_, "cpu update", Timeline::Lane::host, cpu_updater_->host_stream());
-    ChunkViews views{.chunk = space_.chunks()[index], .gradient = at.gradient};
-    set_weights(views, at.weights,
-                space_.has_master() ? space_.master()->views(index).front() : View{});
-    if (state_.home(index)) views.state = state_.views(index);
-    UpdateStep step = step_;
-    step.gradient_scale = at.scale;
-    rule_->update({&views, 1}, step, cpu_updater_->host_stream());
-  }
+  ChunkViews views{.chunk = space_.chunks()[index], .gradient = at.gradient};
+  update_by_cpu(views, index, at.weights, at.scale, cpu_updater_->host_stream());
   cpu_updater_->done();
+}
+
+/// Updates a chunk on the CPU, with its state from the file if it rests there.
+void Optimizer::update_by_cpu(ChunkViews& views, std::size_t index, const View& working,
+                              const View& scale, Stream stream) {
+  add_state(views, index, working, file_ring_ ? take_from_file() : std::vector<std::byte*>{});
+  UpdateStep step = step_;
+  step.gradient_scale = scale;
+  {
+    const Recorded span(timeline_, "cpu update", Timeline::Lane::host, stream);
+    rule_->update({&views, 1}, step, stream);
+  }
+  if (file_ring_) file_ring_->done();
+}
+
+/// Adds the chunk's weights and state. `visiting`: where its state is now; none: at home.
+void Optimizer::add_state(ChunkViews& views, std::size_t index, const View& working,
+                          const std::vector<std::byte*>& visiting) const {
+  std::size_t part = 0;
+  const auto at_hand = [&](const ChunkedState& state) {
+    return visiting.empty() ? state.views(index) : state.views(index, visiting[part++]);
+  };
+  set_weights(views, working, space_.has_master() ? at_hand(*space_.master()).front() : View{});
+  if (state_.has(index)) views.state = at_hand(state_);
 }
 
 ChunkViews Optimizer::device_views(std::size_t index,
                                    const std::vector<std::byte*>& visiting) const {
   const Chunk& chunk = space_.chunks()[index];
   ChunkViews views{.chunk = chunk, .gradient = space_.gradient_view(chunk)};
-  std::size_t part = 0;
-  const auto at_hand = [&](const ChunkedState& state) {
-    return visiting.empty() ? state.views(index) : state.views(index, visiting[part++]);
-  };
-  set_weights(views, working_view(chunk),
-              space_.has_master() ? at_hand(*space_.master()).front() : View{});
-  if (state_.home(index)) views.state = at_hand(state_);
+  add_state(views, index, working_view(chunk), visiting);
   if (scratch_) views.scratch = scratch_.view();
   return views;
-}
-
-std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
-                                      int buffers) {
-  return std::make_unique<Optimizer>(space, adamw_rule(options, space.options().layout), buffers);
-}
-
-std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options, int buffers) {
-  return std::make_unique<Optimizer>(space, sgd_rule(options), buffers);
-}
-
-std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options) {
-  const StateLayout layout = space.options().layout;
-  check(space.options().whole_tensors, "Adafactor needs whole tensors");
-  check(layout == StateLayout::fp32 || layout == StateLayout::split,
-        "Adafactor has no moments of that layout");
-  return std::make_unique<Optimizer>(space, adafactor_rule(options));
 }
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optim/offload/cpu_updater.h"
+#include "optim/offload/file_ring.h"
 #include "optim/offload/state_ring.h"
 #include "optim/offload/weight_ring.h"
 #include "optim/space/parameter_space.h"
@@ -19,7 +20,8 @@ namespace sluice {
 /// whose state is on the device. The other chunks are updated during the next forward pass, so code
 /// that reads a weight must first call update_through() or finish(). State in host memory is either
 /// copied through a ring of device buffers and updated by the same kernels, or updated in place by
-/// the CPU, with the same bits. So offload changes no bit of training.
+/// the CPU, with the same bits. So offload changes no bit of training. With HostMemory::file that
+/// state is in a file, and the CPU updates it in a ring of buffers in host memory.
 ///
 /// Speculative chunks may be updated before step(), while the backward pass runs, as if nothing
 /// were clipped. If clipping does apply, step() undoes these updates and does them again.
@@ -94,13 +96,19 @@ class Optimizer {
   Residency residency(std::size_t chunk) const { return space_.chunks()[chunk].residency; }
   View working_view(const Chunk& chunk) const;
   void make_ring(int buffers);
+  void make_file_ring(int buffers);
   StateRing::Item homes(std::size_t chunk) const;
   StateRing::Speculation speculation(std::size_t chunk) const;
   void resolve_speculation(const Tensor& gradient_scale);
   void commit();
   void make_cpu_updater(int buffers);
+  void add_state(ChunkViews& views, std::size_t chunk, const View& working,
+                 const std::vector<std::byte*>& visiting) const;
   ChunkViews device_views(std::size_t chunk, const std::vector<std::byte*>& visiting) const;
+  void update_by_cpu(ChunkViews& views, std::size_t chunk, const View& working, const View& scale,
+                     Stream stream);
   void update_in_ring(std::size_t chunk);
+  std::vector<std::byte*> take_from_file();
   void update_next_on_cpu();
   void update_on_cpu_meanwhile();
   void wait_for_cpu(std::size_t chunk);
@@ -120,6 +128,7 @@ class Optimizer {
   std::vector<std::size_t> speculative_;  ///< the speculative ones of these, in reverse order
   std::vector<std::size_t> on_cpu_;       ///< those of these that the CPU updates, in order
   std::optional<StateRing> ring_;
+  std::optional<FileRing> file_ring_;
   std::optional<CpuUpdater> cpu_updater_;
   std::optional<WeightRing> weight_ring_;
   UpdateStep step_;
@@ -137,12 +146,5 @@ class Optimizer {
   std::int64_t updates_ = 0;
   Timeline* timeline_ = nullptr;
 };
-
-std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
-                                      int buffers = 4);
-std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options,
-                                    int buffers = 4);
-/// `space` must have whole tensors and the state layout fp32 or split.
-std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options);
 
 }  // namespace sluice

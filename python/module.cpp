@@ -13,7 +13,7 @@
 #include "models/decoder/generate.h"
 #include "models/decoder/weights.h"
 #include "models/text/tokenizer.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 
 // The extension module behind python/sluice/__init__.py, which documents what users call. That file
 // checks types and passes ids as i64 arrays; ranges and shapes are checked here. Computing releases

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/data/encode_text.h"
+#include "optim/make_optimizer.h"
 #include "parallel/data_parallel/replicas.h"
 
 namespace sluice {

@@ -22,7 +22,8 @@ const DevicePtr& owner_of(Residency residency, const DevicePtr& device, const Ho
 }  // namespace
 
 ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields,
-                           const DevicePtr& device, const HostMemory& host) {
+                           const DevicePtr& device, const HostMemory& host)
+    : file_(host.file) {
   constexpr auto alignment = static_cast<std::int64_t>(Arena::alignment);
   for (const Chunk& chunk : chunks) {
     Entry& entry = entries_.emplace_back();
@@ -34,6 +35,11 @@ ChunkedState::ChunkedState(const std::vector<Chunk>& chunks, const Fields& field
       bytes = (bytes + alignment - 1) / alignment * alignment;
     }
     if (bytes == 0 || !chunk.owned) continue;
+    if (file_ != nullptr && chunk.residency != Residency::device) {
+      check(chunk.residency != Residency::speculative, "a file has no second place for state");
+      entry.region = file_->allocate(static_cast<std::size_t>(bytes));
+      continue;
+    }
     const DevicePtr& owner = owner_of(chunk.residency, device, host);
     check(owner != nullptr, "state on the host needs host memory");
     const MemoryScope scope(*owner, MemoryUse::state);
@@ -57,25 +63,36 @@ std::vector<View> ChunkedState::views(std::size_t chunk) const {
   return at ? views(chunk, at.view().address) : std::vector<View>{};
 }
 
-Tensor ChunkedState::piece(std::size_t chunk, std::size_t field, std::int64_t first,
-                           std::size_t bytes) const {
+/// Returns where an element of a field is in the chunk's memory, in bytes.
+std::uint64_t ChunkedState::offset_of(std::size_t chunk, std::size_t field,
+                                      std::int64_t first) const {
   const Entry& entry = entries_[chunk];
   const auto width = static_cast<std::int64_t>(size_of(entry.fields[field].dtype));
-  return entry.home.slice(entry.offsets[field] + first * width, {static_cast<std::int64_t>(bytes)});
+  return static_cast<std::uint64_t>(entry.offsets[field] + first * width);
+}
+
+Tensor ChunkedState::piece(std::size_t chunk, std::size_t field, std::int64_t first,
+                           std::size_t bytes) const {
+  return home(chunk).slice(static_cast<std::int64_t>(offset_of(chunk, field, first)),
+                           {static_cast<std::int64_t>(bytes)});
 }
 
 void ChunkedState::read(std::size_t chunk, std::size_t field, std::int64_t first,
                         std::span<std::byte> out) const {
-  if (!home(chunk)) {
+  if (in_file(chunk))
+    file_->read(region(chunk), offset_of(chunk, field, first), out);
+  else if (home(chunk))
+    piece(chunk, field, first, out.size()).copy_bytes_to(out);
+  else
     std::ranges::fill(out, std::byte{});
-    return;
-  }
-  piece(chunk, field, first, out.size()).copy_bytes_to(out);
 }
 
 void ChunkedState::write(std::size_t chunk, std::size_t field, std::int64_t first,
                          std::span<const std::byte> in) const {
-  if (home(chunk)) piece(chunk, field, first, in.size()).copy_bytes_from(in);
+  if (in_file(chunk))
+    file_->write(region(chunk), offset_of(chunk, field, first), in);
+  else if (home(chunk))
+    piece(chunk, field, first, in.size()).copy_bytes_from(in);
 }
 
 }  // namespace sluice

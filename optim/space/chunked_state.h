@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/host_memory.h"
+#include "engine/offload/file_memory.h"
 #include "engine/tensor.h"
 #include "optim/space/state_layout.h"
 
@@ -39,19 +40,26 @@ struct StateField {
 };
 
 /// Stores the optimizer state or the master weights of all chunks. Each chunk's state is
-/// contiguous, so that one copy moves it. It is kept on the device or in host memory.
+/// contiguous, so that one copy moves it. It is kept on the device, in host memory, or in a file.
 class ChunkedState {
  public:
   using Fields = std::function<std::vector<StateField>(const Chunk&)>;
 
   /// Allocates all arrays, zeroed. Throws Error if `host` lacks the memory that a chunk's residency
-  /// needs. A chunk of another rank has fields but no memory: reads of it return zeros, and writes
-  /// to it are dropped.
+  /// needs. With HostMemory::file the file takes what would rest in host memory. A chunk of another
+  /// rank has fields but no memory: reads of it return zeros, and writes to it are dropped.
   ChunkedState(const std::vector<Chunk>& chunks, const Fields& fields, const DevicePtr& device,
                const HostMemory& host);
 
   const std::vector<StateField>& fields(std::size_t chunk) const { return entries_[chunk].fields; }
-  /// The memory that holds the chunk's state. None for a chunk without fields or of another rank.
+  /// True if this rank keeps state for the chunk.
+  bool has(std::size_t chunk) const { return home(chunk) || in_file(chunk); }
+  /// True if that state is in a file.
+  bool in_file(std::size_t chunk) const { return region(chunk).bytes > 0; }
+  /// The part of the file that holds the chunk's state; empty if it is not in a file.
+  const FileMemory::Region& region(std::size_t chunk) const { return entries_[chunk].region; }
+  /// The memory that holds the chunk's state. None for a chunk whose state is in a file or of
+  /// another rank, or that has no fields.
   const Tensor& home(std::size_t chunk) const { return entries_[chunk].home; }
   /// The memory that receives a speculative chunk's updated state, so that the update can be
   /// undone. For other chunks it is home().
@@ -76,10 +84,14 @@ class ChunkedState {
     std::vector<StateField> fields;
     std::vector<std::int64_t> offsets;  ///< in bytes
     Tensor home, spare;
+    FileMemory::Region region{};
   };
   Tensor piece(std::size_t chunk, std::size_t field, std::int64_t first, std::size_t bytes) const;
 
+  std::uint64_t offset_of(std::size_t chunk, std::size_t field, std::int64_t first) const;
+
   std::vector<Entry> entries_;
+  std::shared_ptr<FileMemory> file_;  ///< null: no state is in a file
 };
 
 }  // namespace sluice

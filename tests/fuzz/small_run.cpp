@@ -6,6 +6,7 @@
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "engine/io/stored_tensor.h"
 #include "kernels/base/runtime.h"
+#include "optim/make_optimizer.h"
 #include "tests/fuzz/harness.h"
 #include "tests/support/temp_dir.h"
 

@@ -9,7 +9,7 @@
 
 #include "engine/autograd.h"
 #include "engine/io/stored_tensor.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"

@@ -7,7 +7,7 @@
 
 #include "engine/autograd.h"
 #include "models/mlp/parallelize.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/validator.h"

@@ -4,7 +4,7 @@
 
 #include "engine/autograd.h"
 #include "models/mlp/mlp.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "parallel/comm/communicator_group.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "tests/support/error_message.h"

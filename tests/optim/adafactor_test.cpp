@@ -3,7 +3,7 @@
 #include <span>
 
 #include "engine/autograd.h"
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

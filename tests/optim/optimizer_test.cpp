@@ -1,4 +1,4 @@
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

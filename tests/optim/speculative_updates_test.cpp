@@ -2,7 +2,7 @@
 #include <cmath>
 #include <optional>
 
-#include "optim/optimizer.h"
+#include "optim/make_optimizer.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"

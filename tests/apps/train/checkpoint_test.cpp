@@ -7,6 +7,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_saver.h"
+#include "optim/make_optimizer.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/sync_watch.h"

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/trainer.h"
+#include "optim/make_optimizer.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
