@@ -26,6 +26,7 @@ MemoryBytes MemoryCounter::state(const MemoryChoice& choice) {
     const MemoryPlan& plan = held(choice, rank);
     most.device = std::max(most.device, plan.high_water);
     most.host = std::max(most.host, plan.host);
+    most.file = std::max(most.file, plan.file);
   }
   return most;
 }

@@ -14,7 +14,7 @@
 namespace sluice {
 
 inline MemoryBytes bytes_of(const MemoryPlan& memory) {
-  return {memory.high_water, memory.host};
+  return {memory.high_water, memory.host, memory.file};
 }
 
 /// Counts the memory of a run's choices by dry runs of some of its ranks, each of which may need

@@ -15,6 +15,11 @@ bool copies_fast(const DeviceProfile& profile) {
   return profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0;
 }
 
+/// True if state may rest in a file that is beside the memory of the CPU that trains.
+bool leaves_cpu(const TrainOptions& o, const DeviceProfile& profile) {
+  return !profile.gpu && !o.state_home.empty();
+}
+
 bool speculates(const TrainOptions& o) {
   return o.speculative_blocks.value_or(1) > 0;
 }
@@ -41,6 +46,8 @@ void require_speculation(const TrainOptions& o) {
          ErrorKind::usage);
   };
   if (o.offload == Offload::off) refuse("with --offload off no state visits the GPU");
+  if (!o.state_home.empty())
+    refuse("with --state-home the CPU updates the state, and no update can be undone");
   if (among_ranks(o))
     refuse(
         "among several ranks and in a pipeline gradients are complete after the backward pass "
@@ -71,6 +78,37 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
     refuse(
         "the state of all other blocks stays on the GPU; leave out --offload, --resident-blocks "
         "and --cpu-blocks");
+}
+
+/// Refuses flags that place state in host memory where the CPU trains.
+void require_gpu(const TrainOptions& o, const DeviceProfile& profile) {
+  if (profile.gpu) return;
+  const auto refuse = [](const char* flag, const char* instead) {
+    fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory{}", flag,
+                     instead),
+         ErrorKind::usage);
+  };
+  const bool leaves = leaves_cpu(o, profile);
+  if (o.cpu_blocks.value_or(0) > 0) refuse("--cpu-blocks", "");
+  if (speculates(o)) refuse("--speculative-blocks", "");
+  const char* const file = "; with --state-home it may rest on a disk";
+  if (o.offload == Offload::all && !leaves) refuse("--offload all", file);
+  if (o.resident_blocks && !leaves) refuse("--resident-blocks", file);
+}
+
+/// Refuses --state-home where the CPU cannot update the state.
+void require_state_home(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
+  if (o.state_home.empty()) return;
+  const auto refuse = [&](const std::string& why) {
+    fail(fmt::format("--state-home {}: {}", o.state_home, why), ErrorKind::usage);
+  };
+  if (adafactor(o)) refuse("with --optimizer adafactor state is small and stays in memory");
+  const std::int64_t away = layers - o.resident_blocks.value_or(0);
+  if (profile.gpu && o.cpu_blocks.value_or(away) != away)
+    refuse(
+        fmt::format("the CPU updates all blocks whose state leaves the GPU, and --cpu-blocks is {} "
+                    "of {}; leave it out",
+                    *o.cpu_blocks, away));
 }
 
 /// Refuses --cuda-graph where a pass is not the same in every step, or waits within.
@@ -126,7 +164,8 @@ const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile)
 }  // namespace
 
 bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.offload != Offload::off && !adafactor(o) && !o.cuda_graph;
+  return (copies_fast(profile) || leaves_cpu(o, profile)) && o.offload != Offload::off &&
+         !adafactor(o) && !o.cuda_graph;
 }
 
 bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
@@ -172,14 +211,8 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
                      "small and stays on the GPU",
                      flag),
          ErrorKind::usage);
-  if (!profile.gpu && (o.offload == Offload::all || o.resident_blocks ||
-                       o.cpu_blocks.value_or(0) > 0 || speculates(o)))
-    fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory",
-                     o.offload == Offload::all      ? "--offload all"
-                     : o.resident_blocks            ? "--resident-blocks"
-                     : o.cpu_blocks.value_or(0) > 0 ? "--cpu-blocks"
-                                                    : "--speculative-blocks"),
-         ErrorKind::usage);
+  require_gpu(o, profile);
+  require_state_home(o, layers, profile);
   if (const char* flag = away_flag(o, layers);
       flag != nullptr && !copies_fast(profile) && profile.gpu)
     fail(

@@ -7,6 +7,7 @@
 #include "apps/cli/progress.h"
 #include "apps/train/training.h"
 #include "engine/host_memory.h"
+#include "engine/offload/file_memory.h"
 
 namespace sluice {
 namespace {
@@ -15,11 +16,17 @@ std::size_t state_in(const DeviceContext& memory) {
   return memory.arena().peak_by_use()[static_cast<std::size_t>(MemoryUse::state)];
 }
 
+HostMemory counted_host(const DevicePtr& device, const TrainOptions& options) {
+  HostMemory host = make_host_memory(device, 0);
+  if (!options.state_home.empty()) host.file = std::make_shared<FileMemory>();
+  return host;
+}
+
 struct MetaRun {
   MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
           std::size_t workspace_bytes, const MeshRank& at)
       : device(make_meta_device(0, workspace_bytes)),
-        host(make_host_memory(device, 0)),
+        host(counted_host(device, options)),
         training(options, setup, choice, device, host, planned_ranks(at.mesh, at.rank)) {}
 
   MemoryPlan counted() const {
@@ -28,6 +35,7 @@ struct MetaRun {
             .by_use = device->arena().peak_by_use(),
             .host = host.pinned->arena().high_water() + host.ordinary->arena().high_water(),
             .pinned = host.pinned->arena().high_water(),
+            .file = host.file ? host.file->allocated() : 0,
             .visiting_state = state_in(*host.pinned),
             .cpu_state = state_in(*host.ordinary)};
   }

@@ -16,6 +16,7 @@ struct MemoryPlan {
   MemoryByUse by_use{};        ///< bytes of each use at the peak
   std::size_t host = 0;        ///< bytes in host memory: state, block inputs
   std::size_t pinned = 0;      ///< part of `host` that the device copies from and to
+  std::size_t file = 0;        ///< bytes of state in a file (--state-home)
   /// Parts of `host`: optimizer state that is streamed to the device, and state that the CPU
   /// updates.
   std::size_t visiting_state = 0, cpu_state = 0;

@@ -64,10 +64,10 @@ class Planner {
         .layout = precision.layout,
         .narrow_gradients = precision.narrow_gradients,
         .resident_blocks = std::min(resident, layers_ - host_blocks_),
-        .cpu_blocks = cpu,
         .host_blocks = host_blocks_,
         .speculative_blocks = speculative,
         .staging = precision.staging};
+    choice.cpu_blocks = placement_.by_cpu(choice, cpu);
     return choice;
   }
 
@@ -173,7 +173,7 @@ class Planner {
     // Returns `choice` with so many CPU blocks; none if it does not fit.
     const auto with_cpu_blocks = [&](std::int64_t blocks) -> std::optional<MemoryChoice> {
       MemoryChoice least = choice;
-      least.cpu_blocks = blocks;
+      least.cpu_blocks = placement_.by_cpu(least, blocks);
       least.speculative_blocks = placement_.still_speculative(least);
       if (!fits(least)) return {};
       MemoryChoice fastest = least;
@@ -199,10 +199,10 @@ class Planner {
   /// Returns `choice` with so many resident blocks, and counts its memory.
   Estimate with_resident(MemoryChoice choice, std::int64_t resident) {
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
-    const std::int64_t fewer = choice.resident_blocks - resident;
     if (!options_.cpu_blocks && placement_.uses_cpu() && !ring && choice.cpu_blocks > 0)
-      choice.cpu_blocks += fewer;
+      choice.cpu_blocks += choice.resident_blocks - resident;
     choice.resident_blocks = resident;
+    choice.cpu_blocks = placement_.by_cpu(choice, choice.cpu_blocks);
     choice.speculative_blocks = placement_.still_speculative(choice);
     Estimate counted{choice, counter_.all(choice)};
     note(choice, bytes_of(*counted.memory));

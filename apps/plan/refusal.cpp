@@ -28,6 +28,10 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
   const bool one_rank = options.dp.value_or(1) * options.tp == 1 && !options.pipelined();
   if (device_over > 0 && host_over == 0 && profile.gpu && one_rank)
     text += "; with --pipeline layer-major weights and gradients can rest in host memory too";
+  const bool state_could_leave =
+      options.state_home.empty() && options.optimizer != OptimizerKind::adafactor;
+  if (state_could_leave && (profile.gpu ? host_over : device_over) > 0)
+    text += "; with --state-home optimizer state can rest on a disk";
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);
 }

@@ -5,12 +5,12 @@
 
 namespace sluice {
 
-/// Bytes on the device and on its host.
+/// Bytes on the device, on its host, and in a file.
 struct MemoryBytes {
-  std::size_t device = 0, host = 0;
+  std::size_t device = 0, host = 0, file = 0;
 
   MemoryBytes operator+(const MemoryBytes& other) const {
-    return {device + other.device, host + other.host};
+    return {device + other.device, host + other.host, file + other.file};
   }
 };
 
@@ -29,7 +29,8 @@ struct StateMemory {
     if (resident >= layers) return all;
     const auto r = static_cast<std::size_t>(resident);
     MemoryBytes need{none.device + r * (one.device - none.device),
-                     none.host - r * (none.host - one.host)};
+                     none.host - r * (none.host - one.host),
+                     none.file - r * (none.file - one.file)};
     if (by_cpu > 0) need.host += staging;
     if (speculative > 0) need.device += speculation;
     need.host += static_cast<std::size_t>(speculative) * backup;

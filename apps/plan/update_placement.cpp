@@ -39,33 +39,42 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
       state.bytes_for(choice.resident_blocks + choice.host_blocks, 0, 0, layers_);
   // The host memory of a run with all state on the device is the copy of a checkpoint
   // (--async-save).
-  const auto away = static_cast<double>(need.host - state.all.host);
+  const bool in_file = need.file > 0;
+  const auto away = static_cast<double>(in_file ? need.file : need.host - state.all.host);
   const std::int64_t blocks_away = std::max<std::int64_t>(1, layers_ - choice.resident_blocks);
   const double by_cpu =
       away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
+  // A CPU that trains updates state from a file like all other state.
+  const double visiting = profile_.gpu ? 0 : away;
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));
   // need.device has the weights, gradients, state and the ring's buffers.
   const double gradients = state.gradients > 0 ? static_cast<double>(state.gradients)
                                                : parameters * choice.gradient_bytes();
   const double resident =
-      std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
+      visiting + std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
   return predict_step(
       setup_.config, choice,
       {.batch = share_of(options_),
        .seq_len = setup_.trainer.seq_len,
        .dtype = setup_.precision.dtype,
        .resident_state = resident,
-       .streamed_state = away - by_cpu,
+       .streamed_state = away - by_cpu - visiting,
        .cpu_state = by_cpu,
+       .file_state = in_file ? away : 0,
        .share = options_.zero > 0 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
        .shards = shards_of(options_, profile_),
        .dropout = options_.dropout > 0},
       profile_);
 }
 
+std::int64_t UpdatePlacement::by_cpu(const MemoryChoice& choice, std::int64_t asked) const {
+  if (options_.state_home.empty() || !profile_.gpu) return asked;
+  return layers_ - choice.resident_blocks - choice.host_blocks;
+}
+
 bool UpdatePlacement::uses_cpu() const {
-  return can_stream(options_, profile_) &&
+  return can_stream(options_, profile_) && options_.state_home.empty() &&
          options_.cpu_blocks.value_or(can_share_cpu(options_, setup_, profile_) ? 1 : 0) > 0;
 }
 

@@ -22,7 +22,11 @@ class UpdatePlacement {
 
   StepTime time_of(const MemoryChoice& choice, const StateMemory& state) const;
 
+  /// True if how many blocks the CPU updates can be chosen.
   bool uses_cpu() const;
+  /// Returns how many blocks the CPU updates: `asked`, or all that are not on the GPU if their
+  /// state is in a file.
+  std::int64_t by_cpu(const MemoryChoice& choice, std::int64_t asked) const;
   /// Returns how many blocks the CPU updates. More of them shorten the wait for copies and lengthen
   /// the wait for the CPU. Returns 0 if they would save less than 1 %.
   std::int64_t cpu_blocks(MemoryChoice choice, const MemoryBytes& transient,

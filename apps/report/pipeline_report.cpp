@@ -154,14 +154,15 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                     const Plan& chosen, PipelineReport& made) {
   const MemoryChoice& choice = chosen.choice;
   const StashedInputs inputs = stashed_inputs(setup, choice);
-  const WeightStreaming streaming =
-      predict_weight_streaming(setup.config, choice,
-                               {.batch = o.batch_size,
-                                .seq_len = setup.trainer.seq_len,
-                                .dtype = setup.precision.dtype,
-                                .cpu_state = static_cast<double>(chosen.memory.cpu_state),
-                                .dropout = setup.trainer.dropout > 0},
-                               inputs, profile);
+  const WeightStreaming streaming = predict_weight_streaming(
+      setup.config, choice,
+      {.batch = o.batch_size,
+       .seq_len = setup.trainer.seq_len,
+       .dtype = setup.precision.dtype,
+       .cpu_state = static_cast<double>(chosen.memory.cpu_state + chosen.memory.file),
+       .file_state = static_cast<double>(chosen.memory.file),
+       .dropout = setup.trainer.dropout > 0},
+      inputs, profile);
   MemoryChoice plain = choice;
   std::ranges::fill(plain.recompute, Recompute::none);
   const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,

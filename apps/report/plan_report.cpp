@@ -109,6 +109,7 @@ Json plan_json(const Plan& plan, bool timed) {
                   {"device_peak_by_use", use_json(plan.memory.by_use)},
                   {"host_bytes", plan.memory.host},
                   {"pinned_bytes", plan.memory.pinned},
+                  {"file_bytes", plan.memory.file},
                   {timed ? "predicted_seconds" : "",
                    {{"total", plan.time.total()},
                     {"forward", plan.time.forward},
@@ -168,7 +169,8 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   // A plan for one rank with the whole model does not tell how long a pipeline takes.
   const bool timed = !setup.pipeline;
   report.row("flags", to_flags(choice), {{"chosen", plan_json(planned.chosen, timed)}});
-  if (choice.streams() || choice.rests_inputs())
+  if (memory.file > 0) report.row("state file", state_file_text(o.state_home, memory.file));
+  if (profile.gpu && (choice.streams() || choice.rests_inputs()))
     report.row("streaming", streaming_line(choice, time, setup.config.n_layer));
   if (timed) report.row("predicted", time_line(time, o, setup));
   Json others = Json::array();
@@ -229,6 +231,9 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
          ErrorKind::usage);
   if (o.cpu_blocks.value_or(0) > 0)
     fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
+         ErrorKind::usage);
+  if (!o.state_home.empty())
+    fail("--gpus gives CPUs no share of the updates; --state-home is for one way",
          ErrorKind::usage);
   if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);

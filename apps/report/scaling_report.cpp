@@ -104,19 +104,23 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
   const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
   const double gradient_and_weight =
       parameters * (chosen.choice.gradient_bytes() + static_cast<double>(size_of(working)));
+  const auto file = static_cast<double>(held.file);
   return {
       .config = setup.config,
       .choice = chosen.choice,
       .work = {.seq_len = setup.trainer.seq_len,
                .dtype = working,
                .resident_state =
-                   std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight),
+                   std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight) +
+                   (profile.gpu ? 0 : file),
                .streamed_state = static_cast<double>(held.visiting_state),
-               .cpu_state = static_cast<double>(held.cpu_state),
+               .cpu_state = static_cast<double>(held.cpu_state) + (profile.gpu ? file : 0),
+               .file_state = file,
                .shards = shards_of(o, profile),
                .dropout = setup.trainer.dropout > 0},
       .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
-                                   held.visiting_state + held.cpu_state),
+                                   held.visiting_state + held.cpu_state) +
+               file,
       .profile = profile,
       .interconnect = interconnect_of(o, profile),
       .traffic = traffic_of(Decoder(setup.config, {.size = static_cast<int>(o.tp)}).parameters(),

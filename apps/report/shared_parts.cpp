@@ -37,6 +37,10 @@ nlohmann::ordered_json use_json(const MemoryByUse& bytes) {
   return uses;
 }
 
+std::string state_file_text(const std::string& folder, std::size_t bytes) {
+  return fmt::format("{} in {}, read and written once a step", format_bytes(bytes), folder);
+}
+
 std::string training_command(const TrainOptions& o, std::int64_t ranks, const std::string& flags) {
   std::string program = "train_gpt2";
   if (ranks > 1)

@@ -4,6 +4,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/output/program_folder.h"
+#include "apps/report/shared_parts.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace sluice {
@@ -68,6 +69,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                       ? fmt::format(" on the GPU, {} in host memory", format_bytes(memory.host))
                       : std::string()));
   row("", to_flags(facts.plan.choice));
+  if (memory.file > 0) row("state file", state_file_text(options.state_home, memory.file));
   row("output", facts.output.string());
   row("checkpoints",
       fmt::format("{} (--save-every), the newest {} are kept", facts.saves, facts.keep));

@@ -71,6 +71,10 @@ nlohmann::ordered_json fields_of(const StepReport& report) {
                                 {"bytes_to_device", report.moved.to_device},
                                 {"bytes_to_host", report.moved.to_host},
                                 {"overlap", report.overlap()}};
+  if (report.moved.to_file > 0) {
+    fields["bytes_from_file"] = report.moved.from_file;
+    fields["bytes_to_file"] = report.moved.to_file;
+  }
   if (report.taken_back) fields["taken_back"] = *report.taken_back;
   return fields;
 }

@@ -141,14 +141,20 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_choice("--offload", o.offload,
                   "Optimizer state in host memory: what does not fit, none, or all blocks'",
                   offloads);
-  line.add("--resident-blocks", o.resident_blocks,
-           "Blocks, from the lowest, whose state stays on the GPU; default: as many as fit");
+  line.add(
+      "--resident-blocks", o.resident_blocks,
+      "Blocks, from the lowest, whose state stays on the GPU (with --state-home also: in the CPU's "
+      "memory); default: as many as fit");
   line.add("--cpu-blocks", o.cpu_blocks,
            "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
            "as save time");
   line.add("--host-blocks", o.host_blocks,
            "Blocks, from the highest, whose weights and gradients rest in host memory with their "
            "state and visit the GPU, with --pipeline layer-major; default: as few as fit");
+  line.add("--state-home", o.state_home,
+           "Folder on a disk, for the optimizer state that leaves the GPU's memory or, on the CPU, "
+           "does not fit into --host-memory; it rests in an unnamed file there, and the CPU "
+           "updates it");
   line.add_or_auto(
       "--speculative-blocks", o.speculative_blocks,
       "Blocks at most, from the highest whose state visits the GPU, updated under the backward "

@@ -7,6 +7,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/plan/continued_plan.h"
+#include "engine/offload/file_memory.h"
 #include "parallel/comm/agreement.h"
 
 namespace sluice {
@@ -51,6 +52,16 @@ std::string refusal(std::size_t bytes) {
 
 HostMemory reserve(const DevicePtr& device, const MemoryPlan& plan) {
   return make_host_memory(device, plan.pinned, plan.host - plan.pinned);
+}
+
+/// Returns null if no state rests in a file.
+std::shared_ptr<FileMemory> open_file(const std::string& folder, const MemoryPlan& plan) {
+  if (plan.file == 0) return nullptr;
+  try {
+    return std::make_shared<FileMemory>(folder, plan.file);
+  } catch (const Error& cause) {
+    fail(fmt::format("--state-home: {}", cause.what()), cause.kind());
+  }
 }
 
 }  // namespace
@@ -112,9 +123,13 @@ HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Co
 
 HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
                      const DevicePtr& device, Plan& plan) {
+  const auto file = open_file(options.state_home, plan.memory);
   HostMemory host = reserve(device, plan.memory);
   bool refused = any_rank(ranks, host.unpinned, "pinned memory");
-  if (!refused) return host;
+  if (!refused) {
+    host.file = file;
+    return host;
+  }
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
   const std::int64_t away =
@@ -147,6 +162,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
                         plan.choice.cpu_blocks, away);
   if (refused) text += "; copies from and to it will make the host wait";
   say_warning(text);
+  host.file = file;
   return host;
 }
 

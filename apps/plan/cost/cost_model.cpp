@@ -194,6 +194,7 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
         early.exposed(backward, layers, resting * input / profile.to_device_rate, profile);
     time.stall += std::max({0.0, late, cpu.exposed(layers, block)});
   }
+  time.stall += std::max(0.0, work.file_state / disk_rate - time.forward / micro_batches);
   return time;
 }
 

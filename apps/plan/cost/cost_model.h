@@ -22,13 +22,17 @@ struct StepTime {
   double total() const { return forward + backward + recompute + update + stall + tensor; }
 };
 
+/// Bytes per second that an NVMe disk is assumed to read, and to write at the same time.
+constexpr double disk_rate = 1.5e9;
+
 struct StepWork {
   std::int64_t batch = 1;  ///< sequences per update of one replica
   std::int64_t seq_len = 1;
   DType dtype = DType::f32;
   double resident_state = 0;  ///< bytes of state on the device
   double streamed_state = 0;  ///< bytes of state on the host that visit the device
-  double cpu_state = 0;       ///< bytes of state on the host that the CPU updates
+  double cpu_state = 0;       ///< bytes of state that the CPU updates beside a GPU
+  double file_state = 0;      ///< bytes of any of these that rest in a file
   double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
   Shards shards{};
   bool dropout = false;
@@ -39,7 +43,8 @@ struct StepWork {
 /// at the memory's rate. Copies of streamed state are hidden by the forward pass of one
 /// micro-batch: clipping by the global gradient norm lets no update start earlier. Speculative
 /// updates are hidden by the last backward pass; none is assumed to be undone. The CPU's updates
-/// are hidden by the part of the forward pass before their blocks.
+/// are hidden by the part of the forward pass before their blocks. So are reads of state from a
+/// file; writes go on behind them.
 ///
 /// With tensor parallelism (Shoeybi et al., 2019) it predicts shard 0, which has the most heads. A
 /// product with N times fewer columns fills the device like one with N times fewer rows.

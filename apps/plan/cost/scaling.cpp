@@ -142,6 +142,7 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
   work.batch = batch;
   work.streamed_state /= sharing;
   work.cpu_state /= sharing;
+  work.file_state /= sharing;
   work.share = 1 / sharing;
 
   RanksTime time;

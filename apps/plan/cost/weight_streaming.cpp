@@ -22,8 +22,9 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   const double input = inputs.resting / static_cast<double>(config.n_layer);  // of a block
   // Bytes per second of the slowest hosts, used if the rate is unknown.
   constexpr double slow = 2e10;
-  const double update = (2 * work.cpu_state / blocks + gradients + 2 * weights) /
+  const double by_cpu = (2 * work.cpu_state / blocks + gradients + 2 * weights) /
                         (profile.host_rate > 0 ? profile.host_rate : slow);
+  const double update = std::max(by_cpu, work.file_state / blocks / disk_rate);
 
   step.to_device = std::max(blocks, 2 * blocks - 2) * weights + inputs.resting;
   step.to_host = blocks * gradients + inputs.resting;

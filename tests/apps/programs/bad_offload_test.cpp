@@ -90,6 +90,19 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
              Contains("--pipeline-split 6,6"));
 }
 
+TEST_CASE("state rests on a disk where the CPU can update it", "[bad_offload]") {
+  CHECK_THAT(refused("--state-home . --optimizer adafactor"), Contains("--state-home ."));
+  CHECK_THAT(refused("--state-home . --cpu-blocks 3 --resident-blocks 8"),
+             Contains("--cpu-blocks is 3 of 4"));
+  CHECK_THAT(refused("--state-home . --speculative-blocks 2"), Contains("--state-home"));
+  CHECK_THAT(refused("--state-home . --gpus 4"), Contains("--state-home is for one way"));
+  const ProgramResult plan = run_program(
+      "plan", words("--model gpt2 --device-profile 3090 --state-home DIR --resident-blocks 3"));
+  CHECK(plan.exit_code == 0);
+  CHECK_THAT(plan.out, Contains("--resident-blocks 3") && Contains("--cpu-blocks 9") &&
+                           Contains("in DIR, read and written once a step"));
+}
+
 TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {
   for (const std::string text : {"-1", "two", "2x", "1.5", "99999999999999999999"})
     CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));

@@ -14,7 +14,8 @@ namespace sluice::test {
 namespace {
 
 HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
-  if (given.pinned || !(choice.streams() || choice.rests_inputs() || choice.host_blocks > 0))
+  if (given.pinned || given.file ||
+      !(choice.streams() || choice.rests_inputs() || choice.host_blocks > 0))
     return given;
   constexpr std::size_t plenty = std::size_t{16} << 20;
   return make_host_memory(device, plenty, choice.cpu_blocks + choice.host_blocks > 0 ? plenty : 0);
