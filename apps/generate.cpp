@@ -9,10 +9,12 @@
 #include "apps/checkpoint/model_folder.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
+#include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/cli/terminal.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
+#include "apps/plan/generation_plan.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/decoder/generate.h"
@@ -25,6 +27,8 @@ struct Options {
   std::string model, prompt, tokens, stop, tokenizer_dir;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
+  std::optional<std::size_t> gpu_memory;
+  std::optional<std::int64_t> context;
   std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
@@ -52,6 +56,13 @@ void declare(CommandLine& line, Options& o) {
   line.add("--seed", o.seed, "The same seed gives the same text");
   line.group("Machine");
   line.add_choice("--device", o.device, "Where to compute", devices);
+  line.add_size("--gpu-memory", o.gpu_memory,
+                "Budget, such as 11GiB; default: what the GPU has free. Weights of blocks that do "
+                "not fit rest in host memory and are copied for each token");
+  line.add("--context", o.context,
+           "Positions of the text that count, and for which keys and values are kept; default: as "
+           "many as the model has",
+           1, std::int64_t{1} << 30);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
 }
@@ -106,15 +117,70 @@ class Printer {
   std::size_t printed_ = 0;
 };
 
+/// Bytes of the GPU that the flag leaves beside what the driver has taken by now.
+std::size_t allowed_bytes(const Options& o, const Runtime& gpu) {
+  const std::size_t most = gpu.capacity();
+  if (!o.gpu_memory) return most;
+  const DeviceInfo info = gpu.info();
+  const std::size_t taken = info.emulated ? 0 : info.memory - info.free_memory;
+  return std::min(most, *o.gpu_memory - std::min(*o.gpu_memory, taken));
+}
+
+/// Measures how many bytes per second of weights are copied to the GPU.
+double copy_rate(WeightRing& ring, const DeviceContext& device, std::int64_t layers) {
+  ring.take_moved();
+  const Stopwatch watch;
+  for (std::int64_t layer = std::max<std::int64_t>(0, layers - 3); layer < layers; ++layer)
+    ring.enter(Decoder::section_of(layer));
+  device.runtime().synchronize(device.stream());
+  return static_cast<double>(ring.take_moved().to_device) / watch.milliseconds() * 1e3;
+}
+
+/// Loads the model, with the weights of as many blocks on the GPU as fit.
+LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& device, DType dtype,
+                 std::size_t prompt, const Generation& generation) {
+  DecoderConfig config = source.config;
+  shorten_context(config, o.context);
+  constexpr auto use = ParameterSpace::Use::inference;
+  if (device->device().kind != DeviceKind::cuda) {
+    if (o.gpu_memory) fail("--gpu-memory: this run computes on the CPU", ErrorKind::usage);
+    device->reserve(0);
+    return load_model(source, device, dtype, use, o.context);
+  }
+  const Runtime& gpu = device->runtime();
+  const GenerationPlan plan = plan_generation({.config = config,
+                                               .dtype = dtype,
+                                               .prompt = prompt,
+                                               .options = generation,
+                                               .workspace = gpu.workspace_bytes()},
+                                              allowed_bytes(o, gpu));
+  device->reserve(plan.device);
+  if (plan.host_blocks == 0) return load_model(source, device, dtype, use, o.context);
+  if (const std::size_t most = make_cpu_runtime()->capacity(); plan.host > most)
+    fail(fmt::format("weights of {} of {} blocks do not fit on the GPU, and take {} bytes of host "
+                     "memory, of which there are {}",
+                     plan.host_blocks, config.n_layer, plan.host, most),
+         ErrorKind::usage);
+  const HostMemory host = make_host_memory(device, plan.host);
+  LoadedModel loaded = load_model(source, device, dtype, use, o.context,
+                                  {.host_blocks = plan.host_blocks, .host = host});
+  const double rate = copy_rate(*loaded.ring, *device, config.n_layer);
+  fmt::print(stderr,
+             "generate: weights of {} of {} blocks rest in host memory, and a token copies {} of "
+             "them: at {:.2g} GB/s at most {:.2g} tokens/s\n",
+             plan.host_blocks, config.n_layer, format_bytes(plan.copied), rate / 1e9,
+             rate / static_cast<double>(plan.copied));
+  return loaded;
+}
+
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = resolve_precision(o.precision, kind);
-  const auto device = make_device(kind, precision);
+  const auto device = open_device(kind, precision);
   const ModelSource source = find_model(o.model);
-  const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,
@@ -124,6 +190,7 @@ int run(const Options& o) {
   if (!o.tokens.empty()) {
     const auto ids = parse_token_ids(o.tokens);
     if (ids.empty()) fail("--tokens holds no token id", ErrorKind::usage);
+    const LoadedModel loaded = load(o, source, device, precision.dtype, ids.size(), generation);
     for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed)
       fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));
     return 0;
@@ -132,12 +199,13 @@ int run(const Options& o) {
       o.tokenizer_dir.empty() ? load_tokenizer(source) : load_tokenizer(o.tokenizer_dir);
   generation.sampling.vocabulary = tokenizer->vocab_size();
   const auto end_of_text = tokenizer->end_of_text();
-  const std::vector<std::int64_t>& ends = loaded.model->config().end_ids;
+  const std::vector<std::int64_t>& ends = source.config.end_ids;
   const std::string prompt = read_prompt(o.prompt);
   require_special(*tokenizer, o.special);
   auto ids = tokenizer->begin_of_text();
   std::ranges::copy(encode(*tokenizer, prompt, o.special), std::back_inserter(ids));
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
+  const LoadedModel loaded = load(o, source, device, precision.dtype, ids.size(), generation);
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");
     print_text(prompt);

@@ -1,6 +1,8 @@
 #include "apps/checkpoint/model_folder.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_folder.h"
@@ -154,13 +156,34 @@ LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dt
                     device, dtype, use, context);
 }
 
+LoadedModel make_model(const DecoderConfig& config, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, const VisitingBlocks& visiting) {
+  SpaceOptions options{.host = visiting.host};
+  const std::int64_t staying = config.n_layer - visiting.host_blocks;
+  if (visiting.host_blocks > 0) {
+    options.residency.resize(static_cast<std::size_t>(Decoder::section_of(config.n_layer)),
+                             Residency::host);
+    std::fill_n(options.residency.begin(), Decoder::section_of(staying), Residency::device);
+  }
+  LoadedModel made{std::make_unique<Decoder>(config), nullptr};
+  made.space =
+      std::make_unique<ParameterSpace>(made.model->parameters(), device, dtype, use, options);
+  if (!made.space->layout().rests()) return made;
+  made.ring = std::make_unique<WeightRing>(*made.space);
+  made.model->set_before_weights([ring = made.ring.get()](std::int64_t layer) {
+    ring->enter(Decoder::section_of(layer));
+    ring->prefetch();
+  });
+  return made;
+}
+
 LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
-                       ParameterSpace::Use use, std::optional<std::int64_t> context) {
+                       ParameterSpace::Use use, std::optional<std::int64_t> context,
+                       const VisitingBlocks& visiting) {
   DecoderConfig config = source.config;
   shorten_context(config, context);
   check_weights(source.weights, config);
-  LoadedModel loaded{std::make_unique<Decoder>(config), nullptr};
-  loaded.space = std::make_unique<ParameterSpace>(loaded.model->parameters(), device, dtype, use);
+  LoadedModel loaded = make_model(config, device, dtype, use, visiting);
   load_weights(source.weights, config, *loaded.space);
   return loaded;
 }

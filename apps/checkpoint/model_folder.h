@@ -12,6 +12,7 @@
 #include "models/decoder/config.h"
 #include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
+#include "optim/offload/weight_ring.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {
@@ -42,7 +43,18 @@ std::unique_ptr<Tokenizer> without_fault(const std::function<std::unique_ptr<Tok
 struct LoadedModel {
   std::unique_ptr<Decoder> model;
   std::unique_ptr<ParameterSpace> space;
+  std::unique_ptr<WeightRing> ring{};  ///< null if all weights are on the device
 };
+
+/// The highest blocks, whose weights rest in host memory and visit the device when they are used.
+struct VisitingBlocks {
+  std::int64_t host_blocks = 0;
+  HostMemory host{};
+};
+
+/// Makes a model whose weights are still zero.
+LoadedModel make_model(const DecoderConfig& config, const DevicePtr& device, DType dtype,
+                       ParameterSpace::Use use, const VisitingBlocks& visiting = {});
 
 /// Keeps only some positions of a model's context. Throws Error (usage) if it has fewer.
 void shorten_context(DecoderConfig& config, std::optional<std::int64_t> context);
@@ -53,7 +65,8 @@ void require_model_folder(const std::filesystem::path& folder);
 /// Loads what find_model() has found, or a Hugging Face folder. `context` shortens the model's
 /// context.
 LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType dtype,
-                       ParameterSpace::Use use, std::optional<std::int64_t> context = {});
+                       ParameterSpace::Use use, std::optional<std::int64_t> context = {},
+                       const VisitingBlocks& visiting = {});
 LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 

@@ -46,6 +46,13 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   return static_cast<std::int32_t>(token.item());
 }
 
+NextToken next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling) {
+  return [&model, &device, sampling](std::span<const std::int32_t> fresh, KeyValueCache* cache,
+                                     std::size_t position) {
+    return draw(last_logits(model, device, fresh, cache), sampling, position);
+  };
+}
+
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype) {
   KeyValueCache cache;
@@ -98,12 +105,8 @@ std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device
   KeyValueCache cache;
   if (options.use_cache)
     cache = make_cache(model, {{0, model.config().n_layer}}, device, model.dtype());
-  const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
-                        std::size_t position) {
-    return draw(last_logits(model, device, fresh, seen), options.sampling, position);
-  };
-  return generate(model.config(), next, options.use_cache ? &cache : nullptr, prompt,
-                  options.max_tokens, on_token);
+  return generate(model.config(), next_token(model, device, options.sampling),
+                  options.use_cache ? &cache : nullptr, prompt, options.max_tokens, on_token);
 }
 
 }  // namespace sluice

@@ -46,6 +46,9 @@ struct Generation {
 using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh,
                                              KeyValueCache* cache, std::size_t position)>;
 
+/// Returns the function for a whole model on a device. Both must outlive it.
+NextToken next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling);
+
 /// Allocates a KV cache for the blocks of `parts`.
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype);

@@ -1,6 +1,8 @@
 #include <catch2/catch.hpp>
+#include <regex>
 
 #include "tests/support/gguf_model.h"
+#include "tests/support/gpu/gpu.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
@@ -117,6 +119,34 @@ TEST_CASE("convert makes a model folder of a GGUF file, which generates and trai
       run_program("convert", {"--input", at("cut.gguf"), "--output", at("none")});
   CHECK(cut.exit_code == 2);
   CHECK_THAT(cut.err, Contains("cut.gguf"));
+}
+
+TEST_CASE("generate makes the same text with weights that visit the GPU") {
+  if (!have_gpu()) return;
+  const TempDir folder;
+  write_file(folder.path() / "poem.txt", verse(100));
+  run_well("train_gpt2", words("--n-layer 4 --n-head 2 --n-embd 64 --context 16 --batch-size 4 "
+                               "--threads 1 --steps 1 --sample-tokens 0 --tokenizer chars --data " +
+                               (folder.path() / "poem.txt").string() + " --output " +
+                               (folder.path() / "run").string()));
+  const auto made = [&](const std::string& more) {
+    return run_program("generate", Run::flags((folder.path() / "run").string(),
+                                              "--device cuda --gpu-memory " + more));
+  };
+  const ProgramResult whole = made("1GiB"), refused = made("1MiB");
+  CHECK(whole.exit_code == 0);
+  CHECK(whole.err == "");
+  CHECK(refused.exit_code == 2);
+  std::smatch bytes;
+  REQUIRE(std::regex_search(refused.err, bytes, std::regex("takes ([0-9]+) bytes of GPU memory")));
+  const ProgramResult visiting = made(bytes[1]);
+  CHECK(visiting.exit_code == 0);
+  CHECK(visiting.out == whole.out);
+  CHECK_THAT(visiting.err, Contains("weights of 4 of 4 blocks rest in host memory"));
+  CHECK_THAT(run_program("generate", Run::flags((folder.path() / "run").string(),
+                                                "--device cpu --gpu-memory 1GiB"))
+                 .err,
+             Contains("--gpu-memory"));
 }
 
 }  // namespace sluice::test::generate_program_test
