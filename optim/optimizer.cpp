@@ -69,7 +69,8 @@ void Optimizer::make_file_ring(int buffers) {
   }
   if (items.empty()) return;
   const HostMemory& host = space_.options().host;
-  // State that would stream to the device does so only if the CPU is the device.
+  // On a CPU the chunks count as streamed, and the buffers belong to the device. On a GPU the CPU
+  // updates them, in host memory.
   const bool visits = residency(on_host_.front()) == Residency::streamed;
   file_ring_.emplace(host.file, visits ? space_.device() : host.ordinary, std::move(items),
                      buffers);

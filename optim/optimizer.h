@@ -45,7 +45,7 @@ class Optimizer {
   void step(double rate, const Tensor& gradient_scale = {});
   /// Undoes the last step, whose scale was not finite: updates() goes back by one.
   void roll_back();
-  /// Starts copying the first chunks' state to the device for the next step.
+  /// Starts copying the first chunks' state to where it is updated by the next step.
   void prefetch();
   /// Begins speculative updates for a step() with this rate and scale. They are kept if that step's
   /// scale has the same bits.
@@ -124,7 +124,7 @@ class Optimizer {
   ParameterSpace& space_;
   std::unique_ptr<UpdateRule> rule_;
   ChunkedState state_;
-  std::vector<std::size_t> on_host_;      ///< chunks with state in host memory, in order
+  std::vector<std::size_t> on_host_;      ///< chunks with state off the device, in order
   std::vector<std::size_t> speculative_;  ///< the speculative ones of these, in reverse order
   std::vector<std::size_t> on_cpu_;       ///< those of these that the CPU updates, in order
   std::optional<StateRing> ring_;
@@ -134,7 +134,7 @@ class Optimizer {
   UpdateStep step_;
   Tensor scale_;
   Tensor scratch_;               ///< memory for the rule, used by one chunk after another
-  bool pending_ = false;         ///< some chunks with state in host memory await their update
+  bool pending_ = false;         ///< some chunks with state off the device await their update
   std::size_t next_ = 0;         ///< position in on_host_
   std::size_t next_on_cpu_ = 0;  ///< position in on_cpu_
   Tensor speculative_scale_;     ///< one element

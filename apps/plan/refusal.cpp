@@ -28,9 +28,13 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
   const bool one_rank = options.dp.value_or(1) * options.tp == 1 && !options.pipelined();
   if (device_over > 0 && host_over == 0 && profile.gpu && one_rank)
     text += "; with --pipeline layer-major weights and gradients can rest in host memory too";
-  const bool state_could_leave =
-      options.state_home.empty() && options.optimizer != OptimizerKind::adafactor;
-  if (state_could_leave && (profile.gpu ? host_over : device_over) > 0)
+  const bool state_could_leave = options.state_home.empty() && options.offload != Offload::off &&
+                                 options.optimizer != OptimizerKind::adafactor &&
+                                 !options.cuda_graph;
+  const std::size_t over = profile.gpu ? host_over : device_over;
+  const std::size_t state = profile.gpu ? memory.visiting_state + memory.cpu_state
+                                        : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];
+  if (state_could_leave && over > 0 && over <= state)
     text += "; with --state-home optimizer state can rest on a disk";
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,9 +29,12 @@ struct StateMemory {
                         std::int64_t layers) const {
     if (resident >= layers) return all;
     const auto r = static_cast<std::size_t>(resident);
-    MemoryBytes need{none.device + r * (one.device - none.device),
-                     none.host - r * (none.host - one.host),
-                     none.file - r * (none.file - one.file)};
+    // A rank of several may keep less of the other blocks than of the lowest.
+    const auto without = [r](std::size_t all_away, std::size_t one_here) {
+      return all_away - std::min(all_away, r * (all_away - std::min(all_away, one_here)));
+    };
+    MemoryBytes need{none.device + r * (one.device - none.device), without(none.host, one.host),
+                     without(none.file, one.file)};
     if (by_cpu > 0) need.host += staging;
     if (speculative > 0) need.device += speculation;
     need.host += static_cast<std::size_t>(speculative) * backup;

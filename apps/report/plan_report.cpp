@@ -125,7 +125,9 @@ Json plan_json(const Plan& plan, bool timed) {
 
 Report plan_report(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
                    const Planned& planned) {
-  const auto& [choice, memory, time, host_left] = planned.chosen;
+  const MemoryChoice& choice = planned.chosen.choice;
+  const MemoryPlan& memory = planned.chosen.memory;
+  const StepTime& time = planned.chosen.time;
   const Budgets budgets = budgets_of(o, profile);
   Report report = model_report(profile, setup.config, setup.precision);
   report.row("batch",
@@ -169,7 +171,9 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   // A plan for one rank with the whole model does not tell how long a pipeline takes.
   const bool timed = !setup.pipeline;
   report.row("flags", to_flags(choice), {{"chosen", plan_json(planned.chosen, timed)}});
-  if (memory.file > 0) report.row("state file", state_file_text(o.state_home, memory.file));
+  if (!o.state_home.empty())
+    report.row("state file", state_file_text(o.state_home, memory.file,
+                                             planned_mesh(o).size() > 1 ? " of rank 0" : ""));
   if (profile.gpu && (choice.streams() || choice.rests_inputs()))
     report.row("streaming", streaming_line(choice, time, setup.config.n_layer));
   if (timed) report.row("predicted", time_line(time, o, setup));

@@ -37,8 +37,11 @@ nlohmann::ordered_json use_json(const MemoryByUse& bytes) {
   return uses;
 }
 
-std::string state_file_text(const std::string& folder, std::size_t bytes) {
-  return fmt::format("{} in {}, read and written once a step", format_bytes(bytes), folder);
+std::string state_file_text(const std::string& folder, std::size_t bytes,
+                            const std::string& whose) {
+  if (bytes == 0) return fmt::format("none{}: all state fits into memory", whose);
+  return fmt::format("{}{} in {}, read and written once a step", format_bytes(bytes), whose,
+                     folder);
 }
 
 std::string training_command(const TrainOptions& o, std::int64_t ranks, const std::string& flags) {

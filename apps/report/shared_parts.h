@@ -29,8 +29,9 @@ struct WholeRun {
   std::string rates{};      ///< origin of the rates behind the prediction
 };
 
-/// "2.1 GiB in /mnt, read and written once a step": says where state rests in a file.
-std::string state_file_text(const std::string& folder, std::size_t bytes);
+/// "2.1 GiB in /mnt, read and written once a step": says where state rests in a file. `whose`
+/// follows the bytes: " of 2 ranks"; or "".
+std::string state_file_text(const std::string& folder, std::size_t bytes, const std::string& whose);
 
 /// Returns the command that trains by the plan's `flags`. scripts/launch starts ranks of one node.
 std::string training_command(const TrainOptions& options, std::int64_t ranks,

@@ -76,7 +76,7 @@ Json start_event(const TrainOptions& decided, const RunSetup& setup, const Start
           {"options", values_of(decided)},
           {"planned_bytes", facts.plan.memory.peak},
           {"planned_host_bytes", facts.plan.memory.host},
-          {"planned_file_bytes", facts.plan.memory.file},
+          {"planned_file_bytes", facts.plan.files},
           {"memory", to_flags(facts.plan.choice)},
           {"matmul_flops", facts.matmul_flops},
           {"device", facts.device_name},

@@ -69,7 +69,10 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                       ? fmt::format(" on the GPU, {} in host memory", format_bytes(memory.host))
                       : std::string()));
   row("", to_flags(facts.plan.choice));
-  if (memory.file > 0) row("state file", state_file_text(options.state_home, memory.file));
+  if (!options.state_home.empty())
+    row("state file",
+        state_file_text(options.state_home, facts.plan.files,
+                        mesh.size() > 1 ? fmt::format(" of {} ranks", mesh.size()) : ""));
   row("output", facts.output.string());
   row("checkpoints",
       fmt::format("{} (--save-every), the newest {} are kept", facts.saves, facts.keep));

@@ -138,9 +138,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
                   state_layouts);
   line.add_choice("--gradients", o.gradients, "Dtype in which matrices' gradients are summed",
                   gradient_types);
-  line.add_choice("--offload", o.offload,
-                  "Optimizer state in host memory: what does not fit, none, or all blocks'",
-                  offloads);
+  line.add_choice(
+      "--offload", o.offload,
+      "Optimizer state in host memory (with --state-home: on a disk): what does not fit, none, or "
+      "all blocks'",
+      offloads);
   line.add(
       "--resident-blocks", o.resident_blocks,
       "Blocks, from the lowest, whose state stays on the GPU (with --state-home also: in the CPU's "
@@ -286,6 +288,7 @@ std::string flags_to_repeat(const CommandLine& line, bool cluster) {
                                    "--stream-chunk",
                                    "--staging-chunks",
                                    "--cpu-blocks",
+                                   "--host-blocks",
                                    "--speculative-blocks"};
   if (cluster)
     without.insert(without.end(),

@@ -56,9 +56,14 @@ HostMemory reserve(const DevicePtr& device, const MemoryPlan& plan) {
 
 /// Returns null if no state rests in a file.
 std::shared_ptr<FileMemory> open_file(const std::string& folder, const MemoryPlan& plan) {
-  if (plan.file == 0) return nullptr;
+  if (folder.empty()) return nullptr;
   try {
-    return std::make_shared<FileMemory>(folder, plan.file);
+    // A folder that is not good is found even if the state fits into memory today.
+    auto file = std::make_shared<FileMemory>(folder, plan.file);
+    if (plan.file == 0) return nullptr;
+    if (const std::string caution = file->caution(); !caution.empty())
+      say_warning("--state-home: " + caution);
+    return file;
   } catch (const Error& cause) {
     fail(fmt::format("--state-home: {}", cause.what()), cause.kind());
   }
@@ -77,10 +82,14 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   if (!warning.empty()) found.warn(warning);
   Plan& plan = planned.chosen;
   job.require_equal("memory plan", to_flags(plan.choice));
-  if (options.zero == 0 && !options.pipelined() && options.tp == 1) return plan;
-  // Ranks hold different parts of the state or of the model, so counts this rank's memory.
-  plan.memory =
-      plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});
+  // Ranks may hold different parts of the state or of the model; then counts this rank's memory.
+  const bool alike = options.zero == 0 && !options.pipelined() && options.tp == 1;
+  if (!alike)
+    plan.memory =
+        plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});
+  for (const std::size_t bytes : job.control().gather_values(plan.memory.file, "state files"))
+    plan.files += bytes;
+  if (alike) return plan;
   const Budgets budgets = budgets_of(options, profile);
   const std::size_t here =
       budgets.device_excess(plan.memory.high_water) + budgets.host_excess(plan.memory.host);

@@ -96,7 +96,7 @@ File File::temporary(const std::filesystem::path& folder) {
   const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
   if (descriptor < 0) fail_with_errno("make a temporary file in", folder);
   ::unlink(name.c_str());
-  return File(descriptor, std::move(name));
+  return File(descriptor, "the unnamed file in " + folder.string());
 }
 
 File File::create(std::filesystem::path path) {

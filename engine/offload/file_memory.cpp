@@ -1,6 +1,7 @@
 #include "engine/offload/file_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -27,6 +28,27 @@ struct Window {
   };
   std::unique_ptr<std::byte, Free> memory{
       static_cast<std::byte*>(::operator new (size, std::align_val_t{alignment}))};
+};
+
+/// A read that is under way.
+struct WindowRead {
+  WindowRead() = default;
+  WindowRead(const WindowRead&) = delete;
+  WindowRead& operator=(const WindowRead&) = delete;
+  ~WindowRead() {
+    if (transfer.valid()) transfer.wait();  // its memory must stay until then
+  }
+  /// Waits, and copies what was read to its place.
+  void finish() {
+    if (!transfer.valid()) return;
+    std::exchange(transfer, {}).get();
+    std::memcpy(to.data(), from, to.size());
+  }
+
+  Window window;
+  std::span<std::byte> to{};
+  const std::byte* from = nullptr;
+  std::shared_future<void> transfer{};
 };
 
 /// Calls body(aligned offset in the file, aligned bytes, bytes to skip, bytes, bytes done before)
@@ -60,12 +82,22 @@ void FileMemory::read(const Region& region, std::uint64_t first, std::span<std::
     std::ranges::fill(out, std::byte{});
     return;
   }
-  const Window window;
+  // Several windows are on their way at a time, which a disk needs to be fast.
+  std::array<WindowRead, 4> reads;
+  std::size_t turn = 0;
   for_each_window(region.offset + first, out.size(),
                   [&](auto start, auto bytes, auto skip, auto part, auto done) {
-                    file_->read(start, window.first(bytes));
-                    std::memcpy(out.data() + done, window.memory.get() + skip, part);
+                    WindowRead& read = reads[turn++ % reads.size()];
+                    read.finish();
+                    read.to = out.subspan(done, part);
+                    read.from = read.window.memory.get() + skip;
+                    read.transfer =
+                        file_->start([file = file_.get(), start, to = read.window.first(bytes)] {
+                          file->read(start, to);
+                        });
                   });
+  for (WindowRead& read : reads)
+    read.finish();
 }
 
 void FileMemory::write(const Region& region, std::uint64_t first,

@@ -6,15 +6,17 @@
 #include <future>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/offload/scratch_file.h"
 
 namespace sluice {
 
-/// Memory on a disk, for arrays that fit neither on a device nor in the memory of its host. Each
-/// array has a region of an unnamed file. For a plan there is no file, and regions are only
-/// counted.
+/// Memory on a disk, for arrays that fit neither on a device nor in the memory of its host. It
+/// divides a ScratchFile, which does the transfers, into regions, one for each array. (FileRing
+/// streams regions of optimizer state through buffers.) For a plan there is no file, and regions
+/// are only counted.
 class FileMemory {
  public:
   struct Region {
@@ -30,8 +32,8 @@ class FileMemory {
   /// Returns a region of at least `bytes`, all zero.
   Region allocate(std::size_t bytes);
   std::uint64_t allocated() const { return allocated_; }
-  /// False if transfers go through the page cache.
-  bool direct() const { return file_ == nullptr || file_->direct(); }
+  /// What is not as it should be on this disk, as a sentence for the user; empty if all is well.
+  std::string caution() const { return file_ == nullptr ? "" : file_->caution(); }
 
   /// Read and write any part of a region. They wait for the disk. Unread memory of a plan is zero.
   void read(const Region& region, std::uint64_t first, std::span<std::byte> out);

@@ -2,7 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -34,34 +37,71 @@ File open_in(const fs::path& folder) {
   }
 }
 
-/// Takes the disk's space now rather than in the middle of a run.
-void take_space(File& file, const fs::path& folder, std::uint64_t bytes) {
-  if (bytes == 0) return;
-  int result = 0;
-  do
-    result = ::fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes));
-  while (result != 0 && errno == EINTR);
-  if (result == 0) return;
-  if (errno == EOPNOTSUPP) return file.truncate(bytes);  // zeros that take no space yet
-  const std::string why = reason();
-  std::error_code error;
-  const fs::space_info space = fs::space(folder, error);
-  fail(fmt::format("cannot take {} bytes in {}: {}{}", bytes, folder.string(), why,
-                   error ? std::string() : fmt::format("; {} bytes are free", space.available)));
+/// Takes the disk's space now rather than in the middle of a run. Returns false if the file system
+/// cannot: the file then is zero and takes space as it is written.
+bool take_space(const File& file, const fs::path& folder, std::uint64_t bytes) {
+  if (bytes == 0) return true;
+  const auto repeated = [&](auto&& call) {
+    int result = 0;
+    do
+      result = call();
+    while (result != 0 && errno == EINTR);
+    return result == 0;
+  };
+  const auto size = static_cast<off_t>(bytes);
+  if (repeated([&] { return ::fallocate(file.descriptor(), 0, 0, size); })) return true;
+  if (errno == EOPNOTSUPP && repeated([&] { return ::ftruncate(file.descriptor(), size); }))
+    return false;
+  const int error = errno;
+  std::string text =
+      fmt::format("cannot take {} bytes in {}: {}", bytes, folder.string(), reason());
+  std::error_code unknown;
+  if (error == ENOSPC)
+    if (const fs::space_info space = fs::space(folder, unknown); !unknown)
+      text += fmt::format("; {} bytes are free", space.available);
+  fail(text);
 }
 
-bool bypass_cache(const File& file) {
+bool in_memory(const File& file) {
+  struct statfs found {};
+  if (::fstatfs(file.descriptor(), &found) != 0) return false;
+  constexpr std::uint32_t tmpfs = 0x01021994, ramfs = 0x858458f6;
+  return static_cast<std::uint32_t>(found.f_type) == tmpfs ||
+         static_cast<std::uint32_t>(found.f_type) == ramfs;
+}
+
+/// Makes transfers bypass the page cache, if a first one shows that they can.
+bool bypass_cache(const File& file, std::uint64_t bytes) {
   const int flags = ::fcntl(file.descriptor(), F_GETFL);
-  return flags >= 0 && ::fcntl(file.descriptor(), F_SETFL, flags | O_DIRECT) == 0;
+  if (flags < 0 || ::fcntl(file.descriptor(), F_SETFL, flags | O_DIRECT) != 0) return false;
+  if (bytes < ScratchFile::alignment) return true;
+  alignas(ScratchFile::alignment) std::array<std::byte, ScratchFile::alignment> page;
+  if (::pread(file.descriptor(), page.data(), page.size(), 0) >= 0) return true;
+  ::fcntl(file.descriptor(), F_SETFL, flags);
+  return false;
 }
 
 }  // namespace
 
 ScratchFile::ScratchFile(const fs::path& folder, std::uint64_t bytes) : file_(open_in(folder)) {
-  take_space(file_, folder, bytes);
-  direct_ = bypass_cache(file_);
-  for (int i = 0; i < threads; ++i)
-    threads_.emplace_back([this] { run_jobs(); });
+  const bool reserved = take_space(file_, folder, bytes);
+  direct_ = bypass_cache(file_, bytes);
+  if (in_memory(file_))
+    caution_ = fmt::format("{} is in memory, not on a disk", folder.string());
+  else if (!reserved)
+    caution_ = fmt::format("the file system of {} reserves no space: the disk may become full",
+                           folder.string());
+  else if (!direct_)
+    caution_ = fmt::format("transfers to {} go through the page cache, which takes memory",
+                           folder.string());
+  try {
+    for (int i = 0; i < threads; ++i)
+      threads_.emplace_back([this] { run_jobs(); });
+  } catch (const std::system_error& error) {  // fewer threads only take longer
+    if (threads_.empty())
+      fail(fmt::format("cannot start a thread for transfers to {}: {}", folder.string(),
+                       error.code().message()));
+  }
 }
 
 ScratchFile::~ScratchFile() {

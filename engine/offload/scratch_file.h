@@ -9,6 +9,7 @@
 #include <future>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,8 +37,8 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  /// False if transfers go through the page cache.
-  bool direct() const { return direct_; }
+  /// What is not as it should be on this disk, as a sentence for the user; empty if all is well.
+  const std::string& caution() const { return caution_; }
 
   /// Thread-safe for different parts of the file. Throws Error, with the folder's name.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
@@ -56,7 +57,8 @@ class ScratchFile {
   void run_jobs();
 
   File file_;
-  bool direct_;
+  bool direct_ = false;  ///< transfers bypass the page cache
+  std::string caution_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;

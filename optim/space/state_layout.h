@@ -38,7 +38,8 @@ constexpr bool splits_master(StateLayout layout, DType working) {
 }
 
 /// The place of a large matrix's optimizer state, and the processor that updates it. Weights and
-/// gradients stay on the device unless said otherwise.
+/// gradients stay on the device unless said otherwise. With HostMemory::file a file takes the state
+/// that would rest in host memory.
 enum class Residency : std::uint8_t {
   device,    ///< in device memory
   streamed,  ///< in pinned host memory; copied to the device for its update

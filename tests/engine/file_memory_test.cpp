@@ -159,6 +159,14 @@ TEST_CASE("a folder that cannot hold the file is refused", "[file_memory]") {
   CHECK(fs::is_empty(folder.path()));
 }
 
+TEST_CASE("a folder in memory is told from one on a disk", "[file_memory]") {
+  const TempDir disk(fs::current_path()), memory("/dev/shm");
+  CHECK_THAT(FileMemory(memory.path(), page).caution(),
+             Catch::Contains(memory.path().string() + " is in memory"));
+  CHECK_THAT(FileMemory(disk.path(), page).caution(), !Catch::Contains("is in memory"));
+  CHECK(FileMemory().caution() == "");
+}
+
 TEST_CASE("a plan's memory in a file only counts", "[file_memory]") {
   FileMemory file;
   const FileMemory::Region region = file.allocate(page + 1);

@@ -99,8 +99,56 @@ TEST_CASE("state rests on a disk where the CPU can update it", "[bad_offload]") 
   const ProgramResult plan = run_program(
       "plan", words("--model gpt2 --device-profile 3090 --state-home DIR --resident-blocks 3"));
   CHECK(plan.exit_code == 0);
+  const auto too_small = [](const std::string& more) {
+    return run_program("plan",
+                       words("--model gpt2 --device cpu --micro-batch 1 --state-layout fp32 "
+                             "--seq-len 64 --host-memory 1600MiB " +
+                             more))
+        .err;
+  };
+  CHECK_THAT(too_small(""), Contains("with --state-home optimizer state can rest on a disk"));
+  CHECK_THAT(too_small("--offload off"), Contains("would do") && !Contains("can rest"));
+  CHECK_THAT(too_small("--state-home DIR"), !Contains("would do"));
   CHECK_THAT(plan.out, Contains("--resident-blocks 3") && Contains("--cpu-blocks 9") &&
                            Contains("in DIR, read and written once a step"));
+}
+
+TEST_CASE("a folder for state that is not there is found while the state fits", "[bad_offload]") {
+  const Folder in;
+  const ProgramResult result = run_program("train_gpt2", in.flags("--state-home nowhere"));
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("--state-home: 'nowhere' is not a folder"));
+  const std::string there = in.path().string();
+  CHECK_THAT(run_well("train_gpt2", in.flags("--state-home " + there)),
+             Contains("none: all state fits into memory"));
+}
+
+TEST_CASE("a rank's time with state on a disk is predicted for every number of blocks",
+          "[bad_offload]") {
+  for (const std::string ranks : {"--dp 4 --zero 1", "--dp 2 --zero 2", "--dp 2", "--pp 2"})
+    for (int resident = 0; resident <= 12; ++resident)
+      for (const std::string home : {"", " --state-home DIR"}) {
+        const std::string flags = "--model gpt2 --batch-size 16 --device-profile 3090 --json " +
+                                  ranks + home + " --resident-blocks " + std::to_string(resident);
+        const auto plan = nlohmann::json::parse(run_well("plan", words(flags)));
+        CAPTURE(flags);
+        const double seconds = plan["run_seconds"].get<double>() / 600;
+        CHECK(seconds > 0.01);
+        CHECK(seconds < 30);
+      }
+}
+
+TEST_CASE("the command of a plan gives each flag once", "[bad_offload]") {
+  const std::string plan = run_well(
+      "plan", words("--model gpt2 --device-profile 3090 --pipeline layer-major --host-blocks 3 "
+                    "--state-home DIR"));
+  const std::string command = plan.substr(plan.find("command "));
+  for (const std::string flag : {"--host-blocks", "--state-home", "--pipeline"}) {
+    const auto at = command.find(flag);
+    CAPTURE(command, flag);
+    REQUIRE(at != std::string::npos);
+    CHECK(command.find(flag, at + 1) == std::string::npos);
+  }
 }
 
 TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {

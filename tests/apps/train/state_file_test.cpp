@@ -111,18 +111,22 @@ TEST_CASE("one byte less of a file than planned does not do", "[state_file]") {
 }
 
 TEST_CASE("a step that is not finite leaves state in a file as it was", "[state_file]") {
-  const TrainingTask task = task_of(numbers[0]);
+  // In bf16 the file also holds the master weight of the element that is set, whose chunk has been
+  // read ahead for the step that is skipped.
+  const Numbers given = GENERATE(numbers[0], numbers[1]);
+  const TrainingTask task = task_of(given);
   const auto train = [&](const MemoryChoice& choice, const HostMemory& host) {
     TrainingRun run(task, choice, make_cpu_device(plenty), host);
     run.train(2);
-    run.set_weight("h.1.mlp.c_fc.weight", 3, INFINITY);
+    run.set_weight("h.1.attn.c_attn.weight", 3, INFINITY);
     CHECK(!run.step().applied);
-    run.set_weight("h.1.mlp.c_fc.weight", 3, 0.25F);
+    run.set_weight("h.1.attn.c_attn.weight", 3, 0.3F);
     CHECK(run.step().applied);
     return run.train(2);
   };
   const TempDir folder;
-  const MemoryChoice resident = task.resident(StateLayout::fp32, 2);
+  MemoryChoice resident = task.resident(given.layout, 2);
+  resident.narrow_gradients = given.narrow;
   const RunBits expected = train(resident, {});
   CHECK(first_difference(train(offloaded(resident, 1, 3000, 2), with_file({}, folder)), expected) ==
         "");
