@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "apps/plan/planner.h"
@@ -28,6 +29,10 @@ struct StartFacts {
 /// Prints the decisions as aligned rows on stdout. Sizes are those of the whole model and of the
 /// whole job; memory is this rank's.
 void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
+
+/// Prints how many steps are done, and the last losses, if this start has computed any.
+void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,
+                std::optional<double> val_loss);
 
 /// Prints at the end how to continue a stopped run, or how to use the model of a finished one.
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved);

@@ -1,5 +1,7 @@
 #include "apps/report/train_event.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 namespace sluice {
@@ -18,6 +20,23 @@ nlohmann::ordered_json train_event(const StepPrinter::Line& line, const TrainSte
                                 {"loss_scale", step.loss_scale},
                                 {"applied", step.applied}};
   fields.update(fields_of(step.report));
+  return fields;
+}
+
+std::string text_of(const Validation& v) {
+  const std::string of_training =
+      v.train_loss ? fmt::format(", {:.4f} on training data", *v.train_loss) : std::string();
+  return fmt::format("val          step {}: loss {:.4f}{} ({:.0f} ms)", v.step, v.loss, of_training,
+                     v.milliseconds);
+}
+
+nlohmann::ordered_json val_event(const Validation& v, const EvaluationBatches& batches) {
+  nlohmann::ordered_json fields{{"step", v.step},
+                                {"loss", v.loss},
+                                {"sequences", batches.sequences()},
+                                {"tokens", batches.tokens()},
+                                {"ms", v.milliseconds}};
+  if (v.train_loss) fields["train_loss"] = *v.train_loss;
   return fields;
 }
 

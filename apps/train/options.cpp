@@ -232,6 +232,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--val-steps", o.val_steps,
            "Batches of --batch-size sequences per validation, from the beginning of the data", 1,
            std::int64_t{1} << 30);
+  line.add("--eval-train", o.eval_train,
+           "With each validation, also compute the loss of as many sequences of the training data");
   line.add("--keep-best", o.keep_best,
            "Keep the model with the lowest validation loss in OUTPUT/best");
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");

@@ -83,7 +83,7 @@ struct TrainOptions {
   ResumeOption resume;
   std::optional<std::string> save_every;  ///< what SaveCadence reads
   std::optional<std::int64_t> keep;
-  bool no_save = false, async_save = false, keep_best = false;
+  bool no_save = false, async_save = false, keep_best = false, eval_train = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
   std::string prompt;
   std::optional<std::int64_t> log_every;

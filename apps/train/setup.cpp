@@ -200,6 +200,11 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
            ErrorKind::usage);
     setup.data.val = nullptr;
   }
+  if (o.eval_train && !setup.data.val)
+    fail(
+        "--eval-train: training data is evaluated beside validation data, of which there is none; "
+        "give --val-data",
+        ErrorKind::usage);
 }
 
 /// Refuses options and models that tensor parallelism cannot divide between ranks.
@@ -257,8 +262,9 @@ SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
   return {o.data_order, o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
-EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
-  return {setup.data.val->size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
+EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup,
+                                     const TokenSource& tokens) {
+  return {tokens.size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
 }
 
 bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {

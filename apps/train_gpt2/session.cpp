@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -97,7 +96,7 @@ class Session {
   std::int64_t step_ = 0, saved_step_ = -1;  ///< updates done, and those of the last checkpoint
   BadSteps bad_steps_;
   BestModel best_;
-  double last_loss_ = NAN, last_val_ = NAN;
+  std::optional<double> last_loss_, last_val_;  ///< none: this start has computed none
 };
 
 Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
@@ -275,17 +274,16 @@ void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   now(fmt::format("the validation of step {}", step));
   const Stopwatch watch;
-  const EvaluationBatches batches = validation_batches(options_, setup_);
-  last_val_ = training_.trainer.evaluate(*setup_.data.val, batches);
-  const double ms = watch.milliseconds();
-  printer_->print(
-      fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", step, last_val_, ms));
-  log("val", {{"step", step},
-              {"loss", last_val_},
-              {"sequences", batches.sequences()},
-              {"tokens", batches.tokens()},
-              {"ms", ms}});
-  if (options_.keep_best && best_.improves(last_val_)) {
+  const auto loss_on = [&](const TokenSource& tokens) {
+    return training_.trainer.evaluate(tokens, validation_batches(options_, setup_, tokens));
+  };
+  last_val_ = loss_on(*setup_.data.val);
+  Validation result{.step = step, .loss = *last_val_};
+  if (options_.eval_train) result.train_loss = loss_on(*setup_.data.train);
+  result.milliseconds = watch.milliseconds();
+  printer_->print(text_of(result));
+  log("val", val_event(result, validation_batches(options_, setup_, *setup_.data.val)));
+  if (options_.keep_best && best_.improves(*last_val_)) {
     export_to(best_.folder(), best_.record(step));
     printer_->print(fmt::format("best         {}", best_.folder().string()));
   }
@@ -359,8 +357,8 @@ void Session::finish() {
   if (!options_.no_save) export_to(output_ / "model");
   if (!stopped) sample_now(step_);  // if it fails, the model is already saved
   log("end", {{"step", step_},
-              {"loss", last_loss_},
-              {"val_loss", last_val_},
+              {"loss", last_loss_ ? Json(*last_loss_) : Json(nullptr)},
+              {"val_loss", last_val_ ? Json(*last_val_) : Json(nullptr)},
               {"skipped_updates", bad_steps_.skipped()},
               {"skipped_spikes", bad_steps_.spikes()},
               {"pipeline", times_->finish()},
@@ -371,9 +369,7 @@ void Session::finish() {
               {"driver_used_bytes",
                setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
               {"stopped_by", stopped ? Json(stopped_by_) : Json(nullptr)}});
-  say_always(fmt::format(
-      "\ndone         {} of {} steps, loss {:.4f}{}\n", step_, options_.steps, last_loss_,
-      std::isfinite(last_val_) ? fmt::format(", validation {:.4f}", last_val_) : std::string()));
+  print_done(step_, options_.steps, last_loss_, last_val_);
   say_always(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
                          bad_steps_.line(), format_bytes(plan_.memory.peak),
                          format_bytes(device_->arena().peak()), format_bytes(resident_peak()),

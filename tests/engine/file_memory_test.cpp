@@ -59,7 +59,7 @@ fs::path deleted_file(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("memory in a file keeps what is written to any part of it", "[file_memory]") {
+TEST_CASE("memory in a file keeps what is written to any part of it", "[file_memory][threads]") {
   const TempDir folder;
   FileMemory file(folder.path(), 6 << 20);
   CHECK(fs::is_empty(folder.path()));
@@ -69,7 +69,7 @@ TEST_CASE("memory in a file keeps what is written to any part of it", "[file_mem
   CHECK(region.bytes % page == 0);
   CHECK(file.allocated() == region.offset + region.bytes);
   std::vector<std::byte> expected(region.bytes);
-  CHECK(read_all(file, region) == expected);
+  CHECK((read_all(file, region) == expected));
   std::mt19937_64 random(1);
   for (int i = 0; i < 60; ++i) {
     const std::size_t size = random() % (i % 3 == 0 ? 3 << 20 : 2 * page);
@@ -82,12 +82,12 @@ TEST_CASE("memory in a file keeps what is written to any part of it", "[file_mem
     file.read(region, again, out);
     CHECK(std::memcmp(out.data(), expected.data() + again, size) == 0);
   }
-  CHECK(read_all(file, region) == expected);
+  CHECK((read_all(file, region) == expected));
   CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("transfers of a file write first, then read, after those that they wait for",
-          "[file_memory]") {
+          "[file_memory][threads]") {
   const TempDir folder;
   constexpr std::size_t pages = 64, rounds = 40;
   FileMemory file(folder.path(), 3 * pages * page);
@@ -106,11 +106,11 @@ TEST_CASE("transfers of a file write first, then read, after those that they wai
     second.get();
     CHECK(std::memcmp(memory.at(0), (even ? expected_b : expected_a).data(), a.bytes) == 0);
   }
-  CHECK(read_all(file, a) == expected_a);
-  CHECK(read_all(file, b) == expected_b);
+  CHECK((read_all(file, a) == expected_a));
+  CHECK((read_all(file, b) == expected_b));
 }
 
-TEST_CASE("an error of a transfer reaches those that wait for it", "[file_memory]") {
+TEST_CASE("an error of a transfer reaches those that wait for it", "[file_memory][threads]") {
   const TempDir folder;
   FileMemory file(folder.path(), 8 * page);
   const FileMemory::Region first = file.allocate(4 * page), second = file.allocate(4 * page);
@@ -130,7 +130,7 @@ TEST_CASE("an error of a transfer reaches those that wait for it", "[file_memory
   CHECK_THAT(error_message([&] { read_all(file, second); }), Catch::Contains("truncated"));
 }
 
-TEST_CASE("a file is closed only once its transfers are complete", "[file_memory]") {
+TEST_CASE("a file is closed only once its transfers are complete", "[file_memory][threads]") {
   const TempDir folder;
   int complete = 0;
   {

@@ -89,6 +89,34 @@ TEST_CASE("validation has the same bits for every micro-batch and every form of 
   CHECK(first[0] == first[2]);  // a rate of 0 changes nothing
 }
 
+TEST_CASE("the loss of training data beside a validation is that of its first sequences") {
+  const Runs runs;
+  run_well("train_gpt2", runs.training("run", "--steps 4 --val-every 2 --eval-train"));
+  const auto events = runs.events("run", "val");
+  REQUIRE(events.size() == 3);
+  const std::string text = read_file(runs.path() / "text.txt");
+  write_file(runs.path() / "train.txt", text.substr(0, text.size() * 9 / 10));
+  // As many batches as a validation takes at most: 20 of 24 sequences.
+  const EvaluationBatches batches(static_cast<std::int64_t>(text.size() * 9 / 10), 20 * 24, 16);
+  const Json result = runs.evaluate("run", runs.at("train.txt"),
+                                    "--max-tokens " + std::to_string(batches.tokens()));
+  CHECK(result.at("loss") == events.back().at("train_loss"));
+  CHECK(events.front().at("train_loss") != events.back().at("train_loss"));
+  run_well("train_gpt2", runs.training("other", "--steps 4 --val-every 2"));
+  const auto others = runs.events("other", "val");
+  CHECK(others.back().at("loss") == events.back().at("loss"));
+  CHECK(!others.back().contains("train_loss"));
+}
+
+TEST_CASE("a run of no steps evaluates the model and says so") {
+  const Runs runs;
+  const std::string said = run_well("train_gpt2", runs.training("run", "--steps 0"));
+  CHECK_THAT(said, Contains("nothing is trained with --steps 0"));
+  CHECK_THAT(said, Contains("done         0 of 0 steps, validation") && !Contains("nan"));
+  CHECK(runs.events("run", "end").back().at("loss").is_null());
+  CHECK(fs::exists(runs.path() / "run" / "model"));
+}
+
 TEST_CASE("evaluate gives what validation gave, of every kind of folder") {
   const Runs runs;
   run_well("train_gpt2", runs.training("run", "--steps 6 --val-every 0"));

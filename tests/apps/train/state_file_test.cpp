@@ -62,7 +62,7 @@ MemoryPlan plan_of(const TrainingTask& task, const MemoryChoice& choice, DeviceK
 
 }  // namespace
 
-TEST_CASE("state in a file changes no bit of training on the CPU", "[state_file]") {
+TEST_CASE("state in a file changes no bit of training on the CPU", "[state_file][threads]") {
   std::int64_t clipped = 0, whole = 0, runs = 0;
   for (std::int64_t n = 0; n < 5; ++n) {
     const TrainingTask task = task_of(numbers[n]);
