@@ -117,7 +117,7 @@ class Printer {
   std::size_t printed_ = 0;
 };
 
-/// Bytes of the GPU that the flag leaves beside what the driver has taken by now.
+/// Returns how many bytes of the GPU the budget leaves beside those that are taken already.
 std::size_t allowed_bytes(const Options& o, const Runtime& gpu) {
   const std::size_t most = gpu.capacity();
   if (!o.gpu_memory) return most;

@@ -15,7 +15,7 @@ bool copies_fast(const DeviceProfile& profile) {
   return profile.gpu && profile.to_device_rate > 0 && profile.to_host_rate > 0;
 }
 
-/// True if state may rest in a file that is beside the memory of the CPU that trains.
+/// Returns true if a run on the CPU may keep state in a file.
 bool leaves_cpu(const TrainOptions& o, const DeviceProfile& profile) {
   return !profile.gpu && !o.state_home.empty();
 }

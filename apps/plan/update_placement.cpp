@@ -44,7 +44,7 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const std::int64_t blocks_away = std::max<std::int64_t>(1, layers_ - choice.resident_blocks);
   const double by_cpu =
       away * static_cast<double>(choice.cpu_blocks) / static_cast<double>(blocks_away);
-  // A CPU that trains updates state from a file like all other state.
+  // On a CPU, state that comes from a file is updated like all other state.
   const double visiting = profile_.gpu ? 0 : away;
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));

@@ -11,6 +11,7 @@
 #include "apps/plan/continued_plan.h"
 #include "apps/report/cluster_report.h"
 #include "apps/report/pipeline_report.h"
+#include "apps/report/plan_advice.h"
 #include "apps/report/scaling_report.h"
 #include "apps/report/shared_parts.h"
 #include "apps/report/tensor_report.h"
@@ -185,6 +186,10 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
                    (timed ? fmt::format(" ({:.2f} s a step)", other.time.total()) : ""));
   }
   report.figures += {{"others", others}};
+  const std::vector<std::string> advice = plan_advice(setup, profile, choice);
+  for (const std::string& text : advice)
+    report.row("advice", text);
+  report.figures += {{"advice", Json(advice)}};
   return report;
 }
 

@@ -24,7 +24,7 @@ class FileMemory {
     std::uint64_t bytes = 0;  ///< a multiple of ScratchFile::alignment; 0: none
   };
 
-  /// Only counts.
+  /// Makes memory that only counts what is allocated.
   FileMemory() = default;
   /// Takes `capacity` bytes of the disk of `folder`.
   FileMemory(const std::filesystem::path& folder, std::uint64_t capacity);
@@ -32,21 +32,21 @@ class FileMemory {
   /// Returns a region of at least `bytes`, all zero.
   Region allocate(std::size_t bytes);
   std::uint64_t allocated() const { return allocated_; }
-  /// What is not as it should be on this disk, as a sentence for the user; empty if all is well.
+  /// Says what is unusual about the folder, in a sentence for the user; empty if nothing is.
   std::string caution() const { return file_ == nullptr ? "" : file_->caution(); }
 
-  /// Read and write any part of a region. They wait for the disk. Unread memory of a plan is zero.
+  /// Read and write any part of a region, and wait for the disk. Of a plan, reads give zeros.
   void read(const Region& region, std::uint64_t first, std::span<std::byte> out);
   void write(const Region& region, std::uint64_t first, std::span<const std::byte> bytes);
 
-  /// What a transfer moves between regions and as many bytes of memory for each. `at` must be
-  /// aligned.
+  /// A region, and the memory from or to which a transfer copies all of it. The address must be a
+  /// multiple of ScratchFile::alignment.
   struct Part {
     Region region;
     std::byte* at;
   };
   /// Starts to write some parts and then to read others, beside the caller, once the transfers in
-  /// `after` are complete. Their errors become its own. All memory must stay until it is complete.
+  /// `after` are complete. Fails with the error of any of these. The memory must outlive it.
   std::shared_future<void> start(std::vector<Part> written, std::vector<Part> read,
                                  std::vector<std::shared_future<void>> after);
 

@@ -37,7 +37,7 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  /// What is not as it should be on this disk, as a sentence for the user; empty if all is well.
+  /// Says what is unusual about the folder, in a sentence for the user; empty if nothing is.
   const std::string& caution() const { return caution_; }
 
   /// Thread-safe for different parts of the file. Throws Error, with the folder's name.
@@ -45,11 +45,12 @@ class ScratchFile {
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Runs a job on a thread. Jobs begin in the order of the calls, and some run at the same time.
-  /// So a job may wait for an earlier one, never for a later one. The future has its error.
+  /// So a job may wait for an earlier one, never for a later one. The future throws its error.
   std::shared_future<void> start(std::function<void()> work);
 
  private:
-  /// The promise is apart from the work, whose memory is freed once it is done.
+  /// A packaged_task would keep the work, with the futures that it waits for, as long as its own
+  /// future lives.
   struct Job {
     std::function<void()> work;
     std::promise<void> done{};

@@ -46,7 +46,7 @@ struct Generation {
 using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh,
                                              KeyValueCache* cache, std::size_t position)>;
 
-/// Returns the function for a whole model on a device. Both must outlive it.
+/// Returns the function that computes tokens with a whole model on a device. Both must outlive it.
 NextToken next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling);
 
 /// Allocates a KV cache for the blocks of `parts`.

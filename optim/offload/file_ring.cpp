@@ -15,7 +15,7 @@ std::uint64_t bytes_of(const FileRing::Item& item) {
   return bytes;
 }
 
-/// Arenas align to less than a file needs.
+/// Rounds an address up to the alignment that a file needs. Arenas align to less.
 std::byte* aligned(std::byte* at) {
   const auto address = reinterpret_cast<std::uintptr_t>(at);
   return at + (ScratchFile::alignment - address % ScratchFile::alignment) % ScratchFile::alignment;

@@ -48,7 +48,7 @@ class FileRing {
   struct Buffer {
     Tensor memory;
     std::byte* start;                     ///< aligned
-    std::shared_future<void> transfer{};  ///< the last one; none yet
+    std::shared_future<void> transfer{};  ///< the last; not valid before the first
   };
   std::vector<FileMemory::Part> parts_of(std::size_t item, const Buffer& buffer) const;
   void start(std::size_t buffer, std::vector<FileMemory::Part> written);
