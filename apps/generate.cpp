@@ -11,9 +11,11 @@
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
+#include "apps/cli/sizes.h"
 #include "apps/cli/terminal.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
+#include "apps/plan/cost/device_profile.h"
 #include "apps/plan/generation_plan.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
@@ -117,13 +119,21 @@ class Printer {
   std::size_t printed_ = 0;
 };
 
-/// Returns how many bytes of the GPU the budget leaves beside those that are taken already.
+/// Returns how many bytes of the GPU the text may take.
 std::size_t allowed_bytes(const Options& o, const Runtime& gpu) {
   const std::size_t most = gpu.capacity();
   if (!o.gpu_memory) return most;
   const DeviceInfo info = gpu.info();
-  const std::size_t taken = info.emulated ? 0 : info.memory - info.free_memory;
-  return std::min(most, *o.gpu_memory - std::min(*o.gpu_memory, taken));
+  if (*o.gpu_memory > info.memory)
+    fail(fmt::format("--gpu-memory {}: this GPU has {}", spell_bytes(*o.gpu_memory),
+                     format_bytes(info.memory)),
+         ErrorKind::usage);
+  const std::size_t context = info.emulated ? 0 : usual_context;
+  return std::min(most, *o.gpu_memory - std::min(*o.gpu_memory, context));
+}
+
+std::string rounded(double value) {
+  return fmt::format("{:.{}f}", value, value < 1 ? 2 : value < 10 ? 1 : 0);
 }
 
 /// Measures how many bytes per second of weights are copied to the GPU.
@@ -138,28 +148,29 @@ double copy_rate(WeightRing& ring, const DeviceContext& device, std::int64_t lay
 
 /// Loads the model, with the weights of as many blocks on the GPU as fit.
 LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& device, DType dtype,
-                 std::size_t prompt, const Generation& generation) {
+                 std::span<const std::int32_t> prompt, const Generation& generation) {
   DecoderConfig config = source.config;
   shorten_context(config, o.context);
+  require_tokens(config, prompt);
   constexpr auto use = ParameterSpace::Use::inference;
   if (device->device().kind != DeviceKind::cuda) {
-    if (o.gpu_memory) fail("--gpu-memory: this run computes on the CPU", ErrorKind::usage);
     device->reserve(0);
     return load_model(source, device, dtype, use, o.context);
   }
   const Runtime& gpu = device->runtime();
   const GenerationPlan plan = plan_generation({.config = config,
                                                .dtype = dtype,
-                                               .prompt = prompt,
+                                               .prompt = prompt.size(),
                                                .options = generation,
                                                .workspace = gpu.workspace_bytes()},
                                               allowed_bytes(o, gpu));
   device->reserve(plan.device);
   if (plan.host_blocks == 0) return load_model(source, device, dtype, use, o.context);
-  if (const std::size_t most = make_cpu_runtime()->capacity(); plan.host > most)
+  const std::size_t there = make_cpu_runtime()->capacity();
+  if (plan.host + usual_gpu_process > there)
     fail(fmt::format("weights of {} of {} blocks do not fit on the GPU, and take {} bytes of host "
-                     "memory, of which there are {}",
-                     plan.host_blocks, config.n_layer, plan.host, most),
+                     "memory beside the process, more than this machine has",
+                     plan.host_blocks, config.n_layer, plan.host),
          ErrorKind::usage);
   const HostMemory host = make_host_memory(device, plan.host);
   LoadedModel loaded = load_model(source, device, dtype, use, o.context,
@@ -167,9 +178,10 @@ LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& d
   const double rate = copy_rate(*loaded.ring, *device, config.n_layer);
   fmt::print(stderr,
              "generate: weights of {} of {} blocks rest in host memory, and a token copies {} of "
-             "them: at {:.2g} GB/s at most {:.2g} tokens/s\n",
-             plan.host_blocks, config.n_layer, format_bytes(plan.copied), rate / 1e9,
-             rate / static_cast<double>(plan.copied));
+             "them: at {} GB/s at most {} tokens/s{}\n",
+             plan.host_blocks, config.n_layer, format_bytes(plan.copied_per_token),
+             rounded(rate / 1e9), rounded(rate / static_cast<double>(plan.copied_per_token)),
+             host.unpinned ? "; the system refused to pin that memory" : "");
   return loaded;
 }
 
@@ -178,6 +190,8 @@ int run(const Options& o) {
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
   const DeviceKind kind = choose_device(o.device);
+  if (o.gpu_memory && kind != DeviceKind::cuda)
+    fail("--gpu-memory: this run computes on the CPU", ErrorKind::usage);
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = open_device(kind, precision);
   const ModelSource source = find_model(o.model);
@@ -190,7 +204,7 @@ int run(const Options& o) {
   if (!o.tokens.empty()) {
     const auto ids = parse_token_ids(o.tokens);
     if (ids.empty()) fail("--tokens holds no token id", ErrorKind::usage);
-    const LoadedModel loaded = load(o, source, device, precision.dtype, ids.size(), generation);
+    const LoadedModel loaded = load(o, source, device, precision.dtype, ids, generation);
     for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed)
       fmt::print("{}\n", fmt::join(generate(*loaded.model, device, ids, generation), " "));
     return 0;
@@ -205,7 +219,7 @@ int run(const Options& o) {
   auto ids = tokenizer->begin_of_text();
   std::ranges::copy(encode(*tokenizer, prompt, o.special), std::back_inserter(ids));
   if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
-  const LoadedModel loaded = load(o, source, device, precision.dtype, ids.size(), generation);
+  const LoadedModel loaded = load(o, source, device, precision.dtype, ids, generation);
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");
     print_text(prompt);

@@ -26,20 +26,22 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
   KeyValueCache cache;
   if (task.options.use_cache)
     cache = make_cache(*made.model, {{0, task.config.n_layer}}, device, task.dtype);
-  const NextToken next = next_token(*made.model, device, task.options.sampling);
-  const auto after = [&](std::size_t fresh) {
+  const NextToken next = make_next_token(*made.model, device, task.options.sampling);
+  const auto compute = [&](std::size_t fresh) {
     next(std::vector<std::int32_t>(fresh), task.options.use_cache ? &cache : nullptr, 0);
   };
   const auto context = static_cast<std::size_t>(task.config.n_positions);
   const std::size_t prompt = std::min(task.prompt, context);
-  const std::size_t end = prompt + static_cast<std::size_t>(task.options.max_tokens);
-  after(prompt);
+  // The last token is drawn, and nothing is computed with it.
+  const std::size_t end =
+      prompt + static_cast<std::size_t>(std::max<std::int64_t>(task.options.max_tokens, 1)) - 1;
+  compute(prompt);
   if (task.options.use_cache) {
-    after(1);
-    cache.length = 0;  // as it is when the context is full, and its later half is computed again
-    if (end > context) after((context + 1) / 2);
+    if (end > prompt && prompt < context) compute(1);
+    cache.length = 0;  // as when the context is full, and its later half is computed again
+    if (end > context) compute((context + 1) / 2);
   } else {
-    after(std::min(end, context));
+    compute(std::min(end, context));
   }
   if (by_use != nullptr) *by_use = device->arena().peak_by_use();
   GenerationPlan plan{.host_blocks = host_blocks,
@@ -48,8 +50,8 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
   if (made.ring) {
     made.ring->take_moved();
     cache.length = 0;
-    after(1);
-    plan.copied = made.ring->take_moved().to_device;
+    compute(1);
+    plan.copied_per_token = made.ring->take_moved().to_device;
   }
   return plan;
 }
@@ -57,16 +59,21 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
 }  // namespace
 
 GenerationPlan plan_generation(const GenerationTask& task, std::size_t allowed) {
-  GenerationPlan plan = count(task, 0);
+  MemoryByUse by_use{}, by_use_least{};
+  GenerationPlan plan = count(task, 0, &by_use);
   if (plan.device <= allowed) return plan;
   std::int64_t too_few = 0, enough = task.config.n_layer;
-  MemoryByUse by_use{};
-  plan = count(task, enough, &by_use);
-  if (plan.device > allowed)
-    fail(fmt::format("with the weights of all blocks in host memory this still takes {} bytes of "
-                     "GPU memory ({}), {} too many; give a shorter --context or use --device cpu",
-                     plan.device, to_text(by_use), plan.device - allowed),
+  const std::size_t whole = plan.device;
+  plan = count(task, enough, &by_use_least);
+  if (plan.device > allowed) {
+    const bool helps = plan.device < whole;  // one or two blocks take two buffers
+    const std::size_t least = std::min(plan.device, whole);
+    fail(fmt::format("{}this takes {} bytes of GPU memory ({}), {} more than there are to take; "
+                     "give a shorter --context or use --device cpu",
+                     helps ? "with the weights of all blocks in host memory " : "", least,
+                     to_text(helps ? by_use_least : by_use), least - allowed),
          ErrorKind::usage);
+  }
   while (enough - too_few > 1) {
     const std::int64_t middle = (too_few + enough) / 2;
     const GenerationPlan tried = count(task, middle);

@@ -22,7 +22,9 @@ struct GenerationPlan {
   std::int64_t host_blocks = 0;  ///< highest blocks, whose weights rest in host memory
   std::size_t device = 0;        ///< bytes that the GPU must provide
   std::size_t host = 0;          ///< bytes of pinned host memory
-  std::uint64_t copied = 0;      ///< bytes of weights that are copied to the GPU for each token
+  /// Bytes of weights that are copied to the GPU for each token. The two buffers on the GPU may
+  /// still hold a block from the token before.
+  std::uint64_t copied_per_token = 0;
 };
 
 /// Returns the plan with the fewest blocks in host memory that takes at most `allowed` bytes of the

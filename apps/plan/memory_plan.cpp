@@ -49,14 +49,13 @@ struct MetaRun {
 /// as many as its stages and the messages between them hold.
 void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   if (!setup.data.val) return;
-  const auto evaluate = [&](const TokenSource& tokens) {
-    const EvaluationBatches all = validation_batches(o, setup, tokens);
+  const auto evaluate = [&](const TokenSource& tokens, const EvaluationBatches& all) {
     const std::int64_t each = setup.pipeline ? 4 * setup.pipeline->schedule.stages : 1;
     const std::int64_t batches = std::min(all.count(), run.training.ranks.mesh.dp * each);
     run.training.trainer.evaluate(tokens, batches * all.rows());
   };
-  evaluate(*setup.data.val);
-  if (o.eval_train && setup.data.train) evaluate(*setup.data.train);
+  evaluate(*setup.data.val, validation_batches(o, setup));
+  if (o.eval_train && setup.data.train) evaluate(*setup.data.train, training_batches(o, setup));
 }
 
 void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {

@@ -18,7 +18,7 @@ struct Plan {
   MemoryPlan memory;
   StepTime time;
   std::size_t host_left = 0;  ///< bytes of the host budget left unused
-  std::size_t files = 0;      ///< bytes of state in the files of all ranks; known in a run alone
+  std::size_t files = 0;      ///< bytes of state in the files of all ranks; plan_here() sets it
 };
 
 struct Planned {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+#include <utility>
+
 #include "apps/plan/cost/cost_model.h"
 
 namespace sluice {
@@ -12,17 +15,24 @@ constexpr std::int64_t tile = 64;
 /// cuBLASLt has its fast kernels only for sizes that are multiples of this.
 constexpr std::int64_t fast = 8;
 
-std::string advice_on_width(std::int64_t width) {
-  if (width % tile == 0) return {};
-  const std::int64_t above = (width / tile + 1) * tile, below = above - tile;
+/// A rank of --tp has as many columns as `ranks` leave it.
+std::string advice_on_width(const DecoderConfig& config, std::int64_t ranks) {
+  const std::int64_t width = config.n_embd, columns = width / ranks;
+  if (columns % tile == 0) return {};
+  const std::int64_t tiles = (columns / tile + 1) * tile;
   std::string text = fmt::format(
-      "width {} is no multiple of {}: of the last tile of each product {:.0f} % is "
-      "wasted, {:.1f} % of all;",
-      width, tile, 100 * static_cast<double>(above - width) / tile,
-      100 * static_cast<double>(above - width) / static_cast<double>(above));
-  if (below > 0) text += fmt::format(" {} or", below);
-  text += fmt::format(" {} would waste none", above);
-  if (width % fast != 0)
+      "width {}{} is no multiple of {}: of the last tile of each product {:.0f} % is wasted, "
+      "{:.1f} "
+      "% of all;",
+      columns, ranks > 1 ? " on each rank of --tp" : "", tile,
+      100 * static_cast<double>(tiles - columns) / tile,
+      100 * static_cast<double>(tiles - columns) / static_cast<double>(tiles));
+  // Widths that the heads divide too.
+  const std::int64_t unit = std::lcm(tile * ranks, config.n_head);
+  const std::int64_t below = width / unit * unit;
+  if (below > 0) text += fmt::format(" --n-embd {} or", below);
+  text += fmt::format(" {}{} would waste none", below > 0 ? "" : "--n-embd ", below + unit);
+  if (columns % fast != 0)
     text += fmt::format("; the fast kernels are for multiples of {} alone", fast);
   return text;
 }
@@ -41,8 +51,8 @@ double rate_of(const RunSetup& setup, const DeviceProfile& profile, MemoryChoice
          (pass.forward + pass.backward);
 }
 
-std::string advice_on_batch(const RunSetup& setup, const DeviceProfile& profile,
-                            const MemoryChoice& choice) {
+std::string advice_on_batch(const TrainOptions& o, const RunSetup& setup,
+                            const DeviceProfile& profile, const MemoryChoice& choice) {
   constexpr std::int64_t most = 16;
   constexpr double something = 1.1, nearly_all = 0.95;
   const double now = rate_of(setup, profile, choice, 1);
@@ -51,23 +61,28 @@ std::string advice_on_batch(const RunSetup& setup, const DeviceProfile& profile,
   std::int64_t times = 2;
   while (times < most && rate_of(setup, profile, choice, times) < nearly_all * best)
     times *= 2;
+  const std::int64_t rows = times * choice.micro_batch, batch = rows * o.dp.value_or(1);
   return fmt::format(
-      "micro-batches of {} x {} tokens leave a part of the GPU idle: where memory allows {} x {}, "
-      "passes would compute {:.1f} times the tokens a second",
-      choice.micro_batch, setup.trainer.seq_len, times * choice.micro_batch, setup.trainer.seq_len,
+      "micro-batches of {} x {} tokens leave a part of the GPU idle: {} x {}{} would compute "
+      "{:.1f} "
+      "times the tokens a second, where memory allows",
+      choice.micro_batch, setup.trainer.seq_len, rows, setup.trainer.seq_len,
+      batch > o.batch_size ? fmt::format(" (--batch-size {} or more)", batch) : std::string(),
       rate_of(setup, profile, choice, times) / now);
 }
 
 }  // namespace
 
-std::vector<std::string> plan_advice(const RunSetup& setup, const DeviceProfile& profile,
-                                     const MemoryChoice& choice) {
+std::vector<std::string> plan_advice(const TrainOptions& o, const RunSetup& setup,
+                                     const DeviceProfile& profile, const MemoryChoice& choice) {
   if (!profile.gpu) return {};
   std::vector<std::string> all;
-  const bool narrow = size_of(setup.precision.dtype) == 2;
-  for (const std::string& text : {narrow ? advice_on_width(setup.config.n_embd) : std::string(),
-                                  advice_on_batch(setup, profile, choice)})
-    if (!text.empty()) all.push_back(text);
+  const auto add = [&](std::string text) {
+    if (!text.empty()) all.push_back(std::move(text));
+  };
+  if (size_of(setup.precision.dtype) == 2) add(advice_on_width(setup.config, o.tp));
+  // In a pipeline larger micro-batches are fewer, which its ranks wait for.
+  if (!setup.pipeline) add(advice_on_batch(o, setup, profile, choice));
   return all;
 }
 

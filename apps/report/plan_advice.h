@@ -5,12 +5,13 @@
 
 #include "apps/plan/cost/device_profile.h"
 #include "apps/train/memory_choice.h"
+#include "apps/train/options.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
 
 /// Says what a shape or a batch wastes of a GPU, and which would not, a sentence each.
-std::vector<std::string> plan_advice(const RunSetup& setup, const DeviceProfile& profile,
-                                     const MemoryChoice& choice);
+std::vector<std::string> plan_advice(const TrainOptions& options, const RunSetup& setup,
+                                     const DeviceProfile& profile, const MemoryChoice& choice);
 
 }  // namespace sluice

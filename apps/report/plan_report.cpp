@@ -186,7 +186,7 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
                    (timed ? fmt::format(" ({:.2f} s a step)", other.time.total()) : ""));
   }
   report.figures += {{"others", others}};
-  const std::vector<std::string> advice = plan_advice(setup, profile, choice);
+  const std::vector<std::string> advice = plan_advice(o, setup, profile, choice);
   for (const std::string& text : advice)
     report.row("advice", text);
   report.figures += {{"advice", Json(advice)}};

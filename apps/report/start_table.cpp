@@ -85,7 +85,8 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
     say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", facts.step,
                     options.steps));
   if (options.steps == 0)
-    say("nothing is trained with --steps 0; the model is evaluated as it is\n");
+    say(fmt::format("nothing is trained with --steps 0{}\n",
+                    setup.data.val ? "; the model is evaluated as it is" : ""));
 }
 
 void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,
@@ -93,8 +94,9 @@ void print_done(std::int64_t step, std::int64_t steps, std::optional<double> los
   const auto text = [](const char* name, std::optional<double> value) {
     return value ? fmt::format(", {} {:.4f}", name, *value) : std::string();
   };
-  say_always(fmt::format("\ndone         {} of {} steps{}{}\n", step, steps, text("loss", loss),
-                         text("validation", val_loss)));
+  say_always(fmt::format("\ndone         {}{} steps{}{}\n", step,
+                         step > steps ? std::string() : fmt::format(" of {}", steps),
+                         text("loss", loss), text("validation", val_loss)));
 }
 
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {

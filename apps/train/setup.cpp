@@ -262,9 +262,13 @@ SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
   return {o.data_order, o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
 }
 
-EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup,
-                                     const TokenSource& tokens) {
-  return {tokens.size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
+EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
+  return {setup.data.val->size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
+}
+
+EvaluationBatches training_batches(const TrainOptions& o, const RunSetup& setup) {
+  return {setup.data.train->size(), validation_batches(o, setup).sequences(),
+          setup.trainer.seq_len};
 }
 
 bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {

@@ -43,10 +43,11 @@ void resolve_memory(const TrainOptions& options, RunSetup& setup);
 /// Returns the order in which the run reads its training data.
 SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
 
-/// Returns the batches of a validation: the first sequences of the tokens, as many as fill
+/// Returns the validation batches: the first sequences of the validation data, as many as fill
 /// --val-steps batches of --batch-size. They do not depend on how ranks divide the work.
-EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup,
-                                     const TokenSource& tokens);
+EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup);
+/// Returns at most as many sequences of the training data (--eval-train).
+EvaluationBatches training_batches(const TrainOptions& options, const RunSetup& setup);
 
 /// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);

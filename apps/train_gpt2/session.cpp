@@ -274,15 +274,15 @@ void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   now(fmt::format("the validation of step {}", step));
   const Stopwatch watch;
-  const auto loss_on = [&](const TokenSource& tokens) {
-    return training_.trainer.evaluate(tokens, validation_batches(options_, setup_, tokens));
-  };
-  last_val_ = loss_on(*setup_.data.val);
+  Trainer& trainer = training_.trainer;
+  const EvaluationBatches batches = validation_batches(options_, setup_);
+  last_val_ = trainer.evaluate(*setup_.data.val, batches);
   Validation result{.step = step, .loss = *last_val_};
-  if (options_.eval_train) result.train_loss = loss_on(*setup_.data.train);
+  if (options_.eval_train)
+    result.train_loss = trainer.evaluate(*setup_.data.train, training_batches(options_, setup_));
   result.milliseconds = watch.milliseconds();
   printer_->print(text_of(result));
-  log("val", val_event(result, validation_batches(options_, setup_, *setup_.data.val)));
+  log("val", val_event(result, batches));
   if (options_.keep_best && best_.improves(*last_val_)) {
     export_to(best_.folder(), best_.record(step));
     printer_->print(fmt::format("best         {}", best_.folder().string()));

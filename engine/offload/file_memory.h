@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/offload/file_region.h"
 #include "engine/offload/scratch_file.h"
 
 namespace sluice {
@@ -19,10 +20,7 @@ namespace sluice {
 /// are only counted.
 class FileMemory {
  public:
-  struct Region {
-    std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;  ///< a multiple of ScratchFile::alignment; 0: none
-  };
+  using Region = FileRegion;
 
   /// Makes memory that only counts what is allocated.
   FileMemory() = default;

@@ -94,6 +94,7 @@ ScratchFile::ScratchFile(const fs::path& folder, std::uint64_t bytes) : file_(op
   else if (!direct_)
     caution_ = fmt::format("transfers to {} go through the page cache, which takes memory",
                            folder.string());
+  threads_.reserve(threads);
   try {
     for (int i = 0; i < threads; ++i)
       threads_.emplace_back([this] { run_jobs(); });

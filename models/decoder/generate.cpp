@@ -46,7 +46,7 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
   return static_cast<std::int32_t>(token.item());
 }
 
-NextToken next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling) {
+NextToken make_next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling) {
   return [&model, &device, sampling](std::span<const std::int32_t> fresh, KeyValueCache* cache,
                                      std::size_t position) {
     return draw(last_logits(model, device, fresh, cache), sampling, position);
@@ -67,16 +67,20 @@ KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& p
   return cache;
 }
 
+void require_tokens(const DecoderConfig& config, std::span<const std::int32_t> tokens) {
+  for (const std::int32_t id : tokens)
+    if (id < 0 || id >= config.vocab_size)
+      fail(fmt::format("token {} of the prompt is not in the model's vocabulary of {}", id,
+                       config.vocab_size),
+           ErrorKind::usage);
+}
+
 std::vector<std::int32_t> generate(const DecoderConfig& config, const NextToken& next,
                                    KeyValueCache* cache, std::span<const std::int32_t> prompt,
                                    std::int64_t max_tokens,
                                    const std::function<bool(std::int32_t)>& on_token) {
   check(!prompt.empty(), "generation needs a prompt of at least one token");
-  for (const std::int32_t id : prompt)
-    if (id < 0 || id >= config.vocab_size)
-      fail(fmt::format("token {} of the prompt is not in the model's vocabulary of {}", id,
-                       config.vocab_size),
-           ErrorKind::usage);
+  require_tokens(config, prompt);
   const auto context = static_cast<std::size_t>(config.n_positions);
   std::vector<std::int32_t> window(prompt.begin(), prompt.end());
   if (window.size() > context) window.erase(window.begin(), window.end() - config.n_positions);
@@ -105,7 +109,7 @@ std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device
   KeyValueCache cache;
   if (options.use_cache)
     cache = make_cache(model, {{0, model.config().n_layer}}, device, model.dtype());
-  return generate(model.config(), next_token(model, device, options.sampling),
+  return generate(model.config(), make_next_token(model, device, options.sampling),
                   options.use_cache ? &cache : nullptr, prompt, options.max_tokens, on_token);
 }
 

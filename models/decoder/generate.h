@@ -47,11 +47,14 @@ using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh
                                              KeyValueCache* cache, std::size_t position)>;
 
 /// Returns the function that computes tokens with a whole model on a device. Both must outlive it.
-NextToken next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling);
+NextToken make_next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling);
 
 /// Allocates a KV cache for the blocks of `parts`.
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype);
+
+/// Throws Error (usage) unless the model's vocabulary has all tokens.
+void require_tokens(const DecoderConfig& config, std::span<const std::int32_t> tokens);
 
 /// Continues `prompt` (at least one id, each below the vocabulary) and calls `on_token` for every
 /// new token, until it returns false or max_tokens are made. When the context is full, only its

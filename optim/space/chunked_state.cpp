@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/offload/file_memory.h"
+
 namespace sluice {
 namespace {
 

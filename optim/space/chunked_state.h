@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/host_memory.h"
-#include "engine/offload/file_memory.h"
+#include "engine/offload/file_region.h"
 #include "engine/tensor.h"
 #include "optim/space/state_layout.h"
 
@@ -57,7 +57,7 @@ class ChunkedState {
   /// True if that state is in a file.
   bool in_file(std::size_t chunk) const { return region(chunk).bytes > 0; }
   /// The part of the file that holds the chunk's state; empty if it is not in a file.
-  const FileMemory::Region& region(std::size_t chunk) const { return entries_[chunk].region; }
+  const FileRegion& region(std::size_t chunk) const { return entries_[chunk].region; }
   /// The memory that holds the chunk's state. None for a chunk whose state is in a file or of
   /// another rank, or that has no fields.
   const Tensor& home(std::size_t chunk) const { return entries_[chunk].home; }
@@ -84,7 +84,7 @@ class ChunkedState {
     std::vector<StateField> fields;
     std::vector<std::int64_t> offsets;  ///< in bytes
     Tensor home, spare;
-    FileMemory::Region region{};
+    FileRegion region{};
   };
   Tensor piece(std::size_t chunk, std::size_t field, std::int64_t first, std::size_t bytes) const;
 

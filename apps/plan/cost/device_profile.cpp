@@ -27,11 +27,6 @@ constexpr double giga = 1e9;
 constexpr std::size_t mebi = std::size_t{1} << 20;
 constexpr std::size_t gibi = std::size_t{1} << 30;
 
-/// GPU memory of a CUDA context with this program's kernels and cuBLASLt's: 574 to 614 MiB in runs
-/// on an H200, with driver 580. A GPU with fewer multiprocessors should need less.
-constexpr std::size_t usual_context = 624 * mebi;
-/// Assumed host memory of the process.
-constexpr std::size_t usual_gpu_process = 1536 * mebi;
 /// The workspace size that NVIDIA advises for cuBLASLt; the CUDA runtime here uses the same size.
 constexpr std::size_t usual_workspace(int capability) {
   return (capability >= 90 ? 64 : 32) * mebi;

@@ -13,12 +13,10 @@
 namespace sluice::test::generation_plan_test {
 namespace {
 
-constexpr std::size_t prompt = 7;
-
-std::vector<std::int32_t> ids() {
+std::vector<std::int32_t> ids(std::size_t count) {
   std::vector<std::int32_t> ids;
-  for (std::size_t i = 0; i < prompt; ++i)
-    ids.push_back(static_cast<std::int32_t>(11 * i));
+  for (std::size_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<std::int32_t>(11 * i % 101));
   return ids;
 }
 
@@ -40,16 +38,16 @@ TEST_CASE("a text takes the planned bytes and has the same tokens from any place
         .n_layer = 5, .n_head = 2, .n_embd = 64, .vocab_size = 101, .n_positions = 24};
     const Generation options{.max_tokens = tokens, .sampling = {.seed = 3}, .use_cache = cached};
     const std::size_t workspace = open_gpu(1)->runtime().workspace_bytes();
-    const GenerationTask task{config, dtype, prompt, options, workspace};
+    const GenerationTask task{config, dtype, 7, options, workspace};
     const GenerationPlan whole = plan_generation(task, std::size_t{1} << 40);
     CHECK(whole.host_blocks == 0);
-    CHECK(whole.copied == 0);
+    CHECK(whole.copied_per_token == 0);
     const auto generated = [&](const GenerationPlan& plan, std::uint64_t seed) {
       const DevicePtr device = open_gpu(seed, plan.device);
       const LoadedModel made = initialized(
           config, device, dtype,
           {.host_blocks = plan.host_blocks, .host = make_host_memory(device, plan.host)});
-      const std::vector<std::int32_t> made_ids = generate(*made.model, device, ids(), options);
+      const std::vector<std::int32_t> made_ids = generate(*made.model, device, ids(7), options);
       CHECK(device->arena().high_water() == plan.device);
       return made_ids;
     };
@@ -63,7 +61,7 @@ TEST_CASE("a text takes the planned bytes and has the same tokens from any place
       CHECK(plan.host_blocks > blocks);
       // Of three blocks, the token before has left one in its place.
       const std::uint64_t copies = plan.host_blocks == 3 ? 2 : plan.host_blocks;
-      CHECK(plan.copied == copies * 12 * 64 * 64 * size_of(dtype));
+      CHECK(plan.copied_per_token == copies * 12 * 64 * 64 * size_of(dtype));
       CHECK(generated(plan, static_cast<std::uint64_t>(plan.host_blocks) + 1) == expected);
       blocks = plan.host_blocks;
       allowed = plan.device;
@@ -74,6 +72,27 @@ TEST_CASE("a text takes the planned bytes and has the same tokens from any place
     CHECK_THAT(refusal, Catch::Contains("with the weights of all blocks in host memory") &&
                             Catch::Contains("workspace") && Catch::Contains("--context"));
   }
+}
+
+TEST_CASE("a text takes the planned bytes whatever its prompt's length", "[generation]") {
+  if (!have_gpu()) return;
+  const std::size_t workspace = open_gpu(1)->runtime().workspace_bytes();
+  for (const std::int64_t context : {1, 2, 9})
+    for (const std::size_t count : {1, 2, 8, 9, 10, 30})
+      for (const std::int64_t tokens : {1, 2, 9})
+        for (const bool cached : {true, false}) {
+          CAPTURE(context, count, tokens, cached);
+          const DecoderConfig config{
+              .n_layer = 2, .n_head = 2, .n_embd = 16, .vocab_size = 101, .n_positions = context};
+          const Generation options{.max_tokens = tokens, .use_cache = cached};
+          const GenerationPlan plan = plan_generation(
+              {config, DType::f32, count, options, workspace}, std::size_t{1} << 40);
+          const DevicePtr device = open_gpu(2, plan.device);
+          const LoadedModel made = initialized(config, device, DType::f32, {});
+          CHECK(generate(*made.model, device, ids(count), options).size() ==
+                static_cast<std::size_t>(tokens));
+          CHECK(device->arena().high_water() == plan.device);
+        }
 }
 
 }  // namespace sluice::test::generation_plan_test

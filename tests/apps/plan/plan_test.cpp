@@ -177,8 +177,7 @@ struct Planned {
     for (int step = 0; step < steps; ++step) {
       training.trainer.step(step, task.batch(step));
       if (setup.data.val)
-        training.trainer.evaluate(*setup.data.val,
-                                  validation_batches(options, setup, *setup.data.val));
+        training.trainer.evaluate(*setup.data.val, validation_batches(options, setup));
       if (options.sample_tokens > 0)
         training.sample(sample_prompt(options, setup), {.max_tokens = options.sample_tokens});
     }

@@ -110,7 +110,7 @@ std::vector<std::string> unplanned_memory(const TrainingTask& task, const Memory
       by_form(6, 18) * EvaluationBatches::rows_for(task.seq_len) * task.seq_len;
   setup.data.val = tokens_in_memory(random_ids(
       static_cast<std::size_t>(tokens + 1), static_cast<std::int32_t>(task.config.vocab_size), 3));
-  const EvaluationBatches batches = validation_batches(options, setup, *setup.data.val);
+  const EvaluationBatches batches = validation_batches(options, setup);
   std::vector<std::string> wrong;
   std::mutex mutex;
   on_mesh(task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
