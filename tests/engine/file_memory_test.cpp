@@ -1,15 +1,19 @@
 #include "engine/offload/file_memory.h"
 
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
@@ -160,10 +164,19 @@ TEST_CASE("a folder that cannot hold the file is refused", "[file_memory]") {
 }
 
 TEST_CASE("a folder in memory is told from one on a disk", "[file_memory]") {
-  const TempDir disk(fs::current_path()), memory("/dev/shm");
-  CHECK_THAT(FileMemory(memory.path(), page).caution(),
-             Catch::Contains(memory.path().string() + " is in memory"));
-  CHECK_THAT(FileMemory(disk.path(), page).caution(), !Catch::Contains("is in memory"));
+  int checked = 0;
+  for (const fs::path place : {"/dev/shm", "/tmp", "."}) {
+    if (::access(place.c_str(), W_OK | X_OK) != 0) continue;
+    const TempDir folder(place);
+    struct statfs found {};
+    REQUIRE(::statfs(folder.path().c_str(), &found) == 0);
+    const bool in_memory = found.f_type == 0x01021994 || found.f_type == 0x858458f6;
+    const std::string caution = FileMemory(folder.path(), page).caution();
+    CHECK((caution.find(folder.path().string() + " is in memory") != std::string::npos) ==
+          in_memory);
+    ++checked;
+  }
+  CHECK(checked > 0);
   CHECK(FileMemory().caution() == "");
 }
 
