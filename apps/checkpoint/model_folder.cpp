@@ -1,8 +1,6 @@
 #include "apps/checkpoint/model_folder.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_folder.h"
@@ -160,11 +158,11 @@ LoadedModel make_model(const DecoderConfig& config, const DevicePtr& device, DTy
                        ParameterSpace::Use use, const VisitingBlocks& visiting) {
   SpaceOptions options{.host = visiting.host};
   const std::int64_t staying = config.n_layer - visiting.host_blocks;
-  if (visiting.host_blocks > 0) {
-    options.residency.resize(static_cast<std::size_t>(Decoder::section_of(config.n_layer)),
-                             Residency::host);
-    std::fill_n(options.residency.begin(), Decoder::section_of(staying), Residency::device);
-  }
+  const auto sections = [](std::int64_t layers) {
+    return static_cast<std::size_t>(Decoder::section_of(layers));
+  };
+  options.residency.assign(sections(staying), Residency::device);
+  options.residency.resize(sections(config.n_layer), Residency::host);
   LoadedModel made{std::make_unique<Decoder>(config), nullptr};
   made.space =
       std::make_unique<ParameterSpace>(made.model->parameters(), device, dtype, use, options);

@@ -10,24 +10,23 @@
 namespace sluice {
 namespace {
 
-/// Products of 16-bit matrices are computed in tiles of so many columns at least.
+/// Columns of a tile of a 16-bit matrix product; assumed, since cuBLASLt has tiles of several
+/// sizes.
 constexpr std::int64_t tile = 64;
 /// cuBLASLt has its fast kernels only for sizes that are multiples of this.
 constexpr std::int64_t fast = 8;
 
-/// A rank of --tp has as many columns as `ranks` leave it.
+/// Returns advice on the width that each of `ranks` ranks of --tp has; empty if it fills its tiles.
 std::string advice_on_width(const DecoderConfig& config, std::int64_t ranks) {
   const std::int64_t width = config.n_embd, columns = width / ranks;
   if (columns % tile == 0) return {};
   const std::int64_t tiles = (columns / tile + 1) * tile;
-  std::string text = fmt::format(
-      "width {}{} is no multiple of {}: of the last tile of each product {:.0f} % is wasted, "
-      "{:.1f} "
-      "% of all;",
-      columns, ranks > 1 ? " on each rank of --tp" : "", tile,
-      100 * static_cast<double>(tiles - columns) / tile,
-      100 * static_cast<double>(tiles - columns) / static_cast<double>(tiles));
-  // Widths that the heads divide too.
+  const auto unused = static_cast<double>(tiles - columns);
+  std::string text = fmt::format("width {}{} is no multiple of {}, and tiles of so many columns",
+                                 columns, ranks > 1 ? " on each rank of --tp" : "", tile);
+  text += fmt::format(" would waste {:.0f} % of the last one, {:.1f} % of all;",
+                      100 * unused / tile, 100 * unused / static_cast<double>(tiles));
+  // The heads must divide the width too.
   const std::int64_t unit = std::lcm(tile * ranks, config.n_head);
   const std::int64_t below = width / unit * unit;
   if (below > 0) text += fmt::format(" --n-embd {} or", below);
@@ -38,12 +37,13 @@ std::string advice_on_width(const DecoderConfig& config, std::int64_t ranks) {
 }
 
 /// Predicts the tokens a second of forward and backward passes of micro-batches `times` as large.
-double rate_of(const RunSetup& setup, const DeviceProfile& profile, MemoryChoice choice,
-               std::int64_t times) {
+double rate_of(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+               MemoryChoice choice, std::int64_t times) {
   choice.micro_batch *= times;
   const StepWork work{.batch = choice.micro_batch,
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
+                      .shards = shards_of(o, profile),
                       .dropout = setup.trainer.dropout > 0};
   const PartTime pass =
       predict_part(setup.config, {0, setup.config.n_layer}, choice, work, profile);
@@ -55,20 +55,20 @@ std::string advice_on_batch(const TrainOptions& o, const RunSetup& setup,
                             const DeviceProfile& profile, const MemoryChoice& choice) {
   constexpr std::int64_t most = 16;
   constexpr double something = 1.1, nearly_all = 0.95;
-  const double now = rate_of(setup, profile, choice, 1);
-  const double best = rate_of(setup, profile, choice, most);
+  const auto rate = [&](std::int64_t times) { return rate_of(o, setup, profile, choice, times); };
+  const double now = rate(1), best = rate(most);
   if (best < something * now) return {};
   std::int64_t times = 2;
-  while (times < most && rate_of(setup, profile, choice, times) < nearly_all * best)
+  while (times < most && rate(times) < nearly_all * best)
     times *= 2;
   const std::int64_t rows = times * choice.micro_batch, batch = rows * o.dp.value_or(1);
+  const std::string larger = fmt::format(
+      "{} x {}{}", rows, setup.trainer.seq_len,
+      batch > o.batch_size ? fmt::format(" (--batch-size {} or more)", batch) : std::string());
   return fmt::format(
-      "micro-batches of {} x {} tokens leave a part of the GPU idle: {} x {}{} would compute "
-      "{:.1f} "
-      "times the tokens a second, where memory allows",
-      choice.micro_batch, setup.trainer.seq_len, rows, setup.trainer.seq_len,
-      batch > o.batch_size ? fmt::format(" (--batch-size {} or more)", batch) : std::string(),
-      rate_of(setup, profile, choice, times) / now);
+      "micro-batches of {} x {} tokens leave a part of the GPU idle: {} would compute "
+      "{:.1f} times the tokens a second, where memory allows",
+      choice.micro_batch, setup.trainer.seq_len, larger, rate(times) / now);
 }
 
 }  // namespace

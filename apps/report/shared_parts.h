@@ -29,7 +29,7 @@ struct WholeRun {
   std::string rates{};      ///< origin of the rates behind the prediction
 };
 
-/// "2.1 GiB in /mnt, read and written once a step": says where state rests in a file. `whose`
+/// Says where state rests in a file: "2.1 GiB in /mnt, read and written once a step". `whose`
 /// follows the bytes: " of 2 ranks"; or "".
 std::string state_file_text(const std::string& folder, std::size_t bytes, const std::string& whose);
 

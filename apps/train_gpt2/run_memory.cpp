@@ -127,18 +127,16 @@ std::size_t driver_used(const DeviceContext& device) {
 HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
                           const DevicePtr& device, Plan& plan) {
   device->reserve(plan.memory.high_water);
-  return open_host(options, setup, ranks, device, plan);
+  HostMemory host = open_host(options, setup, ranks, device, plan);
+  host.file = open_file(options.state_home, plan.memory);
+  return host;
 }
 
 HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
                      const DevicePtr& device, Plan& plan) {
-  const auto file = open_file(options.state_home, plan.memory);
   HostMemory host = reserve(device, plan.memory);
   bool refused = any_rank(ranks, host.unpinned, "pinned memory");
-  if (!refused) {
-    host.file = file;
-    return host;
-  }
+  if (!refused) return host;
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
   const std::int64_t away =
@@ -171,7 +169,6 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
                         plan.choice.cpu_blocks, away);
   if (refused) text += "; copies from and to it will make the host wait";
   say_warning(text);
-  host.file = file;
   return host;
 }
 

@@ -23,7 +23,7 @@ std::size_t resident_peak();
 /// Returns the bytes of GPU memory that all processes use, as the driver counts them; 0 on the CPU.
 std::size_t driver_used(const DeviceContext& device);
 
-/// Reserves the memory of the plan on the device, exactly, and the host's by open_host().
+/// Reserves the memory of the plan on the device, exactly, the host's by open_host(), and a file's.
 HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
                           const DevicePtr& device, Plan& plan);
 

@@ -22,8 +22,8 @@ namespace sluice {
 /// the system's page cache (O_DIRECT) if the file system allows that, since the cache would take
 /// the memory that the file is meant to save.
 ///
-/// Jobs do transfers beside the caller, on threads. Threads are as fast as io_uring for transfers
-/// of megabytes, and are not forbidden in containers as io_uring mostly is.
+/// Jobs do transfers beside the caller, on threads. These were as fast as io_uring for transfers of
+/// megabytes (docs/results/performance.md), which Docker's default seccomp profile forbids.
 class ScratchFile {
  public:
   /// Offsets, lengths and addresses are multiples of this.

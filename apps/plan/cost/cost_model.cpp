@@ -182,7 +182,7 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
     time.stall = micro_batches * resting *
                  (std::max(0.0, input / profile.to_host_rate - block) +
                   std::max(0.0, input / profile.to_device_rate - 3 * block));
-  const double disk = work.file_state / disk_rate - time.forward / micro_batches;
+  double exposed = std::max(0.0, work.file_state / disk_rate - time.forward / micro_batches);
   if (work.streamed_state + work.cpu_state > 0) {
     const double rest = work.streamed_state - early.state;
     const double streaming = std::max((rest + cpu.up) / profile.to_device_rate,
@@ -193,10 +193,9 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
     // Waits for the copies of speculative updates at the end of the backward pass are exposed.
     time.stall +=
         early.exposed(backward, layers, resting * input / profile.to_device_rate, profile);
-    time.stall += std::max({0.0, late, cpu.exposed(layers, block), disk});
-  } else {
-    time.stall += std::max(0.0, disk);
+    exposed = std::max({exposed, late, cpu.exposed(layers, block)});
   }
+  time.stall += exposed;
   return time;
 }
 

@@ -4,7 +4,7 @@
 
 #include "tests/support/training/planning.h"
 
-// What a plan says about shapes and batches that waste a part of a GPU.
+// A plan says which shapes and batches waste a part of a GPU.
 
 namespace sluice::test::plan_advice_test {
 namespace {

@@ -28,7 +28,7 @@ constexpr Numbers numbers[] = {
     {DType::bf16, StateLayout::fp32},  {DType::bf16, StateLayout::int8},
     {DType::bf16, StateLayout::bf16m}, {DType::f16, StateLayout::fp32}};
 
-/// Where the state of the blocks rests; what is not resident is in a file.
+/// The lowest blocks keep their state in memory; that of the others is in a file.
 struct Placement {
   std::int64_t resident, chunk;
   int places;
