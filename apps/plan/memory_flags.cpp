@@ -71,8 +71,7 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
     refuse(
         "a block's weights would visit the GPU for every micro-batch; give --pipeline layer-major, "
         "with which they visit twice a step");
-  if (o.dp.value_or(1) * o.tp > 1)
-    refuse("weights stream on a single rank so far; leave out --dp and --tp");
+  if (o.zero > 0) refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.zero));
   if (adafactor(o)) refuse("--optimizer adafactor updates on the GPU alone; use adamw");
   if (o.offload == Offload::all || o.resident_blocks || o.cpu_blocks.value_or(0) > 0)
     refuse(
@@ -173,8 +172,8 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
 }
 
 bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.layer_major() && o.dp.value_or(1) * o.tp == 1 && !adafactor(o) &&
-         !o.offload && !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
+  return copies_fast(profile) && o.layer_major() && o.zero == 0 && !adafactor(o) && !o.offload &&
+         !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {

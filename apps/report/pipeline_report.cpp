@@ -8,6 +8,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
+#include "apps/plan/cost/scaling.h"
 #include "apps/plan/cost/stage_times.h"
 #include "apps/plan/cost/weight_streaming.h"
 #include "engine/io/durable.h"
@@ -151,28 +152,39 @@ StashedInputs stashed_inputs(const RunSetup& setup, const MemoryChoice& choice) 
 /// Adds what the weights that rest in host memory cost, and compares with a model that needs no
 /// offload, recompute or update.
 void report_weights(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
-                    const Plan& chosen, PipelineReport& made) {
+                    const Interconnect& interconnect, const Plan& chosen, PipelineReport& made) {
   const MemoryChoice& choice = chosen.choice;
   const StashedInputs inputs = stashed_inputs(setup, choice);
+  const Shards shards = shards_of(o, profile);
+  const std::int64_t replicas = o.dp.value_or(1);
+  const double gradients = static_cast<double>(setup.config.block_matrices()) *
+                           choice.gradient_bytes() / static_cast<double>(shards.ranks);
+  const double summing =
+      predict_communication({.wide_gradients = gradients,
+                             .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
+                            replicas, interconnect.among(replicas * shards.ranks), {}, 1)
+          .gradient_seconds;
   const WeightStreaming streaming = predict_weight_streaming(
       setup.config, choice,
-      {.batch = o.batch_size,
+      {.batch = o.batch_size / replicas,
        .seq_len = setup.trainer.seq_len,
        .dtype = setup.precision.dtype,
        .cpu_state = static_cast<double>(chosen.memory.cpu_state + chosen.memory.file),
        .file_state = static_cast<double>(chosen.memory.file),
+       .shards = shards,
        .dropout = setup.trainer.dropout > 0},
-      inputs, profile);
+      inputs, profile, summing);
   MemoryChoice plain = choice;
   std::ranges::fill(plain.recompute, Recompute::none);
   const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,
                                      {.batch = choice.micro_batch,
                                       .seq_len = setup.trainer.seq_len,
                                       .dtype = setup.precision.dtype,
+                                      .shards = shards,
                                       .dropout = setup.trainer.dropout > 0},
                                      profile);
-  const double passes =
-      (once.forward + once.backward) * static_cast<double>(o.batch_size / choice.micro_batch);
+  const double passes = (once.forward + once.backward) *
+                        static_cast<double>(o.batch_size / replicas / choice.micro_batch);
   const double computing = made.seconds;
   made.seconds += streaming.stall;
   made.report.row(
@@ -181,6 +193,8 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                   choice.host_blocks, setup.config.n_layer,
                   format_bytes(static_cast<std::uint64_t>(streaming.to_device)),
                   format_bytes(static_cast<std::uint64_t>(streaming.to_host))));
+  if (replicas > 1)
+    made.report.row("", fmt::format("replicas sum the gradients of a block in {:.4g} s", summing));
   made.report.row(
       "", fmt::format("the CPU updates them in {:.4g} s; {:.4g} s of copies and updates are "
                       "not hidden",
@@ -195,6 +209,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
          {"bytes_to_host", streaming.to_host},
          {"update_seconds", streaming.update},
          {"stall_seconds", streaming.stall},
+         {"summing_seconds", summing},
          {"of_plain_passes", passes / made.seconds},
          {"of_all_passes", computing / made.seconds}}}});
 }
@@ -268,7 +283,7 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
                 {"messages", bubble.communication},
                 {"predicted", simulation.bubble()}}},
               {"compute_seconds", simulation.makespan}});
-  if (choice.host_blocks > 0) report_weights(o, setup, profile, chosen, made);
+  if (choice.host_blocks > 0) report_weights(o, setup, profile, interconnect, chosen, made);
   return made;
 }
 

@@ -200,7 +200,7 @@ void Pipeline::step(const MicroBatches& data, const Hooks& hooks) {
                        if (std::exchange(first, false)) hooks.before_first_backward();
                        if (last(micro_batch)) hooks.before_last_backward(range_of(part_of(stage)));
                        if (hooks.before_backward)
-                         hooks.before_backward(part_of(stage), micro_batch == 0);
+                         hooks.before_backward(part_of(stage), micro_batch);
                      },
                  .after_backward =
                      [&](int stage, int micro_batch) {

@@ -54,7 +54,7 @@ class Pipeline {
     /// Called before the backward pass that completes the gradients of `range`.
     std::function<void(const SpaceRange& range)> before_last_backward;
     /// Called before each backward pass of a part, and after the one that completes its gradients.
-    std::function<void(const DecoderPart&, bool first)> before_backward{};
+    std::function<void(const DecoderPart&, int micro_batch)> before_backward{};
     std::function<void(const DecoderPart&)> after_last_backward{};
   };
 

@@ -134,16 +134,29 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
                          ranks_.gradients.expect(range);
                        },
                    .before_backward =
-                       [&](const DecoderPart& part, bool first_micro_batch) {
+                       [&](const DecoderPart& part, int micro_batch) {
                          enter(part.first);
-                         if (weights_ != nullptr && first_micro_batch)
+                         // Half of the passes hide the sums of the section before, and half
+                         // their copies.
+                         if (micro_batch == micro_batches_of_step() / 2) drain_reduced();
+                         if (weights_ != nullptr && micro_batch == 0)
                            weights_->begin_gradients(Decoder::section_of(part.first));
                        },
                    .after_last_backward =
                        [&](const DecoderPart& part) {
-                         if (weights_ != nullptr)
-                           weights_->drain_gradients(Decoder::section_of(part.first));
+                         if (weights_ == nullptr) return;
+                         reducing_ = Decoder::section_of(part.first);
+                         ranks_.gradients.start_resting(*reducing_);
+                         if (ranks_.replicas() == 1) drain_reduced();
                        }});
+  drain_reduced();
+}
+
+/// Sends the gradients of the last section that was summed over the ranks to the host.
+void Trainer::drain_reduced() {
+  if (!reducing_) return;
+  ranks_.gradients.join_resting();
+  weights_->drain_gradients(*std::exchange(reducing_, std::nullopt));
 }
 
 /// Makes a block's weights visit the device if they rest in host memory.

@@ -100,6 +100,7 @@ class Trainer {
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
   void enter(std::int64_t layer);
+  void drain_reduced();
   StreamedBytes moved();
   double sum_of_losses(std::int64_t micro_batches);
   void diagnose(const MicroBatches& batch, TrainStep& result);
@@ -115,6 +116,7 @@ class Trainer {
   CommunicatorGroup* tensor_;
   HostStack* block_inputs_ = nullptr;
   WeightRing* weights_ = nullptr;
+  std::optional<int> reducing_;  ///< the section whose gradients are summed and then drained
   SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;

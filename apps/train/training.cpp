@@ -219,8 +219,8 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
   }
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
   if (WeightRing* const ring = optimizer->weight_ring(); ring != nullptr) {
-    check(plan && plan->layer_major && ranks.control->size() == 1,
-          "weights stream where a layer serves all micro-batches of one rank");
+    check(plan && plan->layer_major && options.zero == 0,
+          "weights stream where a layer serves all micro-batches and ranks share no state");
     trainer.set_weight_ring(ring);
   }
   if (choice.speculative_blocks > 0) {

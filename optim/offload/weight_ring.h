@@ -42,7 +42,7 @@ class WeightRing {
   /// Makes the place for a section's gradients free. Called before its first backward of a step.
   void begin_gradients(int section);
   /// Measures a section's gradients and starts to copy them to the host. Called after its last
-  /// backward of a step.
+  /// backward of a step and, among replicas, after their sum.
   void drain_gradients(int section);
 
   /// Starts to copy the gradient scale (one element, or none) to the host, after all gradients.

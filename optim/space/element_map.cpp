@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kernels/base/error.h"
+
 namespace sluice {
 
 void ElementMap::add(std::int64_t begin, std::int64_t end, std::int64_t at) {
@@ -21,6 +23,20 @@ std::optional<std::int64_t> ElementMap::find(std::int64_t begin, std::int64_t en
   const auto after = std::ranges::upper_bound(pieces_, begin, {}, &Piece::begin);
   if (after == pieces_.begin() || end > std::prev(after)->end) return std::nullopt;
   return std::prev(after)->at + (begin - std::prev(after)->begin);
+}
+
+ElementMap::Places ElementMap::places(std::int64_t begin, std::int64_t end) const {
+  Places all;
+  auto piece =
+      std::ranges::partition_point(pieces_, [&](const Piece& one) { return one.end <= begin; });
+  for (; piece != pieces_.end() && piece->begin < end; ++piece) {
+    const std::int64_t first = std::max(begin, piece->begin), last = std::min(end, piece->end);
+    const std::int64_t at = piece->at + (first - piece->begin);
+    if (all.begin == all.end) all = {at, at};
+    check(all.end == at, "the places of positions were asked for that lie apart");
+    all.end += last - first;
+  }
+  return all;
 }
 
 }  // namespace sluice

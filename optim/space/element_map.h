@@ -16,6 +16,13 @@ class ElementMap {
   /// Returns where [begin, end) begins; none unless it is in one piece.
   std::optional<std::int64_t> find(std::int64_t begin, std::int64_t end) const;
 
+  struct Places {
+    std::int64_t begin = 0, end = 0;
+  };
+  /// Returns the places of those positions of [begin, end) that are in the map. They must lie next
+  /// to each other; empty if there are none.
+  Places places(std::int64_t begin, std::int64_t end) const;
+
  private:
   struct Piece {
     std::int64_t begin, end, at;

@@ -60,7 +60,7 @@ FlatBuffer::FlatBuffer(const std::vector<Part>& parts, const DevicePtr& device,
   for (const Part& part : parts) {
     const std::int64_t end = part.begin + part.size;
     if (!part.resting) {
-      device_map_.append(part.begin, end, here);
+      staying_map_.append(part.begin, end, here);
       here += part.size;
       continue;
     }
@@ -68,7 +68,7 @@ FlatBuffer::FlatBuffer(const std::vector<Part>& parts, const DevicePtr& device,
       ++next;
       in_place = 0;
     }
-    device_map_.append(part.begin, end, start_of((next - 1) % places) + in_place);
+    visiting_map_.append(part.begin, end, start_of((next - 1) % places) + in_place);
     host_map_.append(part.begin, end, at_home);
     in_place += part.size;
     at_home += part.size;
@@ -76,9 +76,16 @@ FlatBuffer::FlatBuffer(const std::vector<Part>& parts, const DevicePtr& device,
 }
 
 Tensor FlatBuffer::slice(std::int64_t begin, const Shape& shape, std::int64_t spare_rows) const {
-  const auto at = device_map_.find(begin, begin + element_count(shape));
+  const std::int64_t end = begin + element_count(shape);
+  const auto stays = staying_map_.find(begin, end);
+  const auto at = stays ? stays : visiting_map_.find(begin, end);
   check(at.has_value(), "values were asked for that are not in one piece");
   return on_device_.slice(*at, shape, spare_rows);
+}
+
+Tensor FlatBuffer::staying(std::int64_t begin, std::int64_t end) const {
+  const auto [first, last] = staying_map_.places(begin, end);
+  return on_device_.slice(first, {last - first});
 }
 
 Tensor FlatBuffer::kept(std::int64_t begin, const Shape& shape) const {

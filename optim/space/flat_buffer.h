@@ -41,6 +41,8 @@ class FlatBuffer {
 
   /// Memory on the device for values from `begin` on, within one part or several that stay there.
   Tensor slice(std::int64_t begin, const Shape& shape, std::int64_t spare_rows = 0) const;
+  /// Memory of those of [begin, end) that stay on the device, in order. None: it is empty.
+  Tensor staying(std::int64_t begin, std::int64_t end) const;
   /// Memory that always holds them: host memory for those that rest there, else the device's.
   Tensor kept(std::int64_t begin, const Shape& shape) const;
   /// All values in order. None may rest in host memory.
@@ -50,7 +52,7 @@ class FlatBuffer {
 
  private:
   Tensor on_device_, on_host_;
-  ElementMap device_map_, host_map_;
+  ElementMap staying_map_, visiting_map_, host_map_;
   std::vector<std::optional<Visitor>> visitors_;  ///< by section
 };
 

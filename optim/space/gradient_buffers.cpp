@@ -122,6 +122,10 @@ Tensor GradientBuffers::written(bool narrow, std::int64_t begin, std::int64_t en
   return whole_ ? (*whole_)[i].slice(begin, {end - begin}) : slice(written_[i], narrow, begin, end);
 }
 
+Tensor GradientBuffers::staying(bool narrow, std::int64_t begin, std::int64_t end) const {
+  return whole_ ? (*whole_)[narrow ? 1 : 0].staying(begin, end) : written(narrow, begin, end);
+}
+
 Tensor GradientBuffers::kept(bool narrow, std::int64_t begin, std::int64_t end) const {
   const std::size_t i = narrow ? 1 : 0;
   return whole_ ? (*whole_)[i].kept(begin, {end - begin}) : slice(kept_[i], narrow, begin, end);

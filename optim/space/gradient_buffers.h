@@ -37,6 +37,8 @@ class GradientBuffers {
   /// Memory to which backward writes the gradients [begin, end), which are of one section if
   /// gradients are sharded. They are there until another section takes the place.
   Tensor written(bool narrow, std::int64_t begin, std::int64_t end) const;
+  /// The same memory, without the gradients that rest in host memory. May be empty.
+  Tensor staying(bool narrow, std::int64_t begin, std::int64_t end) const;
   /// The gradients [begin, end) for the update. They must be ones that this rank keeps.
   Tensor kept(bool narrow, std::int64_t begin, std::int64_t end) const;
   /// The place of a section of sharded gradients; none if they have memory of their own.

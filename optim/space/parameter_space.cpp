@@ -314,7 +314,7 @@ void ParameterSpace::sum_squares_of(int section) {
 
 const Tensor& ParameterSpace::sum_squares(const std::vector<SpaceRange>& ranges) {
   const Stream stream = working_.stream();
-  if (layout_.rests())
+  if (layout_.rests() && !ranges.empty())
     check(ranges == std::vector<SpaceRange>{{0, size()}},
           "gradients that rest in host memory are measured as a whole");
   else

@@ -116,7 +116,7 @@ class ParameterSpace {
   /// [blocks of the layout] in f64: the sum of squares of each block in `ranges`, zero for the
   /// others. clip_factor() takes the sums of all blocks.
   /// Sections whose gradients rest in host memory are left out: sum_squares_of() must have been
-  /// called for them, and `ranges` be the whole space.
+  /// called for them, and `ranges` be the whole space or empty.
   const Tensor& sum_squares(const std::vector<SpaceRange>& ranges);
   /// Computes the sums of a section's gradients that will rest in host memory, while they are on
   /// the device.

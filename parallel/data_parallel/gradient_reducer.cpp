@@ -166,24 +166,62 @@ void GradientReducer::start(std::size_t index) {
       zero_unused_gradient(*space_.slots()[slot].tensor);
   for (const auto& gradients : bucket_plan_.buckets()[index].gradients) {
     const Tensor data =
-        space_.gradients().written(gradients.narrow, gradients.begin, gradients.end);
-    const std::string label = fmt::format("gradients {}", index);
-    CallOptions call{.label = label, .stream = data.stream(), .scratch = options_.padded};
-    if (!scratch_.empty()) {
-      // The last operation that used the same scratch memory must be over.
-      if (under_way_.size() >= scratch_.size())
-        under_way_[under_way_.size() - scratch_.size()].handle->wait();
-      call.scratch = scratch_[reductions_ % scratch_.size()].view();
-    }
-    ++reductions_;
-    UnderWay one;
-    if (timeline_ != nullptr)
-      one.span = timeline_->begin("reduce", Timeline::Lane::network, data.stream());
-    one.handle = space_.options().zero() ? ranks_.reduce_scatter(data.view(), gradients.parts, call)
-                                         : ranks_.all_reduce(data.view(), call);
-    if (place != nullptr) place->reductions.push_back({index, gradients.narrow, one.handle});
-    under_way_.push_back(std::move(one));
+        space_.gradients().staying(gradients.narrow, gradients.begin, gradients.end);
+    if (data.size() == 0) continue;
+    const Handle sums = reduce(data.view(), fmt::format("gradients {}", index),
+                               space_.options().zero() ? &gradients.parts : nullptr);
+    if (place != nullptr) place->reductions.push_back({index, gradients.narrow, sums});
   }
+}
+
+/// Starts to sum `data` over the ranks. `parts`: each rank receives its part alone; null: all.
+Handle GradientReducer::reduce(const View& data, const std::string& label,
+                               const std::vector<Part>* parts) {
+  const Stream stream = space_.working().stream();
+  CallOptions call{.label = label, .stream = stream, .scratch = options_.padded};
+  if (!scratch_.empty()) {
+    // The last operation that used the same scratch memory must be over.
+    if (under_way_.size() >= scratch_.size())
+      under_way_[under_way_.size() - scratch_.size()].handle->wait();
+    call.scratch = scratch_[reductions_ % scratch_.size()].view();
+  }
+  ++reductions_;
+  UnderWay one;
+  if (timeline_ != nullptr) one.span = timeline_->begin("reduce", Timeline::Lane::network, stream);
+  one.handle =
+      parts != nullptr ? ranks_.reduce_scatter(data, *parts, call) : ranks_.all_reduce(data, call);
+  under_way_.push_back(one);
+  return one.handle;
+}
+
+void GradientReducer::start_resting(int section) {
+  const FlatBuffer::Visitor* const gradients = space_.gradients().visitor(section);
+  if (ranks_.size() == 1 || gradients == nullptr) return;
+  // Messages are made for the gradients of a bucket.
+  std::size_t most = 1;
+  for (const auto& bucket : bucket_plan_.buckets())
+    for (const auto& [narrow, begin, end, parts] : bucket.gradients)
+      most = std::max(
+          most, static_cast<std::size_t>(end - begin) * size_of(space_.gradients().dtype(narrow)));
+  const Tensor& all = gradients->visiting;
+  const auto piece =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(most / size_of(all.dtype())));
+  const std::string label = fmt::format("gradients of section {}", section);
+  for (std::int64_t first = 0; first < all.size(); first += piece)
+    resting_.push_back(
+        reduce(all.slice(first, {std::min(piece, all.size() - first)}).view(), label, nullptr));
+}
+
+void GradientReducer::join_resting() {
+  if (resting_.empty()) return;
+  const auto is_over = [](const Handle& one) { return one->done(); };
+  const bool there = std::ranges::all_of(resting_, is_over);
+  const Recorded span(there ? nullptr : timeline_, "wait", Timeline::Lane::compute,
+                      space_.working().stream());
+  for (const Handle& one : resting_)
+    one->join();
+  resting_.clear();
+  note_finished();
 }
 
 /// Records which operations are over, and drops those before which all are.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "engine/timeline.h"
@@ -45,6 +46,11 @@ class GradientReducer {
   /// gradient that is ready is complete. Other slots' gradients are complete only at finish().
   void expect(const SpaceRange& range);
   void expect() { expect({0, space_.size()}); }
+  /// Starts to sum a section's gradients that will rest in host memory (Residency::host). Call it
+  /// after the section's last backward. finish() leaves them out.
+  void start_resting(int section);
+  /// Makes the device wait for these sums.
+  void join_resting();
   /// Call it after backward. Reduces the remaining buckets and waits for all. Gradients that
   /// backward did not reach are zero.
   void finish();
@@ -70,6 +76,7 @@ class GradientReducer {
   void begin(std::size_t slot);
   void ready(std::size_t slot);
   void start(std::size_t bucket);
+  Handle reduce(const View& data, const std::string& label, const std::vector<Part>* parts);
   void close(Place& place);
   void add_to_sums(Place& place);
   Place* place_of(std::size_t bucket);
@@ -90,7 +97,8 @@ class GradientReducer {
   std::vector<Tensor> scratch_;  ///< used in turn by the operations under way
   std::size_t reductions_ = 0;   ///< started in this step
   std::deque<UnderWay> under_way_;
-  std::vector<Place> places_;  ///< none: gradients are not sharded
+  std::vector<Handle> resting_;  ///< the sums that join_resting() waits for
+  std::vector<Place> places_;    ///< none: gradients are not sharded
   Timeline* timeline_ = nullptr;
 };
 

@@ -1,19 +1,21 @@
 #include "apps/plan/cost/weight_streaming.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
 
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
                                          const StepWork& work, const StashedInputs& inputs,
-                                         const DeviceProfile& profile) {
+                                         const DeviceProfile& profile, double summing) {
   WeightStreaming step;
   const auto blocks = static_cast<double>(choice.host_blocks);
   if (blocks == 0) return step;
   const double micro_batches =
       static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
   const auto width = static_cast<double>(size_of(work.dtype));
-  const auto matrices = static_cast<double>(config.block_matrices());
+  const double matrices =
+      static_cast<double>(config.block_matrices()) / static_cast<double>(work.shards.ranks);
   const double weights = matrices * width, gradients = matrices * choice.gradient_bytes();
   // A block in the middle, which stands for all.
   const PartTime part = predict_part(config, {0, 1}, choice, work, profile);
@@ -36,8 +38,10 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   step.stall = update + up +
                (blocks - 1) * std::max(exposed(update + up, forward),
                                        exposed(input / profile.to_host_rate, forward));
+  const double sums = summing > 0 ? backward * std::floor(micro_batches / 2) / micro_batches : 0;
   step.stall += blocks * std::max(exposed((weights + input) / profile.to_device_rate, backward),
-                                  exposed(gradients / profile.to_host_rate, backward));
+                                  exposed(summing, sums) +
+                                      exposed(gradients / profile.to_host_rate, backward - sums));
   return step;
 }
 

@@ -22,9 +22,11 @@ struct WeightStreaming {
 /// the weights of the next one and inputs are copied, each direction at its rate. In the forward
 /// pass the CPU's update of a block must end before its weights are copied: those of the lowest
 /// block are exposed. Where a pass turns round, two blocks are still on the device. `work` is that
-/// of all micro-batches, and cpu_state the bytes of state that the CPU updates.
+/// of all micro-batches, and cpu_state the bytes of state that the CPU updates. `summing`: seconds
+/// in which replicas sum the gradients of a block, under the first half of the next one's backward
+/// passes; their copies have the other half.
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
                                          const StepWork& work, const StashedInputs& inputs,
-                                         const DeviceProfile& profile);
+                                         const DeviceProfile& profile, double summing = 0);
 
 }  // namespace sluice

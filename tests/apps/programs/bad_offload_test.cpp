@@ -71,7 +71,8 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
   CHECK_THAT(refused("--host-blocks 2"), Contains("--pipeline layer-major"));
   CHECK_THAT(refused("--host-blocks 13 --pipeline layer-major"),
              Contains("the model has 12 blocks"));
-  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --dp 2"), Contains("single rank"));
+  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --dp 2 --zero 1"),
+             Contains("leave out --zero 1"));
   CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer adafactor"),
              Contains("adafactor"));
   for (const std::string other : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"})

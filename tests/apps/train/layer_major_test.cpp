@@ -1,13 +1,17 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <mutex>
 #include <optional>
 
 #include "apps/plan/cost/weight_streaming.h"
+#include "apps/plan/memory_plan.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/forwarding_runtime.h"
 #include "tests/support/gpu/gpu.h"
-#include "tests/support/training/training.h"
+#include "tests/support/training/pipelines.h"
 
 // Layer-major training: each layer serves all micro-batches before the next one. Inputs, weights
 // and gradients of layers rest in host memory, with the bits of a run that keeps them on the
@@ -30,6 +34,19 @@ MemoryChoice resting(MemoryChoice choice, std::int64_t blocks) {
   choice.resident_blocks -= blocks;
   choice.host_blocks = blocks;
   return choice;
+}
+
+/// Trains as the ranks of the task, and returns what each has afterwards.
+std::vector<RunBits> train_each(const TrainingTask& task, const MemoryChoice& choice) {
+  std::vector<RunBits> made(static_cast<std::size_t>(planned_mesh(task.options()).size()));
+  on_mesh(task, choice, DeviceKind::cuda, [&](const Ranks& ranks, const DevicePtr& device) {
+    TrainingRun run(task, choice, device, {}, ranks);
+    for (int step = 0; step < 4; ++step)
+      run.step();
+    run.training().require_equal_copies("at the end");
+    made[static_cast<std::size_t>(ranks.rank())] = bits_by_name(run);
+  });
+  return made;
 }
 
 /// A GPU on which what is copied to the host in pieces of `bytes` is NaN on the device afterwards.
@@ -134,6 +151,60 @@ TEST_CASE("gradients that were copied to the host are not read on the device", "
     CHECK(first_difference(train(resting(all, 5), device), expected) == "");
     CHECK(poisoning.poisoned == 4 * 5);
   }
+}
+
+TEST_CASE("ranks sum gradients before these rest in host memory", "[layer_major][ranks][threads]") {
+  if (!have_gpu()) return;
+  struct Form {
+    std::int64_t dp, tp, micro_batches, blocks;
+    bool narrow = false;
+  };
+  for (const auto& [dp, tp, micro_batches, blocks, narrow] :
+       {Form{2, 1, 1, 5}, {2, 1, 3, 4}, {3, 1, 2, 5, true}, {1, 2, 2, 5}, {2, 2, 1, 3}}) {
+    CAPTURE(dp, tp, micro_batches, blocks, narrow);
+    TrainingTask task = task_of(DType::bf16);
+    task.dp = dp;
+    task.tp = tp;
+    task.batch_size = dp * micro_batches;
+    MemoryChoice all = task.resident(StateLayout::split);
+    all.narrow_gradients = narrow;
+    const std::vector<RunBits> expected = train_each(task, all);
+    for (const std::string bucket_size : {"16KiB", "1MiB"}) {
+      CAPTURE(bucket_size);
+      task.bucket_size = bucket_size;
+      const std::vector<RunBits> made = train_each(task, resting(all, blocks));
+      REQUIRE(made.size() == expected.size());
+      for (std::size_t rank = 0; rank < made.size(); ++rank)
+        CHECK(first_difference(made[rank], expected[rank]) == "");
+    }
+  }
+}
+
+TEST_CASE("the memory of replicas whose weights rest on the host is planned to the byte",
+          "[layer_major][ranks][plan]") {
+  if (!have_gpu()) return;
+  TrainingTask task = task_of(DType::bf16);
+  task.dp = 2;
+  const MemoryChoice choice = resting(task.resident(StateLayout::split), 4);
+  const RunSetup setup = task.setup(DeviceKind::cuda, choice);
+  std::vector<std::string> wrong;
+  std::mutex mutex;
+  on_mesh(task, choice, DeviceKind::cuda, [&](const Ranks& ranks, const DevicePtr& device) {
+    const std::size_t before = device->arena().in_use();  // buffers for messages
+    TrainingRun run(task, choice, device, {}, ranks);
+    for (int step = 0; step < 2; ++step)
+      run.step();
+    const std::lock_guard lock(mutex);
+    const MemoryPlan plan =
+        plan_memory(task.options(), setup, choice, 0, {ranks.mesh, ranks.rank()});
+    const std::size_t used = device->arena().peak() - before;
+    const std::size_t host =
+        run.host().pinned->arena().peak() + run.host().ordinary->arena().peak();
+    if (plan.peak != used || plan.host != host)
+      wrong.push_back(
+          fmt::format("{} and {} bytes, not {} and {}", used, host, plan.peak, plan.host));
+  });
+  CHECK(wrong == std::vector<std::string>());
 }
 
 TEST_CASE("a step copies the bytes that are predicted", "[layer_major]") {
