@@ -7,6 +7,10 @@
 
 namespace sluice {
 
+/// The target of a row that does not count: its loss and its gradient are 0. So is any negative
+/// target. PyTorch calls it ignore_index.
+inline constexpr std::int32_t no_target = -1;
+
 /// Softmax cross-entropy, fused over the vocabulary. losses[i] = log(sum_j exp(logits[i, j])) -
 /// logits[i, targets[i]]. `gradient`, if given, receives gradient_scale * (softmax - one-hot) in
 /// its own dtype. It may overlay the logits, each row beginning where that row of the logits does,

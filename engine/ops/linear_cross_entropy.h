@@ -8,7 +8,7 @@
 namespace sluice {
 
 struct LinearCrossEntropyOptions {
-  /// Multiplies every token's loss: 1 / (tokens of the whole update), so that sums over
+  /// Multiplies every token's loss: 1 / (targets of the whole update), so that sums over
   /// micro-batches and ranks are a mean without a further pass.
   double scale = 1;
   /// Multiplies the gradients in addition, but not the loss: prevents underflow in f16
@@ -31,7 +31,7 @@ struct LinearCrossEntropy {
 };
 
 /// The vocabulary head and its loss: softmax cross-entropy of hidden * table^T. hidden: [..., C];
-/// table: [V, C]; targets: one i32 id below V per row of hidden.
+/// table: [V, C]; targets: one i32 id below V per row of hidden, or no_target.
 ///
 /// When recording, each chunk's backward pass runs right after its forward pass, while its
 /// logits exist. This call therefore adds to the gradients of the table and of the bias (leaves)

@@ -68,6 +68,11 @@ void launch_cpu(const CrossEntropy& op) {
     const std::int64_t stride = op.gradient ? op.gradient.stride(0) : 0;
     A* losses = op.losses.data<A>();
     parallel_for(op.logits.rows(), [&](std::int64_t row) {
+      if (targets[row] < 0) {
+        losses[row] = 0;
+        if (gradient != nullptr) std::fill_n(gradient + row * stride, vocabulary + op.padding, T{});
+        return;
+      }
       const A* x = logits + row * op.logits.stride(0);
       const Normalizer<A> whole = normalizer(x, vocabulary);
       losses[row] = std::log(whole.sum) + whole.top - x[targets[row]];
@@ -112,6 +117,12 @@ void launch_cpu(const CrossEntropyOfPartials& op) {
     const std::int64_t gradient_stride = op.gradient ? op.gradient.stride(0) : 0;
     A* losses = op.losses.data<A>();
     parallel_for(rows, [&](std::int64_t row) {
+      if (targets[row] < 0) {
+        losses[row] = 0;
+        if (gradient != nullptr)
+          std::fill_n(gradient + row * gradient_stride, columns + op.padding, T{});
+        return;
+      }
       const A* own = partials + row * partials_of_row;
       Normalizer<A> whole{own[0], 0};
       for (std::int64_t rank = 1; rank < ranks; ++rank)

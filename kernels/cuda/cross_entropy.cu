@@ -132,6 +132,15 @@ __device__ __forceinline__ void write_gradient(T* out, const float* x, int colum
   }
 }
 
+/// Writes the loss and the gradient of a row without a target.
+template <class T>
+__device__ __forceinline__ void write_zeros(float& loss, T* gradient, std::int64_t columns) {
+  if (threadIdx.x == 0) loss = 0;
+  if (gradient == nullptr) return;
+  for (std::int64_t j = threadIdx.x; j < columns; j += row_threads)
+    gradient[j] = from_float<T>(0.0f);
+}
+
 /// One block per row. The first pass computes the normalizer; the second writes the gradient, if
 /// `gradient` is given. `keep`: the second one reads the logits from shared memory.
 template <class T, int N, bool keep>
@@ -143,6 +152,10 @@ __global__ void __launch_bounds__(row_threads)
   const std::int64_t row = blockIdx.x;
   const float* x = logits + row * logits_stride;
   const std::int32_t target = targets[row];
+  if (target < 0)
+    return write_zeros(losses[row],
+                       gradient == nullptr ? gradient : gradient + row * gradient_stride,
+                       vocabulary + padding);
   const float at_target = x[target];
   const Online whole = normalizer<N, keep>(x, vocabulary, shared);
   if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
@@ -177,6 +190,11 @@ __global__ void __launch_bounds__(row_threads)
                  std::int64_t ranks, std::int64_t first, std::int64_t columns, std::int64_t padding,
                  float scale) {
   const std::int64_t row = blockIdx.x;
+  const std::int32_t target = targets[row];
+  if (target < 0)
+    return write_zeros(losses[row],
+                       gradient == nullptr ? gradient : gradient + row * gradient_stride,
+                       columns + padding);
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * partials_of_row;
   const float* own = partials + row * partials_of_row;
   Online whole;
@@ -190,7 +208,7 @@ __global__ void __launch_bounds__(row_threads)
   if (threadIdx.x == 0) losses[row] = logf(whole.sum) + whole.top - at_target;
   if (gradient == nullptr) return;
   write_gradient<N, true>(gradient + row * gradient_stride, logits + row * logits_stride,
-                          static_cast<int>(columns), targets[row] - first, whole,
+                          static_cast<int>(columns), target - first, whole,
                           static_cast<int>(padding), scale);
 }
 

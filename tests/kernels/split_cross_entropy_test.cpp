@@ -167,6 +167,29 @@ TEST_CASE("cross entropy of a divided vocabulary is that of the whole", "[loss]"
   }
 }
 
+TEST_CASE("rows without a target have no loss and no gradient, and change no other row", "[loss]") {
+  for (const DType dtype : dtypes) {
+    CAPTURE(name_of(dtype));
+    Whole whole(7, 50, 3);
+    // Nothing of such a row is looked at.
+    whole.logit(4, 13) = static_cast<double>(NAN);
+    const Result all = whole.result(dtype);
+    const auto without = [](Values values, std::size_t of_row) {
+      for (const std::size_t row : {0, 4, 6})
+        std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row * of_row), of_row, 0.0);
+      return values;
+    };
+    const Result parts = by_parts(whole, dtype, {17, 33}, 3);
+    for (const std::size_t row : {0, 4, 6})
+      whole.targets[row] = row == 4 ? -100 : no_target;
+    const Result some = whole.result(dtype), of_parts = by_parts(whole, dtype, {17, 33}, 3);
+    CHECK(some.losses == without(all.losses, 1));
+    CHECK(some.gradient == without(all.gradient, 50));
+    CHECK(of_parts.losses == without(parts.losses, 1));
+    CHECK(of_parts.gradient == without(parts.gradient, 50));
+  }
+}
+
 TEST_CASE("a part of the vocabulary may be far below the other, or impossible", "[loss]") {
   for (const DType dtype : dtypes) {
     // The parts have 20 and 30 tokens; the first or the second one has the lower logits.

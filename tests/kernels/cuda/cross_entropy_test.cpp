@@ -32,11 +32,13 @@ constexpr Sizes part_sizes[] = {{5, 0, 25, 25},   {33, 17, 17, 16}, {5, 34, 16, 
                                 {3, 1, 0, 0},     {9, 3, 64, 2},    {5, 8, 2050, 100}};
 constexpr double gradient_scale = 1.0 / 48;
 
-/// Returns targets in all parts of the vocabulary, including the first and last of this part.
+/// Returns targets in all parts of the vocabulary, including the first and last of this part. A row
+/// among several has none.
 Values targets_of(const Sizes& s) {
   Values targets = random_values(s.rows, 77);
   for (auto& target : targets)
     target = std::floor((target + 1) / 2 * static_cast<double>(s.vocabulary()));
+  if (s.rows > 4) targets[2] = no_target;
   if (s.columns == 0) return targets;
   targets.front() = static_cast<double>(s.before + s.columns - 1);
   if (targets.size() > 1) targets.back() = static_cast<double>(s.before);
