@@ -15,6 +15,7 @@
 #include "apps/data/dataset.h"
 #include "apps/train/evaluation.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cross_entropy.h"
 #include "parallel/comm/keep_alive.h"
 #include "parallel/comm/world.h"
 
@@ -63,10 +64,10 @@ struct Score {
   }
 };
 
-std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> targets) {
   std::int64_t bytes = 0;
-  for (const std::int32_t& id : ids)
-    bytes += id < tokenizer.vocab_size()
+  for (const std::int32_t& id : targets)
+    bytes += id != no_target && id < tokenizer.vocab_size()
                  ? static_cast<std::int64_t>(tokenizer.decode(std::span(&id, 1)).size())
                  : 0;
   return bytes;
@@ -75,20 +76,21 @@ std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> 
 /// Tokens that are computed together: batches of whole sequences, then sequences too few for a
 /// batch, then a rest too short for a sequence.
 struct Piece {
-  std::int64_t first, rows, length;  ///< first: index of its first token
+  std::int64_t first, rows, length;  ///< first: number of its first sequence
 };
 
+/// `predicted`: tokens, those of padding included.
 std::vector<Piece> pieces_of(std::int64_t predicted, std::int64_t length) {
   const EvaluationBatches whole(predicted + 1, predicted, length);
   std::vector<Piece> pieces;
   for (std::int64_t i = 0; i < whole.count(); ++i)
-    pieces.push_back({i * whole.rows() * length, whole.rows(), length});
-  std::int64_t at = whole.tokens();
-  if (const std::int64_t rows = (predicted - at) / length; rows > 0) {
-    pieces.push_back({at, rows, length});
-    at += rows * length;
+    pieces.push_back({i * whole.rows(), whole.rows(), length});
+  std::int64_t next = whole.sequences();
+  if (const std::int64_t rows = predicted / length - next; rows > 0) {
+    pieces.push_back({next, rows, length});
+    next += rows;
   }
-  if (at < predicted) pieces.push_back({at, 1, predicted - at});
+  if (const std::int64_t rest = predicted % length; rest > 0) pieces.push_back({next, 1, rest});
   return pieces;
 }
 
@@ -101,27 +103,38 @@ class SlowRanks final : public Monitor {
   void slow(std::string_view sentence) override { say_warning(std::string(sentence)); }
 };
 
+/// Returns how many tokens are predicted, those of padding included; of pairs, whole rows.
+std::int64_t predicted_tokens(const TokenSource& tokens, std::int64_t length, std::int64_t most) {
+  const std::int64_t all =
+      tokens.row() > 0 ? tokens.size() / tokens.row() * length : tokens.size() - 1;
+  if (most == 0 || most >= all) return all;
+  return tokens.row() > 0 ? std::max<std::int64_t>(1, most / length) * length : most;
+}
+
 Score score(const Decoder& model, const DevicePtr& device, const TokenSource& tokens,
             const Tokenizer* tokenizer, std::int64_t length, std::int64_t most,
             const World& world) {
   const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
-  const std::int64_t predicted = most > 0 ? std::min(most, tokens.size() - 1) : tokens.size() - 1;
+  const std::int64_t predicted = predicted_tokens(tokens, length, most);
   Score result{.sequences = (predicted + length - 1) / length,
                .tokens = predicted,
                .last = predicted % length};
   const std::vector<Piece> pieces = pieces_of(predicted, length);
   std::vector<double> mine;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0, counted = 0;
+  const std::int64_t stride = tokens.row() > 0 ? tokens.row() : length;
   ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
   // A rank that is slow may let the others wait long.
   keep_alive(*ranks, "evaluation", [&] {
     for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
          i += static_cast<std::size_t>(world.size())) {
       const Piece& piece = pieces[i];
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(piece.rows * piece.length + 1));
-      tokens.read(piece.first, ids);
-      mine.push_back(loss_of(model, device, ids, piece.rows));
-      if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, std::span(ids).subspan(1));
+      Sequences sequences;
+      for (std::int64_t row = piece.first; row < piece.first + piece.rows; ++row)
+        append_sequence(tokens, row * stride, piece.length, sequences);
+      mine.push_back(loss_of(model, device, sequences, piece.rows));
+      counted += std::ranges::count_if(sequences.targets, [](auto id) { return id != no_target; });
+      if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, sequences.targets);
       bar.advance(world.size());
     }
   });
@@ -137,9 +150,16 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
     weights += weight;
   }
   result.loss = sum / weights;
-  const auto all_bytes = ranks->gather_values(bytes, "bytes");
-  if (tokenizer != nullptr)
-    result.bytes = std::accumulate(all_bytes.begin(), all_bytes.end(), std::int64_t{0});
+  const auto sum_of = [&](std::int64_t value, std::string_view name) {
+    const auto all = ranks->gather_values(value, name);
+    return std::accumulate(all.begin(), all.end(), std::int64_t{0});
+  };
+  if (const std::int64_t all = sum_of(counted, "targets"); all < predicted) {
+    result.loss *= static_cast<double>(predicted) / static_cast<double>(all);
+    result.tokens = all;
+  }
+  const std::int64_t all_bytes = sum_of(bytes, "bytes");
+  if (tokenizer != nullptr) result.bytes = all_bytes;
   return result;
 }
 
@@ -178,21 +198,22 @@ void run(const Options& o, const World& world) {
   const ModelSource source = find_model(o.model);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   const DecoderConfig& config = loaded.model->config();
-  const std::int64_t length = o.seq_len.value_or(config.n_positions);
-  if (length > config.n_positions)
-    fail(fmt::format("--seq-len {} is longer than the model's {} positions", length,
+  if (o.seq_len && *o.seq_len > config.n_positions)
+    fail(fmt::format("--seq-len {} is longer than the model's {} positions", *o.seq_len,
                      config.n_positions),
          ErrorKind::usage);
   const DataInput input(find_data("--data", o.data), o.text);
   require_streams_once(input.files, {}, world.size());
   const auto tokenizer = tokenizer_of(o, source, input.text.has_value());
   std::vector<std::string> notes;
-  const auto tokens =
-      open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size, notes);
+  const auto tokens = open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size,
+                                  {.given = o.seq_len, .most = config.n_positions}, notes);
   if (!tokens || tokens->size() < 2)
     fail(fmt::format("{} has {} tokens; a loss needs two", input.files.name,
                      tokens ? tokens->size() : 0),
          ErrorKind::usage);
+  const std::int64_t length =
+      tokens->row() > 0 ? tokens->row() - 1 : o.seq_len.value_or(config.n_positions);
   for (const std::string& note : notes)
     if (!o.json) say(fmt::format("data         {}\n", note));
   const Score result =

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "apps/cli/command_line.h"
@@ -9,7 +10,8 @@
 #include "apps/cli/run_program.h"
 #include "apps/data/data_files.h"
 #include "apps/data/encode_text.h"
-#include "apps/data/prepared_folder.h"
+#include "apps/data/pair_encoder.h"
+#include "apps/data/tokens/prepared_folder.h"
 #include "apps/output/output_file.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
@@ -26,6 +28,8 @@ struct Options {
   std::optional<TokenizerKind> tokenizer;
   TextOptions text;
   double val_fraction = 0.1;
+  bool pairs = false;
+  PairFields fields;
   std::optional<std::int64_t> shard_tokens;
 };
 
@@ -43,6 +47,11 @@ void declare(CommandLine& line, Options& o) {
            "Part of the text for val.bin: whole documents, or the end of few", 0, 0.9);
   line.add("--shard-tokens", o.shard_tokens,
            "Write train_000001.bin and so on, with so many tokens each", 1);
+  line.add("--pairs", o.pairs,
+           "Lines of JSON are pairs of prompt and completion: write train.mask and val.mask, by "
+           "which the completion alone is learned");
+  line.add("--prompt-field", o.fields.prompt, "Field of a pair that holds the prompt");
+  line.add("--completion-field", o.fields.completion, "Field of a pair that holds the completion");
   declare_text_options(line, o.text);
 }
 
@@ -133,7 +142,59 @@ void print_report(const TextReport& report) {
   if (!report.skipped.none()) fmt::print("left out {}\n", printable(report.skipped.text()));
 }
 
-int run(const Options& o) {
+/// Refuses options that do not go with --pairs.
+void require_pairs(const Options& o) {
+  const auto refuse = [](const char* what) {
+    fail(fmt::format("--pairs: {}", what), ErrorKind::usage);
+  };
+  if (!o.encode_only.empty()) refuse("there is a mask beside the tokens; give --output");
+  if (o.shard_tokens) refuse("pairs are in one file; leave out --shard-tokens");
+  if (o.text.format == TextFormat::text)
+    refuse("pairs are lines of JSON; leave out --text-format text");
+  if (o.fields.prompt == o.fields.completion)
+    refuse("--prompt-field and --completion-field name the same field");
+}
+
+/// A part of the data with its mask.
+struct PairPart {
+  PreparedPart tokens, mask;
+  PairEncoder encoder;
+
+  PairPart(const Options& o, const char* name, const Tokenizer& tokenizer)
+      : tokens(o.output, name, 0, token_bytes(tokenizer.vocab_size())),
+        mask(o.output, name, 0, 2, ".mask"),
+        encoder(tokenizer, o.text.special, [this](auto ids, auto marks) {
+          tokens.append(ids);
+          mask.append(marks);
+        }) {}
+  PairPart(const PairPart&) = delete;
+  PairPart& operator=(const PairPart&) = delete;
+};
+
+using Advance = std::function<void(std::uint64_t)>;
+
+void write_pairs(const Options& o, const TextSource& source, const TextScan& found,
+                 const Tokenizer& tokenizer, const Advance& advance) {
+  PairPart train(o, "train", tokenizer), val(o, "val", tokenizer);
+  const auto training = training_pairs(found.documents, 1 - o.val_fraction, o.text.split_seed);
+  const auto to = [](PairPart& part) {
+    return [&part](const Document& pair) { part.encoder.add(pair); };
+  };
+  divide_text(source, found, training, to(train), to(val), advance);
+  publish(o.output, tokenizer, {&val.mask, &val.tokens, &train.mask, &train.tokens});
+  print_report(found.report);
+  fmt::print("{} training and {} validation pairs ({}) in {}\n", train.encoder.pairs(),
+             val.encoder.pairs(), tokenizer.kind(), printable(o.output));
+  fmt::print("{} and {} tokens, of which {} and {} count\n", train.encoder.tokens(),
+             val.encoder.tokens(), train.encoder.counted(), val.encoder.counted());
+}
+
+int run(Options o) {
+  if (o.pairs) {
+    require_pairs(o);
+    o.text.format = TextFormat::jsonl;
+    o.text.pairs = o.fields;
+  }
   if (o.output.empty() == o.encode_only.empty())
     fail("give --output FOLDER or --encode-only FILE", ErrorKind::usage);
   if (o.shard_tokens && o.output.empty())
@@ -159,6 +220,10 @@ int run(const Options& o) {
     return 0;
   }
   make_folder(o, *tokenizer);
+  if (o.pairs) {
+    write_pairs(o, source, found, *tokenizer, advance);
+    return 0;
+  }
   const auto shard_tokens = static_cast<std::size_t>(o.shard_tokens.value_or(0));
   PreparedPart train_files(o.output, "train", shard_tokens, id_bytes);
   PreparedPart val_files(o.output, "val", shard_tokens, id_bytes);
@@ -166,7 +231,7 @@ int run(const Options& o) {
   DocumentEncoder val(*tokenizer, o.text.special, [&](auto ids) { val_files.append(ids); });
   encode_text(source, found, training_bytes(found.documents, 1 - o.val_fraction, o.text.split_seed),
               train, val, advance);
-  publish(o.output, *tokenizer, train_files, val_files);
+  publish(o.output, *tokenizer, {&val_files, &train_files});
   print_report(found.report);
   fmt::print("{} training and {} validation tokens ({}) in {}\n", train.tokens(), val.tokens(),
              tokenizer->kind(), printable(o.output));

@@ -8,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "apps/data/token_shards.h"
+#include "apps/data/tokens/token_shards.h"
 #include "kernels/base/error.h"
 
 namespace sluice {

@@ -78,6 +78,20 @@ void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const 
   dataset.val = val.take();
 }
 
+/// Opens token files: pairs if there is a mask beside them. `flag`: names them in the notes.
+std::unique_ptr<TokenSource> open_files(const std::vector<fs::path>& files, std::int64_t vocab_size,
+                                        const Pairs::Length& length, const std::string& flag,
+                                        std::vector<std::string>& notes) {
+  for (const fs::path& file : files)
+    if (files.size() > 1 && fs::exists(mask_of(file)))
+      fail(fmt::format("{} has a mask, and pairs are in one file; give it alone", file.string()),
+           ErrorKind::usage);
+  auto pairs = open_pairs(files.front(), vocab_size, length);
+  if (!pairs) return open_token_files(files, vocab_size);
+  notes.push_back(fmt::format("{}: {}", flag, pairs->text()));
+  return pairs;
+}
+
 }  // namespace
 
 DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::move(found)) {
@@ -105,8 +119,10 @@ void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks
 }
 
 Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
-                     const Tokenizer* tokenizer, std::int64_t vocab_size) {
+                     const Tokenizer* tokenizer, std::int64_t vocab_size,
+                     const Pairs::Length& length) {
   Dataset dataset;
+  Pairs::Length val_length = length;
   const DataFiles& files = data.files;
   if (data.text) {
     require_tokenizer(tokenizer, files.name);
@@ -116,23 +132,29 @@ Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOpti
       fail(fmt::format("{} holds tokens for validation alone: {}", files.name,
                        files.val_tokens.front().string()),
            ErrorKind::usage);
-    dataset.train = open_token_files(files.tokens, vocab_size);
+    dataset.train = open_files(files.tokens, vocab_size, length, "for training", dataset.notes);
+    if (dataset.train->row() > 0) val_length.given = dataset.train->row() - 1;
     if (val == nullptr && !files.val_tokens.empty())
-      dataset.val = open_token_files(files.val_tokens, vocab_size);
+      dataset.val =
+          open_files(files.val_tokens, vocab_size, val_length, "for validation", dataset.notes);
   }
+  if (!val_length.given) val_length.given = length.most;
   if (val != nullptr)
-    dataset.val = open_tokens("--val-data", *val, options, tokenizer, vocab_size, dataset.notes);
+    dataset.val =
+        open_tokens("--val-data", *val, options, tokenizer, vocab_size, val_length, dataset.notes);
   return dataset;
 }
 
 std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
                                          const TextOptions& options, const Tokenizer* tokenizer,
-                                         std::int64_t vocab_size, std::vector<std::string>& notes) {
+                                         std::int64_t vocab_size, const Pairs::Length& length,
+                                         std::vector<std::string>& notes) {
   const DataFiles& files = input.files;
   if (!input.text) {
     if (!files.folder.empty() && files.val_tokens.empty())
       fail(fmt::format("{} has no val.bin", files.folder.string()), ErrorKind::usage);
-    return open_token_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size);
+    return open_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size,
+                      length, flag, notes);
   }
   require_tokenizer(tokenizer, files.name);
   MemorySink sink(*tokenizer, options.special);

@@ -10,7 +10,8 @@
 #include "apps/data/data_files.h"
 #include "apps/data/text_options.h"
 #include "apps/data/text_source.h"
-#include "apps/data/token_source.h"
+#include "apps/data/tokens/pairs.h"
+#include "apps/data/tokens/token_source.h"
 #include "models/text/tokenizer.h"
 
 namespace sluice {
@@ -32,16 +33,19 @@ struct Dataset {
   std::vector<std::string> notes;    ///< sentences about what was read and left out, if notable
 };
 
-/// Opens the data. Token files are used as they are; text is tokenised into memory, which needs a
-/// tokenizer. Validation uses `val` if given, else the val files among the token files, or about a
-/// tenth of the text (training_bytes()).
+/// Opens the data. Token files are used as they are, as pairs if a mask lies beside them (Pairs);
+/// text is tokenised into memory, which needs a tokenizer. Validation uses `val` if given, else the
+/// val files among the token files, or about a tenth of the text (training_bytes()). Its pairs have
+/// the length of those for training.
 Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
-                     const Tokenizer* tokenizer, std::int64_t vocab_size);
+                     const Tokenizer* tokenizer, std::int64_t vocab_size,
+                     const Pairs::Length& length);
 
 /// Opens all tokens of the input (of a folder of tokens: those for validation) without a split.
 std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInput& input,
                                          const TextOptions& options, const Tokenizer* tokenizer,
-                                         std::int64_t vocab_size, std::vector<std::string>& notes);
+                                         std::int64_t vocab_size, const Pairs::Length& length,
+                                         std::vector<std::string>& notes);
 
 /// Reads the whole file. Throws Error if it is empty.
 std::string read_text(const std::filesystem::path& file);

@@ -42,19 +42,34 @@ std::vector<std::uint64_t> by_document(std::span<const DocumentFacts> documents,
   return training;
 }
 
+/// Returns how many bytes of the documents are for training.
+std::uint64_t border_of(std::uint64_t all, double fraction) {
+  return std::min(all, static_cast<std::uint64_t>(static_cast<double>(all) * fraction + 1e-6));
+}
+
+std::uint64_t bytes_of(std::span<const DocumentFacts> documents) {
+  std::uint64_t all = 0;
+  for (const DocumentFacts& document : documents)
+    all += document.bytes;
+  return all;
+}
+
 }  // namespace
 
 DocumentFacts facts_of(std::string_view text) {
   return {text.size(), crc32_of(std::as_bytes(std::span(text)))};
 }
 
+std::vector<std::uint64_t> training_pairs(std::span<const DocumentFacts> pairs, double fraction,
+                                          std::uint64_t seed) {
+  const std::uint64_t all = bytes_of(pairs);
+  if (pairs.size() == 1) return {all};
+  return by_document(pairs, all - border_of(all, fraction), seed);
+}
+
 std::vector<std::uint64_t> training_bytes(std::span<const DocumentFacts> documents, double fraction,
                                           std::uint64_t seed) {
-  std::uint64_t all = 0;
-  for (const DocumentFacts& document : documents)
-    all += document.bytes;
-  const std::uint64_t border =
-      std::min(all, static_cast<std::uint64_t>(static_cast<double>(all) * fraction + 1e-6));
+  const std::uint64_t all = bytes_of(documents), border = border_of(all, fraction);
   if (documents.size() < few_documents) return by_bytes(documents, border);
   return by_document(documents, all - border, seed);
 }

@@ -25,6 +25,9 @@ inline constexpr std::size_t few_documents = 10;
 /// character, see character_border().
 std::vector<std::uint64_t> training_bytes(std::span<const DocumentFacts> documents, double fraction,
                                           std::uint64_t seed);
+/// The same for pairs, which all stay whole, one of them for training.
+std::vector<std::uint64_t> training_pairs(std::span<const DocumentFacts> pairs, double fraction,
+                                          std::uint64_t seed);
 
 /// Returns the last position up to `at` that is not inside a UTF-8 character.
 std::size_t character_border(std::string_view text, std::size_t at);

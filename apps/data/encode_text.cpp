@@ -84,12 +84,20 @@ TextScan scan(const TextSource& source) {
 void encode_text(const TextSource& source, const TextScan& scan,
                  std::span<const std::uint64_t> training, DocumentEncoder& train,
                  DocumentEncoder& val, const std::function<void(std::uint64_t)>& advance) {
+  divide_text(
+      source, scan, training, [&](const Document& document) { train.add(document); },
+      [&](const Document& document) { val.add(document); }, advance);
+}
+
+void divide_text(const TextSource& source, const TextScan& scan,
+                 std::span<const std::uint64_t> training, const TextSource::Take& train,
+                 const TextSource::Take& val, const std::function<void(std::uint64_t)>& advance) {
   const auto changed = [](const std::string& name) {
     fail(fmt::format("{} changed while it was being read", name));
   };
   std::size_t next = 0;
   source.read([&](const Document& document) {
-    const auto& [name, text] = document;
+    const auto& [name, text, prompt] = document;
     if (next == scan.documents.size() || scan.documents[next].bytes != text.size() ||
         scan.documents[next].sum != facts_of(text).sum)
       changed(name);
@@ -97,8 +105,8 @@ void encode_text(const TextSource& source, const TextScan& scan,
     if (border > 0 && border < text.size()) border = character_border(text, border);
     if (next == 0 && border == 0 && training[next] > 0) border = text.size();
     ++next;
-    if (border > 0) train.add({name, text.substr(0, border)});
-    if (border < text.size()) val.add({name, text.substr(border)});
+    if (border > 0) train({name, text.substr(0, border), prompt});
+    if (border < text.size()) val({name, text.substr(border), prompt});
     if (advance) advance(text.size());
   });
   if (next < scan.documents.size()) changed("the text");

@@ -58,6 +58,11 @@ TextScan scan(const TextSource& source);
 /// Reads the source again: the first `training` bytes of each document go to `train`, the rest to
 /// `val`. `advance` is told how many bytes are done. Throws Error if the text has changed since the
 /// scan.
+void divide_text(const TextSource& source, const TextScan& scan,
+                 std::span<const std::uint64_t> training, const TextSource::Take& train,
+                 const TextSource::Take& val,
+                 const std::function<void(std::uint64_t)>& advance = {});
+/// The same, and encodes both.
 void encode_text(const TextSource& source, const TextScan& scan,
                  std::span<const std::uint64_t> training, DocumentEncoder& train,
                  DocumentEncoder& val, const std::function<void(std::uint64_t)>& advance = {});

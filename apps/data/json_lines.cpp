@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -61,6 +62,8 @@ std::string names_of(const nlohmann::json& object) {
 
 void read_json_lines(Input& input, const std::string& name, const TextOptions& o, Skipped& skipped,
                      const TextSource::Take& take) {
+  const std::vector<std::string> fields =
+      o.pairs ? std::vector{o.pairs->prompt, o.pairs->completion} : std::vector{o.field};
   Lines lines(input);
   std::int64_t number = 0;
   while (auto line = lines.next()) {
@@ -74,11 +77,12 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
       object = parse_json(*line, place);
       if (!object.is_object())
         fail(fmt::format("{} is {}, not a JSON object", place, shown(object)), ErrorKind::usage);
-      const auto found = object.find(o.field);
-      if (found != object.end() && !found->is_string() && !found->is_null())
-        fail(fmt::format("{}: the field {} is {}, not a string", place, quote(o.field),
-                         shown(*found)),
-             ErrorKind::usage);
+      for (const std::string& field : fields)
+        if (const auto found = object.find(field);
+            found != object.end() && !found->is_string() && !found->is_null())
+          fail(fmt::format("{}: the field {} is {}, not a string", place, quote(field),
+                           shown(*found)),
+               ErrorKind::usage);
     } catch (const Error& error) {
       if (!o.skip_bad_lines)
         fail(fmt::format("{}; --skip-bad-lines leaves such lines out", error.what()),
@@ -86,15 +90,29 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
       skipped.add("bad line", "bad lines", place);
       continue;
     }
-    const auto found = object.find(o.field);
-    if (found == object.end())
-      skipped.add(fmt::format("line without the field {}", quote(o.field)),
-                  fmt::format("lines without the field {}", quote(o.field)),
+    const auto missing = std::ranges::find_if(
+        fields, [&](const std::string& field) { return !object.contains(field); });
+    if (missing != fields.end()) {
+      skipped.add(fmt::format("line without the field {}", quote(*missing)),
+                  fmt::format("lines without the field {}", quote(*missing)),
                   fmt::format("{}, which has {}", place, names_of(object)));
-    else if (found->is_null() || found->get_ref<const std::string&>().empty())
-      skipped.add("line with an empty text", "lines with an empty text", place);
-    else
-      take({place, found->get_ref<const std::string&>()});
+      continue;
+    }
+    const auto string_in = [&](const std::string& field) {  // null for JSON's null
+      return object[field].get_ptr<const std::string*>();
+    };
+    const std::string* const text = string_in(fields.back());
+    if (text == nullptr || text->empty()) {
+      const char* const what = o.pairs ? "completion" : "text";
+      skipped.add(fmt::format("line with an empty {}", what),
+                  fmt::format("lines with an empty {}", what), place);
+    } else if (o.pairs) {
+      const std::string* const prompt = string_in(fields.front());
+      const std::string pair = (prompt != nullptr ? *prompt : "") + *text;
+      take({place, pair, pair.size() - text->size()});
+    } else {
+      take({place, *text});
+    }
   }
   if (number == 0) skipped.add("empty file", "empty files", name);
 }

@@ -19,6 +19,11 @@ inline constexpr Choices<TokenizerKind, 4> tokenizers{{{"bytes", TokenizerKind::
                                                        {"gpt2", TokenizerKind::gpt2},
                                                        {"bpe", TokenizerKind::bpe}}};
 
+/// The fields of a JSON line that is a pair.
+struct PairFields {
+  std::string prompt = "prompt", completion = "completion";
+};
+
 /// Options of how text is read and divided; the same for every program that does so.
 struct TextOptions {
   std::optional<TextFormat> format{};  ///< none: by the file's name
@@ -26,6 +31,7 @@ struct TextOptions {
   bool skip_bad_lines = false;
   bool special = false;  ///< names of special tokens in text become those tokens
   std::uint64_t split_seed = 1;
+  std::optional<PairFields> pairs{};  ///< none: a line is one text
 };
 
 /// Declares the options under the current heading of --help.

@@ -19,6 +19,7 @@ namespace sluice {
 struct Document {
   std::string name;  ///< "a.txt", "b.jsonl:12"
   std::string_view text;
+  std::size_t prompt = 0;  ///< bytes of the prompt with which a pair begins
 };
 
 /// The totals of one reading of a source.

@@ -111,7 +111,7 @@ void require_state_home(const TrainOptions& o, std::int64_t layers, const Device
 }
 
 /// Refuses --cuda-graph where a pass is not the same in every step, or waits within.
-void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
+void require_graphs(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
   if (!o.cuda_graph) return;
   const auto refuse = [](const std::string& why) {
     fail(fmt::format("--cuda-graph {}; leave it out", why), ErrorKind::usage);
@@ -121,7 +121,9 @@ void require_graphs(const TrainOptions& o, std::int64_t layers, const DeviceProf
   if (o.dropout > 0)
     refuse(
         fmt::format("would draw the same numbers in every step, and --dropout is {}", o.dropout));
-  if (const char* flag = away_flag(o, layers); flag != nullptr)
+  if (setup.data.train && setup.data.train->row() > 0)
+    refuse("divides each batch by the same number of targets, and in batches of pairs it differs");
+  if (const char* flag = away_flag(o, setup.config.n_layer); flag != nullptr)
     fail(fmt::format(
              "--cuda-graph needs all state on the GPU, and {} is given; leave one of them out",
              flag),
@@ -219,7 +221,7 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
                     "with plan --save-probe",
                     flag),
         ErrorKind::usage);
-  require_graphs(o, layers, profile);
+  require_graphs(o, setup, profile);
   require_blocks(o, layers);
   require_host_blocks(o, layers, profile);
   require_speculation(o);

@@ -88,8 +88,8 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
   const std::int64_t share = setup.trainer.batch_size / at.mesh.dp;
   const std::int64_t rows = setup.pipeline ? share : std::min(share, 2 * choice.micro_batch);
   const auto tokens = static_cast<std::size_t>(rows * setup.trainer.seq_len);
-  const Batch batch{.tokens = std::vector<std::int32_t>(tokens),
-                    .targets = std::vector<std::int32_t>(tokens)};
+  const Batch batch{
+      {.tokens = std::vector<std::int32_t>(tokens), .targets = std::vector<std::int32_t>(tokens)}};
   validate(o, setup, run);
   for (std::int64_t step = 0; step < updates; ++step) {
     run.training.trainer.step(step, batch);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/cli/progress.h"
 #include "apps/output/program_folder.h"
 #include "apps/report/shared_parts.h"
@@ -14,6 +16,12 @@ const char* divided_by(std::int64_t zero) {
   return zero == 0   ? ""
          : zero == 1 ? ", each with a part of the optimizer state"
                      : ", each with a part of the optimizer state and of the gradients";
+}
+
+/// Returns "1.2M tokens" or "900 pairs".
+std::string amount_of(const TokenSource& tokens) {
+  if (tokens.row() > 0) return fmt::format("{} pairs", tokens.size() / tokens.row());
+  return format_count(static_cast<double>(tokens.size())) + " tokens";
 }
 
 }  // namespace
@@ -33,13 +41,9 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",
-      fmt::format("{}: {} tokens{}, {}", setup.data_name,
-                  format_count(static_cast<double>(setup.data.train->size())),
+      fmt::format("{}: {}{}, {} for validation", setup.data_name, amount_of(*setup.data.train),
                   setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
-                  setup.data.val
-                      ? fmt::format("{} for validation",
-                                    format_count(static_cast<double>(setup.data.val->size())))
-                      : std::string("none for validation")));
+                  setup.data.val ? amount_of(*setup.data.val) : "none"));
   for (const std::string& note : setup.data.notes)
     row("", note);
   row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
@@ -87,6 +91,25 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   if (options.steps == 0)
     say(fmt::format("nothing is trained with --steps 0{}\n",
                     setup.data.val ? "; the model is evaluated as it is" : ""));
+}
+
+std::string unusual_rate(const TrainOptions& o, double rate) {
+  // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
+  // weight's magnitude, and SGD's is the rate times the gradient.
+  struct Usual {
+    OptimizerKind optimizer;
+    double low, high;
+  };
+  constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
+                             {OptimizerKind::adamw8bit, 1e-6, 1e-2},
+                             {OptimizerKind::adafactor, 1e-5, 1e-1},
+                             {OptimizerKind::sgd, 1e-4, 1}};
+  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
+  if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
+  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
+                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
+                     found->low, found->high,
+                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/cli/choice.h"
-#include "apps/data/sampler.h"
+#include "apps/data/tokens/sampler.h"
 #include "kernels/base/dtype.h"
 #include "optim/schedule.h"
 #include "optim/space/state_layout.h"

@@ -7,9 +7,9 @@
 namespace sluice {
 
 EvaluationBatches::EvaluationBatches(std::int64_t tokens, std::int64_t sequences,
-                                     std::int64_t seq_len, std::int64_t rows)
-    : seq_len_(seq_len) {
-  const std::int64_t all = std::min(sequences, (tokens - 1) / seq_len);
+                                     std::int64_t seq_len, std::int64_t rows, std::int64_t row)
+    : seq_len_(seq_len), stride_(row > 0 ? row : seq_len) {
+  const std::int64_t all = std::min(sequences, (row > 0 ? tokens : tokens - 1) / stride_);
   rows_ = std::min(all, rows > 0 ? rows : rows_for(seq_len));
   count_ = rows_ > 0 ? all / rows_ : 0;
 }
@@ -18,15 +18,24 @@ std::int64_t EvaluationBatches::rows_for(std::int64_t seq_len) {
   return std::max<std::int64_t>(1, 1024 / seq_len);
 }
 
-double loss_of(const Decoder& model, const DevicePtr& device, std::span<const std::int32_t> ids,
+std::int64_t EvaluationBatches::counted(const TokenSource& tokens) const {
+  std::int64_t all = 0;
+  for (std::int64_t i = 0; i < sequences(); ++i)
+    all += counted_targets(tokens, start_of(i), seq_len_);
+  return all;
+}
+
+double loss_of(const Decoder& model, const DevicePtr& device, const Sequences& sequences,
                std::int64_t rows) {
   const NoGrad no_grad;
-  const std::size_t count = ids.size() - 1;
-  const auto from = [&](std::size_t first) {
-    return Tensor::from_tokens(device, {rows, static_cast<std::int64_t>(count) / rows},
-                               ids.subspan(first, count));
+  const auto count = static_cast<std::int64_t>(sequences.tokens.size());
+  const auto on_device = [&](const std::vector<std::int32_t>& ids) {
+    return Tensor::from_tokens(device, {rows, count / rows}, ids);
   };
-  return model.loss(from(0), from(1), {.scale = 1.0 / static_cast<double>(count)}).loss.item();
+  return model
+      .loss(on_device(sequences.tokens), on_device(sequences.targets),
+            {.scale = 1.0 / static_cast<double>(count)})
+      .loss.item();
 }
 
 std::vector<double> gather_losses(Communicator& ranks, std::span<const double> mine,

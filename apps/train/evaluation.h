@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/data/token_source.h"
+#include "apps/data/tokens/token_source.h"
 #include "models/decoder/decoder.h"
 #include "parallel/comm/communicator.h"
 
@@ -14,30 +14,37 @@
 namespace sluice {
 
 /// Whole consecutive sequences from the beginning of the tokens, cut into batches of equal size.
-/// Sequence i reads tokens [i*T, i*T + T], of which the last T are targets (T: `seq_len`).
+/// Sequence i reads tokens [i*T, i*T + T], of which the last T are targets (T: `seq_len`), or row i
+/// (TokenSource::row).
 class EvaluationBatches {
  public:
   /// Takes at most `sequences` sequences, as far as `tokens` tokens go, in batches of `rows` (0:
   /// rows_for()). Drops an incomplete last batch, unless it is the only one.
   EvaluationBatches(std::int64_t tokens, std::int64_t sequences, std::int64_t seq_len,
-                    std::int64_t rows = 0);
+                    std::int64_t rows = 0, std::int64_t row = 0);
+  EvaluationBatches(const TokenSource& tokens, std::int64_t sequences, std::int64_t seq_len)
+      : EvaluationBatches(tokens.size(), sequences, seq_len, 0, tokens.row()) {}
 
   std::int64_t seq_len() const { return seq_len_; }
   std::int64_t rows() const { return rows_; }    ///< sequences per batch
   std::int64_t count() const { return count_; }  ///< number of batches
   std::int64_t sequences() const { return rows_ * count_; }
   std::int64_t tokens() const { return sequences() * seq_len_; }  ///< predicted tokens
+  /// Returns the first token of a sequence.
+  std::int64_t start_of(std::int64_t sequence) const { return sequence * stride_; }
+  /// Returns how many of the predicted tokens count.
+  std::int64_t counted(const TokenSource& tokens) const;
 
   /// Returns the number of sequences worth computing together: about 1024 tokens.
   static std::int64_t rows_for(std::int64_t seq_len);
 
  private:
-  std::int64_t seq_len_, rows_, count_;
+  std::int64_t seq_len_, stride_, rows_, count_;
 };
 
-/// Returns the mean cross-entropy in nats of `rows` consecutive sequences, without gradients. `ids`
-/// has rows * T + 1 tokens.
-double loss_of(const Decoder& model, const DevicePtr& device, std::span<const std::int32_t> ids,
+/// Returns the sum of the cross-entropy in nats of `rows` sequences, divided by all their targets,
+/// without gradients.
+double loss_of(const Decoder& model, const DevicePtr& device, const Sequences& sequences,
                std::int64_t rows);
 
 /// Collects the losses of `all` batches, which the replicas share: `mine` has replica r's losses of

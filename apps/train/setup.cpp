@@ -131,7 +131,9 @@ void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
 void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
   trainer.batch_size = o.batch_size;
-  trainer.seq_len = o.seq_len.value_or(setup.config.n_positions);
+  const auto& train = setup.data.train;
+  trainer.seq_len =
+      o.seq_len.value_or(train && train->row() > 0 ? train->row() - 1 : setup.config.n_positions);
   if (trainer.seq_len > setup.config.n_positions)
     fail(fmt::format("--seq-len {} is longer than the model's context of {}; give {} at most{}",
                      trainer.seq_len, setup.config.n_positions, setup.config.n_positions,
@@ -187,11 +189,15 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
 void require_data(const TrainOptions& o, RunSetup& setup) {
   const auto& trainer = setup.trainer;
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
-  if (setup.data.train->size() < needed)
+  const TokenSource& train = *setup.data.train;
+  if (train.row() > 0 && train.size() < o.batch_size * train.row())
+    fail(fmt::format("{} has {} pairs; give more, or a --batch-size of so many at most",
+                     setup.data_name, train.size() / train.row()),
+         ErrorKind::usage);
+  if (train.row() == 0 && train.size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
                      "smaller --batch-size or a shorter --seq-len",
-                     setup.data_name, setup.data.train->size(), o.batch_size, trainer.seq_len,
-                     needed),
+                     setup.data_name, train.size(), o.batch_size, trainer.seq_len, needed),
          ErrorKind::usage);
   if (setup.data.val && setup.data.val->size() < trainer.seq_len + 1) {
     if (!o.val_data.empty())
@@ -259,16 +265,16 @@ void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
 }  // namespace
 
 SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
-  return {o.data_order, o.seed, setup.data.train->size(), o.batch_size, setup.trainer.seq_len};
+  const TokenSource& train = *setup.data.train;
+  return {o.data_order, o.seed, train.size(), o.batch_size, setup.trainer.seq_len, train.row()};
 }
 
 EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
-  return {setup.data.val->size(), o.val_steps * o.batch_size, setup.trainer.seq_len};
+  return {*setup.data.val, o.val_steps * o.batch_size, setup.trainer.seq_len};
 }
 
 EvaluationBatches training_batches(const TrainOptions& o, const RunSetup& setup) {
-  return {setup.data.train->size(), validation_batches(o, setup).sequences(),
-          setup.trainer.seq_len};
+  return {*setup.data.train, validation_batches(o, setup).sequences(), setup.trainer.seq_len};
 }
 
 bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {
@@ -343,33 +349,15 @@ RunSetup resolve(const TrainOptions& o) {
         gpu ? make_runtime(setup.device)->info() : DeviceInfo{.name = "the CPU"};
     resolve_attention(o, setup, info.wgmma_attention, info.name);
   }
-  setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
-                            setup.tokenizer.get(), setup.config.vocab_size);
+  setup.data =
+      open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text, setup.tokenizer.get(),
+                   setup.config.vocab_size, {.given = o.seq_len, .most = setup.config.n_positions});
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);
   resolve_pipeline(o, setup);
   resolve_schedule(o, setup);
   return setup;
-}
-
-std::string unusual_rate(const TrainOptions& o, double rate) {
-  // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
-  // weight's magnitude, and SGD's is the rate times the gradient.
-  struct Usual {
-    OptimizerKind optimizer;
-    double low, high;
-  };
-  constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
-                             {OptimizerKind::adamw8bit, 1e-6, 1e-2},
-                             {OptimizerKind::adafactor, 1e-5, 1e-1},
-                             {OptimizerKind::sgd, 1e-4, 1}};
-  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
-  if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
-  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
-                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
-                     found->low, found->high,
-                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch) {

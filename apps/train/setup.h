@@ -6,7 +6,7 @@
 
 #include "apps/cli/machine.h"
 #include "apps/data/dataset.h"
-#include "apps/data/sampler.h"
+#include "apps/data/tokens/sampler.h"
 #include "apps/train/model_layouts.h"
 #include "apps/train/options.h"
 #include "apps/train/trainer.h"
@@ -51,10 +51,6 @@ EvaluationBatches training_batches(const TrainOptions& options, const RunSetup& 
 
 /// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
 bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
-
-/// Returns a sentence about a learning rate that is accepted but unusual for the optimizer; "" if
-/// it is usual.
-std::string unusual_rate(const TrainOptions& options, double rate);
 
 /// Returns the bytes that a pipeline stage sends to the next stage for `micro_batch` sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);

@@ -184,15 +184,20 @@ double Trainer::sum_of_losses(std::int64_t micro_batches) {
 }
 
 TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
-  // Counts the tokens of all ranks: gradients are summed over ranks and not divided afterwards.
-  const auto tokens_per_update = static_cast<double>(options_.batch_size * options_.seq_len);
+  // Counts the targets of all ranks: gradients are summed over ranks and not divided afterwards.
+  const std::int64_t targets = batch.counted.value_or(options_.batch_size * options_.seq_len);
   TrainStep result{.rate = schedule_.at(step), .loss_scale = scaler_.scale()};
+  if (targets == 0) {
+    result.applied = false;
+    result.reason = "no target of the batch counts";
+    return result;
+  }
   const MicroBatches micro_batches{
       .tokens = batch.tokens,
       .targets = batch.targets,
       .rows = options_.micro_batch,
       .seq_len = options_.seq_len,
-      .loss = {.scale = 1.0 / tokens_per_update,
+      .loss = {.scale = 1.0 / static_cast<double>(targets),
                .loss_scale = scaler_.scale(),
                .chunk = options_.head_chunk},
       .dropout = {.seed = options_.seed,
@@ -268,21 +273,20 @@ void Trainer::diagnose(const MicroBatches& batch, TrainStep& result) {
 std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,
                                            const EvaluationBatches& batches) const {
   const std::int64_t count = batches.rows() * batches.seq_len();
-  std::vector<std::int32_t> inputs, targets, ids(static_cast<std::size_t>(count + 1));
+  Sequences sequences;
   std::vector<double> losses;
   for (std::int64_t i = ranks_.replica(); i < batches.count(); i += ranks_.replicas()) {
-    tokens.read(i * count, ids);
-    if (pipeline_ == nullptr) {
-      losses.push_back(loss_of(model_, space_.device(), ids, batches.rows()));
-    } else {
-      inputs.insert(inputs.end(), ids.begin(), ids.end() - 1);
-      targets.insert(targets.end(), ids.begin() + 1, ids.end());
-    }
+    for (std::int64_t row = 0; row < batches.rows(); ++row)
+      append_sequence(tokens, batches.start_of(i * batches.rows() + row), batches.seq_len(),
+                      sequences);
+    if (pipeline_ == nullptr)
+      losses.push_back(
+          loss_of(model_, space_.device(), std::exchange(sequences, {}), batches.rows()));
   }
   if (pipeline_ == nullptr) return losses;
-  losses.resize(inputs.size() / static_cast<std::size_t>(count));
-  pipeline_->evaluate({.tokens = inputs,
-                       .targets = targets,
+  losses.resize(sequences.tokens.size() / static_cast<std::size_t>(count));
+  pipeline_->evaluate({.tokens = sequences.tokens,
+                       .targets = sequences.targets,
                        .rows = batches.rows(),
                        .seq_len = batches.seq_len(),
                        .loss = {.scale = 1.0 / static_cast<double>(count)}},
@@ -299,11 +303,15 @@ double Trainer::evaluate(const TokenSource& tokens, const EvaluationBatches& bat
   const std::vector<double> losses =
       gather_losses(ranks_.control, evaluate_here(tokens, batches), batches.count(),
                     ranks_.replica(), ranks_.replicas(), ranks_.reports_loss);
-  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  const double mean =
+      std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  if (tokens.row() == 0) return mean;
+  return mean * static_cast<double>(batches.tokens()) /
+         static_cast<double>(batches.counted(tokens));
 }
 
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t sequences) const {
-  return evaluate(tokens, EvaluationBatches(tokens.size(), sequences, options_.seq_len));
+  return evaluate(tokens, EvaluationBatches(tokens, sequences, options_.seq_len));
 }
 
 }  // namespace sluice

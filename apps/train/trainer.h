@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/checkpoint/spike_guard.h"
-#include "apps/data/loader.h"
+#include "apps/data/tokens/loader.h"
 #include "apps/trace/step_report.h"
 #include "apps/train/batch_upload.h"
 #include "apps/train/evaluation.h"

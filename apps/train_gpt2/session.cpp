@@ -13,7 +13,7 @@
 #include "apps/checkpoint/save_cadence.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/version.h"
-#include "apps/data/loader.h"
+#include "apps/data/tokens/loader.h"
 #include "apps/output/run_log.h"
 #include "apps/plan/cost/calibrate.h"
 #include "apps/report/plan_report.h"

@@ -7,6 +7,7 @@ import gptj
 import llama
 from arithmetic import Random, total_of_all
 from files import from_bf16, to_bf16, token_bytes, write_json, write_safetensors
+from gpt2 import cross_entropy
 from training import batch_at, loss_and_gradients, norm_of, train
 
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 256, "n_positions": 32}
@@ -14,7 +15,7 @@ TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 256, "n_positions
 ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "vocab_size": 211, "n_positions": 29}
 HYPER = {"lr": 1e-3, "min_lr": 0.0, "warmup": 0, "schedule": "constant", "beta1": 0.9, "beta2": 0.95,
          "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
-PROMPT, CONTINUATION, SAMPLES = 8, 16, 32
+PROMPT, CONTINUATION, SAMPLES, MASKS = 8, 16, 32, 10
 # LLAMA has what GPT-2 has not: fewer heads of k and v, rotary positions, RMSNorm, SwiGLU and a head of its own.
 # QWEN2 adds biases of q, k and v alone, frequencies for a longer context, and heads wider than the stream's share.
 # QWEN3 adds norms of each head of q and k. GPTJ and NEOX add blocks whose attention and MLP take the same input.
@@ -103,10 +104,30 @@ def greedy(model, p, c, prompt, count):
     return ids[len(prompt) :], lead
 
 
+def masked_losses(model, p, c, logits, saved, targets, random):
+    """The mean loss of the targets that count, and its gradients, for random masks, the last of which leaves out whole
+    rows."""
+    results = []
+    for number in range(MASKS):
+        mask = random.below(10, targets.size).reshape(targets.shape) < 1 + number
+        if number == MASKS - 1:
+            mask[1:] = False
+        counted = int(mask.sum())
+        losses, dlogits = cross_entropy(logits, targets)
+        grad = model.backward(p, c, saved, dlogits * mask[..., None] * (targets.size / counted))
+        largest = {name: int(np.argmax(np.abs(g))) for name, g in grad.items()}
+        results.append({
+            "mask": "".join("1" if counts else "0" for counts in mask.reshape(-1)),
+            "loss": total_of_all(losses * mask) / counted, "grad_norm": norm_of(grad),
+            "largest": {name: [at, float(grad[name].reshape(-1)[at])] for name, at in largest.items()}})
+    return results
+
+
 def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
     p = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
     ids, targets = batch_at(tokens, 0, hyper)
     loss, losses, logits, grad = loss_and_gradients(model, p, sizes, ids, targets)
+    masked = masked_losses(model, p, sizes, *model.forward(p, sizes, ids), targets, Random(hyper["steps"]))
     prompt = tokens[:PROMPT].tolist()
     continuation, lead = greedy(model, p, sizes, prompt, CONTINUATION)
     assert lead > 0.05, f"{folder.parent.name}: rounding could choose another token ({lead})"
@@ -116,7 +137,7 @@ def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
                       {"grad." + name: g for name, g in grad.items()})
     write_json(folder / "ref.json", {
         "hyper": hyper, "loss": loss, "loss_per_token": losses.reshape(-1).tolist(), "grad_norm": norm,
-        "trajectory": trajectory, "greedy": {"prompt": prompt, "ids": continuation, "min_margin": lead},
+        "masked": masked, "trajectory": trajectory, "greedy": {"prompt": prompt, "ids": continuation, "min_margin": lead},
         "final_params": {name: summary(x) for name, x in p.items()},
         "final_exp_avg": {name: summary(x) for name, x in optimizer.first.items()},
         "final_exp_avg_sq": {name: summary(x) for name, x in optimizer.second.items()}})

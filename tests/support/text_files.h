@@ -55,9 +55,9 @@ inline std::vector<std::int32_t> all_of(const TokenSource& source) {
 inline Dataset open(const std::vector<std::string>& data, const std::vector<std::string>& val = {},
                     const Tokenizer& tokenizer = ByteTokenizer(), const TextOptions& options = {}) {
   const DataInput input(find_data("--data", data), options);
-  if (val.empty()) return open_dataset(input, nullptr, options, &tokenizer, 65536);
+  if (val.empty()) return open_dataset(input, nullptr, options, &tokenizer, 65536, {.most = 1024});
   const DataInput other(find_data("--val-data", val), options);
-  return open_dataset(input, &other, options, &tokenizer, 65536);
+  return open_dataset(input, &other, options, &tokenizer, 65536, {.most = 1024});
 }
 
 /// A folder that a test fills with files.

@@ -3,7 +3,7 @@
 
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
-#include "apps/data/prepared_folder.h"
+#include "apps/data/tokens/prepared_folder.h"
 #include "engine/io/token_file.h"
 #include "models/text/byte_tokenizer.h"
 #include "tests/support/error_message.h"
@@ -299,7 +299,7 @@ TEST_CASE("new tokens never lie beside old ones, wherever publishing ends") {
     PreparedPart train(dir.path(), "train", 2), val(dir.path(), "val", 0);
     train.append(Ids{id, id, id});
     val.append(Ids{id});
-    publish(dir.path(), ByteTokenizer(), train, val);
+    publish(dir.path(), ByteTokenizer(), {&val, &train});
   };
   make(1);
   {

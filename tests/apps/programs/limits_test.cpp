@@ -11,7 +11,7 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/processor.h"
-#include "apps/data/token_source.h"
+#include "apps/data/tokens/token_source.h"
 #include "apps/train/options.h"
 #include "tests/support/byte_model_folder.h"
 #include "tests/support/error_message.h"

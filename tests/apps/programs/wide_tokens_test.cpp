@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "apps/data/prepared_folder.h"
+#include "apps/data/tokens/prepared_folder.h"
 #include "engine/io/token_file.h"
 #include "tests/support/error_message.h"
 #include "tests/support/text_files.h"

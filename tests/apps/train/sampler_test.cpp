@@ -1,4 +1,4 @@
-#include "apps/data/sampler.h"
+#include "apps/data/tokens/sampler.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "apps/data/document_split.h"
-#include "apps/data/loader.h"
+#include "apps/data/tokens/loader.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"

@@ -204,7 +204,7 @@ TEST_CASE("a gradient that is not finite changes nothing and says so") {
   SingleRank rank(*made.space, *optimizer);
   Trainer trainer(*made.model, *made.space, rank.parallel, {.rate = 1e-2},
                   {.micro_batch = 1, .seq_len = 16});
-  const Batch batch{.tokens = random_ids(16, 64, 1), .targets = random_ids(16, 64, 2)};
+  const Batch batch{{.tokens = random_ids(16, 64, 1), .targets = random_ids(16, 64, 2)}};
   CHECK(trainer.step(0, batch).applied);
   // A weight so large that the loss overflows.
   const auto* slot = made.space->find("ln_f.weight");

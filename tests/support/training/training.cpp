@@ -77,9 +77,9 @@ Batch TrainingTask::batch(std::int64_t step) const {
   const auto seed = static_cast<std::uint64_t>(step % 3 + 100);
   const auto count = static_cast<std::size_t>(batch_size * seq_len);
   const auto vocabulary = static_cast<std::int32_t>(config.vocab_size);
-  return {.first_sequence = step * batch_size,
-          .tokens = random_ids(count, vocabulary, seed),
-          .targets = random_ids(count, vocabulary, seed + 50)};
+  return {{.tokens = random_ids(count, vocabulary, seed),
+           .targets = random_ids(count, vocabulary, seed + 50)},
+          step * batch_size};
 }
 
 MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch) const {
@@ -104,9 +104,9 @@ Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows) {
     const auto from = ids.begin() + static_cast<std::ptrdiff_t>(count) * rank;
     return std::vector(from, from + static_cast<std::ptrdiff_t>(count));
   };
-  return {.first_sequence = batch.first_sequence + rank * rows / ranks,
-          .tokens = part(batch.tokens),
-          .targets = part(batch.targets)};
+  return {{.tokens = part(batch.tokens), .targets = part(batch.targets)},
+          batch.first_sequence + rank * rows / ranks,
+          batch.counted};
 }
 
 std::string first_difference(const RunBits& a, const RunBits& b) {

@@ -11,13 +11,16 @@ namespace sluice {
 /// windows of an epoch start at a random offset, so that their borders move.
 /// sequential: step k reads tokens [k*B*T, k*B*T + B*T], row b the b-th piece of T; at the end of
 /// the data it starts again.
+///
+/// Rows (TokenSource::row) stay whole: shuffled, each comes once per epoch.
 class SequenceSampler {
  public:
   enum class Order { shuffled, sequential };
 
-  /// `tokens` must be more than batch * seq_len; callers refuse shorter data.
+  /// `tokens` must be more than batch * seq_len, or a batch of rows; callers refuse shorter data.
+  /// `row`: tokens of a row; 0: a text.
   SequenceSampler(Order order, std::uint64_t seed, std::int64_t tokens, std::int64_t batch,
-                  std::int64_t seq_len);
+                  std::int64_t seq_len, std::int64_t row = 0);
 
   /// Returns the first token of sequence `index`; it and the next T are inputs and targets.
   std::int64_t start_of(std::int64_t index) const;
@@ -30,6 +33,7 @@ class SequenceSampler {
   std::uint64_t seed_;
   std::int64_t tokens_;
   std::int64_t seq_len_;
+  std::int64_t row_;
   std::int64_t windows_;
 };
 

@@ -1,4 +1,4 @@
-#include "apps/data/sampler.h"
+#include "apps/data/tokens/sampler.h"
 
 #include <algorithm>
 #include <bit>
@@ -28,20 +28,24 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t key)
 }
 
 SequenceSampler::SequenceSampler(Order order, std::uint64_t seed, std::int64_t tokens,
-                                 std::int64_t batch, std::int64_t seq_len)
-    : order_(order), seed_(mix_key(seed, 0xDA7A)), tokens_(tokens), seq_len_(seq_len) {
-  check(tokens > batch * seq_len, "the data is shorter than one batch");
-  const std::int64_t whole = (tokens - 1) / seq_len;
-  // Shuffled windows give one up so that their start can move; sequential ones fill whole batches.
-  windows_ =
-      order == Order::shuffled ? std::max<std::int64_t>(1, whole - 1) : whole / batch * batch;
+                                 std::int64_t batch, std::int64_t seq_len, std::int64_t row)
+    : order_(order), seed_(mix_key(seed, 0xDA7A)), tokens_(tokens), seq_len_(seq_len), row_(row) {
+  check(row > 0 ? tokens >= batch * row : tokens > batch * seq_len,
+        "the data is shorter than one batch");
+  const std::int64_t whole = row > 0 ? tokens / row : (tokens - 1) / seq_len;
+  // Sequential windows fill whole batches. Shuffled ones of a text give one up so that their start
+  // can move.
+  windows_ = order == Order::sequential ? whole / batch * batch
+             : row > 0                  ? whole
+                                        : std::max<std::int64_t>(1, whole - 1);
 }
 
 std::int64_t SequenceSampler::start_of(std::int64_t index) const {
   const std::int64_t epoch = index / windows_;
   const std::int64_t within = index % windows_;
-  if (order_ == Order::sequential) return within * seq_len_;
+  if (order_ == Order::sequential) return within * (row_ > 0 ? row_ : seq_len_);
   const std::uint64_t key = mix_key(seed_, static_cast<std::uint64_t>(epoch));
+  if (row_ > 0) return permuted(within, windows_, key) * row_;
   const std::int64_t slack = std::min(tokens_ - 1 - windows_ * seq_len_, seq_len_ - 1);
   const auto offset =
       static_cast<std::int64_t>(mix_key(key, 1) % static_cast<std::uint64_t>(slack + 1));

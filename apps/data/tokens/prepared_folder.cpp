@@ -1,10 +1,10 @@
-#include "apps/data/prepared_folder.h"
+#include "apps/data/tokens/prepared_folder.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "apps/data/token_shards.h"
+#include "apps/data/tokens/token_shards.h"
 #include "engine/io/durable.h"
 #include "kernels/base/error.h"
 
@@ -32,7 +32,8 @@ void remove_old(const fs::path& folder) {
 bool is_prepared_part(const fs::path& path) {
   const auto shard = shard_name(path);
   const std::string part = shard ? shard->prefix : path.stem().string();
-  return path.extension() == ".bin" && (part == "train" || part == "val");
+  return (path.extension() == ".bin" || path.extension() == ".mask") &&
+         (part == "train" || part == "val");
 }
 
 void PreparedPart::append(std::span<const std::int32_t> ids) {
@@ -40,8 +41,8 @@ void PreparedPart::append(std::span<const std::int32_t> ids) {
     if (files_.empty() || (shard_tokens_ > 0 && files_.back()->size() == shard_tokens_)) {
       if (!files_.empty()) files_.back()->complete();
       const std::string name = shard_tokens_ > 0
-                                   ? fmt::format("{}_{:06}.bin", part_, files_.size() + 1)
-                                   : part_ + ".bin";
+                                   ? fmt::format("{}_{:06}{}", part_, files_.size() + 1, extension_)
+                                   : part_ + extension_;
       files_.push_back(std::make_unique<TokenFileWriter>(folder_ / name, id_bytes_));
     }
     TokenFileWriter& file = *files_.back();
@@ -60,15 +61,15 @@ void PreparedPart::publish() {
     (*file)->finish();
 }
 
-void publish(const fs::path& folder, const Tokenizer& tokenizer, PreparedPart& train,
-             PreparedPart& val) {
-  train.complete();
-  val.complete();
+void publish(const fs::path& folder, const Tokenizer& tokenizer,
+             std::initializer_list<PreparedPart*> parts) {
+  for (PreparedPart* const part : parts)
+    part->complete();
   const File lock = lock_directory(folder);  // concurrent calls publish one after the other
   remove_old(folder);
   tokenizer.save(folder);
-  val.publish();
-  train.publish();
+  for (PreparedPart* const part : parts)
+    part->publish();
 }
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "apps/data/token_source.h"
+#include "apps/data/tokens/token_source.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -9,6 +9,7 @@
 #include "engine/io/section_sums.h"
 #include "engine/io/token_file.h"
 #include "kernels/base/error.h"
+#include "kernels/cross_entropy.h"
 
 namespace sluice {
 namespace {
@@ -85,6 +86,32 @@ void allow_open_files(std::size_t count) {
 }
 
 }  // namespace
+
+void TokenSource::read_counted(std::int64_t, std::span<std::uint8_t> out) const {
+  std::ranges::fill(out, std::uint8_t{1});
+}
+
+void append_sequence(const TokenSource& tokens, std::int64_t start, std::int64_t length,
+                     Sequences& sequences) {
+  const auto count = static_cast<std::size_t>(length);
+  std::vector<std::int32_t> ids(count + 1);
+  tokens.read(start, ids);
+  sequences.tokens.insert(sequences.tokens.end(), ids.begin(), ids.end() - 1);
+  if (tokens.row() > 0) {
+    std::vector<std::uint8_t> counted(count);
+    tokens.read_counted(start + 1, counted);
+    for (std::size_t i = 0; i < count; ++i)
+      if (counted[i] == 0) ids[i + 1] = no_target;
+  }
+  sequences.targets.insert(sequences.targets.end(), ids.begin() + 1, ids.end());
+}
+
+std::int64_t counted_targets(const TokenSource& tokens, std::int64_t start, std::int64_t length) {
+  if (tokens.row() == 0) return length;
+  std::vector<std::uint8_t> counted(static_cast<std::size_t>(length));
+  tokens.read_counted(start + 1, counted);
+  return std::ranges::count(counted, std::uint8_t{1});
+}
 
 std::unique_ptr<TokenSource> open_token_file(const fs::path& file, std::int64_t vocab_size) {
   return open_token_files({file}, vocab_size);

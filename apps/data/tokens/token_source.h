@@ -9,16 +9,34 @@
 
 namespace sluice {
 
-/// Tokens by position, in files or in memory.
+/// Tokens by position, in files or in memory: a text from which sequences can be cut anywhere, or
+/// pairs of prompt and completion, padded to rows of one length (Pairs).
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual std::int64_t size() const = 0;
+  /// Tokens of a row, whose first is no target; 0: a text.
+  virtual std::int64_t row() const { return 0; }
+  /// Sets `out` to 1 where a token from `start` on counts as a target, else to 0. Safe to call from
+  /// several threads.
+  virtual void read_counted(std::int64_t start, std::span<std::uint8_t> out) const;
   /// Fills `out` from token `start` on. Safe to call from several threads.
   virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
   /// CRC-32 of all tokens as they are stored, however they are divided among files.
   virtual std::uint32_t checksum() const = 0;
 };
+
+/// Inputs of sequences and, shifted by one, their targets: [B, T] each.
+struct Sequences {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;  ///< no_target if a target does not count
+};
+
+/// Appends the sequence of `length` inputs that begins with token `start`.
+void append_sequence(const TokenSource& tokens, std::int64_t start, std::int64_t length,
+                     Sequences& sequences);
+/// Returns how many targets of that sequence count.
+std::int64_t counted_targets(const TokenSource& tokens, std::int64_t start, std::int64_t length);
 
 /// Opens a .bin of ids (TokenFile). Reads all of it and checks every id against
 /// `vocab_size`. A later read() of tokens that have changed since is an Error (runtime).

@@ -1,6 +1,4 @@
-#include "apps/data/loader.h"
-
-#include <algorithm>
+#include "apps/data/tokens/loader.h"
 
 namespace sluice {
 
@@ -36,13 +34,17 @@ Batch BatchLoader::read(std::int64_t step) const {
   result.first_sequence = step * batch_ + first_;
   result.tokens.reserve(static_cast<std::size_t>(rows_ * seq_len_));
   result.targets.reserve(static_cast<std::size_t>(rows_ * seq_len_));
-  std::vector<std::int32_t> row(static_cast<std::size_t>(seq_len_ + 1));
-  for (std::int64_t b = 0; b < rows_; ++b) {
-    tokens_.read(sampler_.start_of(result.first_sequence + b), row);
-    result.tokens.insert(result.tokens.end(), row.begin(), row.end() - 1);
-    result.targets.insert(result.targets.end(), row.begin() + 1, row.end());
-  }
+  for (std::int64_t b = 0; b < rows_; ++b)
+    append_sequence(tokens_, sampler_.start_of(result.first_sequence + b), seq_len_, result);
+  if (tokens_.row() > 0) result.counted = counted_in(step);
   return result;
+}
+
+std::int64_t BatchLoader::counted_in(std::int64_t step) const {
+  std::int64_t counted = 0;
+  for (std::int64_t b = 0; b < batch_; ++b)
+    counted += counted_targets(tokens_, sampler_.start_of(step * batch_ + b), seq_len_);
+  return counted;
 }
 
 }  // namespace sluice

@@ -2,19 +2,18 @@
 
 #include <cstdint>
 #include <future>
-#include <vector>
+#include <optional>
 
-#include "apps/data/dataset.h"
-#include "apps/data/sampler.h"
+#include "apps/data/tokens/sampler.h"
+#include "apps/data/tokens/token_source.h"
 
 namespace sluice {
 
-/// The sequences of one update, or a rank's share of them: row b has its T tokens and, shifted by
-/// one, its T targets.
-struct Batch {
-  std::int64_t first_sequence = 0;    ///< number of row 0, counted over all updates and ranks
-  std::vector<std::int32_t> tokens;   ///< [B, T]
-  std::vector<std::int32_t> targets;  ///< [B, T]
+/// The sequences of one update, or a rank's share of them.
+struct Batch : Sequences {
+  std::int64_t first_sequence = 0;  ///< number of row 0, counted over all updates and ranks
+  /// How many targets of the whole update count, those of other ranks included; none: all.
+  std::optional<std::int64_t> counted{};
 };
 
 /// Batches in the sampler's order. A thread reads the next batch while the current one is used.
@@ -31,6 +30,7 @@ class BatchLoader {
 
  private:
   Batch read(std::int64_t step) const;
+  std::int64_t counted_in(std::int64_t step) const;
 
   const TokenSource& tokens_;
   SequenceSampler sampler_;

@@ -1,4 +1,4 @@
-#include "apps/data/token_shards.h"
+#include "apps/data/tokens/token_shards.h"
 
 #include <fmt/format.h>
 

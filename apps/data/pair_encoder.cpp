@@ -1,0 +1,40 @@
+#include "apps/data/pair_encoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "apps/data/encode_text.h"
+#include "apps/data/tokens/pairs.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+PairEncoder::PairEncoder(const Tokenizer& tokenizer, bool special, Sink sink)
+    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)) {}
+
+void PairEncoder::add(const Document& pair) {
+  std::vector<std::int32_t> ids = tokenizer_.begin_of_text();
+  const auto append = [&](std::string_view text) {
+    try {
+      std::ranges::copy(encode(tokenizer_, text, special_), std::back_inserter(ids));
+    } catch (const Error& error) {
+      fail(fmt::format("{}: {}", pair.name, error.what()), error.kind());
+    }
+  };
+  append(pair.text.substr(0, pair.prompt));
+  const std::size_t prompt = ids.size();
+  append(pair.text.substr(pair.prompt));
+  if (const auto end = tokenizer_.end_of_text()) ids.push_back(*end);
+  std::vector<std::int32_t> marks(ids.size(), PairMark::counts);
+  std::fill_n(marks.begin(), prompt, 0);
+  marks.front() += PairMark::begins;
+  ++pairs_;
+  tokens_ += static_cast<std::int64_t>(ids.size());
+  counted_ += static_cast<std::int64_t>(ids.size() - prompt);
+  sink_(ids, marks);
+}
+
+}  // namespace sluice

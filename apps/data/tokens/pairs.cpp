@@ -1,0 +1,120 @@
+#include "apps/data/tokens/pairs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/io/section_sums.h"
+#include "kernels/base/error.h"
+
+namespace sluice {
+
+namespace fs = std::filesystem;
+
+fs::path mask_of(const fs::path& tokens) {
+  return fs::path(tokens).replace_extension(".mask");
+}
+
+Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> mask,
+             const Length& length, const Names& names)
+    : tokens_(std::move(tokens)), mask_(std::move(mask)) {
+  if (mask_->size() != tokens_->size())
+    fail(fmt::format("{} has {} marks for the {} tokens of {}; make both anew with prepare_data "
+                     "--pairs",
+                     names.mask, mask_->size(), tokens_->size(), names.tokens),
+         ErrorKind::usage);
+  find_pairs(names.mask);
+  for (const Pair& pair : pairs_)
+    longest_ = std::max(longest_, pair.count);
+  const std::int64_t needed = std::max<std::int64_t>(8, (longest_ - 1 + 7) / 8 * 8);
+  row_ = 1 + length.given.value_or(std::min(needed, length.most));
+  left_out_ = static_cast<std::int64_t>(std::erase_if(
+      pairs_, [&](const Pair& pair) { return pair.target == 0 || pair.target >= row_; }));
+  cut_ = std::ranges::count_if(pairs_, [&](const Pair& pair) { return pair.count > row_; });
+  if (pairs_.empty())
+    fail(fmt::format("{}: no pair has a token of its completion among the first {}; give a longer "
+                     "--seq-len",
+                     names.tokens, row_),
+         ErrorKind::usage);
+}
+
+void Pairs::find_pairs(const std::string& mask_name) {
+  constexpr std::int64_t stretch = 1 << 16;
+  std::vector<std::int32_t> marks;
+  for (std::int64_t first = 0; first < mask_->size(); first += stretch) {
+    marks.resize(static_cast<std::size_t>(std::min(stretch, mask_->size() - first)));
+    mask_->read(first, marks);
+    for (std::int64_t at = first; const std::int32_t mark : marks) {
+      if (mark > PairMark::counts + PairMark::begins)
+        fail(
+            fmt::format("{} has the mark {} at position {}; marks are 0 to 3", mask_name, mark, at),
+            ErrorKind::usage);
+      if ((mark & PairMark::begins) != 0) pairs_.push_back({at, 0});
+      if (pairs_.empty())
+        fail(fmt::format("{} does not begin with the first token of a pair", mask_name),
+             ErrorKind::usage);
+      Pair& pair = pairs_.back();
+      if ((mark & PairMark::counts) != 0 && pair.target == 0) pair.target = pair.count;
+      ++pair.count;
+      ++at;
+    }
+  }
+}
+
+/// Calls body(position in the files, place in the output, tokens) for everything but padding.
+template <class Body>
+void Pairs::for_each_part(std::int64_t start, std::size_t count, Body&& body) const {
+  const std::int64_t end = start + static_cast<std::int64_t>(count);
+  for (std::int64_t at = start; at < end;) {
+    const Pair& pair = pairs_[static_cast<std::size_t>(at / row_)];
+    const std::int64_t skipped = at % row_, taken = std::min(end - at, row_ - skipped);
+    const std::int64_t there = std::min(taken, pair.count - skipped);
+    if (there > 0)
+      body(pair.first + skipped, static_cast<std::size_t>(at - start),
+           static_cast<std::size_t>(there));
+    at += taken;
+  }
+}
+
+void Pairs::read(std::int64_t start, std::span<std::int32_t> out) const {
+  std::ranges::fill(out, 0);
+  for_each_part(start, out.size(), [&](std::int64_t at, std::size_t place, std::size_t count) {
+    tokens_->read(at, out.subspan(place, count));
+  });
+}
+
+void Pairs::read_counted(std::int64_t start, std::span<std::uint8_t> out) const {
+  std::ranges::fill(out, std::uint8_t{0});
+  std::vector<std::int32_t> marks;
+  for_each_part(start, out.size(), [&](std::int64_t at, std::size_t place, std::size_t count) {
+    marks.resize(count);
+    mask_->read(at, marks);
+    for (std::size_t i = 0; i < count; ++i)
+      out[place + i] = static_cast<std::uint8_t>(marks[i] & PairMark::counts);
+  });
+}
+
+std::uint32_t Pairs::checksum() const {
+  const std::uint32_t mask = mask_->checksum();
+  return crc32_of(std::as_bytes(std::span(&mask, 1)), tokens_->checksum());
+}
+
+std::string Pairs::text() const {
+  std::string text = fmt::format("{} pairs of {} tokens at most", pairs(), longest_);
+  if (cut_ > 0) text += fmt::format("; {} longer than {} are cut", cut_, row_);
+  if (left_out_ > 0)
+    text += fmt::format("; {} without a completion in these are left out", left_out_);
+  return text;
+}
+
+std::unique_ptr<Pairs> open_pairs(const fs::path& tokens, std::int64_t vocab_size,
+                                  const Pairs::Length& length) {
+  const fs::path mask = mask_of(tokens);
+  if (!fs::exists(mask)) return nullptr;
+  constexpr std::int64_t any = 65536;  // the constructor names a mark that is none
+  return std::make_unique<Pairs>(open_token_file(tokens, vocab_size), open_token_file(mask, any),
+                                 length, Pairs::Names{tokens.string(), mask.string()});
+}
+
+}  // namespace sluice
