@@ -42,7 +42,8 @@ void declare(CommandLine& line, Options& o) {
   line.add("--data", o.data, "Text, tokens, or a folder, as train_gpt2 takes them");
   line.require("--data");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
-  line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the model's context", 1);
+  line.add("--seq-len", o.seq_len,
+           "Tokens per sequence; default: the model's context, or what the longest pair needs", 1);
   line.add("--max-tokens", o.max_tokens, "Tokens at most, from the beginning; 0: all");
   declare_text_options(line, o.text);
   line.add("--json", o.json, "Print one JSON object");
@@ -66,8 +67,9 @@ struct Score {
 
 std::int64_t bytes_of(const Tokenizer& tokenizer, std::span<const std::int32_t> targets) {
   std::int64_t bytes = 0;
+  const auto end = tokenizer.end_of_text();  // no text, but what separates texts
   for (const std::int32_t& id : targets)
-    bytes += id != no_target && id < tokenizer.vocab_size()
+    bytes += id != no_target && id != end && id < tokenizer.vocab_size()
                  ? static_cast<std::int64_t>(tokenizer.decode(std::span(&id, 1)).size())
                  : 0;
   return bytes;
@@ -106,9 +108,9 @@ class SlowRanks final : public Monitor {
 /// Returns how many tokens are predicted, those of padding included; of pairs, whole rows.
 std::int64_t predicted_tokens(const TokenSource& tokens, std::int64_t length, std::int64_t most) {
   const std::int64_t all =
-      tokens.row() > 0 ? tokens.size() / tokens.row() * length : tokens.size() - 1;
+      tokens.in_rows() ? tokens.size() / tokens.row() * length : tokens.size() - 1;
   if (most == 0 || most >= all) return all;
-  return tokens.row() > 0 ? std::max<std::int64_t>(1, most / length) * length : most;
+  return tokens.in_rows() ? std::max<std::int64_t>(1, most / length) * length : most;
 }
 
 Score score(const Decoder& model, const DevicePtr& device, const TokenSource& tokens,
@@ -122,7 +124,7 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
   const std::vector<Piece> pieces = pieces_of(predicted, length);
   std::vector<double> mine;
   std::int64_t bytes = 0, counted = 0;
-  const std::int64_t stride = tokens.row() > 0 ? tokens.row() : length;
+  const std::int64_t stride = tokens.in_rows() ? tokens.row() : length;
   ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
   // A rank that is slow may let the others wait long.
   keep_alive(*ranks, "evaluation", [&] {
@@ -213,7 +215,7 @@ void run(const Options& o, const World& world) {
                      tokens ? tokens->size() : 0),
          ErrorKind::usage);
   const std::int64_t length =
-      tokens->row() > 0 ? tokens->row() - 1 : o.seq_len.value_or(config.n_positions);
+      tokens->in_rows() ? tokens->row() - 1 : o.seq_len.value_or(config.n_positions);
   for (const std::string& note : notes)
     if (!o.json) say(fmt::format("data         {}\n", note));
   const Score result =

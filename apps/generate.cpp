@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "apps/checkpoint/model_folder.h"
 #include "apps/cli/command_line.h"
@@ -25,8 +29,10 @@
 namespace sluice {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Options {
-  std::string model, prompt, tokens, stop, tokenizer_dir;
+  std::string model, prompt, prompts, tokens, stop, tokenizer_dir;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
   std::optional<std::size_t> gpu_memory;
@@ -45,6 +51,9 @@ void declare(CommandLine& line, Options& o) {
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.group("Text");
   line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
+  line.add("--prompts", o.prompts,
+           "File of prompts: one a line, or JSON Lines with a field prompt; prints a line of JSON "
+           "for each continuation");
   line.add("--tokens", o.tokens, "Token ids to continue, \"1 2 3\"; prints ids");
   line.add("--special", o.special,
            "Text such as <|endoftext|> becomes the special token of that name");
@@ -82,10 +91,11 @@ void print_text(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// Prints text as it is generated, in whole UTF-8 characters, and stops before the stop text.
+/// Passes on text as it is generated, in whole UTF-8 characters, and stops before the stop text.
 class Printer {
  public:
-  explicit Printer(std::string stop) : stop_(std::move(stop)) {}
+  using Print = std::function<void(const std::string&)>;
+  Printer(std::string stop, Print print) : stop_(std::move(stop)), print_(std::move(print)) {}
 
   /// Returns false once the stop text has appeared.
   bool add(const std::string& text) {
@@ -111,13 +121,38 @@ class Printer {
  private:
   void flush(std::size_t end) {
     if (end <= printed_) return;
-    print_text(text_.substr(printed_, end - printed_));
+    print_(text_.substr(printed_, end - printed_));
     printed_ = end;
   }
 
   std::string stop_, text_;
+  Print print_;
   std::size_t printed_ = 0;
 };
+
+/// Returns the prompts of a file, in its order.
+std::vector<std::string> read_prompts(const std::string& file) {
+  const TextOptions options{.field = "prompt"};
+  std::vector<std::string> prompts;
+  const DataFiles files = find_data("--prompts", {file});
+  if (files.texts.empty())
+    fail(fmt::format("--prompts {}: these are tokens; give a text", file), ErrorKind::usage);
+  const bool json = is_json_lines(files.texts.front(), options.format);
+  const TextReport report =
+      TextSource(files, options, fs::temp_directory_path()).read([&](const Document& document) {
+        if (json) return prompts.emplace_back(document.text), void();
+        for (const auto line : std::views::split(document.text, '\n')) {
+          std::string_view text(line.begin(), line.end());
+          if (text.ends_with('\r')) text.remove_suffix(1);
+          if (!text.empty()) prompts.emplace_back(text);
+        }
+      });
+  if (!report.skipped.none())
+    fmt::print(stderr, "generate: left out {}\n", printable(report.skipped.text()));
+  if (prompts.empty())
+    fail(fmt::format("--prompts {}: no line has a text", file), ErrorKind::usage);
+  return prompts;
+}
 
 /// Returns how many bytes of the GPU the text may take.
 std::size_t allowed_bytes(const Options& o, const Runtime& gpu) {
@@ -185,8 +220,32 @@ LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& d
   return loaded;
 }
 
+std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& prompt,
+                                 bool special) {
+  auto ids = tokenizer.begin_of_text();
+  std::ranges::copy(encode(tokenizer, prompt, special), std::back_inserter(ids));
+  const auto end = tokenizer.end_of_text();
+  if (ids.empty()) ids = {end ? *end : tokenizer.encode("\n").front()};
+  return ids;
+}
+
+/// Returns true for a token that ends a text.
+bool is_end(std::int32_t id, const Tokenizer& tokenizer, const DecoderConfig& config) {
+  return id == tokenizer.end_of_text() ||
+         std::ranges::find(config.end_ids, id) != config.end_ids.end();
+}
+
+/// Prints a continuation as an object. Bytes that are not UTF-8 become U+FFFD.
+void print_line(const std::string& prompt, const std::string& completion) {
+  const nlohmann::ordered_json line{{"prompt", prompt}, {"completion", completion}};
+  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
+  if (!o.prompts.empty() && (!o.prompt.empty() || !o.tokens.empty()))
+    fail("give --prompts alone, without --prompt and --tokens", ErrorKind::usage);
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
   const DeviceKind kind = choose_device(o.device);
@@ -212,24 +271,35 @@ int run(const Options& o) {
   const auto tokenizer =
       o.tokenizer_dir.empty() ? load_tokenizer(source) : load_tokenizer(o.tokenizer_dir);
   generation.sampling.vocabulary = tokenizer->vocab_size();
-  const auto end_of_text = tokenizer->end_of_text();
-  const std::vector<std::int64_t>& ends = source.config.end_ids;
-  const std::string prompt = read_prompt(o.prompt);
   require_special(*tokenizer, o.special);
-  auto ids = tokenizer->begin_of_text();
-  std::ranges::copy(encode(*tokenizer, prompt, o.special), std::back_inserter(ids));
-  if (ids.empty()) ids = {end_of_text ? *end_of_text : tokenizer->encode("\n").front()};
-  const LoadedModel loaded = load(o, source, device, precision.dtype, ids, generation);
-  for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
-    if (n > 0) fmt::print("\n---\n");
-    print_text(prompt);
-    Printer printer(o.stop);
-    generate(*loaded.model, device, ids, generation, [&](std::int32_t id) {
-      if (id == end_of_text || std::ranges::find(ends, id) != ends.end()) return false;
-      return printer.add(tokenizer->decode(std::span(&id, 1)));
-    });
-    printer.finish();
-    fmt::print("\n");
+  const bool many = !o.prompts.empty();
+  const std::vector<std::string> prompts =
+      many ? read_prompts(o.prompts) : std::vector{read_prompt(o.prompt)};
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const std::string& prompt : prompts)
+    ids.push_back(ids_of(*tokenizer, prompt, o.special));
+  // What the longest prompt needs suffices for all.
+  const auto& longest =
+      *std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
+  const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Generation seeded = generation;
+    for (std::int64_t n = 0; n < o.num; ++n, ++seeded.sampling.seed) {
+      if (!many && n > 0) fmt::print("\n---\n");
+      if (!many) print_text(prompts[i]);
+      std::string made;
+      Printer printer(o.stop, [&](const std::string& text) {
+        if (!many) return print_text(text);
+        made += text;
+      });
+      generate(*loaded.model, device, ids[i], seeded, [&](std::int32_t id) {
+        if (is_end(id, *tokenizer, source.config)) return false;
+        return printer.add(tokenizer->decode(std::span(&id, 1)));
+      });
+      printer.finish();
+      if (many) print_line(prompts[i], made);
+      if (!many) fmt::print("\n");
+    }
   }
   return 0;
 }

@@ -142,8 +142,14 @@ void print_report(const TextReport& report) {
   if (!report.skipped.none()) fmt::print("left out {}\n", printable(report.skipped.text()));
 }
 
-/// Refuses options that do not go with --pairs.
+/// Refuses options that do not go with --pairs, or with none.
 void require_pairs(const Options& o) {
+  const PairFields usual;
+  if (!o.pairs) {
+    if (o.fields.prompt != usual.prompt || o.fields.completion != usual.completion)
+      fail("--prompt-field and --completion-field are for --pairs", ErrorKind::usage);
+    return;
+  }
   const auto refuse = [](const char* what) {
     fail(fmt::format("--pairs: {}", what), ErrorKind::usage);
   };
@@ -151,6 +157,8 @@ void require_pairs(const Options& o) {
   if (o.shard_tokens) refuse("pairs are in one file; leave out --shard-tokens");
   if (o.text.format == TextFormat::text)
     refuse("pairs are lines of JSON; leave out --text-format text");
+  if (o.text.field != TextOptions().field)
+    refuse("--text-field is for texts; give --prompt-field and --completion-field");
   if (o.fields.prompt == o.fields.completion)
     refuse("--prompt-field and --completion-field name the same field");
 }
@@ -187,11 +195,13 @@ void write_pairs(const Options& o, const TextSource& source, const TextScan& fou
              val.encoder.pairs(), tokenizer.kind(), printable(o.output));
   fmt::print("{} and {} tokens, of which {} and {} count\n", train.encoder.tokens(),
              val.encoder.tokens(), train.encoder.counted(), val.encoder.counted());
+  if (const std::int64_t none = train.encoder.left_out() + val.encoder.left_out(); none > 0)
+    fmt::print("left out {} of a single token, which nothing predicts\n", none);
 }
 
 int run(Options o) {
+  require_pairs(o);
   if (o.pairs) {
-    require_pairs(o);
     o.text.format = TextFormat::jsonl;
     o.text.pairs = o.fields;
   }

@@ -42,9 +42,9 @@ void fill_normal(std::uint64_t key, std::uint64_t first, double standard_deviati
   }
 }
 
-DropoutMask DropoutSource::mask(std::uint64_t site) const {
+DropoutMask DropoutSource::mask(std::uint64_t site, std::optional<float> other) const {
   return {.key = mix_key(mix_key(mix_key(seed, 0xD50), step), site),
-          .probability = probability,
+          .probability = other.value_or(probability),
           .first_sample = first_sample};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -25,9 +26,12 @@ struct DropoutSource {
   std::uint64_t step = 0;
   std::int64_t first_sample = 0;  ///< global index of the micro-batch's first sequence
   float probability = 0;
+  /// Other probabilities: of attention's weights, and of embedded tokens.
+  std::optional<float> attention{}, embedding{};
 
-  /// Returns the mask of one dropout layer; every layer in the model has its own `site`.
-  DropoutMask mask(std::uint64_t site) const;
+  /// Returns the mask of one dropout layer; every layer in the model has its own `site`. `other`:
+  /// its probability, if it has one of its own.
+  DropoutMask mask(std::uint64_t site, std::optional<float> other = {}) const;
 };
 
 }  // namespace sluice

@@ -71,7 +71,9 @@ constexpr Meaning meanings[] = {
     {"clip clip-grad clip-grad-norm max-grad-norm gradient-clip gradient-clipping "
      "gradient-clip-val",
      "--grad-clip"},
-    {"drop dropout-rate hidden-dropout attention-dropout attn-pdrop resid-pdrop", "--dropout"},
+    {"drop dropout-rate hidden-dropout resid-pdrop resid-dropout", "--dropout"},
+    {"attn-pdrop attn-dropout", "--attention-dropout"},
+    {"embd-pdrop embd-dropout", "--embedding-dropout"},
     {"fp16 half float16", "--precision fp16"},
     {"bf16 bfloat16", "--precision bf16"},
     {"tf32", "--precision tf32"},

@@ -104,6 +104,10 @@ class Finder {
                       "unpack it first",
                       flag_, path.string()),
           ErrorKind::usage);
+    if (path.extension() == ".mask" && fs::exists(fs::path(path).replace_extension(".bin")))
+      fail(fmt::format("{} {}: this is the mask of the tokens beside it; name those", flag_,
+                       path.string()),
+           ErrorKind::usage);
     if (path.extension() != ".bin") return add_text(path);
     if (is_new(path)) found_.tokens.push_back(path);
   }

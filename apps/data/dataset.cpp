@@ -78,24 +78,43 @@ void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const 
   dataset.val = val.take();
 }
 
+/// Names the part of a folder that is set aside, which may turn out to be empty.
+constexpr const char* validation_part = "for validation";
+
 /// Opens token files: pairs if there is a mask beside them. `flag`: names them in the notes.
 std::unique_ptr<TokenSource> open_files(const std::vector<fs::path>& files, std::int64_t vocab_size,
                                         const Pairs::Length& length, const std::string& flag,
                                         std::vector<std::string>& notes) {
   for (const fs::path& file : files)
-    if (files.size() > 1 && fs::exists(mask_of(file)))
+    if (files.size() > 1 && has_mask(file))
       fail(fmt::format("{} has a mask, and pairs are in one file; give it alone", file.string()),
            ErrorKind::usage);
   auto pairs = open_pairs(files.front(), vocab_size, length);
   if (!pairs) return open_token_files(files, vocab_size);
   notes.push_back(fmt::format("{}: {}", flag, pairs->text()));
+  if (flag != validation_part) pairs->require_some(files.front().string());
   return pairs;
+}
+
+/// Refuses a folder in which one part has lost its mask: its prompts would be learned.
+void require_masks(const DataFiles& files) {
+  if (files.folder.empty() || files.tokens.empty() || files.val_tokens.empty()) return;
+  const fs::path &train = files.tokens.front(), &val = files.val_tokens.front();
+  if (has_mask(train) != has_mask(val))
+    fail(fmt::format("{} has a mask and {} has none; make both anew with prepare_data",
+                     (has_mask(train) ? train : val).string(),
+                     (has_mask(train) ? val : train).string()),
+         ErrorKind::usage);
 }
 
 }  // namespace
 
 DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::move(found)) {
   if (!files.texts.empty()) text.emplace(files, options, fs::temp_directory_path());
+}
+
+bool has_pairs(const DataFiles& files) {
+  return !files.tokens.empty() && has_mask(files.tokens.front());
 }
 
 void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks) {
@@ -122,8 +141,8 @@ Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOpti
                      const Tokenizer* tokenizer, std::int64_t vocab_size,
                      const Pairs::Length& length) {
   Dataset dataset;
-  Pairs::Length val_length = length;
   const DataFiles& files = data.files;
+  require_masks(files);
   if (data.text) {
     require_tokenizer(tokenizer, files.name);
     read_text_into(dataset, data, val == nullptr, options, *tokenizer);
@@ -133,15 +152,21 @@ Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOpti
                        files.val_tokens.front().string()),
            ErrorKind::usage);
     dataset.train = open_files(files.tokens, vocab_size, length, "for training", dataset.notes);
-    if (dataset.train->row() > 0) val_length.given = dataset.train->row() - 1;
     if (val == nullptr && !files.val_tokens.empty())
       dataset.val =
-          open_files(files.val_tokens, vocab_size, val_length, "for validation", dataset.notes);
+          open_files(files.val_tokens, vocab_size, length, validation_part, dataset.notes);
   }
-  if (!val_length.given) val_length.given = length.most;
   if (val != nullptr)
     dataset.val =
-        open_tokens("--val-data", *val, options, tokenizer, vocab_size, val_length, dataset.notes);
+        open_tokens("--val-data", *val, options, tokenizer, vocab_size, length, dataset.notes);
+  if (dataset.val && dataset.val->in_rows() && dataset.val->size() == 0) dataset.val = nullptr;
+  if (!dataset.val) return dataset;
+  // Sequences of both have one length.
+  const std::int64_t row = dataset.train->in_rows()
+                               ? std::max(dataset.train->row(), dataset.val->row())
+                               : 1 + length.given.value_or(length.most);
+  dataset.train->pad_rows(row);
+  dataset.val->pad_rows(row);
   return dataset;
 }
 
@@ -153,6 +178,7 @@ std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInpu
   if (!input.text) {
     if (!files.folder.empty() && files.val_tokens.empty())
       fail(fmt::format("{} has no val.bin", files.folder.string()), ErrorKind::usage);
+    require_masks(files);
     return open_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size,
                       length, flag, notes);
   }

@@ -24,6 +24,9 @@ struct DataInput {
   std::optional<TextSource> text;  ///< none: the files hold tokens
 };
 
+/// True if these are tokens with a mask, so pairs.
+bool has_pairs(const DataFiles& files);
+
 /// Throws Error (usage) if both flags, or several ranks, would read the same pipe.
 void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks);
 

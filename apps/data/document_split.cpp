@@ -64,7 +64,10 @@ std::vector<std::uint64_t> training_pairs(std::span<const DocumentFacts> pairs, 
                                           std::uint64_t seed) {
   const std::uint64_t all = bytes_of(pairs);
   if (pairs.size() == 1) return {all};
-  return by_document(pairs, all - border_of(all, fraction), seed);
+  std::vector<std::uint64_t> training = by_document(pairs, all - border_of(all, fraction), seed);
+  if (std::ranges::count(training, std::uint64_t{0}) == std::ssize(training))
+    training.front() = pairs.front().bytes;
+  return training;
 }
 
 std::vector<std::uint64_t> training_bytes(std::span<const DocumentFacts> documents, double fraction,

@@ -28,12 +28,18 @@ void PairEncoder::add(const Document& pair) {
   const std::size_t prompt = ids.size();
   append(pair.text.substr(pair.prompt));
   if (const auto end = tokenizer_.end_of_text()) ids.push_back(*end);
+  // Nothing comes before the first token, from which it could be predicted.
+  const std::size_t uncounted = std::max<std::size_t>(prompt, 1);
+  if (ids.size() == uncounted) {
+    ++left_out_;
+    return;
+  }
   std::vector<std::int32_t> marks(ids.size(), PairMark::counts);
-  std::fill_n(marks.begin(), prompt, 0);
+  std::fill_n(marks.begin(), uncounted, 0);
   marks.front() += PairMark::begins;
   ++pairs_;
   tokens_ += static_cast<std::int64_t>(ids.size());
-  counted_ += static_cast<std::int64_t>(ids.size() - prompt);
+  counted_ += static_cast<std::int64_t>(ids.size() - uncounted);
   sink_(ids, marks);
 }
 

@@ -35,12 +35,6 @@ bool is_compressed(const TextFile& file, const File& opened) {
   return begin[0] == 0x1f && begin[1] == 0x8b;
 }
 
-bool is_json_lines(const TextFile& file, std::optional<TextFormat> format) {
-  if (format) return format == TextFormat::jsonl;
-  const fs::path name = file.path.extension() == ".gz" ? file.path.stem() : file.path;
-  return name.extension() == ".jsonl" || name.extension() == ".ndjson";
-}
-
 std::string read_whole(Input& input, std::uint64_t expected) {
   std::string text(std::max<std::uint64_t>(expected, 1), '\0');
   for (std::size_t size = 0;;) {
@@ -59,6 +53,12 @@ std::string counted(std::int64_t count, const char* what) {
 }
 
 }  // namespace
+
+bool is_json_lines(const TextFile& file, std::optional<TextFormat> format) {
+  if (format) return format == TextFormat::jsonl;
+  const fs::path name = file.path.extension() == ".gz" ? file.path.stem() : file.path;
+  return name.extension() == ".jsonl" || name.extension() == ".ndjson";
+}
 
 std::string TextReport::text() const {
   return fmt::format("{}, {}, {} byte{}", counted(files, "file"), counted(documents, "document"),

@@ -22,6 +22,9 @@ struct Document {
   std::size_t prompt = 0;  ///< bytes of the prompt with which a pair begins
 };
 
+/// Returns true if a file is read as JSON Lines: as `format` says, else by its name.
+bool is_json_lines(const TextFile& file, std::optional<TextFormat> format);
+
 /// The totals of one reading of a source.
 struct TextReport {
   std::int64_t files = 0;  ///< files that had a document

@@ -54,6 +54,11 @@ void require_speculation(const TrainOptions& o) {
         "alone; leave it out");
 }
 
+/// True if replicas divide the optimizer state.
+bool divides_state(const TrainOptions& o) {
+  return o.zero > 0 && o.dp.value_or(1) > 1;
+}
+
 /// Refuses --host-blocks where the weights of blocks cannot stream.
 void require_host_blocks(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
   const std::int64_t blocks = o.host_blocks.value_or(0);
@@ -71,7 +76,8 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
     refuse(
         "a block's weights would visit the GPU for every micro-batch; give --pipeline layer-major, "
         "with which they visit twice a step");
-  if (o.zero > 0) refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.zero));
+  if (divides_state(o))
+    refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.zero));
   if (adafactor(o)) refuse("--optimizer adafactor updates on the GPU alone; use adamw");
   if (o.offload == Offload::all || o.resident_blocks || o.cpu_blocks.value_or(0) > 0)
     refuse(
@@ -118,10 +124,11 @@ void require_graphs(const TrainOptions& o, const RunSetup& setup, const DevicePr
   };
   if (!profile.gpu) refuse("is for a GPU, and this run computes on the CPU");
   if (among_ranks(o)) refuse("is for one rank without a pipeline");
-  if (o.dropout > 0)
-    refuse(
-        fmt::format("would draw the same numbers in every step, and --dropout is {}", o.dropout));
-  if (setup.data.train && setup.data.train->row() > 0)
+  for (const double dropout :
+       {o.dropout, o.attention_dropout.value_or(0), o.embedding_dropout.value_or(0)})
+    if (dropout > 0)
+      refuse(fmt::format("would draw the same numbers in every step, and dropout is {}", dropout));
+  if (setup.data.train && setup.data.train->in_rows())
     refuse("divides each batch by the same number of targets, and in batches of pairs it differs");
   if (const char* flag = away_flag(o, setup.config.n_layer); flag != nullptr)
     fail(fmt::format(
@@ -174,8 +181,8 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
 }
 
 bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.layer_major() && o.zero == 0 && !adafactor(o) && !o.offload &&
-         !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
+  return copies_fast(profile) && o.layer_major() && !divides_state(o) && !adafactor(o) &&
+         !o.offload && !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {

@@ -25,9 +25,14 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
     text += fmt::format(
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
-  const bool one_rank = options.dp.value_or(1) * options.tp == 1 && !options.pipelined();
-  if (device_over > 0 && host_over == 0 && profile.gpu && one_rank)
-    text += "; with --pipeline layer-major weights and gradients can rest in host memory too";
+  const bool divided = options.zero > 0 && options.dp.value_or(1) > 1;
+  const bool could = device_over > 0 && host_over == 0 && profile.gpu;
+  if (could && !options.pipelined())
+    text += fmt::format(
+        "; with --pipeline layer-major{} weights and gradients can rest in host memory too",
+        divided ? " and without --zero" : "");
+  if (could && options.layer_major() && divided)
+    text += "; without --zero weights and gradients can rest in host memory too";
   const bool state_could_leave = options.state_home.empty() && options.offload != Offload::off &&
                                  options.optimizer != OptimizerKind::adafactor &&
                                  !options.cuda_graph;

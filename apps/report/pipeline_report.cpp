@@ -32,7 +32,7 @@ std::vector<StageCosts> costs_of(const PipelinePlan& plan, const RunSetup& setup
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
                       .shards = shards,
-                      .dropout = setup.trainer.dropout > 0,
+                      .dropout = setup.trainer.drops_attention(),
                       .splits_backward = splits_backward(plan.schedule)};
   std::vector<StageCosts> costs;
   for (const StageTime& time :
@@ -156,14 +156,18 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
   const MemoryChoice& choice = chosen.choice;
   const StashedInputs inputs = stashed_inputs(setup, choice);
   const Shards shards = shards_of(o, profile);
+  DeviceProfile shared = profile;  // the ranks of a machine share its memory's bandwidth
+  shared.host_rate /= static_cast<double>(ranks_of_node(o));
   const std::int64_t replicas = o.dp.value_or(1);
   const double gradients = static_cast<double>(setup.config.block_matrices()) *
                            choice.gradient_bytes() / static_cast<double>(shards.ranks);
-  const double summing =
-      predict_communication({.wide_gradients = gradients,
-                             .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
-                            replicas, interconnect.among(replicas * shards.ranks), {}, 1)
-          .gradient_seconds;
+  const BlockSum summing{
+      .seconds =
+          predict_communication({.wide_gradients = gradients,
+                                 .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
+                                replicas, interconnect.among(replicas * shards.ranks), {}, 1)
+              .gradient_seconds,
+      .overlap = o.overlap};
   const WeightStreaming streaming = predict_weight_streaming(
       setup.config, choice,
       {.batch = o.batch_size / replicas,
@@ -172,8 +176,8 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
        .cpu_state = static_cast<double>(chosen.memory.cpu_state + chosen.memory.file),
        .file_state = static_cast<double>(chosen.memory.file),
        .shards = shards,
-       .dropout = setup.trainer.dropout > 0},
-      inputs, profile, summing);
+       .dropout = setup.trainer.drops_attention()},
+      inputs, shared, summing);
   MemoryChoice plain = choice;
   std::ranges::fill(plain.recompute, Recompute::none);
   const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,
@@ -181,7 +185,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                                       .seq_len = setup.trainer.seq_len,
                                       .dtype = setup.precision.dtype,
                                       .shards = shards,
-                                      .dropout = setup.trainer.dropout > 0},
+                                      .dropout = setup.trainer.drops_attention()},
                                      profile);
   const double passes = (once.forward + once.backward) *
                         static_cast<double>(o.batch_size / replicas / choice.micro_batch);
@@ -194,7 +198,8 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                   format_bytes(static_cast<std::uint64_t>(streaming.to_device)),
                   format_bytes(static_cast<std::uint64_t>(streaming.to_host))));
   if (replicas > 1)
-    made.report.row("", fmt::format("replicas sum the gradients of a block in {:.4g} s", summing));
+    made.report.row(
+        "", fmt::format("replicas sum the gradients of a block in {:.4g} s", summing.seconds));
   made.report.row(
       "", fmt::format("the CPU updates them in {:.4g} s; {:.4g} s of copies and updates are "
                       "not hidden",
@@ -209,7 +214,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
          {"bytes_to_host", streaming.to_host},
          {"update_seconds", streaming.update},
          {"stall_seconds", streaming.stall},
-         {"summing_seconds", summing},
+         {"summing_seconds", summing.seconds},
          {"of_plain_passes", passes / made.seconds},
          {"of_all_passes", computing / made.seconds}}}});
 }

@@ -44,7 +44,7 @@ double rate_of(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
                       .shards = shards_of(o, profile),
-                      .dropout = setup.trainer.dropout > 0};
+                      .dropout = setup.trainer.drops_attention()};
   const PartTime pass =
       predict_part(setup.config, {0, setup.config.n_layer}, choice, work, profile);
   return static_cast<double>(choice.micro_batch * setup.trainer.seq_len) /
@@ -84,6 +84,25 @@ std::vector<std::string> plan_advice(const TrainOptions& o, const RunSetup& setu
   // In a pipeline larger micro-batches are fewer, which its ranks wait for.
   if (!setup.pipeline) add(advice_on_batch(o, setup, profile, choice));
   return all;
+}
+
+std::string unusual_rate(const TrainOptions& o, double rate) {
+  // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
+  // weight's magnitude, and SGD's is the rate times the gradient.
+  struct Usual {
+    OptimizerKind optimizer;
+    double low, high;
+  };
+  constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
+                             {OptimizerKind::adamw8bit, 1e-6, 1e-2},
+                             {OptimizerKind::adafactor, 1e-5, 1e-1},
+                             {OptimizerKind::sgd, 1e-4, 1}};
+  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
+  if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
+  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
+                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
+                     found->low, found->high,
+                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 }  // namespace sluice

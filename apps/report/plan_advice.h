@@ -14,4 +14,8 @@ namespace sluice {
 std::vector<std::string> plan_advice(const TrainOptions& options, const RunSetup& setup,
                                      const DeviceProfile& profile, const MemoryChoice& choice);
 
+/// Returns a sentence about a learning rate that is accepted but unusual for the optimizer; "" if
+/// it is usual.
+std::string unusual_rate(const TrainOptions& options, double rate);
+
 }  // namespace sluice

@@ -31,6 +31,11 @@ void say_report(const TrainOptions& o, Report report, const std::string& note) {
              : noted.text + report.text);
 }
 
+/// True for a GPU that is not in this machine.
+bool in_any_host(const DeviceProfile& profile) {
+  return profile.host_memory >= std::size_t{1} << 45;
+}
+
 /// The machine to plan for, and a note if it had to be guessed.
 struct Target {
   DeviceProfile profile;
@@ -56,6 +61,11 @@ Target find_target(const TrainOptions& o) {
       fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
            ErrorKind::usage);
     auto setup = resolve_shape(o, other->gpu, other->capability, other->name);
+    if (!o.data.empty() && !o.seq_len && has_pairs(find_data("--data", o.data)))
+      note += fmt::format(
+          "{}sequences of {} tokens are assumed, and pairs may need fewer: give "
+          "--seq-len",
+          note.empty() ? "" : "; ", setup.trainer.seq_len);
     return {std::move(*other), std::move(setup), note,
             o.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
   }
@@ -160,9 +170,10 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
     if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
-    // A GPU that is not in this machine may be in any host.
-    if (o.host_memory || profile.host_memory < std::size_t{1} << 45)
-      bytes_row("allowed", budgets.host_allowed);
+    if (o.host_memory || !in_any_host(profile)) bytes_row("allowed", budgets.host_allowed);
+    if (const std::int64_t ranks = ranks_of_node(o); ranks > 1 && memory.host > 0)
+      bytes_row(fmt::format("{} ranks of a machine", ranks),
+                static_cast<std::size_t>(ranks) * (memory.host + budgets.host_reserve));
   }
   report.text += "\n";
   report.figures += {{"device_budget_bytes", budgets.device_allowed},
@@ -193,9 +204,17 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   return report;
 }
 
+/// Divides the host memory of this machine between the ranks that would share it, as a run does. A
+/// GPU that is not in this machine may be in any host.
+void divide_host_memory(const TrainOptions& o, DeviceProfile& profile) {
+  if (profile.gpu && !in_any_host(profile))
+    profile.host_memory /= static_cast<std::size_t>(ranks_of_node(o));
+}
+
 void print_plan(const TrainOptions& o) {
   require_ranks(o);
   Target target = find_target(o);
+  divide_host_memory(o, target.profile);
   const auto [planned, warning] =
       plan_continued(o, target.setup, target.profile, expected_record(o));
   if (!warning.empty()) target.note += (target.note.empty() ? "" : "; ") + warning;
@@ -247,7 +266,7 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
   if (o.layer_major() || o.host_blocks)
-    fail(fmt::format("--gpus looks at many ranks; {} is for one",
+    fail(fmt::format("--gpus does not try {}; plan it with --dp and --tp",
                      o.layer_major() ? "--pipeline layer-major" : "--host-blocks"),
          ErrorKind::usage);
   if (o.cuda_graph) fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);

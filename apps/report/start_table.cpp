@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "apps/cli/progress.h"
 #include "apps/output/program_folder.h"
 #include "apps/report/shared_parts.h"
@@ -20,7 +18,8 @@ const char* divided_by(std::int64_t zero) {
 
 /// Returns "1.2M tokens" or "900 pairs".
 std::string amount_of(const TokenSource& tokens) {
-  if (tokens.row() > 0) return fmt::format("{} pairs", tokens.size() / tokens.row());
+  if (const std::int64_t pairs = tokens.in_rows() ? tokens.size() / tokens.row() : 0; pairs > 0)
+    return fmt::format("{} pair{}", pairs, pairs == 1 ? "" : "s");
   return format_count(static_cast<double>(tokens.size())) + " tokens";
 }
 
@@ -46,12 +45,19 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   setup.data.val ? amount_of(*setup.data.val) : "none"));
   for (const std::string& note : setup.data.notes)
     row("", note);
-  row("batch", fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens)",
-                           options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
-                           options.steps,
-                           format_count(static_cast<double>(options.batch_size) *
-                                        static_cast<double>(setup.trainer.seq_len) *
-                                        static_cast<double>(options.steps))));
+  row("batch",
+      fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens{})",
+                  options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
+                  options.steps,
+                  format_count(static_cast<double>(options.batch_size) *
+                               static_cast<double>(setup.trainer.seq_len) *
+                               static_cast<double>(options.steps)),
+                  setup.data.train->in_rows() ? ", with padding" : ""));
+  if (options.lr_batch)
+    row("rate",
+        fmt::format("{:.3g}, scaled from batches of {} to those of {} ({})", setup.schedule.rate,
+                    *options.lr_batch, options.batch_size,
+                    name_in(rate_scalings, options.lr_scaling.value_or(RateScaling::sqrt))));
   const Mesh& mesh = facts.mesh;
   if (mesh.size() > 1)
     row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
@@ -91,25 +97,6 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   if (options.steps == 0)
     say(fmt::format("nothing is trained with --steps 0{}\n",
                     setup.data.val ? "; the model is evaluated as it is" : ""));
-}
-
-std::string unusual_rate(const TrainOptions& o, double rate) {
-  // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
-  // weight's magnitude, and SGD's is the rate times the gradient.
-  struct Usual {
-    OptimizerKind optimizer;
-    double low, high;
-  };
-  constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
-                             {OptimizerKind::adamw8bit, 1e-6, 1e-2},
-                             {OptimizerKind::adafactor, 1e-5, 1e-1},
-                             {OptimizerKind::sgd, 1e-4, 1}};
-  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
-  if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
-  return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
-                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
-                     found->low, found->high,
-                     rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }
 
 void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,

@@ -30,10 +30,6 @@ struct StartFacts {
 /// whole job; memory is this rank's.
 void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
 
-/// Returns a sentence about a learning rate that is accepted but unusual for the optimizer; "" if
-/// it is usual.
-std::string unusual_rate(const TrainOptions& options, double rate);
-
 /// Prints how many steps are done, and the last losses, if this start has computed any.
 void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,
                 std::optional<double> val_loss);

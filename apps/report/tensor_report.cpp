@@ -28,7 +28,7 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
       .seq_len = setup.trainer.seq_len,
       .dtype = setup.precision.dtype,
       .shards = shards,
-      .dropout = setup.trainer.dropout > 0,
+      .dropout = setup.trainer.drops_attention(),
       .splits_backward = setup.pipeline && splits_backward(setup.pipeline->schedule)};
   const std::int64_t micro_batches = share_of(o) / choice.micro_batch;
   const Stash stash = setup.pipeline ? setup.pipeline->stash : Stash::graph;

@@ -34,6 +34,9 @@ inline constexpr Choices<AttentionKernel, 2> attention_kernels{
 inline constexpr Choices<GpuExchange, 2> communications{
     {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
 
+enum class RateScaling : std::uint8_t { sqrt, linear };
+inline constexpr Choices<RateScaling, 2> rate_scalings{
+    {{"sqrt", RateScaling::sqrt}, {"linear", RateScaling::linear}}};
 inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
     {{"shuffled", SequenceSampler::Order::shuffled},
      {"sequential", SequenceSampler::Order::sequential}}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/autograd.h"
+#include "kernels/cross_entropy.h"
 
 namespace sluice {
 
@@ -11,7 +12,21 @@ EvaluationBatches::EvaluationBatches(std::int64_t tokens, std::int64_t sequences
     : seq_len_(seq_len), stride_(row > 0 ? row : seq_len) {
   const std::int64_t all = std::min(sequences, (row > 0 ? tokens : tokens - 1) / stride_);
   rows_ = std::min(all, rows > 0 ? rows : rows_for(seq_len));
-  count_ = rows_ > 0 ? all / rows_ : 0;
+  count_ = rows_ > 0 ? (row > 0 ? all + rows_ - 1 : all) / rows_ : 0;
+  sequences_ = std::min(all, rows_ * count_);
+}
+
+void EvaluationBatches::read(const TokenSource& tokens, std::int64_t batch,
+                             Sequences& sequences) const {
+  for (std::int64_t i = batch * rows_; i < (batch + 1) * rows_; ++i) {
+    if (i < sequences_) {
+      append_sequence(tokens, i * stride_, seq_len_, sequences);
+      continue;
+    }
+    const auto length = static_cast<std::size_t>(seq_len_);
+    sequences.tokens.insert(sequences.tokens.end(), length, 0);
+    sequences.targets.insert(sequences.targets.end(), length, no_target);
+  }
 }
 
 std::int64_t EvaluationBatches::rows_for(std::int64_t seq_len) {
@@ -21,7 +36,7 @@ std::int64_t EvaluationBatches::rows_for(std::int64_t seq_len) {
 std::int64_t EvaluationBatches::counted(const TokenSource& tokens) const {
   std::int64_t all = 0;
   for (std::int64_t i = 0; i < sequences(); ++i)
-    all += counted_targets(tokens, start_of(i), seq_len_);
+    all += counted_targets(tokens, i * stride_, seq_len_);
   return all;
 }
 

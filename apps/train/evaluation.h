@@ -19,7 +19,8 @@ namespace sluice {
 class EvaluationBatches {
  public:
   /// Takes at most `sequences` sequences, as far as `tokens` tokens go, in batches of `rows` (0:
-  /// rows_for()). Drops an incomplete last batch, unless it is the only one.
+  /// rows_for()). Drops an incomplete last batch of a text, unless it is the only one; one of rows
+  /// is filled up with sequences of which nothing counts.
   EvaluationBatches(std::int64_t tokens, std::int64_t sequences, std::int64_t seq_len,
                     std::int64_t rows = 0, std::int64_t row = 0);
   EvaluationBatches(const TokenSource& tokens, std::int64_t sequences, std::int64_t seq_len)
@@ -28,10 +29,10 @@ class EvaluationBatches {
   std::int64_t seq_len() const { return seq_len_; }
   std::int64_t rows() const { return rows_; }    ///< sequences per batch
   std::int64_t count() const { return count_; }  ///< number of batches
-  std::int64_t sequences() const { return rows_ * count_; }
-  std::int64_t tokens() const { return sequences() * seq_len_; }  ///< predicted tokens
-  /// Returns the first token of a sequence.
-  std::int64_t start_of(std::int64_t sequence) const { return sequence * stride_; }
+  std::int64_t sequences() const { return sequences_; }
+  std::int64_t tokens() const { return sequences_ * seq_len_; }  ///< predicted tokens
+  /// Appends a batch.
+  void read(const TokenSource& tokens, std::int64_t batch, Sequences& sequences) const;
   /// Returns how many of the predicted tokens count.
   std::int64_t counted(const TokenSource& tokens) const;
 
@@ -39,7 +40,7 @@ class EvaluationBatches {
   static std::int64_t rows_for(std::int64_t seq_len);
 
  private:
-  std::int64_t seq_len_, stride_, rows_, count_;
+  std::int64_t seq_len_, stride_, rows_, count_, sequences_;
 };
 
 /// Returns the sum of the cross-entropy in nats of `rows` sequences, divided by all their targets,

@@ -84,7 +84,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
   line.add_or_auto("--micro-batch", o.micro_batch,
                    "Sequences computed at a time, or auto: what suits", 1);
-  line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the context", 1);
+  line.add("--seq-len", o.seq_len,
+           "Tokens per sequence; default: the context, or what the longest pair needs", 1);
   line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
 
   line.group("Optimizer");
@@ -93,6 +94,12 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--lr", o.lr,
            "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder", 0,
            infinity);
+  line.add("--lr-batch", o.lr_batch,
+           "Batch size that --lr is for; the rate is scaled from it to --batch-size", 1, 1 << 24);
+  line.add_choice(
+      "--lr-scaling", o.lr_scaling,
+      "How: by the root of the batches' ratio (sqrt, the default) or by the ratio (linear)",
+      rate_scalings);
   line.add("--min-lr", o.min_lr, "Rate at the end of the schedule; default a tenth of --lr", 0,
            infinity);
   line.add("--warmup-steps", o.warmup_steps, "Updates until the rate is full");
@@ -106,6 +113,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            infinity);
   line.add("--grad-clip", o.grad_clip, "Bound on the global gradient norm; 0: none", 0, infinity);
   line.add("--dropout", o.dropout, "Probability, everywhere that GPT-2 has it", 0, 0.999);
+  line.add("--attention-dropout", o.attention_dropout,
+           "Probability for attention's weights; default: --dropout", 0, 0.999);
+  line.add("--embedding-dropout", o.embedding_dropout,
+           "Probability for embedded tokens; default: --dropout", 0, 0.999);
 
   line.group("Machine");
   line.add_choice("--precision", o.precision,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apps/checkpoint/model_folder.h"
@@ -133,7 +134,7 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   trainer.batch_size = o.batch_size;
   const auto& train = setup.data.train;
   trainer.seq_len =
-      o.seq_len.value_or(train && train->row() > 0 ? train->row() - 1 : setup.config.n_positions);
+      o.seq_len.value_or(train && train->in_rows() ? train->row() - 1 : setup.config.n_positions);
   if (trainer.seq_len > setup.config.n_positions)
     fail(fmt::format("--seq-len {} is longer than the model's context of {}; give {} at most{}",
                      trainer.seq_len, setup.config.n_positions, setup.config.n_positions,
@@ -178,6 +179,8 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
          ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
   trainer.dropout = o.dropout;
+  trainer.attention_dropout = o.attention_dropout;
+  trainer.embedding_dropout = o.embedding_dropout;
   trainer.graphs = o.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
@@ -190,11 +193,11 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   const auto& trainer = setup.trainer;
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
   const TokenSource& train = *setup.data.train;
-  if (train.row() > 0 && train.size() < o.batch_size * train.row())
+  if (train.in_rows() && train.size() < o.batch_size * train.row())
     fail(fmt::format("{} has {} pairs; give more, or a --batch-size of so many at most",
                      setup.data_name, train.size() / train.row()),
          ErrorKind::usage);
-  if (train.row() == 0 && train.size() < needed)
+  if (!train.in_rows() && train.size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
                      "smaller --batch-size or a shorter --seq-len",
                      setup.data_name, train.size(), o.batch_size, trainer.seq_len, needed),
@@ -252,11 +255,22 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
   }
 }
 
+/// Returns the factor by which --lr is scaled to the batch: linear after Goyal et al., "Accurate,
+/// large minibatch SGD", 2017; by the root after Malladi et al., "On the SDEs and scaling rules for
+/// adaptive gradient algorithms", 2022.
+double rate_factor(const TrainOptions& o) {
+  if (o.lr_scaling && !o.lr_batch)
+    fail("--lr-scaling: give --lr-batch, the batch that --lr is for", ErrorKind::usage);
+  const auto batch = static_cast<double>(o.batch_size);
+  const double ratio = batch / static_cast<double>(o.lr_batch.value_or(o.batch_size));
+  return o.lr_scaling == RateScaling::linear ? ratio : std::sqrt(ratio);
+}
+
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
   const double usual = !setup.model_folder.empty() ? 5e-5 : (o.model.empty() ? 1e-3 : 3e-4);
   RateSchedule& schedule = setup.schedule;
   schedule.kind = o.lr_schedule;
-  schedule.rate = o.lr.value_or(usual);
+  schedule.rate = o.lr.value_or(usual) * rate_factor(o);
   schedule.final_rate = o.min_lr.value_or(schedule.rate / 10);
   schedule.warmup = o.warmup_steps;
   schedule.updates = o.steps;
@@ -304,7 +318,8 @@ void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
                     device_name));
   if (size_of(setup.precision.dtype) != 2)
     refuse(fmt::format("is for bf16 and fp16, and the precision is {}", name_of(setup.precision)));
-  if (o.dropout > 0) refuse(fmt::format("has no dropout, and --dropout is {}", o.dropout));
+  if (const double dropout = o.attention_dropout.value_or(o.dropout); dropout > 0)
+    refuse(fmt::format("has no dropout, and attention's is {}", dropout));
   if (width % 8 != 0 || width > 128)
     refuse(fmt::format("is for heads of 8, 16 and so on to 128, and they are {} wide", width));
   setup.precision.wgmma_attention = true;

@@ -124,6 +124,8 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
 
 void Trainer::compute_in_pipeline(const MicroBatches& batch) {
   numbers_.clear_losses();  // only the last stage's rank sets them
+  const bool sums_overlap = ranks_.replicas() > 1 && ranks_.gradients.overlaps();
+  const auto half = static_cast<int>(micro_batches_of_step() / 2);
   bool first = true;
   pipeline_->step(batch,
                   {.loss = [this](int m, const Tensor& loss) { numbers_.keep_loss(m, loss); },
@@ -138,25 +140,25 @@ void Trainer::compute_in_pipeline(const MicroBatches& batch) {
                          enter(part.first);
                          // Half of the passes hide the sums of the section before, and half
                          // their copies.
-                         if (micro_batch == micro_batches_of_step() / 2) drain_reduced();
+                         if (micro_batch == half) drain_gradients();
                          if (weights_ != nullptr && micro_batch == 0)
                            weights_->begin_gradients(Decoder::section_of(part.first));
                        },
                    .after_last_backward =
                        [&](const DecoderPart& part) {
                          if (weights_ == nullptr) return;
-                         reducing_ = Decoder::section_of(part.first);
-                         ranks_.gradients.start_resting(*reducing_);
-                         if (ranks_.replicas() == 1) drain_reduced();
+                         undrained_ = Decoder::section_of(part.first);
+                         ranks_.gradients.start_resting(*undrained_);
+                         if (!sums_overlap) drain_gradients();
                        }});
-  drain_reduced();
+  drain_gradients();
 }
 
-/// Sends the gradients of the last section that was summed over the ranks to the host.
-void Trainer::drain_reduced() {
-  if (!reducing_) return;
+/// Sends the gradients of the section that backward has completed last to the host.
+void Trainer::drain_gradients() {
+  if (!undrained_) return;
   ranks_.gradients.join_resting();
-  weights_->drain_gradients(*std::exchange(reducing_, std::nullopt));
+  weights_->drain_gradients(*std::exchange(undrained_, std::nullopt));
 }
 
 /// Makes a block's weights visit the device if they rest in host memory.
@@ -192,18 +194,19 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
     result.reason = "no target of the batch counts";
     return result;
   }
-  const MicroBatches micro_batches{
-      .tokens = batch.tokens,
-      .targets = batch.targets,
-      .rows = options_.micro_batch,
-      .seq_len = options_.seq_len,
-      .loss = {.scale = 1.0 / static_cast<double>(targets),
-               .loss_scale = scaler_.scale(),
-               .chunk = options_.head_chunk},
-      .dropout = {.seed = options_.seed,
-                  .step = static_cast<std::uint64_t>(step),
-                  .first_sample = batch.first_sequence,
-                  .probability = static_cast<float>(options_.dropout)}};
+  const MicroBatches micro_batches{.tokens = batch.tokens,
+                                   .targets = batch.targets,
+                                   .rows = options_.micro_batch,
+                                   .seq_len = options_.seq_len,
+                                   .loss = {.scale = 1.0 / static_cast<double>(targets),
+                                            .loss_scale = scaler_.scale(),
+                                            .chunk = options_.head_chunk},
+                                   .dropout = {.seed = options_.seed,
+                                               .step = static_cast<std::uint64_t>(step),
+                                               .first_sample = batch.first_sequence,
+                                               .probability = static_cast<float>(options_.dropout),
+                                               .attention = options_.attention_dropout,
+                                               .embedding = options_.embedding_dropout}};
   const std::int64_t undone = speculation_ != nullptr ? speculation_->undone() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
@@ -276,9 +279,7 @@ std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,
   Sequences sequences;
   std::vector<double> losses;
   for (std::int64_t i = ranks_.replica(); i < batches.count(); i += ranks_.replicas()) {
-    for (std::int64_t row = 0; row < batches.rows(); ++row)
-      append_sequence(tokens, batches.start_of(i * batches.rows() + row), batches.seq_len(),
-                      sequences);
+    batches.read(tokens, i, sequences);
     if (pipeline_ == nullptr)
       losses.push_back(
           loss_of(model_, space_.device(), std::exchange(sequences, {}), batches.rows()));
@@ -305,9 +306,10 @@ double Trainer::evaluate(const TokenSource& tokens, const EvaluationBatches& bat
                     ranks_.replica(), ranks_.replicas(), ranks_.reports_loss);
   const double mean =
       std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
-  if (tokens.row() == 0) return mean;
-  return mean * static_cast<double>(batches.tokens()) /
-         static_cast<double>(batches.counted(tokens));
+  if (!tokens.in_rows()) return mean;
+  // Each loss is a sum divided by all targets of a batch.
+  const std::int64_t all = batches.count() * batches.rows() * batches.seq_len();
+  return mean * static_cast<double>(all) / static_cast<double>(batches.counted(tokens));
 }
 
 double Trainer::evaluate(const TokenSource& tokens, std::int64_t sequences) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "apps/checkpoint/spike_guard.h"
@@ -51,6 +52,7 @@ class Trainer {
     std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;  ///< tokens
     double grad_clip = 1;
     double dropout = 0;
+    std::optional<double> attention_dropout{}, embedding_dropout{};  ///< none: as `dropout`
     std::uint64_t seed = 0;
     bool loss_scaling = false;  ///< needed for f16
     bool copy_stream = true;    ///< copy batches on a stream of their own
@@ -58,6 +60,8 @@ class Trainer {
     /// there.
     bool graphs = false;
     SpikeGuard::Options spikes{};
+
+    bool drops_attention() const { return attention_dropout.value_or(dropout) > 0; }
   };
 
   /// Makes the model's forward passes wait, block by block, for updates still under way.
@@ -100,7 +104,7 @@ class Trainer {
   void compute_alone(const MicroBatches& batch, std::optional<double> rate);
   void compute_in_pipeline(const MicroBatches& batch);
   void enter(std::int64_t layer);
-  void drain_reduced();
+  void drain_gradients();
   StreamedBytes moved();
   double sum_of_losses(std::int64_t micro_batches);
   void diagnose(const MicroBatches& batch, TrainStep& result);
@@ -116,7 +120,7 @@ class Trainer {
   CommunicatorGroup* tensor_;
   HostStack* block_inputs_ = nullptr;
   WeightRing* weights_ = nullptr;
-  std::optional<int> reducing_;  ///< the section whose gradients are summed and then drained
+  std::optional<int> undrained_;  ///< the section whose gradients are still to be drained
   SpeculativeUpdates* speculation_ = nullptr;
   LossScaler scaler_;
   SpikeGuard spikes_;

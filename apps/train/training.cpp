@@ -219,7 +219,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
   }
   model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
   if (WeightRing* const ring = optimizer->weight_ring(); ring != nullptr) {
-    check(plan && plan->layer_major && options.zero == 0,
+    check(plan && plan->layer_major && !space.options().zero(),
           "weights stream where a layer serves all micro-batches and ranks share no state");
     trainer.set_weight_ring(ring);
   }

@@ -16,6 +16,7 @@
 #include "apps/data/tokens/loader.h"
 #include "apps/output/run_log.h"
 #include "apps/plan/cost/calibrate.h"
+#include "apps/report/plan_advice.h"
 #include "apps/report/plan_report.h"
 #include "apps/report/start_event.h"
 #include "apps/report/start_table.h"

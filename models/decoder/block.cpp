@@ -187,7 +187,7 @@ Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens,
   Tensor attended;
   if (cache == nullptr) {
     AttentionOptions options = attention_options();
-    options.mask = dropout.mask(site(layer_, DropoutSite::attention));
+    options.mask = dropout.mask(site(layer_, DropoutSite::attention), dropout.attention);
     attended = attention(qkv, options);
   } else {
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];

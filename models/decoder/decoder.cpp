@@ -97,7 +97,7 @@ ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
                                  .first_row = shard_.vocabulary.begin,
                                  .divided = divided};
   const Tensor stream = embedding(tokens, token_embedding_, position_embedding_, options);
-  return {drop_stream(stream, divided, share_, dropout.mask(0)), {}, divided};
+  return {drop_stream(stream, divided, share_, dropout.mask(0, dropout.embedding)), {}, divided};
 }
 
 ResidualPair Decoder::blocks(const DecoderPart& part, ResidualPair pair,

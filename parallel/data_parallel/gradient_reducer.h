@@ -42,14 +42,16 @@ class GradientReducer {
   /// Records reductions ("reduce" on the network's lane) and the wait for them ("wait").
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
+  bool overlaps() const { return options_.overlap; }
+
   /// Call it before the step's last backward passes for the slots in `range`: from then on a
   /// gradient that is ready is complete. Other slots' gradients are complete only at finish().
   void expect(const SpaceRange& range);
   void expect() { expect({0, space_.size()}); }
-  /// Starts to sum a section's gradients that will rest in host memory (Residency::host). Call it
-  /// after the section's last backward. finish() leaves them out.
+  /// Starts to sum a section's gradients that will rest in host memory (Residency::host), apart
+  /// from all buckets. Call it after the section's last backward.
   void start_resting(int section);
-  /// Makes the device wait for these sums.
+  /// Makes work queued from now on wait for these sums (Operation::join).
   void join_resting();
   /// Call it after backward. Reduces the remaining buckets and waits for all. Gradients that
   /// backward did not reach are zero.

@@ -131,6 +131,12 @@ TEST_CASE("dropout is a function of seed, step and sample, and is off in evaluat
   CHECK(changed([](auto& s) { s.step = 2; }));
   CHECK(changed([](auto& s) { s.first_sample = 2; }));
   CHECK(changed([](auto& s) { s.probability = 0; }));
+  // Probabilities of their own act where they say.
+  CHECK_FALSE(changed([](auto& s) { s.attention = s.embedding = s.probability; }));
+  CHECK(changed([](auto& s) { s.attention = 0; }));
+  CHECK(changed([](auto& s) { s.embedding = 0; }));
+  CHECK(loss({.seed = 1, .step = 1, .first_sample = 1, .attention = 0.2F}) != loss({}));
+  CHECK(loss({.seed = 1, .step = 1, .first_sample = 1, .embedding = 0.2F}) != loss({}));
 }
 
 TEST_CASE("dropout falls on each sequence by its global index, however the batch is cut") {

@@ -36,7 +36,7 @@ Batch BatchLoader::read(std::int64_t step) const {
   result.targets.reserve(static_cast<std::size_t>(rows_ * seq_len_));
   for (std::int64_t b = 0; b < rows_; ++b)
     append_sequence(tokens_, sampler_.start_of(result.first_sequence + b), seq_len_, result);
-  if (tokens_.row() > 0) result.counted = counted_in(step);
+  if (tokens_.in_rows()) result.counted = counted_in(step);
   return result;
 }
 

@@ -16,6 +16,10 @@ fs::path mask_of(const fs::path& tokens) {
   return fs::path(tokens).replace_extension(".mask");
 }
 
+bool has_mask(const fs::path& tokens) {
+  return fs::symlink_status(mask_of(tokens)).type() != fs::file_type::not_found;
+}
+
 Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> mask,
              const Length& length, const Names& names)
     : tokens_(std::move(tokens)), mask_(std::move(mask)) {
@@ -25,17 +29,21 @@ Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> m
                      names.mask, mask_->size(), tokens_->size(), names.tokens),
          ErrorKind::usage);
   find_pairs(names.mask);
+  const std::int64_t limit = 1 + length.given.value_or(length.most);
+  left_out_ = static_cast<std::int64_t>(std::erase_if(
+      pairs_, [&](const Pair& pair) { return pair.target == 0 || pair.target >= limit; }));
   for (const Pair& pair : pairs_)
     longest_ = std::max(longest_, pair.count);
   const std::int64_t needed = std::max<std::int64_t>(8, (longest_ - 1 + 7) / 8 * 8);
-  row_ = 1 + length.given.value_or(std::min(needed, length.most));
-  left_out_ = static_cast<std::int64_t>(std::erase_if(
-      pairs_, [&](const Pair& pair) { return pair.target == 0 || pair.target >= row_; }));
+  row_ = length.given ? limit : std::min(1 + needed, limit);
   cut_ = std::ranges::count_if(pairs_, [&](const Pair& pair) { return pair.count > row_; });
+}
+
+void Pairs::require_some(const std::string& name) const {
   if (pairs_.empty())
-    fail(fmt::format("{}: no pair has a token of its completion among the first {}; give a longer "
-                     "--seq-len",
-                     names.tokens, row_),
+    fail(fmt::format("{}: no pair has a token of its completion among the first {}; give shorter "
+                     "prompts, or a longer --seq-len or --context",
+                     name, row_),
          ErrorKind::usage);
 }
 
@@ -101,17 +109,18 @@ std::uint32_t Pairs::checksum() const {
 }
 
 std::string Pairs::text() const {
-  std::string text = fmt::format("{} pairs of {} tokens at most", pairs(), longest_);
-  if (cut_ > 0) text += fmt::format("; {} longer than {} are cut", cut_, row_);
+  std::string text =
+      fmt::format("{} pair{} of {} tokens at most", pairs(), pairs() == 1 ? "" : "s", longest_);
+  if (cut_ > 0) text += fmt::format("; {} longer than {} cut", cut_, row_);
   if (left_out_ > 0)
-    text += fmt::format("; {} without a completion in these are left out", left_out_);
+    text += fmt::format("; {} left out, without a completion in {}", left_out_, row_);
   return text;
 }
 
 std::unique_ptr<Pairs> open_pairs(const fs::path& tokens, std::int64_t vocab_size,
                                   const Pairs::Length& length) {
+  if (!has_mask(tokens)) return nullptr;
   const fs::path mask = mask_of(tokens);
-  if (!fs::exists(mask)) return nullptr;
   constexpr std::int64_t any = 65536;  // the constructor names a mark that is none
   return std::make_unique<Pairs>(open_token_file(tokens, vocab_size), open_token_file(mask, any),
                                  length, Pairs::Names{tokens.string(), mask.string()});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -20,6 +21,7 @@ struct PairMark {
 
 /// Returns the path of the mask for a file of tokens: train.mask beside train.bin.
 std::filesystem::path mask_of(const std::filesystem::path& tokens);
+bool has_mask(const std::filesystem::path& tokens);
 
 /// Pairs of a prompt and a completion, as `prepare_data --pairs` writes them. Each is a row: its
 /// tokens, cut at the end if there are too many, then zeros. In a causal model nothing that counts
@@ -36,16 +38,19 @@ class Pairs final : public TokenSource {
     std::string tokens, mask;
   };
 
-  /// Throws Error (usage) unless `mask` has a mark for every token, or if no pair is left.
+  /// Throws Error (usage) unless `mask` has a mark for every token.
   Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> mask,
         const Length& length, const Names& names);
 
   std::int64_t size() const override { return pairs() * row_; }
   std::int64_t row() const override { return row_; }
+  void pad_rows(std::int64_t row) override { row_ = std::max(row_, row); }
   void read(std::int64_t start, std::span<std::int32_t> out) const override;
   void read_counted(std::int64_t start, std::span<std::uint8_t> out) const override;
   std::uint32_t checksum() const override;
 
+  /// Throws Error (usage) if no pair is left. `name`: of the tokens.
+  void require_some(const std::string& name) const;
   std::int64_t pairs() const { return static_cast<std::int64_t>(pairs_.size()); }
   /// Returns "900 pairs of 61 tokens at most", and how many were cut or left out.
   std::string text() const;

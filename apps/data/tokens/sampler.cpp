@@ -33,11 +33,11 @@ SequenceSampler::SequenceSampler(Order order, std::uint64_t seed, std::int64_t t
   check(row > 0 ? tokens >= batch * row : tokens > batch * seq_len,
         "the data is shorter than one batch");
   const std::int64_t whole = row > 0 ? tokens / row : (tokens - 1) / seq_len;
-  // Sequential windows fill whole batches. Shuffled ones of a text give one up so that their start
-  // can move.
-  windows_ = order == Order::sequential ? whole / batch * batch
-             : row > 0                  ? whole
-                                        : std::max<std::int64_t>(1, whole - 1);
+  // Of a text, sequential windows fill whole batches, and shuffled ones give one up so that their
+  // start can move.
+  windows_ = row > 0                      ? whole
+             : order == Order::sequential ? whole / batch * batch
+                                          : std::max<std::int64_t>(1, whole - 1);
 }
 
 std::int64_t SequenceSampler::start_of(std::int64_t index) const {

@@ -12,7 +12,7 @@ namespace sluice {
 /// sequential: step k reads tokens [k*B*T, k*B*T + B*T], row b the b-th piece of T; at the end of
 /// the data it starts again.
 ///
-/// Rows (TokenSource::row) stay whole: shuffled, each comes once per epoch.
+/// Rows (TokenSource::row) stay whole, and each comes once per epoch.
 class SequenceSampler {
  public:
   enum class Order { shuffled, sequential };

@@ -97,7 +97,7 @@ void append_sequence(const TokenSource& tokens, std::int64_t start, std::int64_t
   std::vector<std::int32_t> ids(count + 1);
   tokens.read(start, ids);
   sequences.tokens.insert(sequences.tokens.end(), ids.begin(), ids.end() - 1);
-  if (tokens.row() > 0) {
+  if (tokens.in_rows()) {
     std::vector<std::uint8_t> counted(count);
     tokens.read_counted(start + 1, counted);
     for (std::size_t i = 0; i < count; ++i)
@@ -107,7 +107,7 @@ void append_sequence(const TokenSource& tokens, std::int64_t start, std::int64_t
 }
 
 std::int64_t counted_targets(const TokenSource& tokens, std::int64_t start, std::int64_t length) {
-  if (tokens.row() == 0) return length;
+  if (!tokens.in_rows()) return length;
   std::vector<std::uint8_t> counted(static_cast<std::size_t>(length));
   tokens.read_counted(start + 1, counted);
   return std::ranges::count(counted, std::uint8_t{1});

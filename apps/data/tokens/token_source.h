@@ -17,6 +17,9 @@ class TokenSource {
   virtual std::int64_t size() const = 0;
   /// Tokens of a row, whose first is no target; 0: a text.
   virtual std::int64_t row() const { return 0; }
+  bool in_rows() const { return row() > 0; }
+  /// Makes rows longer, with padding. A text has none.
+  virtual void pad_rows(std::int64_t) {}
   /// Sets `out` to 1 where a token from `start` on counts as a target, else to 0. Safe to call from
   /// several threads.
   virtual void read_counted(std::int64_t start, std::span<std::uint8_t> out) const;

@@ -43,6 +43,10 @@ Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile
   return all;
 }
 
+std::int64_t ranks_of_node(const TrainOptions& o) {
+  return std::min(o.dp.value_or(1) * o.pp * o.tp, o.ranks_per_node);
+}
+
 Shards shards_of(const TrainOptions& o, const DeviceProfile& profile) {
   return {o.tp, interconnect_of(o, profile).among_neighbours(o.tp, planned_mesh(o).size()),
           o.sequence_parallel};

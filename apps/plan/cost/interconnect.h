@@ -34,6 +34,9 @@ struct Interconnect {
 /// Takes the links from the options, else from the profile.
 Interconnect interconnect_of(const TrainOptions& options, const DeviceProfile& profile);
 
+/// Returns how many ranks of the job share a machine.
+std::int64_t ranks_of_node(const TrainOptions& options);
+
 /// The tensor-parallel ranks and the link between them.
 struct Shards {
   std::int64_t ranks = 1;

@@ -7,7 +7,7 @@ namespace sluice {
 
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
                                          const StepWork& work, const StashedInputs& inputs,
-                                         const DeviceProfile& profile, double summing) {
+                                         const DeviceProfile& profile, const BlockSum& summing) {
   WeightStreaming step;
   const auto blocks = static_cast<double>(choice.host_blocks);
   if (blocks == 0) return step;
@@ -38,10 +38,16 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   step.stall = update + up +
                (blocks - 1) * std::max(exposed(update + up, forward),
                                        exposed(input / profile.to_host_rate, forward));
-  const double sums = summing > 0 ? backward * std::floor(micro_batches / 2) / micro_batches : 0;
-  step.stall += blocks * std::max(exposed((weights + input) / profile.to_device_rate, backward),
-                                  exposed(summing, sums) +
-                                      exposed(gradients / profile.to_host_rate, backward - sums));
+  // The first half of a block's backward passes hides the sums of the block before, and the other
+  // half their copies. Nothing hides those of the lowest block.
+  const double half = summing.seconds > 0 && summing.overlap
+                          ? backward * std::floor(micro_batches / 2) / micro_batches
+                          : 0;
+  const double back = gradients / profile.to_host_rate;
+  step.stall +=
+      (blocks - 1) * std::max(exposed((weights + input) / profile.to_device_rate, backward),
+                              exposed(summing.seconds, half) + exposed(back, backward - half));
+  step.stall += summing.seconds + back;
   return step;
 }
 

@@ -18,15 +18,20 @@ struct WeightStreaming {
   double stall = 0;      ///< seconds of copies and updates that no computation hides
 };
 
+/// The sum of a block's gradients over replicas.
+struct BlockSum {
+  double seconds = 0;
+  bool overlap = true;  ///< runs under the first half of the next block's backward passes
+};
+
 /// Predicts one step of one rank. While a block computes all micro-batches, forward or backward,
 /// the weights of the next one and inputs are copied, each direction at its rate. In the forward
 /// pass the CPU's update of a block must end before its weights are copied: those of the lowest
 /// block are exposed. Where a pass turns round, two blocks are still on the device. `work` is that
-/// of all micro-batches, and cpu_state the bytes of state that the CPU updates. `summing`: seconds
-/// in which replicas sum the gradients of a block, under the first half of the next one's backward
-/// passes; their copies have the other half.
+/// of all micro-batches of a replica, and cpu_state the bytes of state that the CPU updates.
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
                                          const StepWork& work, const StashedInputs& inputs,
-                                         const DeviceProfile& profile, double summing = 0);
+                                         const DeviceProfile& profile,
+                                         const BlockSum& summing = {});
 
 }  // namespace sluice

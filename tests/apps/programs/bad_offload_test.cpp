@@ -73,6 +73,23 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
              Contains("the model has 12 blocks"));
   CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --dp 2 --zero 1"),
              Contains("leave out --zero 1"));
+  const auto fits = [&](const std::string& flags) {
+    return run_program("plan",
+                       words("--model gpt2 --device-profile 3090 --pipeline layer-major " + flags));
+  };
+  CHECK(fits("--host-blocks 2 --zero 1 --host-memory 16GiB").exit_code == 0);  // one rank
+  const ProgramResult replicas = fits("--host-blocks 12 --dp 4");
+  CHECK(replicas.exit_code == 0);
+  CHECK_THAT(replicas.out, Contains("4 ranks of a machine"));
+  // Sums that backward passes do not hide take longer.
+  const auto stall = [&](const std::string& flags) {
+    const auto made = nlohmann::json::parse(
+        fits("--host-blocks 12 --dp 2 --link-bandwidth 1GB --batch-size 64 --json " + flags).out);
+    return made.at("pipeline").at("weights").at("stall_seconds").get<double>();
+  };
+  CHECK(stall("--overlap=false") > stall("--overlap=true"));
+  CHECK_THAT(refused("--gpu-memory 1300MiB --dp 4 --zero 1"),
+             Contains("with --pipeline layer-major and without --zero"));
   CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer adafactor"),
              Contains("adafactor"));
   for (const std::string other : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"})

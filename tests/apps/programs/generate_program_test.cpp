@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "tests/support/gguf_model.h"
@@ -147,6 +148,53 @@ TEST_CASE("generate makes the same text with weights that visit the GPU") {
                                                 "--device cpu --gpu-memory 1GiB"))
                  .err,
              Contains("--gpu-memory"));
+}
+
+TEST_CASE("generate continues each of many prompts as it continues that one alone") {
+  const Run run("--tokenizer bytes");
+  const std::vector<std::string> prompts{"line 7",
+                                         "a poem that is longer than the context, \xC3\xA4", "x"};
+  std::string lines, objects;
+  for (const std::string& prompt : prompts) {
+    lines += prompt + "\r\n\n";
+    objects += nlohmann::json{{"prompt", prompt}, {"completion", "unused"}}.dump() + "\n";
+  }
+  write_file(run.at("p.txt"), lines);
+  write_file(run.at("p.jsonl"), objects + "{\"prompt\":\"\"}\n");
+  for (const std::string more : {"--temperature 0", "--seed 3 --top-k 20 --num 2"}) {
+    const Arguments same = words("--max-tokens 12 --model " + run.at("run/model") + " " + more);
+    const auto with = [&](Arguments flags) {
+      flags.insert(flags.end(), same.begin(), same.end());
+      return run_program("generate", flags);
+    };
+    std::string expected;
+    for (const std::string& prompt : prompts) {
+      const std::string text = with({"--prompt", prompt}).out;
+      for (std::size_t at = 0; at != text.npos;) {
+        const std::size_t end = text.find("\n---\n", at);
+        const std::string one = text.substr(at, end - at);
+        const std::string made = one.substr(prompt.size(), one.find_last_of('\n') - prompt.size());
+        expected += nlohmann::ordered_json{{"prompt", prompt}, {"completion", made}}.dump(
+                        -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                    "\n";
+        at = end == text.npos ? end : end + 5;
+      }
+    }
+    CHECK(with({"--prompts", run.at("p.txt")}).out == expected);
+    const ProgramResult objects_of = with({"--prompts", run.at("p.jsonl")});
+    CHECK(objects_of.out == expected);
+    CHECK_THAT(objects_of.err, Contains("1 line with an empty text"));
+  }
+  const auto refused = [&](const std::string& flags) {
+    const ProgramResult result =
+        run_program("generate", words("--model " + run.at("run/model") + " " + flags));
+    CHECK(result.exit_code == 2);
+    return result.err;
+  };
+  write_file(run.at("none.txt"), "\n\n");
+  CHECK_THAT(refused("--prompts " + run.at("none.txt")), Contains("no line has a text"));
+  CHECK_THAT(refused("--prompts " + run.at("absent.txt")), Contains("absent.txt"));
+  CHECK_THAT(refused("--prompt x --prompts " + run.at("p.txt")), Contains("--prompts alone"));
 }
 
 }  // namespace sluice::test::generate_program_test

@@ -77,12 +77,14 @@ TEST_CASE("pairs that are too long are cut, and those without a completion then 
   CHECK(pairs->row() == 3);
   CHECK(all_of(*pairs) == Ids{1, 2, 3, 9, 10, 0});
   CHECK(pairs->text() ==
-        "2 pairs of 4 tokens at most; 1 longer than 3 are cut; 1 without a completion in these are "
-        "left out");
+        "2 pairs of 4 tokens at most; 1 longer than 3 cut; 1 left out, without a completion in 3");
+  // One that is left out does not make the rows of the others long.
+  CHECK(pairs_of({2, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, {.most = 16})
+            ->row() == 9);
   CHECK(pairs_of(marks, {.most = 2})->row() == 3);
   CHECK(pairs->checksum() != pairs_of({2, 1, 1, 0, 2, 0, 0, 1, 2, 1}, {.given = 2})->checksum());
   CHECK_THAT(error_message([] {
-               pairs_of({2, 0, 0, 1}, {.given = 2});
+               pairs_of({2, 0, 0, 1}, {.given = 2})->require_some("t.bin");
              }),
              Contains("t.bin: no pair has a token of its completion among the first 3"));
   CHECK_THAT(error_message([] {
@@ -120,8 +122,9 @@ TEST_CASE("every epoch has every pair once, and each rank knows what counts in t
   }
   const SequenceSampler in_order(SequenceSampler::Order::sequential, 1, pairs->size(), 4, 12,
                                  pairs->row());
-  CHECK(in_order.epoch() == 8);
-  CHECK(in_order.start_of(9) == 13);
+  CHECK(in_order.epoch() == 10);
+  CHECK(in_order.start_of(9) == 9 * 13);
+  CHECK(in_order.start_of(11) == 13);
   BatchLoader whole(*pairs, in_order, 4, 12), second(*pairs, in_order, 4, 12, 2, 2);
   const Batch all = whole.batch(1), share = second.batch(1);
   CHECK(all.counted == 5 + 6 + 7 + 8);
@@ -142,7 +145,7 @@ TEST_CASE("prepare_data writes pairs of which the completion and the end count",
   CHECK(made.err == "");
   CHECK_THAT(made.out, Contains("3 training and 0 validation pairs (bytes)"));
   CHECK(file_ids(dir.at("out/train.bin")) == Ids{'1', '+', '1', '=', '2', 'h', 'i', 'y', 'o', 'u'});
-  CHECK(file_ids(dir.at("out/train.mask")) == Ids{2, 0, 0, 0, 1, 3, 1, 3, 1, 1});
+  CHECK(file_ids(dir.at("out/train.mask")) == Ids{2, 0, 0, 0, 1, 2, 1, 2, 1, 1});
   CHECK_FALSE(std::filesystem::exists(dir.at("out/val.bin")));
 
   // Whole pairs are for validation, however few there are.
@@ -153,6 +156,12 @@ TEST_CASE("prepare_data writes pairs of which the completion and the end count",
   CHECK(data.train->row() == 9);
   CHECK(data.val->row() == 9);
   CHECK(data.notes.size() == 2);
+
+  // A part that has lost its mask would be learned whole.
+  std::filesystem::rename(dir.at("out/val.mask"), dir.at("val.mask"));
+  CHECK_THAT(error_message([&] { open({dir.at("out")}); }), Contains("val.bin has none"));
+  std::filesystem::rename(dir.at("val.mask"), dir.at("out/val.mask"));
+  CHECK_THAT(error_message([&] { open({dir.at("out/val.mask")}); }), Contains("the mask of"));
 
   // A text in the same folder later has no mask.
   run_program("prepare_data",
@@ -176,6 +185,7 @@ TEST_CASE("pairs that cannot be used are one line", "[pairs]") {
   CHECK_THAT(refused(input, "--shard-tokens 5"), Contains("--shard-tokens"));
   CHECK_THAT(refused(input, "--text-format text"), Contains("lines of JSON"));
   CHECK_THAT(refused(input, "--prompt-field completion"), Contains("same field"));
+  CHECK_THAT(refused(input, "--text-field prompt"), Contains("--text-field"));
   CHECK_THAT(refused(dir.put("a.jsonl", "{\"prompt\":\"x\"}\n"), ""),
              Contains("1 line without the field \"completion\""));
   CHECK_THAT(refused(dir.put("b.jsonl", R"({"prompt":"x","completion":""})"), ""),
@@ -186,12 +196,37 @@ TEST_CASE("pairs that cannot be used are one line", "[pairs]") {
   CHECK_THAT(refused(dir.put("e.txt", "no JSON\n"), ""), Contains("e.txt:1"));
 }
 
+TEST_CASE("both parts have rows as long as the longest pair of either needs", "[pairs]") {
+  const TextFolder dir;
+  std::string text;
+  for (int i = 0; i < 30; ++i)
+    text += R"({"prompt":"q)" + std::to_string(i) + R"(","completion":"a"})" + "\n";
+  const std::string longer = R"({"prompt":")" + std::string(40, 'x') + R"(","completion":"y"})";
+  const auto make = [&](const std::string& lines_of, const std::string& folder) {
+    const std::string input = dir.put("p.jsonl", lines_of);
+    CHECK(run_program("prepare_data", {"--input", input, "--pairs", "--output", dir.at(folder)})
+              .err == "");
+  };
+  make(longer, "long");
+  for (const std::string part : {"train", "val"}) {
+    CAPTURE(part);
+    make(text, "short");
+    for (const std::string ending : {".bin", ".mask"})
+      std::filesystem::copy_file(dir.at("long/train" + ending), dir.at("short/" + part + ending),
+                                 std::filesystem::copy_options::overwrite_existing);
+    const Dataset data = open({dir.at("short")});
+    CHECK(data.train->row() == 41);
+    CHECK(data.val->row() == 41);
+  }
+}
+
 TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it validates",
           "[pairs]") {
   const TextFolder dir;
   std::string text;
-  for (int a = 0; a < 12; ++a)
-    for (int b = 0; b < 12; ++b)
+  // As many that validation takes two batches, of which the second is not full.
+  for (int a = 0; a < 40; ++a)
+    for (int b = 0; b < 40; ++b)
       text += "{\"prompt\":\"" + std::to_string(a) + "+" + std::to_string(b) +
               "=\",\"completion\":\"" + std::to_string(a + b) + "\\n\"}\n";
   CHECK(run_program("prepare_data",
@@ -201,14 +236,15 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
     const ProgramResult result = run_program(
         "train_gpt2",
         words("--device cpu --threads 1 --n-layer 1 --n-head 2 --n-embd 32 --context 32 "
-              "--batch-size 8 --peak-tflops 1 --sample-tokens 0 --save-every 4 --data " +
+              "--batch-size 8 --peak-tflops 1 --sample-tokens 0 --val-steps 30 --save-every 4 "
+              "--data " +
               dir.at("data") + " --output " + dir.at(output) + " " + flags));
     INFO(result.err);
     CHECK(result.exit_code == 0);
     return result.out;
   };
   const std::string out = train("whole", "--steps 8 --micro-batch 2 --eval-train");
-  CHECK_THAT(out, Contains("130 pairs (bytes), 14 pairs for validation"));
+  CHECK_THAT(out, Contains("1438 pairs (bytes), 162 pairs for validation"));
   CHECK_THAT(out, Contains("8 sequences x 8 tokens"));
   train("parts", "--steps 4 --micro-batch 8");
   train("parts", "--steps 8 --micro-batch 2");
@@ -221,10 +257,10 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
     return nlohmann::json::parse(result.out);
   };
   const auto val = loss_in("data");
-  CHECK(val.at("sequences") == 14);
+  CHECK(val.at("sequences") == 162);
   CHECK(val.at("tokens").get<std::int64_t>() == val.at("bytes").get<std::int64_t>());
   CHECK_THAT(out, Contains(fmt::format("validation {:.4f}", val.at("loss").get<double>())));
-  CHECK(loss_in("data/train.bin").at("sequences") == 130);
+  CHECK(loss_in("data/train.bin").at("sequences") == 1438);
 
   const ProgramResult graph = run_program(
       "train_gpt2", words("--device cuda --n-layer 1 --n-head 2 --n-embd 32 --context 32 "

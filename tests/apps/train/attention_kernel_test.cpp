@@ -78,7 +78,7 @@ TEST_CASE("the kernel of --attention tma is refused where there is no such kerne
   CHECK_THAT(refusal("--precision bf16", true, 100), Contains("compute capability 9.0"));
   CHECK_THAT(refusal("--precision bf16", false, 0), Contains("compute capability 9.0"));
   CHECK_THAT(refusal("--precision fp32"), Contains("the precision is fp32"));
-  CHECK_THAT(refusal("--precision bf16 --dropout 0.1"), Contains("--dropout is 0.1"));
+  CHECK_THAT(refusal("--precision bf16 --dropout 0.1"), Contains("attention's is 0.1"));
   CHECK_THAT(refusal("--precision bf16 --n-head 4"), Contains("they are 4 wide"));
   CHECK_THAT(refusal("--precision bf16 --n-head 1 --n-embd 136"), Contains("they are 136 wide"));
   CHECK(refusal("--precision bf16 --n-head 1 --n-embd 128") == "(no error)");

@@ -52,4 +52,21 @@ TEST_CASE("what divides a run over ranks can be taken out of its flags") {
   CHECK_FALSE(alone.pipelined());
 }
 
+TEST_CASE("a learning rate for another batch size is scaled by the ratio or its root") {
+  TrainOptions options;
+  options.model = "gpt2";
+  options.batch_size = 64;
+  options.lr = 1e-4;
+  const auto rate = [&] { return resolve_shape(options, false, 0, "a CPU").schedule.rate; };
+  CHECK(rate() == 1e-4);
+  options.lr_batch = 16;
+  CHECK(rate() == Approx(2e-4).epsilon(1e-12));
+  options.lr_scaling = RateScaling::linear;
+  CHECK(rate() == Approx(4e-4).epsilon(1e-12));
+  options.lr_batch = 256;
+  CHECK(rate() == Approx(2.5e-5).epsilon(1e-12));
+  options.lr_batch.reset();
+  CHECK_THAT(error_message(rate), Catch::Contains("--lr-batch"));
+}
+
 }  // namespace sluice::test::setup_test
