@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -10,10 +12,11 @@ namespace {
 /// The CPU runtime, except that its memory is pinned by `device` if possible.
 class PinnedRuntime final : public Runtime {
  public:
-  explicit PinnedRuntime(DevicePtr device) : device_(std::move(device)), cpu_(make_cpu_runtime()) {}
+  PinnedRuntime(DevicePtr device, std::size_t piece)
+      : device_(std::move(device)), cpu_(make_cpu_runtime()), piece_(piece) {}
 
-  /// True if reserve(), which the DeviceContext's constructor calls, got pinned memory.
-  bool pinned() const { return pinned_; }
+  /// Bytes that reserve(), which the DeviceContext's constructor calls, got pinned.
+  std::size_t pinned() const { return pinned_; }
 
   Device device() const override { return cpu_->device(); }
   DeviceInfo info() const override { return cpu_->info(); }
@@ -21,14 +24,23 @@ class PinnedRuntime final : public Runtime {
 
   std::byte* reserve(std::size_t bytes) override {
     std::byte* start = device_->runtime().reserve_pinned(bytes);
-    pinned_ = start != nullptr;
-    return pinned_ ? start : cpu_->reserve(bytes);
+    whole_ = start != nullptr;
+    pinned_ = whole_ ? bytes : 0;
+    if (whole_) return start;
+    start = cpu_->reserve(bytes);
+    for (std::size_t at = 0; start != nullptr && at < bytes; at += piece_) {
+      const std::size_t count = std::min(piece_, bytes - at);
+      if (!device_->runtime().pin(start + at, count)) continue;
+      pieces_.push_back(start + at);
+      pinned_ += count;
+    }
+    return start;
   }
   void release(std::byte* start, std::size_t bytes) override {
-    if (pinned_)
-      device_->runtime().release_pinned(start, bytes);
-    else
-      cpu_->release(start, bytes);
+    if (whole_) return device_->runtime().release_pinned(start, bytes);
+    for (std::byte* const piece : pieces_)
+      device_->runtime().unpin(piece);
+    cpu_->release(start, bytes);
   }
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes, Stream s) override {
     cpu_->copy_from_host(to, from, bytes, s);
@@ -46,21 +58,25 @@ class PinnedRuntime final : public Runtime {
  private:
   DevicePtr device_;  // outlives the memory that it pinned
   std::unique_ptr<Runtime> cpu_;
-  bool pinned_ = true;
+  std::size_t piece_;
+  bool whole_ = true;  ///< pinned as one block
+  std::size_t pinned_ = 0;
+  std::vector<std::byte*> pieces_;
 };
 
 }  // namespace
 
 HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
-                            std::size_t ordinary_bytes) {
+                            std::size_t ordinary_bytes, std::size_t piece) {
   if (device->device().kind == DeviceKind::meta)
     return {make_meta_device(pinned_bytes), make_meta_device(ordinary_bytes)};
   HostMemory host;
   if (pinned_bytes > 0) {
-    auto runtime = std::make_unique<PinnedRuntime>(device);
+    auto runtime = std::make_unique<PinnedRuntime>(device, piece);
     const PinnedRuntime& asked = *runtime;
     host.pinned = std::make_shared<DeviceContext>(std::move(runtime), pinned_bytes);
-    host.unpinned = !asked.pinned();
+    host.pinned_bytes = asked.pinned();
+    host.unpinned = host.pinned_bytes < pinned_bytes;
   }
   if (ordinary_bytes > 0) host.ordinary = make_cpu_device(ordinary_bytes);
   return host;

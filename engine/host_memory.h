@@ -18,13 +18,18 @@ struct HostMemory {
   DevicePtr ordinary{};  ///< pageable; only the CPU computes on it
   /// Holds state that would else rest in host memory; null: none does. The caller sets it.
   std::shared_ptr<FileMemory> file{};
-  /// True if the system refused to pin the `pinned` region; copies then block the host.
+  /// True if the system refused to pin all of the `pinned` region; copies from and to the rest of
+  /// it block the host.
   bool unpinned = false;
+  std::size_t pinned_bytes = 0;  ///< that the system did pin
 };
 
 /// The regions of a `meta` device only count bytes. Throws Error when the system lacks the memory.
+/// Some drivers pin no block as large as the region. It is then pinned in pieces of `piece` bytes,
+/// as many as the system allows.
 HostMemory make_host_memory(const DevicePtr& device, std::size_t pinned_bytes,
-                            std::size_t ordinary_bytes = 0);
+                            std::size_t ordinary_bytes = 0,
+                            std::size_t piece = std::size_t{1} << 30);
 
 /// Pinned host memory, from and to which a device copies without blocking the host. Falls back to
 /// pageable memory if the system cannot pin any.

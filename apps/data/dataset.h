@@ -38,8 +38,8 @@ struct Dataset {
 
 /// Opens the data. Token files are used as they are, as pairs if a mask lies beside them (Pairs);
 /// text is tokenised into memory, which needs a tokenizer. Validation uses `val` if given, else the
-/// val files among the token files, or about a tenth of the text (training_bytes()). Its pairs have
-/// the length of those for training.
+/// val files among the token files, or about a tenth of the text (training_bytes()). Pairs of both
+/// have one length.
 Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOptions& options,
                      const Tokenizer* tokenizer, std::int64_t vocab_size,
                      const Pairs::Length& length);

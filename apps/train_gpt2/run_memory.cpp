@@ -167,7 +167,12 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   if (!options.cpu_blocks && plan.choice.cpu_blocks > 0)
     text += fmt::format("; the CPU updates the state of {} of {} blocks where it rests",
                         plan.choice.cpu_blocks, away);
-  if (refused) text += "; copies from and to it will make the host wait";
+  if (refused)
+    text += fmt::format("; {}copies from and to {} will make the host wait",
+                        host.pinned_bytes > 0
+                            ? fmt::format("it pinned {}, and ", format_bytes(host.pinned_bytes))
+                            : "",
+                        host.pinned_bytes > 0 ? "the rest" : "it");
   say_warning(text);
   return host;
 }

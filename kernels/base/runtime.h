@@ -45,6 +45,10 @@ class Runtime {
   /// Returns nullptr if the system refuses.
   virtual std::byte* reserve_pinned(std::size_t bytes);
   virtual void release_pinned(std::byte* start, std::size_t bytes);
+  /// Pins memory that exists already, at a page's border. Copies may reach from one such range into
+  /// another. Returns false if the system refuses.
+  virtual bool pin(std::byte* start, std::size_t bytes);
+  virtual void unpin(std::byte* start);
 
   /// Bytes of scratch memory that the kernels on a stream share, one after another. The engine
   /// allocates it from the arena and passes it to set_workspace().

@@ -129,6 +129,12 @@ void Runtime::release_pinned(std::byte* start, std::size_t bytes) {
   munmap(start, bytes);
 }
 
+bool Runtime::pin(std::byte*, std::size_t) {
+  return false;
+}
+
+void Runtime::unpin(std::byte*) {}
+
 void Runtime::begin_capture(Stream) {
   fail("only a GPU has graphs");
 }

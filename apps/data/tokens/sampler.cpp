@@ -33,7 +33,7 @@ SequenceSampler::SequenceSampler(Order order, std::uint64_t seed, std::int64_t t
   check(row > 0 ? tokens >= batch * row : tokens > batch * seq_len,
         "the data is shorter than one batch");
   const std::int64_t whole = row > 0 ? tokens / row : (tokens - 1) / seq_len;
-  // Of a text, sequential windows fill whole batches, and shuffled ones give one up so that their
+  // Sequential windows of a text fill whole batches, and shuffled ones give one up so that their
   // start can move.
   windows_ = row > 0                      ? whole
              : order == Order::sequential ? whole / batch * batch

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/pinned_ranges.h"
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/device/gemm_plan.h"
 #include "kernels/cuda/device/kernels.h"
@@ -156,6 +157,21 @@ class CudaRuntime final : public Runtime {
     cudaFreeHost(start);
   }
 
+  bool pin(std::byte* start, std::size_t bytes) override {
+    select();
+    if (cudaHostRegister(start, bytes, cudaHostRegisterPortable) != cudaSuccess) {
+      cudaGetLastError();  // not a fault, so the next launch must not report it
+      return false;
+    }
+    pinned_.add(start, bytes);
+    return true;
+  }
+  void unpin(std::byte* start) override {
+    pinned_.remove(start);
+    cudaSetDevice(index_);
+    cudaHostUnregister(start);
+  }
+
   /// NVIDIA's recommended workspace sizes for cuBLASLt.
   std::size_t workspace_bytes() const override {
     return std::size_t{capability_ >= 90 ? 64u : 32u} << 20;
@@ -254,15 +270,19 @@ class CudaRuntime final : public Runtime {
 
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
-    copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
     // The driver copies small data along with the command; large data may still be being read.
     constexpr std::size_t taken_along = 64 << 10;
-    if ((bytes > taken_along || reads_host_tables_) && !is_pinned(from)) synchronize(stream);
+    pinned_.for_each_piece(from, bytes, [&](std::size_t at, std::size_t count) {
+      copy(to + at, from + at, count, cudaMemcpyHostToDevice, stream);
+      if ((count > taken_along || reads_host_tables_) && !is_pinned(from + at)) synchronize(stream);
+    });
   }
   void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
                     Stream stream) override {
-    copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
-    if (!is_pinned(to)) synchronize(stream);
+    pinned_.for_each_piece(to, bytes, [&](std::size_t at, std::size_t count) {
+      copy(to + at, from + at, count, cudaMemcpyDeviceToHost, stream);
+      if (!is_pinned(to + at)) synchronize(stream);
+    });
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
                    Stream stream) override {
@@ -300,6 +320,7 @@ class CudaRuntime final : public Runtime {
   std::size_t shared_limit_ = 0;
   std::size_t l2_bytes_ = 0;
   bool reads_host_tables_ = false;  ///< copies may read pageable host memory in place
+  PinnedRanges pinned_;             ///< pinned by pin(), not by reserve_pinned()
   std::mutex mutex_;
   std::unique_ptr<GemmPlans> gemms_;
   std::vector<std::unique_ptr<DeviceQueue, QueueDeleter>> queues_;

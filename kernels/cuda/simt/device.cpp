@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "kernels/base/pinned_ranges.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/queue.h"
@@ -84,15 +85,21 @@ class SimtRuntime final : public Runtime {
   std::byte* reserve_pinned(std::size_t bytes) override {
     void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) return nullptr;
-    const std::lock_guard lock(mutex_);
-    pinned_.emplace(start, bytes);
+    pinned_.add(static_cast<std::byte*>(start), bytes);
     return static_cast<std::byte*>(start);
   }
   void release_pinned(std::byte* start, std::size_t bytes) override {
+    SimtRuntime::unpin(start);
+    munmap(start, bytes);
+  }
+  bool pin(std::byte* start, std::size_t bytes) override {
+    pinned_.add(start, bytes);
+    return true;
+  }
+  void unpin(std::byte* start) override {
     const std::lock_guard lock(mutex_);
     run_until([this] { return idle(); });
-    pinned_.erase({start, bytes});
-    munmap(start, bytes);
+    pinned_.remove(start);
   }
 
   Stream compute_stream() const override { return compute_; }
@@ -185,14 +192,23 @@ class SimtRuntime final : public Runtime {
   void copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes,
                       Stream stream) override {
     check(!queue(stream).captured, "a copy from the host is captured");
-    if (is_pinned(from)) return push(stream, {.run = [=] { std::copy_n(from, bytes, to); }});
-    auto staged = std::make_shared<std::vector<std::byte>>(from, from + bytes);
-    push(stream, {.run = [=] { std::copy_n(staged->data(), bytes, to); }});
+    pinned_.for_each_piece(from, bytes, [&](std::size_t at, std::size_t count) {
+      std::byte* const there = to + at;
+      const std::byte* const here = from + at;
+      if (pinned_.contains(here))
+        return push(stream, {.run = [=] { std::copy_n(here, count, there); }});
+      auto staged = std::make_shared<std::vector<std::byte>>(here, here + count);
+      push(stream, {.run = [=] { std::copy_n(staged->data(), count, there); }});
+    });
   }
   void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
                     Stream stream) override {
-    push(stream, {.run = [=] { std::copy_n(from, bytes, to); }});
-    if (!is_pinned(to)) synchronize(stream);
+    pinned_.for_each_piece(to, bytes, [&](std::size_t at, std::size_t count) {
+      std::byte* const here = to + at;
+      const std::byte* const there = from + at;
+      push(stream, {.run = [=] { std::copy_n(there, count, here); }});
+      if (!pinned_.contains(here)) synchronize(stream);
+    });
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
                    Stream stream) override {
@@ -252,12 +268,6 @@ class SimtRuntime final : public Runtime {
     return reinterpret_cast<std::uint64_t>(graph.get());
   }
   static SimtQueue& queue(Stream stream) { return static_cast<SimtQueue&>(cuda::queue_of(stream)); }
-  bool is_pinned(const std::byte* address) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [start, bytes] : pinned_)
-      if (address >= start && address < static_cast<std::byte*>(start) + bytes) return true;
-    return false;
-  }
   bool idle() const { return queued_ == 0; }
   static bool may_start(const SimtQueue& queue) {
     if (queue.work.empty()) return false;
@@ -328,7 +338,8 @@ class SimtRuntime final : public Runtime {
   std::vector<std::unique_ptr<SimtQueue>> queues_;
   std::vector<std::unique_ptr<EventState>> events_;
   std::vector<std::shared_ptr<RecordedWork>> graphs_;
-  std::set<std::pair<void*, std::size_t>> regions_, pinned_;
+  std::set<std::pair<void*, std::size_t>> regions_;
+  PinnedRanges pinned_;
   std::size_t queued_ = 0;
   Stream compute_;
 };

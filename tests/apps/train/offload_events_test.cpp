@@ -202,4 +202,28 @@ TEST_CASE("state in memory that the system does not pin gives the same bits", "[
   }
 }
 
+TEST_CASE("memory that the system pins in pieces, or some pieces of, gives the same bits",
+          "[offload]") {
+  if (!have_gpu()) return;
+  const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
+  TrainingRun reference(task, task.resident(StateLayout::split), open_gpu(1));
+  const RunBits expected = reference.train(5);
+  constexpr std::size_t piece = 4096, pieces = 600, bytes = piece * pieces - 1000;
+  for (const bool all : {true, false})
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+      CAPTURE(all, seed);
+      std::string pinned(pieces, '1');
+      for (std::size_t i = seed % 7; i < pieces && !all; i += 7)
+        pinned[i] = '0';
+      const auto device = std::make_shared<DeviceContext>(
+          std::make_unique<UnpinnedRuntime>(seed, pinned_limit, pinned), std::size_t{64} << 20);
+      const HostMemory host = make_host_memory(device, bytes, bytes, piece);
+      CHECK(host.unpinned == !all);
+      CHECK((host.pinned_bytes == bytes) == all);
+      CHECK(host.pinned_bytes > bytes / 2);
+      TrainingRun run(task, streaming(task, StateLayout::split, seed), device, host);
+      CHECK(first_difference(run.train(5), expected) == "");
+    }
+}
+
 }  // namespace sluice::test::offload_events_test

@@ -21,6 +21,8 @@ class ForwardingRuntime : public Runtime {
   void release_pinned(std::byte* at, std::size_t bytes) override {
     gpu_->release_pinned(at, bytes);
   }
+  bool pin(std::byte* start, std::size_t bytes) override { return gpu_->pin(start, bytes); }
+  void unpin(std::byte* start) override { gpu_->unpin(start); }
   std::size_t workspace_bytes() const override { return gpu_->workspace_bytes(); }
   Stream compute_stream() const override { return gpu_->compute_stream(); }
   Stream make_stream() override { return gpu_->make_stream(); }
