@@ -12,9 +12,10 @@ namespace sluice {
 /// into another, or out of one, so such a copy is made piece by piece. Thread-safe.
 class PinnedRanges {
  public:
-  void add(const std::byte* start, std::size_t bytes) {
+  /// Returns false if a range begins there already.
+  bool add(const std::byte* start, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    ranges_.emplace(start, bytes);
+    return ranges_.emplace(start, bytes).second;
   }
   void remove(const std::byte* start) {
     const std::lock_guard lock(mutex_);

@@ -83,22 +83,18 @@ class SimtRuntime final : public Runtime {
     munmap(start, bytes);
   }
   std::byte* reserve_pinned(std::size_t bytes) override {
-    void* start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start == MAP_FAILED) return nullptr;
-    pinned_.add(static_cast<std::byte*>(start), bytes);
-    return static_cast<std::byte*>(start);
+    std::byte* const start = Runtime::reserve_pinned(bytes);
+    if (start != nullptr) pinned_.add(start, bytes);
+    return start;
   }
   void release_pinned(std::byte* start, std::size_t bytes) override {
     SimtRuntime::unpin(start);
-    munmap(start, bytes);
+    Runtime::release_pinned(start, bytes);
   }
-  bool pin(std::byte* start, std::size_t bytes) override {
-    pinned_.add(start, bytes);
-    return true;
-  }
+  bool pin(std::byte* start, std::size_t bytes) override { return pinned_.add(start, bytes); }
   void unpin(std::byte* start) override {
     const std::lock_guard lock(mutex_);
-    run_until([this] { return idle(); });
+    run_until([this] { return queued_ == 0; });
     pinned_.remove(start);
   }
 
@@ -193,21 +189,17 @@ class SimtRuntime final : public Runtime {
                       Stream stream) override {
     check(!queue(stream).captured, "a copy from the host is captured");
     pinned_.for_each_piece(from, bytes, [&](std::size_t at, std::size_t count) {
-      std::byte* const there = to + at;
-      const std::byte* const here = from + at;
-      if (pinned_.contains(here))
-        return push(stream, {.run = [=] { std::copy_n(here, count, there); }});
-      auto staged = std::make_shared<std::vector<std::byte>>(here, here + count);
-      push(stream, {.run = [=] { std::copy_n(staged->data(), count, there); }});
+      if (pinned_.contains(from + at))
+        return push(stream, {.run = [=] { std::copy_n(from + at, count, to + at); }});
+      auto staged = std::make_shared<std::vector<std::byte>>(from + at, from + at + count);
+      push(stream, {.run = [=] { std::copy_n(staged->data(), count, to + at); }});
     });
   }
   void copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes,
                     Stream stream) override {
     pinned_.for_each_piece(to, bytes, [&](std::size_t at, std::size_t count) {
-      std::byte* const here = to + at;
-      const std::byte* const there = from + at;
-      push(stream, {.run = [=] { std::copy_n(there, count, here); }});
-      if (!pinned_.contains(here)) synchronize(stream);
+      push(stream, {.run = [=] { std::copy_n(from + at, count, to + at); }});
+      if (!pinned_.contains(to + at)) synchronize(stream);
     });
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t bytes,
@@ -268,16 +260,13 @@ class SimtRuntime final : public Runtime {
     return reinterpret_cast<std::uint64_t>(graph.get());
   }
   static SimtQueue& queue(Stream stream) { return static_cast<SimtQueue&>(cuda::queue_of(stream)); }
-  bool idle() const { return queued_ == 0; }
   static bool may_start(const SimtQueue& queue) {
     if (queue.work.empty()) return false;
     const Work& next = queue.work.front();
     return (next.after == nullptr || next.after->reached) && (!next.ready || next.ready());
   }
   bool stalled() const {
-    for (const auto& queue : queues_)
-      if (may_start(*queue)) return false;
-    return true;
+    return std::ranges::none_of(queues_, [](const auto& queue) { return may_start(*queue); });
   }
   bool waits_for_others() const {
     return std::ranges::any_of(queues_, [](const auto& queue) {
