@@ -278,7 +278,7 @@ int run(const Options& o) {
   std::vector<std::vector<std::int32_t>> ids;
   for (const std::string& prompt : prompts)
     ids.push_back(ids_of(*tokenizer, prompt, o.special));
-  // What the longest prompt needs suffices for all.
+  // The longest prompt takes the most memory, so it decides for all.
   const auto& longest =
       *std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
   const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation);
