@@ -4,6 +4,7 @@
 #include <string>
 
 #include "apps/plan/cost/device_profile.h"
+#include "apps/plan/state_memory.h"
 #include "apps/train/options.h"
 
 namespace sluice {
@@ -18,14 +19,17 @@ struct Budgets {
 
   /// Return the bytes by which a plan and the reserve exceed what is allowed.
   std::size_t device_excess(std::size_t planned) const {
-    return excess(planned + device_reserve, device_allowed);
+    return beyond(planned + device_reserve, device_allowed);
   }
   std::size_t host_excess(std::size_t planned) const {
-    return excess(planned + host_reserve, host_allowed);
+    return beyond(planned + host_reserve, host_allowed);
+  }
+  std::size_t excess(const MemoryBytes& planned) const {
+    return device_excess(planned.device) + host_excess(planned.host);
   }
 
  private:
-  static std::size_t excess(std::size_t needed, std::size_t allowed) {
+  static std::size_t beyond(std::size_t needed, std::size_t allowed) {
     return needed > allowed ? needed - allowed : 0;
   }
 };

@@ -25,7 +25,8 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
   const NoGrad no_grad;
   KeyValueCache cache;
   if (task.options.use_cache)
-    cache = make_cache(*made.model, {{0, task.config.n_layer}}, device, task.dtype);
+    cache = make_cache(*made.model, {{0, task.config.n_layer}}, device, task.dtype,
+                       cache_positions(task.config, task.prompt, task.options));
   const NextToken next = make_next_token(*made.model, device, task.options.sampling);
   const auto compute = [&](std::size_t fresh) {
     next(std::vector<std::int32_t>(fresh), task.options.use_cache ? &cache : nullptr, 0);

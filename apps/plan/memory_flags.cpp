@@ -59,12 +59,17 @@ bool divides_state(const TrainOptions& o) {
   return o.zero > 0 && o.dp.value_or(1) > 1;
 }
 
-/// Refuses --host-blocks where the weights of blocks cannot stream.
+/// Refuses --host-blocks and --cpu-tables where the weights of blocks cannot stream.
 void require_host_blocks(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
-  const std::int64_t blocks = o.host_blocks.value_or(0);
+  if (o.cpu_tables && o.host_blocks == 0)
+    fail("--cpu-tables: with --host-blocks 0 no block's state rests in host memory; leave it out",
+         ErrorKind::usage);
+  const std::int64_t blocks = o.host_blocks.value_or(o.cpu_tables ? 1 : 0);
   if (blocks == 0) return;
   const auto refuse = [&](const std::string& why) {
-    fail(fmt::format("--host-blocks {}: {}", blocks, why), ErrorKind::usage);
+    const std::string flag =
+        o.host_blocks ? fmt::format("--host-blocks {}", blocks) : "--cpu-tables";
+    fail(fmt::format("{}: {}", flag, why), ErrorKind::usage);
   };
   if (blocks > layers) refuse(fmt::format("the model has {} blocks", layers));
   if (!profile.gpu) refuse("this run computes on the CPU, where all is in host memory");
@@ -192,7 +197,7 @@ bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
 bool fixes_memory(const TrainOptions& o) {
   return o.micro_batch || o.head_chunk || o.recompute || o.state_layout || o.gradients ||
          o.offload || o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
-         o.host_blocks || o.speculative_blocks != 0;
+         o.host_blocks || o.cpu_tables || o.speculative_blocks != 0;
 }
 
 TrainOptions without_memory_flags(TrainOptions o) {
@@ -206,6 +211,7 @@ TrainOptions without_memory_flags(TrainOptions o) {
   o.resident_blocks.reset();
   o.cpu_blocks.reset();
   o.host_blocks.reset();
+  o.cpu_tables = false;
   o.stream_chunk.reset();
   o.staging_chunks.reset();
   return o;

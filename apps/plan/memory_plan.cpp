@@ -61,8 +61,11 @@ void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
 void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   const auto context = static_cast<std::size_t>(setup.config.n_positions);
   const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
+  Generation two{.max_tokens = o.sample_tokens};
+  two.positions = cache_positions(setup.config, prompt, two);
+  two.max_tokens = 2;
   const auto begin = [&](std::size_t tokens) {
-    run.training.sample(std::vector<std::int32_t>(tokens), {.max_tokens = 2});
+    run.training.sample(std::vector<std::int32_t>(tokens), two);
   };
   begin(prompt);
   // A text that outgrows the context is cut to its newer half, which is processed again.

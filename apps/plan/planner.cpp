@@ -65,6 +65,7 @@ class Planner {
         .narrow_gradients = precision.narrow_gradients,
         .resident_blocks = std::min(resident, layers_ - host_blocks_),
         .host_blocks = host_blocks_,
+        .cpu_tables = cpu_tables_,
         .speculative_blocks = speculative,
         .staging = precision.staging};
     choice.cpu_blocks = placement_.by_cpu(choice, cpu);
@@ -168,7 +169,7 @@ class Planner {
                           tried.speculative_blocks, layers_) +
           beyond_state;
       note(tried, need);
-      return excess(need) <= slack && host_holds(need.host);
+      return budgets_.excess(need) <= slack && host_holds(need.host);
     };
     // Returns `choice` with so many CPU blocks; none if it does not fit.
     const auto with_cpu_blocks = [&](std::int64_t blocks) -> std::optional<MemoryChoice> {
@@ -259,18 +260,19 @@ class Planner {
     return Estimate{choice};
   }
 
-  /// Returns a plan with the fewest blocks whose weights rest in host memory: the fewest with which
-  /// the device suffices. More would take more of the host.
+  /// Returns a plan that takes as little of the host as possible: the fewest blocks' weights leave
+  /// the device, and if all do not suffice, the tables' state too.
   std::optional<Plan> best_placed(const StatePrecision& precision) {
-    const auto with = [&](std::int64_t blocks) {
-      host_blocks_ = blocks;
+    const auto with = [&](std::int64_t away) {
+      host_blocks_ = std::min(away, layers_);
+      cpu_tables_ = options_.cpu_tables || away > layers_;
       return best_staged(precision);
     };
-    std::optional<Plan> best = with(options_.host_blocks.value_or(0));
+    std::optional<Plan> best = with(options_.host_blocks.value_or(options_.cpu_tables ? 1 : 0));
     if (best || options_.host_blocks || !can_rest_weights(options_, profile_)) return best;
     const auto before = std::tuple(budgets_, nearest_, nearest_excess_);
     budgets_.host_allowed = std::numeric_limits<std::size_t>::max();
-    std::int64_t too_few = 0, enough = layers_;
+    std::int64_t too_few = 0, enough = layers_ + 1;
     while (enough - too_few > 1) {
       const std::int64_t middle = (too_few + enough) / 2;
       (with(middle) ? enough : too_few) = middle;
@@ -311,7 +313,7 @@ class Planner {
       if (chunk / 2 >= tokens) continue;  // half of it is no less
       MemoryChoice choice = plan.choice;
       choice.head_chunk = chunk;
-      if (const MemoryPlan memory = counter_.all(choice); excess(bytes_of(memory)) == 0)
+      if (const MemoryPlan memory = counter_.all(choice); budgets_.excess(bytes_of(memory)) == 0)
         return plan_of(choice, memory, state);
     }
     return plan;
@@ -341,7 +343,8 @@ class Planner {
         const MemoryChoice& choice = tried.choice;
         const MemoryPlan memory = tried.memory ? *tried.memory : counter_.all(choice);
         const MemoryBytes need = bytes_of(memory);
-        if (excess(need) == 0) return with_wide_head(plan_of(choice, memory, state), state);
+        if (budgets_.excess(need) == 0)
+          return with_wide_head(plan_of(choice, memory, state), state);
         note(choice, need);
         if (const auto less = lesser(choice, need, state))
           left.emplace(placement_.time_of(less->choice, state).total(), *less);
@@ -351,13 +354,9 @@ class Planner {
   }
 
   bool host_holds(std::size_t bytes) const { return budgets_.host_excess(bytes) == 0; }
-  std::size_t excess(const MemoryBytes& need) const {
-    return budgets_.device_excess(need.device) + budgets_.host_excess(need.host);
-  }
-
   void note(const MemoryChoice& choice, const MemoryBytes& need) {
-    if (nearest_ && excess(need) >= nearest_excess_) return;
-    nearest_excess_ = excess(need);
+    if (nearest_ && budgets_.excess(need) >= nearest_excess_) return;
+    nearest_excess_ = budgets_.excess(need);
     nearest_ = choice;
   }
 
@@ -379,6 +378,7 @@ class Planner {
   MemoryCounter counter_;
   std::int64_t layers_;
   std::int64_t host_blocks_ = 0;
+  bool cpu_tables_ = false;
   Budgets budgets_;
   UpdatePlacement placement_;
   std::optional<MemoryChoice> nearest_;

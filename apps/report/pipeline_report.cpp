@@ -201,9 +201,10 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
     made.report.row(
         "", fmt::format("replicas sum the gradients of a block in {:.4g} s", summing.seconds));
   made.report.row(
-      "", fmt::format("the CPU updates them in {:.4g} s; {:.4g} s of copies and updates are "
+      "", fmt::format("the CPU updates {} in {:.4g} s; {:.4g} s of copies and updates are "
                       "not hidden",
-                      streaming.update, streaming.stall));
+                      choice.cpu_tables ? "them, embeddings and head" : "them", streaming.update,
+                      streaming.stall));
   made.report.row(
       "",
       fmt::format("{:.2f} of the speed of plain forward and backward passes, {:.2f} with the "

@@ -265,9 +265,11 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
          ErrorKind::usage);
   if (o.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
-  if (o.layer_major() || o.host_blocks)
+  if (o.layer_major() || o.host_blocks || o.cpu_tables)
     fail(fmt::format("--gpus does not try {}; plan it with --dp and --tp",
-                     o.layer_major() ? "--pipeline layer-major" : "--host-blocks"),
+                     o.layer_major() ? "--pipeline layer-major"
+                     : o.host_blocks ? "--host-blocks"
+                                     : "--cpu-tables"),
          ErrorKind::usage);
   if (o.cuda_graph) fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.

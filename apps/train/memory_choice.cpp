@@ -34,6 +34,7 @@ std::string to_flags(const MemoryChoice& c) {
   if (c.streams())
     flags += fmt::format(" --staging-chunks {} --cpu-blocks {}", c.staging.places, c.cpu_blocks);
   if (c.host_blocks > 0) flags += fmt::format(" --host-blocks {}", c.host_blocks);
+  if (c.cpu_tables) flags += " --cpu-tables";
   if (c.speculative_blocks > 0)
     flags += fmt::format(" --speculative-blocks {}", c.speculative_blocks);
   return flags;

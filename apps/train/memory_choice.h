@@ -30,6 +30,7 @@ struct MemoryChoice {
   std::int64_t cpu_blocks = 0;       ///< highest blocks, whose state the CPU updates in host memory
   /// Blocks above these, whose weights and gradients rest in host memory too (Residency::host).
   std::int64_t host_blocks = 0;
+  bool cpu_tables = false;  ///< the CPU updates the state of embeddings and head in host memory
   /// How many of the highest streamed blocks are updated speculatively, during the backward pass.
   std::int64_t speculative_blocks = 0;
   Staging staging{};

@@ -228,7 +228,8 @@ std::vector<std::int32_t> Pipeline::generate(std::span<const std::int32_t> promp
                                              const Generation& options) {
   const NoGrad no_grad;
   KeyValueCache cache =
-      make_cache(model_, plan_.parts_of(rank_), space_.device(), space_.working().dtype());
+      make_cache(model_, plan_.parts_of(rank_), space_.device(), space_.working().dtype(),
+                 cache_positions(model_.config(), prompt.size(), options));
   const auto next = [&](std::span<const std::int32_t> fresh, KeyValueCache* seen,
                         std::size_t position) {
     return next_token(fresh, *seen, options.sampling, position);

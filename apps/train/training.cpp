@@ -17,6 +17,7 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
+                       .cpu_tables = choice.cpu_tables,
                        .host = host,
                        .whole_tensors = o.optimizer == OptimizerKind::adafactor};
   options.residency.resize(Decoder::section_of(0), Residency::device);

@@ -21,6 +21,7 @@ void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
   o.cpu_blocks.reset();
   o.host_blocks.reset();
   if (o.layer_major()) o.host_blocks = choice.host_blocks;
+  o.cpu_tables = choice.cpu_tables;
   o.stream_chunk.reset();
   o.staging_chunks.reset();
   if (streams) {

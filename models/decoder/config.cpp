@@ -113,10 +113,13 @@ std::int64_t DecoderConfig::block_parameters() const {
          (output_bias ? n_embd : 0) + (mlp_bias ? mlp_columns() + n_embd : 0);
 }
 
+std::int64_t DecoderConfig::embedding_parameters() const {
+  return (vocab_size + (rotary ? 0 : n_positions)) * n_embd;
+}
+
 std::int64_t DecoderConfig::parameter_count() const {
-  const std::int64_t tables = (tied ? 1 : 2) * vocab_size * n_embd;
-  return tables + (head_bias ? vocab_size : 0) + (rotary ? 0 : n_positions * n_embd) +
-         n_layer * block_parameters() + norm_vectors() * n_embd;
+  const std::int64_t head = (tied ? 0 : vocab_size * n_embd) + (head_bias ? vocab_size : 0);
+  return embedding_parameters() + head + n_layer * block_parameters() + norm_vectors() * n_embd;
 }
 
 double DecoderConfig::flops_per_token(std::int64_t seq_len) const {

@@ -102,6 +102,8 @@ struct DecoderConfig {
   }
   std::int64_t parameter_count() const;
   std::int64_t block_parameters() const;
+  /// Those of the tables of tokens and positions.
+  std::int64_t embedding_parameters() const;
   /// Parameters in the matrices of a block.
   std::int64_t block_matrices() const {
     return n_embd * (qkv_width() + query_width() + mlp_columns() + inner());

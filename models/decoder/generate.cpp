@@ -53,12 +53,18 @@ NextToken make_next_token(const Decoder& model, const DevicePtr& device, const S
   };
 }
 
+std::int64_t cache_positions(const DecoderConfig& config, std::size_t prompt,
+                             const Generation& options) {
+  if (options.positions > 0) return options.positions;
+  return std::min(config.n_positions, static_cast<std::int64_t>(prompt) + options.max_tokens);
+}
+
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
-                         const DevicePtr& device, DType dtype) {
+                         const DevicePtr& device, DType dtype, std::int64_t positions) {
   KeyValueCache cache;
   const DecoderConfig& config = model.config();
   cache.layers.resize(static_cast<std::size_t>(config.n_layer));
-  const Shape shape{1, config.n_positions,
+  const Shape shape{1, positions,
                     model.shard().attention_heads().key_value * config.width_of_head()};
   for (const DecoderPart& part : parts)
     for (std::int64_t layer = part.first; layer < part.last; ++layer)
@@ -108,7 +114,8 @@ std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device
   const NoGrad no_grad;
   KeyValueCache cache;
   if (options.use_cache)
-    cache = make_cache(model, {{0, model.config().n_layer}}, device, model.dtype());
+    cache = make_cache(model, {{0, model.config().n_layer}}, device, model.dtype(),
+                       cache_positions(model.config(), prompt.size(), options));
   return generate(model.config(), make_next_token(model, device, options.sampling),
                   options.use_cache ? &cache : nullptr, prompt, options.max_tokens, on_token);
 }

@@ -39,6 +39,7 @@ struct Generation {
   std::int64_t max_tokens = 256;
   Sampling sampling{};
   bool use_cache = true;  ///< false: computes the whole sequence again for every token, as a check
+  std::int64_t positions = 0;  ///< of the KV cache; 0: as many as prompt and new tokens need
 };
 
 /// Returns the next token after those in the cache and the `fresh` ones, which it adds to the
@@ -49,9 +50,13 @@ using NextToken = std::function<std::int32_t(std::span<const std::int32_t> fresh
 /// Returns the function that computes tokens with a whole model on a device. Both must outlive it.
 NextToken make_next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling);
 
-/// Allocates a KV cache for the blocks of `parts`.
+/// Returns how many positions the KV cache has for a prompt of so many tokens: at most the context.
+std::int64_t cache_positions(const DecoderConfig& config, std::size_t prompt,
+                             const Generation& options);
+
+/// Allocates a KV cache of `positions` for the blocks of `parts`.
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
-                         const DevicePtr& device, DType dtype);
+                         const DevicePtr& device, DType dtype, std::int64_t positions);
 
 /// Throws Error (usage) unless the model's vocabulary has all tokens.
 void require_tokens(const DecoderConfig& config, std::span<const std::int32_t> tokens);

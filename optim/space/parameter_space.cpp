@@ -96,8 +96,21 @@ void ParameterSpace::cut_into_chunks() {
                            .section = slot.section});
       continue;
     }
-    const bool joins =
-        !apart && !chunks_.empty() && !chunks_.back().bulk && chunks_.back().decay == slot.decay;
+    if (!on_device(slot)) {  // a large embedding
+      for (std::int64_t first = 0; first < slot.padded_size; first += options_.chunk)
+        chunks_.push_back({.offset = slot.offset + first,
+                           .size = std::min(options_.chunk, slot.padded_size - first),
+                           .gradient_offset = slot.gradient_offset + first,
+                           .row_length = 0,
+                           .decay = slot.decay,
+                           .bulk = false,
+                           .residency = slot.residency,
+                           .section = slot.section});
+      continue;
+    }
+    const bool joins = !apart && !chunks_.empty() && !chunks_.back().bulk &&
+                       chunks_.back().residency == Residency::device &&
+                       chunks_.back().decay == slot.decay;
     if (joins)
       chunks_.back().size += slot.padded_size;
     else

@@ -28,7 +28,8 @@ struct SpaceOptions {
   /// residency[s] says where the state of the large matrices of section s (Parameter::section) is
   /// kept; sections beyond the end: on the device.
   std::vector<Residency> residency{};
-  HostMemory host{};  ///< memory for state that does not rest on the device
+  bool cpu_tables = false;  ///< LayoutOptions::cpu_tables
+  HostMemory host{};        ///< memory for state that does not rest on the device
   /// Makes every tensor one chunk with its state on the device, for update rules that need the
   /// whole matrix (Adafactor).
   bool whole_tensors = false;
@@ -43,7 +44,7 @@ struct SpaceOptions {
   /// True if ranks divide the optimizer state (ZeRO-1).
   bool zero() const { return owned.has_value(); }
 
-  LayoutOptions layout_options() const { return {narrow_gradients, residency}; }
+  LayoutOptions layout_options() const { return {narrow_gradients, residency, cpu_tables}; }
 };
 
 /// Holds all parameters of a model in flat buffers: the working weights that the model computes

@@ -13,8 +13,10 @@ std::int64_t block_of(const SpaceLayout::Slot& slot) {
   return (SpaceLayout::block_target + row - 1) / row * row;
 }
 
-Residency residency_of(int section, const LayoutOptions& options) {
-  const auto index = static_cast<std::size_t>(section);
+Residency residency_of(const Parameter& parameter, bool large, const LayoutOptions& options) {
+  if (!large) return Residency::device;
+  if (parameter.embedding) return options.cpu_tables ? Residency::cpu : Residency::device;
+  const auto index = static_cast<std::size_t>(parameter.section);
   return index < options.residency.size() ? options.residency[index] : Residency::device;
 }
 
@@ -78,24 +80,23 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
             : 0;
     const std::int64_t extent = padded(elements + spare * parameter.shape.back());
     std::int64_t& gradient_size = narrow ? narrow_size : wide_size;
-    const Slot& slot = slots.emplace_back(
-        Slot{.name = parameter.name,
-             .shape = parameter.shape,
-             .offset = size,
-             .size = elements,
-             .spare_rows = spare,
-             .padded_size = extent,
-             .decay = matrix,
-             .bulk = bulk,
-             .embedding = parameter.embedding,
-             .narrow = narrow,
-             .residency = bulk ? residency_of(parameter.section, options) : Residency::device,
-             .section = parameter.section,
-             .gradient_offset = gradient_size,
-             .initial = parameter.initial,
-             .tensor = parameter.tensor,
-             .shard = parameter.shard,
-             .parts = parameter.parts});
+    const Slot& slot = slots.emplace_back(Slot{.name = parameter.name,
+                                               .shape = parameter.shape,
+                                               .offset = size,
+                                               .size = elements,
+                                               .spare_rows = spare,
+                                               .padded_size = extent,
+                                               .decay = matrix,
+                                               .bulk = bulk,
+                                               .embedding = parameter.embedding,
+                                               .narrow = narrow,
+                                               .residency = residency_of(parameter, large, options),
+                                               .section = parameter.section,
+                                               .gradient_offset = gradient_size,
+                                               .initial = parameter.initial,
+                                               .tensor = parameter.tensor,
+                                               .shard = parameter.shard,
+                                               .parts = parameter.parts});
     const bool divided = parameter.shard.divided();
     if (large || !in_small_stretch || parameter.section != section || divided != in_divided)
       stretches.push_back({.offset = size,

@@ -28,6 +28,7 @@ struct LayoutOptions {
   /// residency[s] says where the state of the large matrices of section s (Parameter::section) is
   /// kept; sections beyond the end: on the device.
   std::vector<Residency> residency{};
+  bool cpu_tables = false;  ///< the state of large embeddings and of the head is Residency::cpu
 };
 
 /// A tensor of a model's file: the elements of a whole slot from `first` on.

@@ -215,6 +215,8 @@ TEST_CASE("the cache changes nothing, for prompts and continuations of many leng
       const auto ids = random_ids(prompt, 64, prompt);
       Generation options{.max_tokens = count, .sampling = {.temperature = 0.9, .seed = 3}};
       const auto cached = made.run(ids, options);
+      options.positions = 16;  // the whole context
+      CHECK(made.run(ids, options) == cached);
       options.use_cache = false;
       CHECK(made.run(ids, options) == cached);
       CHECK(cached.size() == static_cast<std::size_t>(count));

@@ -28,7 +28,8 @@ struct BlockSum {
 /// the weights of the next one and inputs are copied, each direction at its rate. In the forward
 /// pass the CPU's update of a block must end before its weights are copied: those of the lowest
 /// block are exposed. Where a pass turns round, two blocks are still on the device. `work` is that
-/// of all micro-batches of a replica, and cpu_state the bytes of state that the CPU updates.
+/// of all micro-batches of a replica, and cpu_state the bytes of state that the CPU updates. Those
+/// of the embeddings come first, and nothing hides them; those of the head come last.
 WeightStreaming predict_weight_streaming(const DecoderConfig& config, const MemoryChoice& choice,
                                          const StepWork& work, const StashedInputs& inputs,
                                          const DeviceProfile& profile,

@@ -94,6 +94,14 @@ TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "
              Contains("adafactor"));
   for (const std::string other : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"})
     CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major " + other), Contains("leave out"));
+  CHECK_THAT(refused("--cpu-tables"), Contains("--cpu-tables: a block's weights"));
+  CHECK_THAT(refused("--cpu-tables --host-blocks 0 --pipeline layer-major"),
+             Contains("no block's state"));
+  CHECK_THAT(refused("--cpu-tables --gpus 4"), Contains("--gpus"));
+  const ProgramResult tables = fits("--cpu-tables");
+  CHECK(tables.exit_code == 0);
+  CHECK_THAT(tables.out, Contains("--host-blocks 1 --cpu-tables"));
+  CHECK_THAT(tables.out, Contains("the CPU updates them, embeddings and head"));
   for (const std::string text : {"-1", "two", "1.5"})
     CHECK_THAT(refused("--host-blocks " + text), Contains("'" + text + "'"));
   CHECK_THAT(refused("--pipeline layer-major --gpus 4"), Contains("--gpus"));

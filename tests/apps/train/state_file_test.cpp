@@ -179,6 +179,7 @@ TEST_CASE("weights in host memory and their state in a file change no bit", "[st
       MemoryChoice resting = choice;
       resting.resident_blocks = 3 - blocks;
       resting.host_blocks = blocks;
+      resting.cpu_tables = blocks == 3;
       resting.staging.chunk = 3000;
       const DevicePtr device = open_gpu(static_cast<std::uint64_t>(blocks) + 4);
       TrainingRun run(task, resting, device,
