@@ -32,7 +32,7 @@ struct Options {
   TextOptions text;
   std::optional<std::int64_t> seq_len;
   std::int64_t max_tokens = 0, threads = 0;
-  bool json = false;
+  bool pack = false, json = false;
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -44,6 +44,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add("--seq-len", o.seq_len,
            "Tokens per sequence; default: the model's context, or what the longest pair needs", 1);
+  line.add("--pack", o.pack, "Puts as many pairs into each sequence as fit, as train_gpt2 does");
   line.add("--max-tokens", o.max_tokens, "Tokens at most, from the beginning; 0: all");
   declare_text_options(line, o.text);
   line.add("--json", o.json, "Print one JSON object");
@@ -208,8 +209,9 @@ void run(const Options& o, const World& world) {
   require_streams_once(input.files, {}, world.size());
   const auto tokenizer = tokenizer_of(o, source, input.text.has_value());
   std::vector<std::string> notes;
-  const auto tokens = open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size,
-                                  {.given = o.seq_len, .most = config.n_positions}, notes);
+  const auto tokens =
+      open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size,
+                  {.given = o.seq_len, .most = config.n_positions, .pack = o.pack}, notes);
   if (!tokens || tokens->size() < 2)
     fail(fmt::format("{} has {} tokens; a loss needs two", input.files.name,
                      tokens ? tokens->size() : 0),

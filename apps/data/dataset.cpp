@@ -81,10 +81,19 @@ void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const 
 /// Names the part of a folder that is set aside, which may turn out to be empty.
 constexpr const char* validation_part = "for validation";
 
+/// Refuses to pack what are no pairs.
+void require_no_packing(const Pairs::Length& length, const std::string& name) {
+  if (length.pack)
+    fail(fmt::format("--pack is for pairs, and {} has none; make them with prepare_data --pairs",
+                     name),
+         ErrorKind::usage);
+}
+
 /// Opens token files: pairs if there is a mask beside them. `flag`: names them in the notes.
 std::unique_ptr<TokenSource> open_files(const std::vector<fs::path>& files, std::int64_t vocab_size,
                                         const Pairs::Length& length, const std::string& flag,
                                         std::vector<std::string>& notes) {
+  if (!has_mask(files.front())) require_no_packing(length, files.front().string());
   for (const fs::path& file : files)
     if (files.size() > 1 && has_mask(file))
       fail(fmt::format("{} has a mask, and pairs are in one file; give it alone", file.string()),
@@ -144,6 +153,7 @@ Dataset open_dataset(const DataInput& data, const DataInput* val, const TextOpti
   const DataFiles& files = data.files;
   require_masks(files);
   if (data.text) {
+    require_no_packing(length, files.name);
     require_tokenizer(tokenizer, files.name);
     read_text_into(dataset, data, val == nullptr, options, *tokenizer);
   } else {
@@ -182,6 +192,7 @@ std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInpu
     return open_files(files.val_tokens.empty() ? files.tokens : files.val_tokens, vocab_size,
                       length, flag, notes);
   }
+  require_no_packing(length, files.name);
   require_tokenizer(tokenizer, files.name);
   MemorySink sink(*tokenizer, options.special);
   const TextReport report =

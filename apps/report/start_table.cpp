@@ -16,10 +16,11 @@ const char* divided_by(std::int64_t zero) {
                      : ", each with a part of the optimizer state and of the gradients";
 }
 
-/// Returns "1.2M tokens" or "900 pairs".
-std::string amount_of(const TokenSource& tokens) {
-  if (const std::int64_t pairs = tokens.in_rows() ? tokens.size() / tokens.row() : 0; pairs > 0)
-    return fmt::format("{} pair{}", pairs, pairs == 1 ? "" : "s");
+/// Returns "1.2M tokens", "900 pairs", or "120 rows of pairs" if these are packed.
+std::string amount_of(const TokenSource& tokens, bool packed) {
+  if (const std::int64_t rows = tokens.in_rows() ? tokens.size() / tokens.row() : 0; rows > 0)
+    return packed ? fmt::format("{} row{} of pairs", rows, rows == 1 ? "" : "s")
+                  : fmt::format("{} pair{}", rows, rows == 1 ? "" : "s");
   return format_count(static_cast<double>(tokens.size())) + " tokens";
 }
 
@@ -40,9 +41,10 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   row("data",
-      fmt::format("{}: {}{}, {} for validation", setup.data_name, amount_of(*setup.data.train),
+      fmt::format("{}: {}{}, {} for validation", setup.data_name,
+                  amount_of(*setup.data.train, options.pack),
                   setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
-                  setup.data.val ? amount_of(*setup.data.val) : "none"));
+                  setup.data.val ? amount_of(*setup.data.val, options.pack) : "none"));
   for (const std::string& note : setup.data.notes)
     row("", note);
   row("batch",

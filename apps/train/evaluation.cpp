@@ -24,6 +24,8 @@ void EvaluationBatches::read(const TokenSource& tokens, std::int64_t batch,
       continue;
     }
     const auto length = static_cast<std::size_t>(seq_len_);
+    if (sequences.documents.several())
+      sequences.documents.starts.push_back(static_cast<std::int64_t>(sequences.tokens.size()));
     sequences.tokens.insert(sequences.tokens.end(), length, 0);
     sequences.targets.insert(sequences.targets.end(), length, no_target);
   }
@@ -49,7 +51,7 @@ double loss_of(const Decoder& model, const DevicePtr& device, const Sequences& s
   };
   return model
       .loss(on_device(sequences.tokens), on_device(sequences.targets),
-            {.scale = 1.0 / static_cast<double>(count)})
+            {.scale = 1.0 / static_cast<double>(count)}, {}, sequences.documents)
       .loss.item();
 }
 

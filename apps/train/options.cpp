@@ -77,6 +77,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir,
            "Folder with tokenizer.json, or vocab.json + merges.txt");
+  line.add("--pack", o.pack,
+           "Puts as many pairs (prepare_data --pairs) into each sequence as fit; attention and "
+           "positions stay within a pair");
   line.add_choice("--data-order", o.data_order, "Order of the training sequences", data_orders);
   declare_text_options(line, o.text);
 

@@ -37,6 +37,7 @@ struct TrainOptions {
   std::optional<double> lr, min_lr;
   std::optional<std::int64_t> lr_batch;   ///< the batch that `lr` is for; none: --batch-size
   std::optional<RateScaling> lr_scaling;  ///< none: sqrt
+  bool pack = false;
   std::int64_t warmup_steps = 20;
   ScheduleKind lr_schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;

@@ -194,8 +194,8 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
   const TokenSource& train = *setup.data.train;
   if (train.in_rows() && train.size() < o.batch_size * train.row())
-    fail(fmt::format("{} has {} pairs; give more, or a --batch-size of so many at most",
-                     setup.data_name, train.size() / train.row()),
+    fail(fmt::format("{} has {} {}; give more, or a --batch-size of so many at most",
+                     setup.data_name, train.size() / train.row(), o.pack ? "rows" : "pairs"),
          ErrorKind::usage);
   if (!train.in_rows() && train.size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
@@ -364,9 +364,9 @@ RunSetup resolve(const TrainOptions& o) {
         gpu ? make_runtime(setup.device)->info() : DeviceInfo{.name = "the CPU"};
     resolve_attention(o, setup, info.wgmma_attention, info.name);
   }
-  setup.data =
-      open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text, setup.tokenizer.get(),
-                   setup.config.vocab_size, {.given = o.seq_len, .most = setup.config.n_positions});
+  setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
+                            setup.tokenizer.get(), setup.config.vocab_size,
+                            {.given = o.seq_len, .most = setup.config.n_positions, .pack = o.pack});
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);

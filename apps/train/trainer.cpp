@@ -104,7 +104,10 @@ void Trainer::compute_alone(const MicroBatches& batch, std::optional<double> rat
                       .loss_scale = batch.loss.loss_scale});
     Tensor loss;
     pass("forward", [&] {
-      loss = model_.loss(given.tokens, given.targets, batch.loss, dropout).loss;
+      loss = model_
+                 .loss(given.tokens, given.targets, batch.loss, dropout,
+                       batch.documents_of(micro_batch))
+                 .loss;
       if (graphs != nullptr) graphs->keep_loss(loss);
       // The backward pass overwrites gradients that pending updates still read.
       ranks_.optimizer.finish();
@@ -206,7 +209,8 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
                                                .first_sample = batch.first_sequence,
                                                .probability = static_cast<float>(options_.dropout),
                                                .attention = options_.attention_dropout,
-                                               .embedding = options_.embedding_dropout}};
+                                               .embedding = options_.embedding_dropout},
+                                   .documents = batch.documents};
   const std::int64_t undone = speculation_ != nullptr ? speculation_->undone() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());
@@ -290,7 +294,8 @@ std::vector<double> Trainer::evaluate_here(const TokenSource& tokens,
                        .targets = sequences.targets,
                        .rows = batches.rows(),
                        .seq_len = batches.seq_len(),
-                       .loss = {.scale = 1.0 / static_cast<double>(count)}},
+                       .loss = {.scale = 1.0 / static_cast<double>(count)},
+                       .documents = sequences.documents},
                       static_cast<int>(losses.size()), [&](int i, const Tensor& loss) {
                         losses[static_cast<std::size_t>(i)] = loss.item();
                       });

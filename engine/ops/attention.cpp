@@ -12,13 +12,27 @@ namespace {
 void rotate(const Tensor& qkv, const AttentionOptions& options, std::int64_t first_position,
             bool inverse) {
   const AttentionHeads& heads = options.heads;
-  run(Rotary{.rows = qkv.view(),
-             .heads = heads.query + heads.key_value,
-             .head_width = static_cast<int>(qkv.dim(2) / heads.in_row()),
-             .angles = *options.rotary,
-             .first_position = first_position,
-             .inverse = inverse},
-      qkv.stream());
+  for (const Documents::Piece& piece : options.documents.pieces(qkv.dim(0), qkv.dim(1)))
+    run(Rotary{.rows = piece.of(qkv, qkv.dim(2)).view(),
+               .heads = heads.query + heads.key_value,
+               .head_width = static_cast<int>(qkv.dim(2) / heads.in_row()),
+               .angles = *options.rotary,
+               .first_position = first_position,
+               .inverse = inverse},
+        qkv.stream());
+}
+
+/// Returns a piece's mask. Each document of a sequence draws other numbers.
+DropoutMask mask_of(const Documents::Piece& piece, std::int64_t length, DropoutMask mask) {
+  constexpr std::uint64_t odd = 0x9E3779B97F4A7C15;
+  mask.first_sample += piece.first / length;
+  mask.key += odd * static_cast<std::uint64_t>(piece.first % length);
+  return mask;
+}
+
+/// Returns a piece's part of the sums of attention: [sequences, heads, length].
+View sums_of(const Documents::Piece& piece, const Tensor& log_sum_exp, int heads) {
+  return log_sum_exp.slice(piece.first * heads, {piece.sequences, heads, piece.length}).view();
 }
 
 class AttentionNode final : public Node {
@@ -36,15 +50,17 @@ class AttentionNode final : public Node {
 
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     Tensor grad = Tensor::empty_like(qkv_);
-    run(AttentionBackward{.grad_qkv = grad.view(),
-                          .grad_out = grad_outputs[0].view(),
-                          .out = out_.view(),
-                          .log_sum_exp = log_sum_exp_.view(),
-                          .qkv = qkv_.view(),
-                          .heads = options_.heads,
-                          .mask = options_.mask,
-                          .first_head = options_.first_head},
-        grad.stream());
+    const std::int64_t row = qkv_.dim(2), width = out_.dim(2);
+    for (const Documents::Piece& piece : options_.documents.pieces(qkv_.dim(0), qkv_.dim(1)))
+      run(AttentionBackward{.grad_qkv = piece.of(grad, row).view(),
+                            .grad_out = piece.of(grad_outputs[0], width).view(),
+                            .out = piece.of(out_, width).view(),
+                            .log_sum_exp = sums_of(piece, log_sum_exp_, options_.heads.query),
+                            .qkv = piece.of(qkv_, row).view(),
+                            .heads = options_.heads,
+                            .mask = mask_of(piece, qkv_.dim(1), options_.mask),
+                            .first_head = options_.first_head},
+          grad.stream());
     if (options_.rotary != nullptr) rotate(grad, options_, 0, true);
     pass.give(0, grad);
   }
@@ -84,14 +100,15 @@ Tensor attention(const Tensor& qkv, const AttentionOptions& options) {
           "rotary positions would change a leaf");
     rotate(qkv, options, 0, false);
   }
-  run(AttentionForward{.out = out.view(),
-                       .log_sum_exp = log_sum_exp.view(),
-                       .qkv = qkv.view(),
-                       .heads = options.heads,
-                       .mask = options.mask,
-                       .first_head = options.first_head,
-                       .wgmma = qkv.device()->wgmma_attention()},
-      qkv.stream());
+  for (const Documents::Piece& piece : options.documents.pieces(qkv.dim(0), qkv.dim(1)))
+    run(AttentionForward{.out = piece.of(out, out.dim(2)).view(),
+                         .log_sum_exp = sums_of(piece, log_sum_exp, options.heads.query),
+                         .qkv = piece.of(qkv, qkv.dim(2)).view(),
+                         .heads = options.heads,
+                         .mask = mask_of(piece, qkv.dim(1), options.mask),
+                         .first_head = options.first_head,
+                         .wgmma = qkv.device()->wgmma_attention()},
+        qkv.stream());
   if (recording({qkv}))
     attach(std::make_shared<AttentionNode>(qkv, out.detach(), log_sum_exp, options), {qkv}, out);
   return out;

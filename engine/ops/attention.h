@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "engine/documents.h"
 #include "engine/tensor.h"
 #include "kernels/attention.h"
 #include "kernels/dropout.h"
@@ -17,6 +18,7 @@ struct AttentionOptions {
   /// these are the ones from `first_head` on.
   DropoutMask mask{};
   int first_head = 0;
+  Documents documents{};
 };
 
 /// Causal multi-head attention. qkv: [B, T, columns] with q, k and v side by side, `in_row` heads

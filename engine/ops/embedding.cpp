@@ -31,7 +31,17 @@ class EmbeddingNode final : public Node {
                          .first_row = options_.first_row};
     if (pass.wants(0)) op.grad_token_table = zeroed_target(0, sums, pass);
     if (pass.wants(1)) op.grad_position_table = zeroed_target(1, sums, pass);
-    run(op, grad_out.stream());
+    if (!op.grad_position_table || !options_.documents.several()) return run(op, grad_out.stream());
+    const View positions = std::exchange(op.grad_position_table, View());
+    if (op.grad_token_table) run(op, grad_out.stream());
+    const std::int64_t sequences = tokens_.dim(0), length = tokens_.dim(1);
+    for (const Documents::Piece& piece : options_.documents.pieces(sequences, length))
+      run(EmbeddingBackward{.grad_position_table = positions,
+                            .grad_out =
+                                piece.of(grad_out, grad_out.size() / (sequences * length)).view(),
+                            .tokens = piece.of(tokens_).view(),
+                            .first_position = options_.first_position},
+          grad_out.stream());
   }
 
  private:
@@ -59,13 +69,15 @@ Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& 
                              token_table.dtype());
   const bool adds_positions =
       position_table && (options.group == nullptr || options.group->rank() == 0);
-  run(EmbeddingForward{.out = out.view(),
-                       .tokens = tokens.view(),
-                       .token_table = token_table.view(),
-                       .position_table = adds_positions ? position_table.view() : View{},
-                       .first_position = options.first_position,
-                       .first_row = options.first_row},
-      tokens.stream());
+  const Documents documents = adds_positions ? options.documents : Documents();
+  for (const Documents::Piece& piece : documents.pieces(tokens.dim(0), tokens.dim(1)))
+    run(EmbeddingForward{.out = piece.of(out, out.dim(2)).view(),
+                         .tokens = piece.of(tokens).view(),
+                         .token_table = token_table.view(),
+                         .position_table = adds_positions ? position_table.view() : View{},
+                         .first_position = options.first_position,
+                         .first_row = options.first_row},
+        tokens.stream());
   if (options.group != nullptr)
     out = options.group->all_reduce(std::exchange(out, {}), options.divided, "embedding")();
   if (recording({token_table, position_table}))

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "engine/documents.h"
 #include "engine/tensor.h"
 #include "engine/tensor_group.h"
 
@@ -14,11 +15,12 @@ struct EmbeddingOptions {
   TensorGroup* group = nullptr;
   std::int64_t first_row = 0;
   Shape divided{};  ///< the argument `tokens` of TensorGroup for the result
+  Documents documents{};
 };
 
 /// token_table[tokens] + position_table[first_position + t], or without the latter if there is no
-/// table of positions. tokens: [B, T] i32; result: [B, T, C] in the tables' dtype. Token ids are
-/// not checked here; the code that read them has done so.
+/// table of positions; t counts from the beginning of a document. tokens: [B, T] i32; result: [B,
+/// T, C] in the tables' dtype. Token ids are not checked here; the code that read them has done so.
 Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& position_table,
                  const EmbeddingOptions& options = {});
 

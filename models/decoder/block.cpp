@@ -129,14 +129,16 @@ ResidualPair DecoderBlock::forward(ResidualPair in, const DropoutSource& dropout
   if (!recomputes_block(recompute_) || cache != nullptr)
     return compute(std::move(in), dropout, cache);
   const Shape tokens = in.tokens;
-  const auto whole = [this, dropout, tokens](std::vector<Tensor> inputs) {
-    const ResidualPair pair = compute({std::move(inputs[0]), {}, tokens}, dropout, nullptr);
+  const Documents documents = in.documents;
+  const auto whole = [this, dropout, tokens, documents](std::vector<Tensor> inputs) {
+    const ResidualPair pair =
+        compute({std::move(inputs[0]), {}, tokens, documents}, dropout, nullptr);
     return std::vector{pair.stream, pair.branch};
   };
   // Added up, one tensor is kept for backward instead of two.
   if (in.branch) in.stream = add(in.stream, std::exchange(in.branch, {}));
   const auto out = checkpoint({std::move(in.stream)}, leaves(), whole, host_);
-  return {out[0], out[1], tokens};
+  return {out[0], out[1], tokens, documents};
 }
 
 namespace {
@@ -148,8 +150,9 @@ ResidualPair after_norm(const NormLayer& norm, ResidualPair in, TensorGroup* gro
                         const Branch& branch) {
   const ResidualNorm x = norm(in.stream, in.branch, group);
   const Shape tokens = in.tokens;
+  Documents documents = std::move(in.documents);
   in = {};
-  return {x.sum, branch(x, tokens), tokens};
+  return {x.sum, branch(x, tokens), tokens, std::move(documents)};
 }
 
 }  // namespace
@@ -157,8 +160,8 @@ ResidualPair after_norm(const NormLayer& norm, ResidualPair in, TensorGroup* gro
 ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout,
                                    KeyValueCache* cache) const {
   TensorGroup* const group = in.tokens.empty() ? nullptr : share_.group;
-  const auto attended = [&](const ResidualNorm& x, const Shape& tokens) {
-    return attend(x, tokens, dropout, cache);
+  const auto attended = [&, documents = in.documents](const ResidualNorm& x, const Shape& tokens) {
+    return attend(x, tokens, documents, dropout, cache);
   };
   const auto fed = [&](const ResidualNorm& x, const Shape& tokens) {
     return feed_forward(x, tokens, dropout);
@@ -175,7 +178,7 @@ ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout
   return after_norm(norm_2_, std::move(in), group, fed);
 }
 
-Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens,
+Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens, const Documents& documents,
                             const DropoutSource& dropout, KeyValueCache* cache) const {
   Tensor qkv = attention_in_(
       x.normalized, recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(), tokens);
@@ -188,6 +191,7 @@ Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens,
   if (cache == nullptr) {
     AttentionOptions options = attention_options();
     options.mask = dropout.mask(site(layer_, DropoutSite::attention), dropout.attention);
+    options.documents = documents;
     attended = attention(qkv, options);
   } else {
     auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];

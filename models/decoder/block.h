@@ -21,6 +21,7 @@ struct ResidualPair {
   Tensor stream;
   Tensor branch;   ///< none before the first block
   Shape tokens{};  ///< [B, T] if ranks divide the tokens, else empty; see TensorGroup
+  Documents documents{};
 };
 
 /// Applies dropout to a residual stream, or to this rank's stretch of one; see
@@ -45,8 +46,8 @@ class DecoderBlock final : public Module {
  private:
   ResidualPair compute(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
   // The two branches of a block, from a norm of the stream. `tokens`: see ResidualPair.
-  Tensor attend(const ResidualNorm& x, const Shape& tokens, const DropoutSource& dropout,
-                KeyValueCache* cache) const;
+  Tensor attend(const ResidualNorm& x, const Shape& tokens, const Documents& documents,
+                const DropoutSource& dropout, KeyValueCache* cache) const;
   Tensor feed_forward(const ResidualNorm& x, const Shape& tokens,
                       const DropoutSource& dropout) const;
   std::vector<Tensor> leaves() const;

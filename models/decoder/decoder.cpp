@@ -90,14 +90,19 @@ Shape Decoder::divided(const Shape& tokens) const {
 }
 
 ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
-                            std::int64_t first_position, const Shape& divided) const {
+                            std::int64_t first_position, const Shape& divided,
+                            const Documents& documents) const {
   before_weights(0);
   const EmbeddingOptions options{.first_position = first_position,
                                  .group = share_.group,
                                  .first_row = shard_.vocabulary.begin,
-                                 .divided = divided};
+                                 .divided = divided,
+                                 .documents = documents};
   const Tensor stream = embedding(tokens, token_embedding_, position_embedding_, options);
-  return {drop_stream(stream, divided, share_, dropout.mask(0, dropout.embedding)), {}, divided};
+  return {drop_stream(stream, divided, share_, dropout.mask(0, dropout.embedding)),
+          {},
+          divided,
+          documents};
 }
 
 ResidualPair Decoder::blocks(const DecoderPart& part, ResidualPair pair,
@@ -114,9 +119,9 @@ Tensor Decoder::normalized(const ResidualPair& in) const {
   return final_norm_(in.stream, in.branch, in.tokens.empty() ? nullptr : share_.group).normalized;
 }
 
-Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout,
-                       KeyValueCache* cache) const {
-  ResidualPair pair = embed(tokens, dropout, cache != nullptr ? cache->length : 0);
+Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout, KeyValueCache* cache,
+                       const Documents& documents) const {
+  ResidualPair pair = embed(tokens, dropout, cache != nullptr ? cache->length : 0, {}, documents);
   pair = blocks({0, config_.n_layer}, std::move(pair), dropout, cache);
   if (cache != nullptr) cache->length += tokens.dim(1);
   return normalized(pair);
@@ -145,8 +150,8 @@ LinearCrossEntropy Decoder::predict(const Tensor& hidden_states, const Tensor& t
 
 LinearCrossEntropy Decoder::loss(const Tensor& tokens, const Tensor& targets,
                                  const LinearCrossEntropyOptions& options,
-                                 const DropoutSource& dropout) const {
-  ResidualPair pair = embed(tokens, dropout, 0, divided(tokens.shape()));
+                                 const DropoutSource& dropout, const Documents& documents) const {
+  ResidualPair pair = embed(tokens, dropout, 0, divided(tokens.shape()), documents);
   pair = blocks({0, config_.n_layer}, std::move(pair), dropout, nullptr);
   const Tensor hidden_states = normalized(pair);
   pair = {};

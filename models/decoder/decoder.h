@@ -65,7 +65,8 @@ class Decoder final : public Module {
   // The pieces of a forward pass.
   /// `divided`: the result of divided().
   ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
-                     std::int64_t first_position = 0, const Shape& divided = {}) const;
+                     std::int64_t first_position = 0, const Shape& divided = {},
+                     const Documents& documents = {}) const;
   ResidualPair blocks(const DecoderPart& part, ResidualPair in, const DropoutSource& dropout,
                       KeyValueCache* cache) const;
   Tensor normalized(const ResidualPair& in) const;
@@ -76,7 +77,7 @@ class Decoder final : public Module {
 
   /// Returns the final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
-                KeyValueCache* cache = nullptr) const;
+                KeyValueCache* cache = nullptr, const Documents& documents = {}) const;
   /// Returns the logits [B, T, vocabulary] in f32 (f64). With tensor parallelism each rank returns
   /// those of its part of the vocabulary.
   Tensor logits(const Tensor& hidden_states) const;
@@ -85,7 +86,7 @@ class Decoder final : public Module {
   /// Computes the loss of predicting targets [B, T] from tokens [B, T].
   LinearCrossEntropy loss(const Tensor& tokens, const Tensor& targets,
                           const LinearCrossEntropyOptions& options,
-                          const DropoutSource& dropout = {}) const;
+                          const DropoutSource& dropout = {}, const Documents& documents = {}) const;
 
  private:
   DecoderConfig config_;

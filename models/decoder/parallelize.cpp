@@ -153,8 +153,9 @@ Tensor DecoderStage::ids(std::span<const std::int32_t> all, int micro_batch) con
 Tensor DecoderStage::forward(int micro_batch, const Tensor& input) {
   DropoutSource dropout = data_.dropout;
   dropout.first_sample += micro_batch * data_.rows;
-  ResidualPair pair{input, {}, divided()};
-  if (part_.first == 0) pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided());
+  ResidualPair pair{input, {}, divided(), data_.documents_of(micro_batch)};
+  if (part_.first == 0)
+    pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided(), pair.documents);
   pair = model_.blocks(part_, std::move(pair), dropout, nullptr);
   // Adds what the next norm would add: half as much is sent, with the same bits.
   if (part_.last < model_.config().n_layer) return add(pair.stream, pair.branch);

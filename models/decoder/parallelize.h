@@ -48,6 +48,11 @@ struct MicroBatches {
   std::int64_t rows = 1, seq_len = 1;
   LinearCrossEntropyOptions loss{};
   DropoutSource dropout{};  ///< of the first micro-batch
+  Documents documents{};
+
+  Documents documents_of(int micro_batch) const {
+    return documents.part(micro_batch * rows * seq_len, rows * seq_len);
+  }
 };
 
 /// Some blocks of a decoder as a pipeline stage, with the embedding or the head at the ends.

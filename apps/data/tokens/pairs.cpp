@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "engine/io/section_sums.h"
@@ -22,7 +23,7 @@ bool has_mask(const fs::path& tokens) {
 
 Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> mask,
              const Length& length, const Names& names)
-    : tokens_(std::move(tokens)), mask_(std::move(mask)) {
+    : tokens_(std::move(tokens)), mask_(std::move(mask)), packs_(length.pack) {
   if (mask_->size() != tokens_->size())
     fail(fmt::format("{} has {} marks for the {} tokens of {}; make both anew with prepare_data "
                      "--pairs",
@@ -35,8 +36,31 @@ Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> m
   for (const Pair& pair : pairs_)
     longest_ = std::max(longest_, pair.count);
   const std::int64_t needed = std::max<std::int64_t>(8, (longest_ - 1 + 7) / 8 * 8);
-  row_ = length.given ? limit : std::min(1 + needed, limit);
+  row_ = length.given || packs_ ? limit : std::min(1 + needed, limit);
   cut_ = std::ranges::count_if(pairs_, [&](const Pair& pair) { return pair.count > row_; });
+  if (packs_) {
+    pack();
+    return;
+  }
+  for (std::size_t pair = 0; pair < pairs_.size(); ++pair)
+    rows_.push_back({{pair}, tokens_in_row(pair)});
+}
+
+/// Puts each pair into the row that it leaves the least room in, or else begins a new one.
+void Pairs::pack() {
+  std::multimap<std::int64_t, std::size_t> by_room;
+  for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
+    const std::int64_t count = tokens_in_row(pair);
+    const auto found = by_room.lower_bound(count);
+    const std::size_t row = found != by_room.end() ? found->second : rows_.size();
+    if (found != by_room.end())
+      by_room.erase(found);
+    else
+      rows_.emplace_back();
+    rows_[row].pairs.push_back(pair);
+    rows_[row].filled += count;
+    if (rows_[row].filled < row_) by_room.emplace(row_ - rows_[row].filled, row);
+  }
 }
 
 void Pairs::require_some(const std::string& name) const {
@@ -74,14 +98,16 @@ void Pairs::find_pairs(const std::string& mask_name) {
 template <class Body>
 void Pairs::for_each_part(std::int64_t start, std::size_t count, Body&& body) const {
   const std::int64_t end = start + static_cast<std::int64_t>(count);
-  for (std::int64_t at = start; at < end;) {
-    const Pair& pair = pairs_[static_cast<std::size_t>(at / row_)];
-    const std::int64_t skipped = at % row_, taken = std::min(end - at, row_ - skipped);
-    const std::int64_t there = std::min(taken, pair.count - skipped);
-    if (there > 0)
-      body(pair.first + skipped, static_cast<std::size_t>(at - start),
-           static_cast<std::size_t>(there));
-    at += taken;
+  for (std::int64_t row = start / row_; row * row_ < end; ++row) {
+    std::int64_t place = row * row_;
+    for (const std::size_t pair : rows_[static_cast<std::size_t>(row)].pairs) {
+      const std::int64_t first = std::max(start, place);
+      const std::int64_t last = std::min(end, place + tokens_in_row(pair));
+      if (first < last)
+        body(pairs_[pair].first + first - place, static_cast<std::size_t>(first - start),
+             static_cast<std::size_t>(last - first));
+      place += tokens_in_row(pair);
+    }
   }
 }
 
@@ -98,19 +124,41 @@ void Pairs::read_counted(std::int64_t start, std::span<std::uint8_t> out) const 
   for_each_part(start, out.size(), [&](std::int64_t at, std::size_t place, std::size_t count) {
     marks.resize(count);
     mask_->read(at, marks);
+    // Behind another pair, nothing predicts the first token.
     for (std::size_t i = 0; i < count; ++i)
-      out[place + i] = static_cast<std::uint8_t>(marks[i] & PairMark::counts);
+      out[place + i] = static_cast<std::uint8_t>(
+          packs_ && (marks[i] & PairMark::begins) != 0 ? 0 : marks[i] & PairMark::counts);
   });
+}
+
+void Pairs::append_documents(std::int64_t start, std::int64_t first, std::int64_t length,
+                             Documents& documents) const {
+  if (!packs_) return;
+  std::int64_t place = 0;
+  for (const std::size_t pair : rows_[static_cast<std::size_t>(start / row_)].pairs) {
+    if (place < length) documents.starts.push_back(first + place);
+    place += tokens_in_row(pair);
+  }
 }
 
 std::uint32_t Pairs::checksum() const {
   const std::uint32_t mask = mask_->checksum();
-  return crc32_of(std::as_bytes(std::span(&mask, 1)), tokens_->checksum());
+  const std::uint32_t both = crc32_of(std::as_bytes(std::span(&mask, 1)), tokens_->checksum());
+  // Packed, other lengths make other rows.
+  return packs_ ? crc32_of(std::as_bytes(std::span(&row_, 1)), both) : both;
 }
 
 std::string Pairs::text() const {
   std::string text =
       fmt::format("{} pair{} of {} tokens at most", pairs(), pairs() == 1 ? "" : "s", longest_);
+  if (packs_) {
+    std::int64_t filled = 0;
+    for (const Row& row : rows_)
+      filled += row.filled;
+    text += fmt::format(
+        ", packed into {} row{} of {}, {:.0f} % full", rows(), rows() == 1 ? "" : "s", row_,
+        100 * static_cast<double>(filled) / static_cast<double>(std::max<std::int64_t>(1, size())));
+  }
   if (cut_ > 0) text += fmt::format("; {} longer than {} cut", cut_, row_);
   if (left_out_ > 0)
     text += fmt::format("; {} left out, without a completion in {}", left_out_, row_);

@@ -96,6 +96,8 @@ void append_sequence(const TokenSource& tokens, std::int64_t start, std::int64_t
   const auto count = static_cast<std::size_t>(length);
   std::vector<std::int32_t> ids(count + 1);
   tokens.read(start, ids);
+  tokens.append_documents(start, static_cast<std::int64_t>(sequences.tokens.size()), length,
+                          sequences.documents);
   sequences.tokens.insert(sequences.tokens.end(), ids.begin(), ids.end() - 1);
   if (tokens.in_rows()) {
     std::vector<std::uint8_t> counted(count);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/documents.h"
+
 namespace sluice {
 
 /// Tokens by position, in files or in memory: a text from which sequences can be cut anywhere, or
@@ -23,6 +25,9 @@ class TokenSource {
   /// Sets `out` to 1 where a token from `start` on counts as a target, else to 0. Safe to call from
   /// several threads.
   virtual void read_counted(std::int64_t start, std::span<std::uint8_t> out) const;
+  /// Appends to `documents` those of a row of `length` inputs from token `start` on, which begins
+  /// at `first` of their tokens. Does nothing if each row is one document.
+  virtual void append_documents(std::int64_t, std::int64_t, std::int64_t, Documents&) const {}
   /// Fills `out` from token `start` on. Safe to call from several threads.
   virtual void read(std::int64_t start, std::span<std::int32_t> out) const = 0;
   /// CRC-32 of all tokens as they are stored, however they are divided among files.
@@ -33,6 +38,7 @@ class TokenSource {
 struct Sequences {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;  ///< no_target if a target does not count
+  Documents documents{};
 };
 
 /// Appends the sequence of `length` inputs that begins with token `start`.

@@ -71,6 +71,37 @@ TEST_CASE("pairs are rows, padded with what does not count", "[pairs]") {
   CHECK(counted_targets(*pairs, 18, 8) == 1);  // a row's first token is no target
 }
 
+TEST_CASE("packed pairs share rows, and each is a document", "[pairs][pack]") {
+  // Pairs of 3, 5, 2, 9 and 4 tokens in rows of 9. A first token that counts has no predictor.
+  const Ids marks{3, 1, 1, 2, 0, 0, 1, 1, 3, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 3, 0, 0, 1};
+  const auto pairs = pairs_of(marks, {.given = 8, .pack = true});
+  CHECK(pairs->text() == "5 pairs of 9 tokens at most, packed into 3 rows of 9, 85 % full");
+  CHECK(all_of(*pairs) == Ids{1,  2,  3,  4,  5,  6,  7,  8,  0,  //
+                              9,  10, 20, 21, 22, 23, 0,  0,  0,  //
+                              11, 12, 13, 14, 15, 16, 17, 18, 19});
+  Sequences both;
+  append_sequence(*pairs, 0, 8, both);
+  append_sequence(*pairs, 9, 8, both);
+  append_sequence(*pairs, 18, 8, both);
+  CHECK(both.targets == Ids{2,  3,  -1, -1, -1, 7,  8,  -1,  //
+                            10, -1, -1, -1, 23, -1, -1, -1,  //
+                            12, 13, 14, 15, 16, 17, 18, 19});
+  CHECK(both.documents.starts == std::vector<std::int64_t>{0, 3, 8, 10, 16});
+  CHECK(both.documents.part(8, 8).starts == std::vector<std::int64_t>{0, 2});
+  CHECK(counted_targets(*pairs, 0, 8) == 4);
+  CHECK(counted_targets(*pairs, 9, 8) == 2);
+  // From within a pair to within the row after the next.
+  Ids some(15);
+  pairs->read(4, some);
+  const Ids all = all_of(*pairs);
+  CHECK(some == Ids(all.begin() + 4, all.begin() + 19));
+  // Rows of another length are other data, and those of one pair are as long as it.
+  CHECK(pairs->checksum() != pairs_of(marks, {.given = 9, .pack = true})->checksum());
+  CHECK(pairs->checksum() != pairs_of(marks, {.given = 8})->checksum());
+  CHECK(pairs_of(marks, {.most = 40, .pack = true})->text() ==
+        "5 pairs of 9 tokens at most, packed into 1 row of 41, 56 % full");
+}
+
 TEST_CASE("pairs that are too long are cut, and those without a completion then left out",
           "[pairs]") {
   const Ids marks{2, 1, 1, 1, 2, 0, 0, 1, 2, 1};
@@ -250,9 +281,11 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
   train("parts", "--steps 4 --micro-batch 8");
   train("parts", "--steps 8 --micro-batch 2");
   CHECK(std::filesystem::exists(dir.at("parts/model/model.safetensors")));
-  const auto loss_in = [&](const std::string& data) {
-    const ProgramResult result = run_program(
-        "evaluate", {"--model", dir.at("whole/model"), "--data", dir.at(data), "--json"});
+  const auto loss_in = [&](const std::string& data, const std::string& flags = "") {
+    Arguments all{"--model", dir.at("whole/model"), "--data", dir.at(data), "--json"};
+    for (const std::string& word : words(flags))
+      all.push_back(word);
+    const ProgramResult result = run_program("evaluate", all);
     INFO(result.err);
     CHECK(result.exit_code == 0);
     return nlohmann::json::parse(result.out);
@@ -262,6 +295,23 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
   CHECK(val.at("tokens").get<std::int64_t>() == val.at("bytes").get<std::int64_t>());
   CHECK_THAT(out, Contains(fmt::format("validation {:.4f}", val.at("loss").get<double>())));
   CHECK(loss_in("data/train.bin").at("sequences") == 1438);
+
+  const auto packed = loss_in("data", "--pack");
+  CHECK(packed.at("sequences") < 50);
+  CHECK(packed.at("tokens") == val.at("tokens"));
+  CHECK(packed.at("loss").get<double>() == Approx(val.at("loss").get<double>()).epsilon(1e-6));
+  const std::string rows = train("rows", "--pack --steps 3");
+  CHECK_THAT(rows, Contains("rows of pairs for validation"));
+  CHECK_THAT(rows, Contains("8 sequences x 32 tokens"));
+  CHECK_THAT(rows, Contains("1438 pairs of 9 tokens at most, packed into"));
+  const std::string text_file = dir.put("t.txt", std::string(999, 'x'));
+  for (const auto& [program, flags] : {std::pair{"train_gpt2", "--output " + dir.at("none")},
+                                       std::pair{"evaluate", "--model " + dir.at("whole/model")}}) {
+    const ProgramResult refused =
+        run_program(program, words("--pack --data " + text_file + " " + flags));
+    CHECK(refused.exit_code == 2);
+    CHECK_THAT(refused.err, Contains("--pack is for pairs, and " + text_file + " has none"));
+  }
 
   const ProgramResult graph = run_program(
       "train_gpt2", words("--device cuda --n-layer 1 --n-head 2 --n-embd 32 --context 32 "

@@ -38,21 +38,6 @@ MemoryChoice resting(MemoryChoice choice, std::int64_t blocks, bool tables = fal
   return choice;
 }
 
-/// A family's model with so many narrow blocks.
-DecoderConfig small(const char* name, std::int64_t blocks) {
-  DecoderConfig config = *preset(name);
-  config.n_layer = blocks;
-  config.n_head = 4;
-  if (config.n_kv_head > 0) config.n_kv_head = 2;
-  config.n_embd = 64;
-  config.head_width = 0;
-  config.n_inner = 128;
-  config.vocab_size = 64;
-  config.n_positions = 16;
-  if (config.rotary->width > 0) config.rotary->width = 8;
-  return config;
-}
-
 /// Trains as the ranks of the task, and returns what each has afterwards.
 std::vector<RunBits> train_each(const TrainingTask& task, const MemoryChoice& choice) {
   std::vector<RunBits> made(static_cast<std::size_t>(planned_mesh(task.options()).size()));
@@ -234,7 +219,7 @@ TEST_CASE("a step copies the bytes that are predicted", "[layer_major]") {
   for (const std::int64_t blocks : {1, 2, 3, 5}) {
     // A model without a table of positions, which would be too small to leave the device.
     const bool tables = blocks > 2;
-    if (tables) task.config = small("llama-3.2-1b", 5);
+    if (tables) task.config = small_model("llama-3.2-1b", 5);
     task.config.tied = blocks != 5;
     const MemoryChoice choice = resting(task.resident(StateLayout::split), blocks, tables);
     TrainingRun run(task, choice, open_gpu(1), {}, planned_ranks({}, 0));
@@ -256,7 +241,7 @@ TEST_CASE("every family's weights may rest in host memory", "[layer_major]") {
   if (!have_gpu()) return;
   for (const char* const name : {"gptj-6b", "llama-3.2-1b", "qwen3-0.6b", "pythia-160m"}) {
     TrainingTask task = task_of(DType::bf16);
-    task.config = small(name, 4);
+    task.config = small_model(name, 4);
     const auto train = [&](const MemoryChoice& choice, std::uint64_t seed) {
       return TrainingRun(task, choice, open_gpu(seed), {}, planned_ranks({}, 0)).train(3);
     };

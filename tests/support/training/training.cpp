@@ -82,6 +82,20 @@ Batch TrainingTask::batch(std::int64_t step) const {
           step * batch_size};
 }
 
+DecoderConfig small_model(const char* name, std::int64_t blocks) {
+  DecoderConfig config = *preset(name);
+  config.n_layer = blocks;
+  config.n_head = 4;
+  if (config.n_kv_head > 0) config.n_kv_head = 2;
+  config.n_embd = 64;
+  config.head_width = 0;
+  config.n_inner = 128;
+  config.vocab_size = 64;
+  config.n_positions = 16;
+  if (config.rotary->width > 0) config.rotary->width = 8;
+  return config;
+}
+
 MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch) const {
   return {.micro_batch = micro_batch,
           .recompute = std::vector(static_cast<std::size_t>(config.n_layer), Recompute::none),
@@ -104,7 +118,10 @@ Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows) {
     const auto from = ids.begin() + static_cast<std::ptrdiff_t>(count) * rank;
     return std::vector(from, from + static_cast<std::ptrdiff_t>(count));
   };
-  return {{.tokens = part(batch.tokens), .targets = part(batch.targets)},
+  return {{.tokens = part(batch.tokens),
+           .targets = part(batch.targets),
+           .documents = batch.documents.part(static_cast<std::int64_t>(count) * rank,
+                                             static_cast<std::int64_t>(count))},
           batch.first_sequence + rank * rows / ranks,
           batch.counted};
 }

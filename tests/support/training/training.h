@@ -42,6 +42,9 @@ struct TrainingTask {
   MemoryChoice resident(StateLayout layout = StateLayout::fp32, std::int64_t micro_batch = 1) const;
 };
 
+/// A family's model (preset()) with so many blocks, as narrow as the task's.
+DecoderConfig small_model(const char* name, std::int64_t blocks);
+
 /// Changes the choice so that the state of all but the lowest blocks is in host memory.
 MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
                        int staging, std::int64_t cpu_blocks = 0,
