@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "apps/cli/command_line.h"
@@ -13,16 +15,20 @@
 #include "apps/output/run_log.h"
 #include "engine/autograd.h"
 #include "engine/rng.h"
+#include "kernels/base/run.h"
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/elementwise.h"
 #include "models/mlp/mlp.h"
 #include "optim/make_optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/comm/communicator_group.h"
 #include "parallel/comm/world.h"
+#include "parallel/data_parallel/data_partition.h"
+#include "parallel/data_parallel/gradient_reducer.h"
 
 // The smallest training that several ranks divide. An MLP learns which arm of a spiral a point lies
-// on. Every rank makes the same points, has its shard of every pair of matrices and makes the same
-// steps.
+// on. Either every rank makes the same points and has its shard of every pair of matrices, or
+// (--dp) each has the whole model and a part of the points, and they add up their gradients.
 
 namespace sluice {
 namespace {
@@ -32,10 +38,11 @@ namespace fs = std::filesystem;
 struct Options {
   std::int64_t layers = 2, width = 32, hidden = 64, classes = 4;
   std::int64_t steps = 500, batch_size = 256, threads = 0;
+  std::int64_t dp = 1, points = 0;
   std::optional<std::int64_t> tp;
   double lr = 0.005;
   std::uint64_t seed = 1;
-  std::string precision = "fp32", output;
+  std::string precision = "fp32", dp_reduce = "all-reduce", output;
 
   DType dtype() const { return precision == "fp64" ? DType::f64 : DType::f32; }
 };
@@ -49,10 +56,19 @@ void declare(CommandLine& line, Options& o) {
   line.group("Training");
   line.add("--steps", o.steps, "Updates", 1);
   line.add("--batch-size", o.batch_size, "Points of an update", 1, 1 << 20);
+  line.add("--points", o.points,
+           "Points of the training set, which is divided between replicas; default: new points in "
+           "each update, or 4096 with --dp",
+           0, 1 << 24);
   line.add("--lr", o.lr, "Learning rate at the start; it falls to 0 along half a cosine", 0, 1e3);
   line.add("--seed", o.seed, "Of the weights and the points");
   line.group("Machine");
   line.add("--tp", o.tp, "Ranks that divide the matrices; default: all that were started", 1);
+  line.add("--dp", o.dp, "Replicas: ranks that have the whole model and a part of the points", 1);
+  line.add_choice("--dp-reduce", o.dp_reduce,
+                  "How replicas add up gradients: in buckets during backward, or by one rank that "
+                  "gathers all of them and sends the sums back",
+                  {"all-reduce", "gather"});
   line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "fp64"});
   line.add("--threads", o.threads, "CPU threads of a rank; 0: its share of the cores", 0, 4096);
   line.add("--output", o.output, "Folder for log.jsonl; default: runs/<time>");
@@ -70,14 +86,14 @@ struct Points {
   }
 };
 
-/// Returns points [first, first + count) of an endless sequence. The arms make half a turn from the
-/// middle to the rim and fill half of the plane.
+/// Returns points of an endless sequence. The arms make half a turn from the middle to the rim and
+/// fill half of the plane.
 Points spiral(const DevicePtr& device, const Options& o, std::string_view sequence,
-              std::int64_t first, std::int64_t count) {
+              std::span<const std::int64_t> numbers) {
   const std::uint64_t key = random_key(o.seed, sequence);
   std::vector<double> x;
   std::vector<std::int32_t> arms;
-  for (std::int64_t i = first; i < first + count; ++i) {
+  for (const std::int64_t i : numbers) {
     const auto number = static_cast<std::uint64_t>(i);
     const double radius = 0.1 + 0.9 * uniform(key, 2 * number);
     const double place = static_cast<double>(i % o.classes) + 0.5 * uniform(key, 2 * number + 1);
@@ -86,6 +102,7 @@ Points spiral(const DevicePtr& device, const Options& o, std::string_view sequen
     x.insert(x.end(), {radius * std::cos(angle), radius * std::sin(angle), 1});
     arms.push_back(static_cast<std::int32_t>(i % o.classes));
   }
+  const auto count = static_cast<std::int64_t>(numbers.size());
   return {Tensor::from_host(device, {count, 3}, o.dtype(), x), std::move(arms)};
 }
 
@@ -99,7 +116,20 @@ double accuracy(const Mlp& model, const Points& points) {
 }
 
 void require_ranks(const Options& o, int size) {
-  if (!o.tp || *o.tp == size) return;
+  if (o.dp > 1) {
+    if (o.tp.value_or(1) > 1)
+      fail(fmt::format("--dp {} and --tp {}: ranks are replicas or divide the matrices; give one",
+                       o.dp, *o.tp),
+           ErrorKind::usage);
+    if (o.dp != size)
+      fail(fmt::format("--dp {} needs {} ranks, and {} {} started; mpirun -n {} train_mlp ...",
+                       o.dp, o.dp, size, size == 1 ? "was" : "were", o.dp),
+           ErrorKind::usage);
+    if (o.batch_size % o.dp != 0)
+      fail(fmt::format("--batch-size {} is no multiple of --dp {}", o.batch_size, o.dp),
+           ErrorKind::usage);
+  }
+  if (o.dp > 1 || !o.tp || *o.tp == size) return;
   if (size == 1)
     fail(fmt::format("--tp {0} needs {0} ranks, and this process was started alone: mpirun -n {0} "
                      "train_mlp ...",
@@ -136,13 +166,66 @@ std::optional<RunLog> open_log(const Options& o, int ranks, RunFolder& folder) {
                        {"seed", o.seed},
                        {"precision", o.precision},
                        {"ranks", ranks},
+                       {"dp", o.dp},
+                       {"dp_reduce", o.dp_reduce},
                        {"threads", cpu::threads()}});
   say(fmt::format("model        {} layers of width {}, {} within them; {} classes\n", o.layers,
                   o.width, o.hidden, o.classes));
-  say(fmt::format("ranks        {}, {} of the hidden {} for each\n", ranks, o.hidden / ranks,
-                  o.hidden));
+  say(o.dp > 1 ? fmt::format("replicas     {}, which add up gradients by {}\n", ranks, o.dp_reduce)
+               : fmt::format("ranks        {}, {} of the hidden {} for each\n", ranks,
+                             o.hidden / ranks, o.hidden));
   say(fmt::format("output       {}\n", folder.path().string()));
   return log;
+}
+
+/// Chooses the points of each update for one replica.
+class Sampler {
+ public:
+  Sampler(const Options& o, int rank) : share_(o.batch_size / o.dp) {
+    const std::int64_t points = o.points > 0 ? o.points : o.dp > 1 ? 4096 : 0;
+    if (points == 0) return;
+    if (points < o.dp)
+      fail(fmt::format("--points {} leave some of {} replicas without any", points, o.dp),
+           ErrorKind::usage);
+    mine_ = own_partition(rank, static_cast<int>(o.dp), points, o.seed);
+  }
+
+  /// Returns the numbers of the points: new ones, or this replica's in turn.
+  std::vector<std::int64_t> points(std::int64_t update) const {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(share_));
+    std::iota(numbers.begin(), numbers.end(), update * share_);
+    if (!mine_.empty())
+      for (std::int64_t& number : numbers)
+        number = mine_[static_cast<std::size_t>(number) % mine_.size()];
+    return numbers;
+  }
+
+ private:
+  std::int64_t share_;
+  std::vector<std::int64_t> mine_;
+};
+
+/// Adds up the gradients of replicas as PyTorch's DataParallel does: one rank receives all of them
+/// and sends the sums back. It receives and sends as many times the gradients' bytes as there are
+/// other replicas; in an all-reduce no rank moves more than twice these bytes.
+void gather_gradients(const ParameterSpace& space, Communicator& replicas) {
+  for (const auto& slot : space.slots()) {
+    const View sum = slot.tensor->grad().view({slot.size});
+    const bool root = replicas.rank() == 0;
+    const Tensor all =
+        root ? Tensor::empty(space.device(), {replicas.size(), slot.size}, sum.dtype) : Tensor();
+    const std::string label = "gradient of " + slot.name;
+    const CallOptions options{.label = label};
+    replicas.gather(sum, root ? all.view() : View(), 0, options)->wait();
+    for (int rank = 0; root && rank < replicas.size(); ++rank) {
+      const View other = all.slice(rank * slot.size, {slot.size}).view();
+      if (rank == 0)
+        run(Cast{.out = sum, .in = other}, space.device()->stream());
+      else
+        run(Add{.out = sum, .a = sum, .b = other}, space.device()->stream());
+    }
+    replicas.broadcast(sum, 0, options)->wait();
+  }
 }
 
 void train(const Options& o, const World& world) {
@@ -151,8 +234,10 @@ void train(const Options& o, const World& world) {
   use_cores(o, world.local_size());
   const auto ranks = world.communicator(nullptr, {});
   CommunicatorGroup group(*ranks, true);
-  TensorShare share{.rank = world.rank(), .size = world.size()};
+  TensorShare share;
+  if (o.dp == 1) share = {.rank = world.rank(), .size = world.size()};
   if (share.size > 1) share.group = &group;
+  const Sampler sampler(o, o.dp > 1 ? world.rank() : 0);
 
   const DevicePtr device = make_cpu_device();
   Mlp model(
@@ -161,6 +246,10 @@ void train(const Options& o, const World& world) {
   ParameterSpace space(model.parameters(), device, o.dtype(), ParameterSpace::Use::training);
   space.initialize(o.seed);
   const auto optimizer = make_sgd(space, {.momentum = 0.9});
+  const BucketPlan buckets(space.layout(), {.wide_bytes = size_of(o.dtype())});
+  std::optional<GradientReducer> reducer;
+  if (o.dp > 1 && o.dp_reduce == "all-reduce")
+    reducer.emplace(space, buckets, *ranks, GradientReducer::Options());
   const RateSchedule rate{.kind = ScheduleKind::cosine, .rate = o.lr, .updates = o.steps};
   std::optional<RunFolder> folder;
   std::optional<RunLog> log;
@@ -169,24 +258,40 @@ void train(const Options& o, const World& world) {
     log = open_log(o, world.size(), *folder);
   }
 
-  const Points test = spiral(device, o, "test", 0, 1000);
+  std::vector<std::int64_t> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), std::int64_t{0});
+  const Points test = spiral(device, o, "test", numbers);
   for (std::int64_t step = 1; step <= o.steps; ++step) {
-    const Points points = spiral(device, o, "train", (step - 1) * o.batch_size, o.batch_size);
+    const auto began = std::chrono::steady_clock::now();
+    const Points points = spiral(device, o, "train", sampler.points(step - 1));
     space.forget_gradients();
-    const Tensor loss =
+    const Tensor mine =
         model.loss(points.x, points.targets(), {.scale = 1.0 / static_cast<double>(o.batch_size)})
             .loss;
-    backward(loss);
+    if (reducer) reducer->expect();
+    backward(mine);
+    if (reducer)
+      reducer->finish();
+    else if (o.dp > 1)
+      gather_gradients(space, *ranks);
     optimizer->step(rate.at(step - 1));
-    nlohmann::ordered_json line{{"step", step}, {"loss", loss.item()}, {"lr", rate.at(step - 1)}};
+    double loss = mine.item();
+    if (o.dp > 1) {
+      const std::vector<double> all = ranks->gather_values(loss, "loss");
+      loss = std::accumulate(all.begin(), all.end(), 0.0);
+    }
+    const std::chrono::duration<double, std::milli> passed =
+        std::chrono::steady_clock::now() - began;
+    nlohmann::ordered_json line{
+        {"step", step}, {"loss", loss}, {"lr", rate.at(step - 1)}, {"step_ms", passed.count()}};
     if (step % 50 == 0 || step == o.steps) {
       const double right = accuracy(model, test);
       line["accuracy"] = right;
-      say(fmt::format("step {:>5}/{} | loss {:.6f} | {:.1f} % right\n", step, o.steps, loss.item(),
+      say(fmt::format("step {:>5}/{} | loss {:.6f} | {:.1f} % right\n", step, o.steps, loss,
                       100 * right));
     }
     if (log) log->write("train", line);
-    if (!std::isfinite(loss.item()))
+    if (!std::isfinite(loss))
       fail(fmt::format("the loss of step {} is not finite; use a smaller --lr", step),
            ErrorKind::numerical);
   }
@@ -201,7 +306,7 @@ int main(int argc, char** argv) {
     sluice::Options options;
     sluice::CommandLine line("train_mlp",
                              "Trains a small MLP to tell the arms of a spiral apart. Ranks that "
-                             "mpirun starts divide its matrices.");
+                             "mpirun starts divide its matrices or, with --dp, the points.");
     sluice::declare(line, options);
     if (line.parse(argc, argv)) sluice::train(options, world);
   });

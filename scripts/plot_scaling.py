@@ -15,7 +15,8 @@ import math
 import sys
 from pathlib import Path
 
-NAMES = {"dp": "data parallel", "no-overlap": "without overlap", "zero1": "ZeRO-1"}
+NAMES = {"dp": "data parallel", "no-overlap": "without overlap", "zero1": "ZeRO-1",
+         "layer-split": "layer split", "gpipe": "pipeline (GPipe)", "1f1b": "pipeline (1F1B)"}
 COLOURS = ["#1f6fb4", "#d9641e", "#2b9348", "#b5308c", "#7a5195", "#8c6d1f"]
 ONE = "#555555"
 

@@ -162,11 +162,11 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
   const double gradients = static_cast<double>(setup.config.block_matrices()) *
                            choice.gradient_bytes() / static_cast<double>(shards.ranks);
   const BlockSum summing{
-      .seconds =
-          predict_communication({.wide_gradients = gradients,
-                                 .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
-                                replicas, interconnect.among(replicas * shards.ranks), {}, 1)
-              .gradient_seconds,
+      .seconds = predict_communication(
+                     {.wide_gradients = gradients,
+                      .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
+                     replicas, interconnect.among(replicas * shards.ranks, shards.ranks), {}, 1)
+                     .gradient_seconds,
       .overlap = o.overlap};
   const WeightStreaming streaming = predict_weight_streaming(
       setup.config, choice,

@@ -143,7 +143,7 @@ Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
   }
   if (!o.scaling) return report;
   const Interconnect& joined = task.interconnect;
-  const Link beyond = joined.among(joined.ranks_per_node + 1);
+  const Link beyond = joined.among(joined.ranks_per_node + 1, task.work.shards.ranks);
   report.figures += {{"link", link_json(joined.link)},
                      {"link_beyond_node", link_json(beyond)},
                      {"ranks_per_node", joined.ranks_per_node}};

@@ -1,4 +1,4 @@
-#include "tests/parallel/data_partition.h"
+#include "parallel/data_parallel/data_partition.h"
 
 #include <algorithm>
 #include <array>

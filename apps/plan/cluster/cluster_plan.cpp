@@ -257,11 +257,12 @@ ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candida
       reductions_of(*candidate.pipeline, candidate.mesh.pp, blocks, candidate.micro_batches);
   // The first and last places hold the embedding table besides their blocks.
   for (const int place : {0, candidate.mesh.pp - 1})
-    time.data = std::max(time.data,
-                         predict_communication(traffic_at(task, candidate, parts_at(places, place)),
-                                               candidate.mesh.dp, joined.among(task.gpus),
-                                               covers[static_cast<std::size_t>(place)], reductions)
-                             .exposed);
+    time.data = std::max(
+        time.data, predict_communication(
+                       traffic_at(task, candidate, parts_at(places, place)), candidate.mesh.dp,
+                       joined.among(task.gpus, candidate.mesh.pp * candidate.mesh.tp),
+                       covers[static_cast<std::size_t>(place)], reductions)
+                       .exposed);
 
   const double sharing = candidate.zero > 0 ? static_cast<double>(candidate.mesh.dp) : 1;
   double parameters = 0;

@@ -17,10 +17,15 @@ double parse_bandwidth(const std::string& flag, std::string text) {
 
 }  // namespace
 
-Link Interconnect::among(std::int64_t ranks) const {
+Link Interconnect::among(std::int64_t ranks, std::int64_t apart) const {
   if (ranks <= ranks_per_node) return link;
-  const double share = network.bandwidth / static_cast<double>(ranks_per_node);
-  return {std::min(link.bandwidth, share), std::max(link.latency, network.latency)};
+  const std::int64_t sharing = rings ? std::min(apart, ranks_per_node) : ranks_per_node;
+  const double share = network.bandwidth / static_cast<double>(sharing);
+  // Of a ring's messages, one for each node goes to another.
+  const auto of_node = static_cast<double>(ranks_per_node / sharing);
+  const double within = (of_node - 1) * std::min(link.latency, network.latency);
+  return {std::min(link.bandwidth, share),
+          (std::max(link.latency, network.latency) + within) / of_node};
 }
 
 Link Interconnect::among_neighbours(std::int64_t ranks, std::int64_t all) const {
@@ -29,14 +34,17 @@ Link Interconnect::among_neighbours(std::int64_t ranks, std::int64_t all) const 
 }
 
 Link Interconnect::between(std::int64_t from, std::int64_t to) const {
-  return among(from / ranks_per_node == to / ranks_per_node ? 1 : ranks_per_node + 1);
+  // All ranks of a node send at once.
+  return among(from / ranks_per_node == to / ranks_per_node ? 1 : ranks_per_node + 1,
+               ranks_per_node);
 }
 
 Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile) {
   Interconnect all{.link = {profile.link_bandwidth, profile.link_latency},
                    .network = {parse_bandwidth("--network-bandwidth", o.network_bandwidth),
                                o.network_latency * 1e-6},
-                   .ranks_per_node = o.ranks_per_node};
+                   .ranks_per_node = o.ranks_per_node,
+                   .rings = profile.gpu && o.communication != GpuExchange::staged};
   if (!o.link_bandwidth.empty())
     all.link.bandwidth = parse_bandwidth("--link-bandwidth", o.link_bandwidth);
   if (o.link_latency) all.link.latency = *o.link_latency * 1e-6;

@@ -20,10 +20,14 @@ struct Interconnect {
   Link link;     ///< between the ranks of a node
   Link network;  ///< between nodes; the bandwidth is per node and shared by its ranks
   std::int64_t ranks_per_node = 8;
+  /// Collectives pass data around a ring that leaves each node once, as NCCL's do. Else each rank
+  /// sends to all others.
+  bool rings = false;
 
-  /// Returns the link that limits a collective among `ranks` ranks: across nodes the slower of
-  /// `link` and a rank's share of `network`, since no hierarchical algorithm is assumed.
-  Link among(std::int64_t ranks) const;
+  /// Returns the link that limits a collective of a group whose ranks lie `apart` ranks from each
+  /// other, among `ranks` in all. Across nodes it is the slower of `link` and the share of
+  /// `network`, which as many rings of a node divide as groups have ranks there (else: all ranks).
+  Link among(std::int64_t ranks, std::int64_t apart = 1) const;
   /// Returns the same for groups of `ranks` consecutive ranks of `all`: the link within a node if
   /// whole groups fill a node.
   Link among_neighbours(std::int64_t ranks, std::int64_t all) const;

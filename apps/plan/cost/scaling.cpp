@@ -154,7 +154,8 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
   const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / count,
                     .forward = time.compute.forward / count};
   time.communication = predict_communication(
-      task.traffic, ranks, task.interconnect.among(ranks * task.work.shards.ranks), cover,
+      task.traffic, ranks,
+      task.interconnect.among(ranks * task.work.shards.ranks, task.work.shards.ranks), cover,
       micro_batches);
   time.seconds = time.compute.total() + time.communication.exposed;
   time.tokens_per_second = static_cast<double>(ranks) * static_cast<double>(batch) *

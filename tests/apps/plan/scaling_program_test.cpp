@@ -113,8 +113,13 @@ TEST_CASE("plan's links come from flags, else from the profile", "[scaling]") {
   const Json usual = json_of(h100 + " --scaling");
   CHECK(usual.at("link").at("bytes_per_second") == known_profile("h100").link_bandwidth);
   CHECK(usual.at("link").at("latency_seconds") == known_profile("h100").link_latency);
-  CHECK(usual.at("link_beyond_node").at("bytes_per_second") == 12.5e9 / 8);
-  CHECK(usual.at("link_beyond_node").at("latency_seconds").get<double>() == Approx(10e-6));
+  // Rings of the GPUs leave a node once.
+  CHECK(usual.at("link_beyond_node").at("bytes_per_second") == 12.5e9);
+  CHECK(usual.at("link_beyond_node").at("latency_seconds").get<double>() ==
+        Approx((10e-6 + 7 * known_profile("h100").link_latency) / 8));
+  const Json staged = json_of(h100 + " --scaling --communication staged");
+  CHECK(staged.at("link_beyond_node").at("bytes_per_second") == 12.5e9 / 8);
+  CHECK(staged.at("link_beyond_node").at("latency_seconds").get<double>() == Approx(10e-6));
   const Json own =
       json_of(h100 +
               " --scaling --dp 64 --zero 1 --link-bandwidth 25GiB/s --link-latency 2.5 "
@@ -122,8 +127,9 @@ TEST_CASE("plan's links come from flags, else from the profile", "[scaling]") {
   CHECK(own.at("link").at("bytes_per_second").get<double>() == 25.0 * (1 << 30));
   CHECK(own.at("link").at("latency_seconds").get<double>() == Approx(2.5e-6));
   CHECK(own.at("ranks_per_node") == 16);
-  CHECK(own.at("link_beyond_node").at("bytes_per_second") == 25e9);
-  CHECK(own.at("link_beyond_node").at("latency_seconds").get<double>() == Approx(4e-6));
+  CHECK(own.at("link_beyond_node").at("bytes_per_second").get<double>() == 25.0 * (1 << 30));
+  CHECK(own.at("link_beyond_node").at("latency_seconds").get<double>() ==
+        Approx((4e-6 + 15 * 2.5e-6) / 16));
   const Json& rows = own.at("scaling");
   for (const std::size_t i : {std::size_t{6}, std::size_t{12}})
     CHECK(rows[i].at("state_bytes").get<double>() ==

@@ -159,6 +159,17 @@ TEST_CASE("beyond a node messages take the slower way, whose bandwidth is shared
   }
   CHECK(usual.among(9).bandwidth == 12e9 / 8);
   CHECK(usual.among(9).latency == 1e-5);
+  // A ring leaves a node once; ranks of the node that are in other groups have rings of their own.
+  Interconnect rings = usual;
+  rings.rings = true;
+  CHECK(rings.among(8).bandwidth == 300e9);
+  CHECK(rings.among(9).bandwidth == 12e9);
+  CHECK(rings.among(9).latency == Approx((1e-5 + 7 * 3e-6) / 8));
+  CHECK(rings.among(64, 32).latency == 1e-5);
+  CHECK(rings.among(64, 4).bandwidth == 12e9 / 4);
+  CHECK(rings.among(64, 32).bandwidth == 12e9 / 8);
+  CHECK(rings.between(7, 8).bandwidth == 12e9 / 8);
+  CHECK(rings.between(8, 9).bandwidth == 300e9);
   const Interconnect odd{.link = {1e9, 1e-4}, .network = {12e9, 1e-5}, .ranks_per_node = 4};
   CHECK(odd.among(5).bandwidth == 1e9);
   CHECK(odd.among(5).latency == 1e-4);

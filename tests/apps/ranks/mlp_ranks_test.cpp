@@ -64,6 +64,57 @@ TEST_CASE("an MLP's losses are those of one process, however many ranks divide i
   }
 }
 
+TEST_CASE("replicas of an MLP add up their gradients in two ways with the same bits") {
+  if (!have_mpirun()) return;
+  const TempDir runs;
+  int run = 0;
+  const auto train = [&](int ranks, const std::string& reduce, Flags flags) {
+    const fs::path output = runs.path() / std::to_string(run++);
+    flags["--output"] = output.string();
+    flags["--steps"] = "60";
+    if (ranks > 1) {
+      flags["--dp"] = std::to_string(ranks);
+      flags["--dp-reduce"] = reduce;
+    }
+    const ProgramResult result = train_mlp(ranks, flags);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return logged_losses(output);
+  };
+  // Batches of all points: replicas have parts of them in another order.
+  const Flags whole{{"--points", "96"}, {"--batch-size", "96"}, {"--precision", "fp64"}};
+  const auto alone = train(1, "", whole);
+  CHECK(alone.at(60) < 0.8 * alone.at(1));
+  for (const int ranks : {2, 3, 4}) {
+    const auto losses = train(ranks, "all-reduce", whole);
+    CHECK(losses == train(ranks, "gather", whole));
+    REQUIRE(losses.size() == alone.size());
+    for (const auto& [step, loss] : alone) {
+      INFO(ranks << " ranks, step " << step);
+      CHECK(std::abs(losses.at(step) - loss) < 1e-12);
+    }
+  }
+  const Flags parts{{"--batch-size", "32"}};
+  CHECK(train(2, "all-reduce", parts) == train(2, "gather", parts));
+}
+
+TEST_CASE("replicas that cannot be are refused in one line") {
+  for (const auto& [flags, said] :
+       {std::pair(Flags{{"--dp", "2"}}, "--dp 2 needs 2 ranks, and 1 was started"),
+        std::pair(Flags{{"--dp", "2"}, {"--tp", "2"}}, "--dp 2 and --tp 2"),
+        std::pair(Flags{{"--dp-reduce", "sum"}}, "--dp-reduce")}) {
+    const ProgramResult result = train_mlp(1, flags);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains(said));
+    CHECK(count_lines(result.err) == 1);
+  }
+  if (!have_mpirun()) return;
+  CHECK_THAT(train_mlp(2, {{"--dp", "2"}, {"--batch-size", "3"}}).err,
+             Contains("--batch-size 3 is no multiple of --dp 2"));
+  CHECK_THAT(train_mlp(2, {{"--dp", "2"}, {"--points", "1"}}).err,
+             Contains("--points 1 leave some of 2 replicas without any"));
+}
+
 TEST_CASE("the log of an MLP's training has what its curves are drawn from") {
   const TempDir runs;
   const std::string output = (runs.path() / "run").string();

@@ -10,8 +10,8 @@ namespace sluice {
 /// cut into consecutive partitions. Each item is in exactly one partition, and every rank that
 /// knows the seed computes the same ones. Pure arithmetic, the same on every machine.
 ///
-/// The order takes 8 bytes per item in memory. train_gpt2 does not need it: its sequences are
-/// numbered, and a rank takes its part of each batch.
+/// The order takes 8 bytes per item in memory. train_mlp divides its points so. train_gpt2 does not
+/// need it: its sequences are numbered, and a rank takes its part of each batch.
 class DataPartitioner {
  public:
   /// `fractions` of the items, one per rank, are at least 0 and sum to 1. A remainder is spread:
