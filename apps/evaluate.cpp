@@ -43,7 +43,7 @@ void declare(CommandLine& line, Options& o) {
   line.require("--data");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add("--seq-len", o.seq_len,
-           "Tokens per sequence; default: the model's context, or what the longest pair needs", 1);
+           "Tokens per sequence; default: the model's context, or what pairs need", 1);
   line.add("--pack", o.pack, "Puts as many pairs into each sequence as fit, as train_gpt2 does");
   line.add("--max-tokens", o.max_tokens, "Tokens at most, from the beginning; 0: all");
   declare_text_options(line, o.text);

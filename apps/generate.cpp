@@ -37,7 +37,7 @@ struct Options {
   std::optional<DeviceKind> device;
   std::optional<std::size_t> gpu_memory;
   std::optional<std::int64_t> context;
-  std::int64_t max_tokens = 256, top_k = 0, num = 1, threads = 0;
+  std::int64_t max_tokens = 256, top_k = 0, num = 1, batch_size = 8, threads = 0;
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
   bool special = false, no_cache = false;
@@ -60,6 +60,8 @@ void declare(CommandLine& line, Options& o) {
   line.add("--max-tokens", o.max_tokens, "New tokens at most");
   line.add("--stop", o.stop, "End when this text appears");
   line.add("--num", o.num, "Continuations", 1);
+  line.add("--batch-size", o.batch_size, "With --prompts: continuations that are made at a time", 1,
+           1 << 10);
   line.group("Sampling");
   line.add("--temperature", o.temperature, "0: greedy", 0, 1e6);
   line.add("--top-k", o.top_k, "Only the k most likely tokens; 0: all");
@@ -183,7 +185,8 @@ double copy_rate(WeightRing& ring, const DeviceContext& device, std::int64_t lay
 
 /// Loads the model, with the weights of as many blocks on the GPU as fit.
 LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& device, DType dtype,
-                 std::span<const std::int32_t> prompt, const Generation& generation) {
+                 std::span<const std::int32_t> prompt, const Generation& generation,
+                 std::size_t at_once = 1) {
   DecoderConfig config = source.config;
   shorten_context(config, o.context);
   require_tokens(config, prompt);
@@ -197,7 +200,8 @@ LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& d
                                                .dtype = dtype,
                                                .prompt = prompt.size(),
                                                .options = generation,
-                                               .workspace = gpu.workspace_bytes()},
+                                               .workspace = gpu.workspace_bytes(),
+                                               .at_once = at_once},
                                               allowed_bytes(o, gpu));
   device->reserve(plan.device);
   if (plan.host_blocks == 0) return load_model(source, device, dtype, use, o.context);
@@ -211,12 +215,13 @@ LoadedModel load(const Options& o, const ModelSource& source, const DevicePtr& d
   LoadedModel loaded = load_model(source, device, dtype, use, o.context,
                                   {.host_blocks = plan.host_blocks, .host = host});
   const double rate = copy_rate(*loaded.ring, *device, config.n_layer);
-  fmt::print(stderr,
-             "generate: weights of {} of {} blocks rest in host memory, and a token copies {} of "
-             "them: at {} GB/s at most {} tokens/s{}\n",
-             plan.host_blocks, config.n_layer, format_bytes(plan.copied_per_token),
-             rounded(rate / 1e9), rounded(rate / static_cast<double>(plan.copied_per_token)),
-             host.unpinned ? "; the system refused to pin that memory" : "");
+  fmt::print(
+      stderr,
+      "generate: weights of {} of {} blocks rest in host memory, and a token copies {} of "
+      "them: at {} GB/s at most {} tokens/s{}\n",
+      plan.host_blocks, config.n_layer, format_bytes(plan.copied_per_token), rounded(rate / 1e9),
+      rounded(rate / static_cast<double>(plan.copied_per_token) * static_cast<double>(at_once)),
+      host.unpinned ? "; the system refused to pin that memory" : "");
   return loaded;
 }
 
@@ -242,12 +247,41 @@ void print_line(const std::string& prompt, const std::string& completion) {
   std::fflush(stdout);
 }
 
+/// The continuations of many prompts, printed in their order as soon as they and all before them
+/// have ended.
+class Answers {
+ public:
+  Answers(const std::string& stop, const std::vector<std::string>& prompts, std::size_t each)
+      : prompts_(prompts), each_(each), texts_(prompts.size() * each) {
+    for (std::string& text : texts_)
+      printers_.emplace_back(stop, [&text](const std::string& more) { text += more; });
+    ended_.resize(texts_.size());
+  }
+  Printer& printer(std::size_t i) { return printers_[i]; }
+  void end(std::size_t i) {
+    printers_[i].finish();
+    ended_[i] = true;
+    for (; printed_ < texts_.size() && ended_[printed_]; ++printed_)
+      print_line(prompts_[printed_ / each_], texts_[printed_]);
+  }
+
+ private:
+  const std::vector<std::string>& prompts_;
+  std::size_t each_;
+  std::vector<std::string> texts_;
+  std::vector<Printer> printers_;
+  std::vector<bool> ended_;
+  std::size_t printed_ = 0;
+};
+
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (!o.prompts.empty() && (!o.prompt.empty() || !o.tokens.empty()))
     fail("give --prompts alone, without --prompt and --tokens", ErrorKind::usage);
   if (o.prompt.empty() == o.tokens.empty() && !o.tokens.empty())
     fail("give --prompt or --tokens, not both", ErrorKind::usage);
+  if (!o.prompts.empty() && o.no_cache)
+    fail("--no-cache computes one text at a time; give --prompt", ErrorKind::usage);
   const DeviceKind kind = choose_device(o.device);
   if (o.gpu_memory && kind != DeviceKind::cuda)
     fail("--gpu-memory: this run computes on the CPU", ErrorKind::usage);
@@ -281,25 +315,37 @@ int run(const Options& o) {
   // The longest prompt takes the most memory, so it decides for all.
   const auto& longest =
       *std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
-  const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation);
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    Generation seeded = generation;
-    for (std::int64_t n = 0; n < o.num; ++n, ++seeded.sampling.seed) {
-      if (!many && n > 0) fmt::print("\n---\n");
-      if (!many) print_text(prompts[i]);
-      std::string made;
-      Printer printer(o.stop, [&](const std::string& text) {
-        if (!many) return print_text(text);
-        made += text;
-      });
-      generate(*loaded.model, device, ids[i], seeded, [&](std::int32_t id) {
-        if (is_end(id, *tokenizer, source.config)) return false;
-        return printer.add(tokenizer->decode(std::span(&id, 1)));
-      });
-      printer.finish();
-      if (many) print_line(prompts[i], made);
-      if (!many) fmt::print("\n");
+  const std::size_t texts = prompts.size() * static_cast<std::size_t>(o.num);
+  const std::size_t at_once =
+      many ? std::min(texts, static_cast<std::size_t>(o.batch_size)) : std::size_t{1};
+  const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation, at_once);
+  const auto continues = [&](Printer& printer, std::int32_t id) {
+    return !is_end(id, *tokenizer, source.config) &&
+           printer.add(tokenizer->decode(std::span(&id, 1)));
+  };
+  if (many) {
+    Answers answers(o.stop, prompts, static_cast<std::size_t>(o.num));
+    std::vector<GenerationRequest> requests;
+    for (std::size_t i = 0; i < texts; ++i) {
+      const std::size_t prompt = i / static_cast<std::size_t>(o.num);
+      GenerationRequest& request = requests.emplace_back(GenerationRequest{
+          .prompt = ids[prompt],
+          .options = generation,
+          .on_token = [&, i](std::int32_t id) { return continues(answers.printer(i), id); },
+          .on_end = [&, i] { answers.end(i); }});
+      request.options.sampling.seed += i % static_cast<std::size_t>(o.num);
     }
+    generate_many(*loaded.model, device, requests, at_once);
+    return 0;
+  }
+  for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
+    if (n > 0) fmt::print("\n---\n");
+    print_text(prompts.front());
+    Printer printer(o.stop, print_text);
+    generate(*loaded.model, device, ids.front(), generation,
+             [&](std::int32_t id) { return continues(printer, id); });
+    printer.finish();
+    fmt::print("\n");
   }
   return 0;
 }

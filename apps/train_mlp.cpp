@@ -129,6 +129,9 @@ void require_ranks(const Options& o, int size) {
       fail(fmt::format("--batch-size {} is no multiple of --dp {}", o.batch_size, o.dp),
            ErrorKind::usage);
   }
+  if (o.dp == 1 && o.dp_reduce != "all-reduce")
+    fail(fmt::format("--dp-reduce {} is for replicas; give --dp too", o.dp_reduce),
+         ErrorKind::usage);
   if (o.dp > 1 || !o.tp || *o.tp == size) return;
   if (size == 1)
     fail(fmt::format("--tp {0} needs {0} ranks, and this process was started alone: mpirun -n {0} "
@@ -185,7 +188,7 @@ class Sampler {
     const std::int64_t points = o.points > 0 ? o.points : o.dp > 1 ? 4096 : 0;
     if (points == 0) return;
     if (points < o.dp)
-      fail(fmt::format("--points {} leave some of {} replicas without any", points, o.dp),
+      fail(fmt::format("--points {}: {} replicas need a point each", points, o.dp),
            ErrorKind::usage);
     mine_ = own_partition(rank, static_cast<int>(o.dp), points, o.seed);
   }

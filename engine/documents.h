@@ -14,6 +14,8 @@ namespace sluice {
 struct Documents {
   /// Ascending, in [0, B * T); each sequence begins one. None: each sequence is one document.
   std::vector<std::int64_t> starts{};
+  /// Position of each document's first token, if it continues an earlier part; none: 0.
+  std::vector<std::int64_t> positions{};
 
   bool several() const { return !starts.empty(); }
   /// Returns those of `count` tokens from token `first` on, which begins a sequence.
@@ -28,6 +30,7 @@ struct Documents {
   /// Tokens that are computed as a tensor [sequences, length] of its own.
   struct Piece {
     std::int64_t first, sequences, length;
+    std::int64_t position = 0;  ///< of each sequence's first token
 
     /// Returns these of tokens [B, T].
     Tensor of(const Tensor& tokens) const { return tokens.slice(first, {sequences, length}); }
@@ -42,7 +45,7 @@ struct Documents {
     std::vector<Piece> all;
     for (std::size_t i = 0; i < starts.size(); ++i) {
       const std::int64_t end = i + 1 < starts.size() ? starts[i + 1] : sequences * length;
-      all.push_back({starts[i], 1, end - starts[i]});
+      all.push_back({starts[i], 1, end - starts[i], positions.empty() ? 0 : positions[i]});
     }
     return all;
   }

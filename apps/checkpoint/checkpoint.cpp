@@ -38,10 +38,14 @@ void require_same_run(const fs::path& checkpoint, const Json& saved, const Json&
   for (const auto& [key, value] : run.items()) {
     if (saved.contains(key) && saved.at(key) == value) continue;
     if (key == "data_checksum" && !saved.contains(key)) continue;  // of an older program
-    fail(fmt::format("{} cannot be resumed: its {} is {}, this run's is {}; start over with "
-                     "--resume never and another --output",
-                     checkpoint.string(), key,
-                     saved.contains(key) ? shown(saved.at(key)) : "not recorded", value.dump()),
+    // Pairs are cut and packed into sequences.
+    const bool data = key.starts_with("data");
+    fail(fmt::format(
+             "{} cannot be resumed: its {} is {}, this run's is {}; {}start over with "
+             "--resume never and another --output",
+             checkpoint.string(), key, saved.contains(key) ? shown(saved.at(key)) : "not recorded",
+             value.dump(),
+             data ? "give the same data (of pairs, also the same --seq-len and --pack), or " : ""),
          ErrorKind::usage);
   }
 }

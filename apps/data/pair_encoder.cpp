@@ -27,7 +27,9 @@ void PairEncoder::add(const Document& pair) {
   append(pair.text.substr(0, pair.prompt));
   const std::size_t prompt = ids.size();
   append(pair.text.substr(pair.prompt));
-  if (const auto end = tokenizer_.end_of_text()) ids.push_back(*end);
+  // A chat template may have written it already.
+  const auto end = tokenizer_.end_of_text();
+  if (end && (ids.empty() || ids.back() != *end)) ids.push_back(*end);
   // Nothing comes before the first token, from which it could be predicted.
   const std::size_t uncounted = std::max<std::size_t>(prompt, 1);
   if (ids.size() == uncounted) {

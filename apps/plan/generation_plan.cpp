@@ -23,23 +23,31 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
       make_model(task.config, device, task.dtype, ParameterSpace::Use::inference,
                  {.host_blocks = host_blocks, .host = host});
   const NoGrad no_grad;
-  KeyValueCache cache;
-  if (task.options.use_cache)
-    cache = make_cache(*made.model, {{0, task.config.n_layer}}, device, task.dtype,
-                       cache_positions(task.config, task.prompt, task.options));
+  std::vector<KeyValueCache> caches;
+  while (task.options.use_cache && caches.size() < task.at_once)
+    caches.push_back(make_cache(*made.model, {{0, task.config.n_layer}}, device, task.dtype,
+                                cache_positions(task.config, task.prompt, task.options)));
   const NextToken next = make_next_token(*made.model, device, task.options.sampling);
   const auto compute = [&](std::size_t fresh) {
-    next(std::vector<std::int32_t>(fresh), task.options.use_cache ? &cache : nullptr, 0);
+    next(std::vector<std::int32_t>(fresh), task.options.use_cache ? &caches.back() : nullptr, 0);
+  };
+  const auto compute_together = [&] {
+    std::vector<KeyValueCache*> all;
+    for (KeyValueCache& cache : caches)
+      all.push_back(&cache);
+    draw_next(*made.model, device, std::vector<std::int32_t>(all.size()), all,
+              std::vector(all.size(), Draw(task.options.sampling, 0)));
   };
   const auto context = static_cast<std::size_t>(task.config.n_positions);
   const std::size_t prompt = std::min(task.prompt, context);
   // The last token is drawn, and nothing is computed with it.
   const std::size_t end =
       prompt + static_cast<std::size_t>(std::max<std::int64_t>(task.options.max_tokens, 1)) - 1;
-  compute(prompt);
+  // Prompts of one token are computed together too.
+  if (prompt > 1 || !task.options.use_cache) compute(prompt);
   if (task.options.use_cache) {
-    if (end > prompt && prompt < context) compute(1);
-    cache.length = 0;  // as when the context is full, and its later half is computed again
+    if (prompt == 1 || (end > prompt && prompt < context)) compute_together();
+    caches.back().length = 0;  // as when the context is full, and its later half is computed again
     if (end > context) compute((context + 1) / 2);
   } else {
     compute(std::min(end, context));
@@ -50,7 +58,7 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
                       .host = host.pinned->arena().high_water()};
   if (made.ring) {
     made.ring->take_moved();
-    cache.length = 0;
+    if (task.options.use_cache) caches.back().length = 0;
     compute(1);
     plan.copied_per_token = made.ring->take_moved().to_device;
   }

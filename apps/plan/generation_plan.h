@@ -14,7 +14,8 @@ struct GenerationTask {
   DType dtype;
   std::size_t prompt;  ///< tokens
   const Generation& options;
-  std::size_t workspace;  ///< bytes that the GPU's kernels request
+  std::size_t workspace;    ///< bytes that the GPU's kernels request
+  std::size_t at_once = 1;  ///< texts, all with as long a prompt; see generate_many()
 };
 
 /// The memory that it takes, counted by generating on the device `meta`.
@@ -22,8 +23,8 @@ struct GenerationPlan {
   std::int64_t host_blocks = 0;  ///< highest blocks, whose weights rest in host memory
   std::size_t device = 0;        ///< bytes that the GPU must provide
   std::size_t host = 0;          ///< bytes of pinned host memory
-  /// Bytes of weights that are copied to the GPU for each token. The two buffers on the GPU may
-  /// still hold a block from the token before.
+  /// Bytes of weights that are copied to the GPU for each token of all texts. The two buffers on
+  /// the GPU may still hold a block from the token before.
   std::uint64_t copied_per_token = 0;
 };
 

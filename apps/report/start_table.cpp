@@ -16,10 +16,10 @@ const char* divided_by(std::int64_t zero) {
                      : ", each with a part of the optimizer state and of the gradients";
 }
 
-/// Returns "1.2M tokens", "900 pairs", or "120 rows of pairs" if these are packed.
+/// Returns "1.2M tokens", "900 pairs", or "120 sequences of pairs" if these are packed.
 std::string amount_of(const TokenSource& tokens, bool packed) {
   if (const std::int64_t rows = tokens.in_rows() ? tokens.size() / tokens.row() : 0; rows > 0)
-    return packed ? fmt::format("{} row{} of pairs", rows, rows == 1 ? "" : "s")
+    return packed ? fmt::format("{} sequence{} of pairs", rows, rows == 1 ? "" : "s")
                   : fmt::format("{} pair{}", rows, rows == 1 ? "" : "s");
   return format_count(static_cast<double>(tokens.size())) + " tokens";
 }

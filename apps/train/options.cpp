@@ -77,9 +77,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_choice("--tokenizer", o.tokenizer, "How text becomes tokens", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir,
            "Folder with tokenizer.json, or vocab.json + merges.txt");
-  line.add("--pack", o.pack,
-           "Puts as many pairs (prepare_data --pairs) into each sequence as fit; attention and "
-           "positions stay within a pair");
+  line.add(
+      "--pack", o.pack,
+      "Puts as many pairs (prepare_data --pairs) into each sequence as fit, by default of 1024 "
+      "tokens; attention and positions stay within a pair");
   line.add_choice("--data-order", o.data_order, "Order of the training sequences", data_orders);
   declare_text_options(line, o.text);
 
@@ -87,8 +88,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--batch-size", o.batch_size, "Sequences per update", 1, 1 << 24);
   line.add_or_auto("--micro-batch", o.micro_batch,
                    "Sequences computed at a time, or auto: what suits", 1);
-  line.add("--seq-len", o.seq_len,
-           "Tokens per sequence; default: the context, or what the longest pair needs", 1);
+  line.add("--seq-len", o.seq_len, "Tokens per sequence; default: the context, or what pairs need",
+           1);
   line.add("--steps", o.steps, "Updates", 0, std::int64_t{1} << 40);
 
   line.group("Optimizer");

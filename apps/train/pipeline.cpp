@@ -242,6 +242,7 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
   const auto count = static_cast<std::int64_t>(fresh.size()), width = model_.config().n_embd;
   const DevicePtr& device = space_.device();
   std::int32_t token = 0;
+  KeyValueCache* const caches[] = {&cache};
   Tensor stream;  // residual stream from the stage before, on this rank
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     if (!stages_[stage]) continue;
@@ -253,9 +254,11 @@ std::int32_t Pipeline::next_token(std::span<const std::int32_t> fresh, KeyValueC
     };
     if (stage > 0) cross(links_.stages.outputs(number - 1));
     ResidualPair pair{.stream = stream, .branch = {}};
-    if (stage == 0)
-      pair = model_.embed(Tensor::from_tokens(device, {1, count}, fresh), {}, cache.length);
-    pair = model_.blocks(plan_.parts[stage], std::move(pair), {}, &cache);
+    if (stage == 0) {
+      const Tensor tokens = Tensor::from_tokens(device, {1, count}, fresh);
+      pair = model_.embed(tokens, {}, continuing(tokens, caches));
+    }
+    pair = model_.blocks(plan_.parts[stage], std::move(pair), {}, caches);
     if (stage + 1 == stages_.size()) {
       const Tensor last = model_.normalized(pair).slice((count - 1) * width, {1, width});
       token = draw(model_.logits_of_token(last), sampling, position);

@@ -194,8 +194,8 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
   const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
   const TokenSource& train = *setup.data.train;
   if (train.in_rows() && train.size() < o.batch_size * train.row())
-    fail(fmt::format("{} has {} {}; give more, or a --batch-size of so many at most",
-                     setup.data_name, train.size() / train.row(), o.pack ? "rows" : "pairs"),
+    fail(fmt::format("{} has {} {}; give more pairs, or a --batch-size of so many at most",
+                     setup.data_name, train.size() / train.row(), o.pack ? "sequences" : "pairs"),
          ErrorKind::usage);
   if (!train.in_rows() && train.size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "

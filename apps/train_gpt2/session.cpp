@@ -78,8 +78,9 @@ class Session {
   SaveCadence cadence_;
   std::unique_ptr<RunFolder> folder_;  ///< on rank 0 only
   fs::path output_;
-  double peak_rate_ = 0;  ///< FLOP/s of 100 % MFU: given, or measured before memory is taken
-  Resumption found_;      ///< checkpoint to resume from
+  std::int64_t attended_ = 0;  ///< TokenSource::attended()
+  double peak_rate_ = 0;       ///< FLOP/s of 100 % MFU: given, or measured before memory is taken
+  Resumption found_;           ///< checkpoint to resume from
   DevicePtr device_;
   GpuLinks links_;
   Plan plan_;
@@ -107,6 +108,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       cadence_(options.save_every),
       folder_(take_folder(options, job)),
       output_(job.control().share_text(folder_ ? folder_->path().string() : "", 0, "output")),
+      attended_(setup_.data.train->attended(setup_.trainer.seq_len)),
       peak_rate_(options.peak_tflops ? *options.peak_tflops * 1e12
                                      : measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
@@ -243,7 +245,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
   const auto tokens =
       static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
   const double rate = tokens / milliseconds * 1e3;
-  const double flops = rate * setup_.config.flops_per_token(setup_.trainer.seq_len);
+  const double flops = rate * setup_.config.flops_per_token(attended_);
   last_loss_ = result.loss;
   const StepPrinter::Line line{.step = step,
                                .loss = result.loss,

@@ -17,7 +17,7 @@ void rotate(const Tensor& qkv, const AttentionOptions& options, std::int64_t fir
                .heads = heads.query + heads.key_value,
                .head_width = static_cast<int>(qkv.dim(2) / heads.in_row()),
                .angles = *options.rotary,
-               .first_position = first_position,
+               .first_position = first_position + piece.position,
                .inverse = inverse},
         qkv.stream());
 }
@@ -114,20 +114,32 @@ Tensor attention(const Tensor& qkv, const AttentionOptions& options) {
   return out;
 }
 
-Tensor cached_attention(const Tensor& qkv, const Tensor& key_cache, const Tensor& value_cache,
-                        std::int64_t start, const AttentionOptions& options) {
+Tensor cached_attention(const Tensor& qkv, std::span<const AttentionCache> caches,
+                        const AttentionOptions& options) {
+  const std::int64_t length = qkv.dim(1);
+  check(qkv.dim(0) == static_cast<std::int64_t>(caches.size()), "each sequence needs its cache");
   Tensor out = Tensor::empty(qkv.device(), result_shape(qkv, options), qkv.dtype());
-  if (start + qkv.dim(1) > key_cache.dim(1))
-    fail(fmt::format("attention: position {} does not fit a cache for {} positions",
-                     start + qkv.dim(1), key_cache.dim(1)));
-  if (options.rotary != nullptr) rotate(qkv, options, start, false);
-  run(CachedAttention{.out = out.view(),
-                      .key_cache = key_cache.view(),
-                      .value_cache = value_cache.view(),
-                      .qkv = qkv.view(),
-                      .start = start,
-                      .heads = options.heads},
-      qkv.stream());
+  AttentionOptions placed = options;
+  placed.documents = {};
+  for (std::size_t row = 0; row < caches.size(); ++row) {
+    const std::int64_t start = caches[row].start, end = start + length;
+    if (end > caches[row].keys.dim(1))
+      fail(fmt::format("attention: position {} does not fit a cache for {} positions", end,
+                       caches[row].keys.dim(1)));
+    placed.documents.starts.push_back(static_cast<std::int64_t>(row) * length);
+    placed.documents.positions.push_back(start);
+  }
+  if (options.rotary != nullptr) rotate(qkv, placed, 0, false);
+  for (std::size_t row = 0; row < caches.size(); ++row) {
+    const Documents::Piece piece{static_cast<std::int64_t>(row) * length, 1, length};
+    run(CachedAttention{.out = piece.of(out, out.dim(2)).view(),
+                        .key_cache = caches[row].keys.view(),
+                        .value_cache = caches[row].values.view(),
+                        .qkv = piece.of(qkv, qkv.dim(2)).view(),
+                        .start = caches[row].start,
+                        .heads = options.heads},
+        qkv.stream());
+  }
   return out;
 }
 

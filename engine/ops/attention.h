@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/documents.h"
 #include "engine/tensor.h"
@@ -26,10 +27,16 @@ struct AttentionOptions {
 /// `qkv` itself, which nothing else may read then.
 Tensor attention(const Tensor& qkv, const AttentionOptions& options);
 
-/// Attention of the positions start .. start+t-1 over a cache that keeps all earlier keys and
-/// values. key_cache, value_cache: [B, capacity, key_value heads * head width]. Used for
-/// generation; records no graph, and drops nothing.
-Tensor cached_attention(const Tensor& qkv, const Tensor& key_cache, const Tensor& value_cache,
-                        std::int64_t start, const AttentionOptions& options);
+/// Keys and values of a sequence: [1, capacity, key_value heads * head width], of which the first
+/// `start` positions are filled.
+struct AttentionCache {
+  Tensor keys, values;
+  std::int64_t start = 0;
+};
+
+/// Attention of new positions over caches that keep all earlier keys and values, one for each
+/// sequence. Adds the new ones. Used for generation; records no graph, and drops nothing.
+Tensor cached_attention(const Tensor& qkv, std::span<const AttentionCache> caches,
+                        const AttentionOptions& options);
 
 }  // namespace sluice

@@ -40,7 +40,7 @@ class EmbeddingNode final : public Node {
                             .grad_out =
                                 piece.of(grad_out, grad_out.size() / (sequences * length)).view(),
                             .tokens = piece.of(tokens_).view(),
-                            .first_position = options_.first_position},
+                            .first_position = options_.first_position + piece.position},
           grad_out.stream());
   }
 
@@ -60,24 +60,26 @@ class EmbeddingNode final : public Node {
 
 Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& position_table,
                  const EmbeddingOptions& options) {
-  if (position_table && options.first_position + tokens.dim(1) > position_table.dim(0))
-    fail(fmt::format("a sequence of {} tokens at position {} is longer than the model's context of "
-                     "{}",
-                     tokens.dim(1), options.first_position, position_table.dim(0)),
-         ErrorKind::usage);
   Tensor out = Tensor::empty(tokens.device(), {tokens.dim(0), tokens.dim(1), token_table.dim(1)},
                              token_table.dtype());
   const bool adds_positions =
       position_table && (options.group == nullptr || options.group->rank() == 0);
   const Documents documents = adds_positions ? options.documents : Documents();
-  for (const Documents::Piece& piece : documents.pieces(tokens.dim(0), tokens.dim(1)))
+  for (const Documents::Piece& piece : documents.pieces(tokens.dim(0), tokens.dim(1))) {
+    const std::int64_t position = options.first_position + piece.position;
+    if (position_table && position + piece.length > position_table.dim(0))
+      fail(fmt::format("a sequence of {} tokens at position {} is longer than the model's context "
+                       "of {}",
+                       piece.length, position, position_table.dim(0)),
+           ErrorKind::usage);
     run(EmbeddingForward{.out = piece.of(out, out.dim(2)).view(),
                          .tokens = piece.of(tokens).view(),
                          .token_table = token_table.view(),
                          .position_table = adds_positions ? position_table.view() : View{},
-                         .first_position = options.first_position,
+                         .first_position = position,
                          .first_row = options.first_row},
         tokens.stream());
+  }
   if (options.group != nullptr)
     out = options.group->all_reduce(std::exchange(out, {}), options.divided, "embedding")();
   if (recording({token_table, position_table}))

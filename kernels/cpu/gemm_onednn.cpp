@@ -55,6 +55,19 @@ struct TilePrimitive {
   Memory::desc a, b, c, bias, scratchpad;
 };
 
+/// oneDNN 3 has no operation descriptors any more.
+dnnl::matmul::primitive_desc describe(const TilePrimitive& p, bool bias,
+                                      const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3
+  using Described = dnnl::matmul::primitive_desc;
+  return bias ? Described(engine(), p.a, p.b, p.bias, p.c, attributes)
+              : Described(engine(), p.a, p.b, p.c, attributes);
+#else
+  return {bias ? dnnl::matmul::desc(p.a, p.b, p.bias, p.c) : dnnl::matmul::desc(p.a, p.b, p.c),
+          attributes, engine()};
+#endif
+}
+
 TilePrimitive make_primitive(const TileShape& s) {
   TilePrimitive p;
   const auto in = onednn_type(s.in);
@@ -71,9 +84,7 @@ TilePrimitive make_primitive(const TileShape& s) {
     attributes.set_post_ops(ops);
   }
   if (s.bias) p.bias = Memory::desc({1, s.n}, onednn_type(*s.bias), Memory::dims{s.n, 1});
-  const auto description =
-      s.bias ? dnnl::matmul::desc(p.a, p.b, p.bias, p.c) : dnnl::matmul::desc(p.a, p.b, p.c);
-  const dnnl::matmul::primitive_desc primitive(description, attributes, engine());
+  const auto primitive = describe(p, s.bias.has_value(), attributes);
   p.scratchpad = primitive.scratchpad_desc();
   p.matmul = dnnl::matmul(primitive);
   return p;

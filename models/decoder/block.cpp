@@ -125,14 +125,13 @@ std::vector<Tensor> DecoderBlock::leaves() const {
 }
 
 ResidualPair DecoderBlock::forward(ResidualPair in, const DropoutSource& dropout,
-                                   KeyValueCache* cache) const {
-  if (!recomputes_block(recompute_) || cache != nullptr)
-    return compute(std::move(in), dropout, cache);
+                                   KeyValueCaches caches) const {
+  if (!recomputes_block(recompute_) || !caches.empty())
+    return compute(std::move(in), dropout, caches);
   const Shape tokens = in.tokens;
   const Documents documents = in.documents;
   const auto whole = [this, dropout, tokens, documents](std::vector<Tensor> inputs) {
-    const ResidualPair pair =
-        compute({std::move(inputs[0]), {}, tokens, documents}, dropout, nullptr);
+    const ResidualPair pair = compute({std::move(inputs[0]), {}, tokens, documents}, dropout, {});
     return std::vector{pair.stream, pair.branch};
   };
   // Added up, one tensor is kept for backward instead of two.
@@ -158,10 +157,10 @@ ResidualPair after_norm(const NormLayer& norm, ResidualPair in, TensorGroup* gro
 }  // namespace
 
 ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout,
-                                   KeyValueCache* cache) const {
+                                   KeyValueCaches caches) const {
   TensorGroup* const group = in.tokens.empty() ? nullptr : share_.group;
   const auto attended = [&, documents = in.documents](const ResidualNorm& x, const Shape& tokens) {
-    return attend(x, tokens, documents, dropout, cache);
+    return attend(x, tokens, documents, dropout, caches);
   };
   const auto fed = [&](const ResidualNorm& x, const Shape& tokens) {
     return feed_forward(x, tokens, dropout);
@@ -179,7 +178,7 @@ ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout
 }
 
 Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens, const Documents& documents,
-                            const DropoutSource& dropout, KeyValueCache* cache) const {
+                            const DropoutSource& dropout, KeyValueCaches caches) const {
   Tensor qkv = attention_in_(
       x.normalized, recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(), tokens);
   if (fused_heads_) qkv = in_head_order(qkv, heads_.query);
@@ -188,14 +187,18 @@ Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens, const Do
     qkv = query_key_norm(qkv, query_norm_.weight, key_norm_.weight, heads_, query_norm_.epsilon,
                          share_.group);
   Tensor attended;
-  if (cache == nullptr) {
+  if (caches.empty()) {
     AttentionOptions options = attention_options();
     options.mask = dropout.mask(site(layer_, DropoutSite::attention), dropout.attention);
     options.documents = documents;
     attended = attention(qkv, options);
   } else {
-    auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
-    attended = cached_attention(qkv, keys, values, cache->length, attention_options());
+    std::vector<AttentionCache> here;
+    for (const KeyValueCache* const cache : caches) {
+      const auto& [keys, values] = cache->layers[static_cast<std::size_t>(layer_)];
+      here.push_back({keys, values, cache->length});
+    }
+    attended = cached_attention(qkv, here, attention_options());
   }
   return drop_stream(attention_out_(attended, {}, tokens), tokens, share_,
                      dropout.mask(site(layer_, DropoutSite::attention_out)));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/offload/host_stack.h"
@@ -14,6 +15,8 @@
 namespace sluice {
 
 struct KeyValueCache;  // models/decoder/generate.h
+/// The cache of each sequence; none if nothing is generated.
+using KeyValueCaches = std::span<KeyValueCache* const>;
 
 /// The activations passed between blocks: the residual stream and the last branch, not yet added.
 /// The next norm adds the two in its pass over memory.
@@ -35,8 +38,8 @@ class DecoderBlock final : public Module {
   DecoderBlock(const DecoderConfig& config, std::int64_t layer, const TensorShare& share);
 
   std::vector<Parameter> parameters() override;
-  /// `dropout` may be inactive; a `cache` makes this a step of generation.
-  ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  /// `dropout` may be inactive; `caches` make this a step of generation.
+  ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCaches caches) const;
   /// `host` receives the inputs that block_on_host offloads to host memory.
   void set_recompute(Recompute mode, HostStack* host) {
     recompute_ = mode;
@@ -44,10 +47,10 @@ class DecoderBlock final : public Module {
   }
 
  private:
-  ResidualPair compute(ResidualPair in, const DropoutSource& dropout, KeyValueCache* cache) const;
+  ResidualPair compute(ResidualPair in, const DropoutSource& dropout, KeyValueCaches caches) const;
   // The two branches of a block, from a norm of the stream. `tokens`: see ResidualPair.
   Tensor attend(const ResidualNorm& x, const Shape& tokens, const Documents& documents,
-                const DropoutSource& dropout, KeyValueCache* cache) const;
+                const DropoutSource& dropout, KeyValueCaches caches) const;
   Tensor feed_forward(const ResidualNorm& x, const Shape& tokens,
                       const DropoutSource& dropout) const;
   std::vector<Tensor> leaves() const;

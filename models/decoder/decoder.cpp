@@ -89,12 +89,19 @@ Shape Decoder::divided(const Shape& tokens) const {
   return divides ? tokens : Shape();
 }
 
+Documents continuing(const Tensor& tokens, KeyValueCaches caches) {
+  Documents documents;
+  for (const KeyValueCache* const cache : caches) {
+    documents.starts.push_back(static_cast<std::int64_t>(documents.starts.size()) * tokens.dim(1));
+    documents.positions.push_back(cache->length);
+  }
+  return documents;
+}
+
 ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
-                            std::int64_t first_position, const Shape& divided,
-                            const Documents& documents) const {
+                            const Documents& documents, const Shape& divided) const {
   before_weights(0);
-  const EmbeddingOptions options{.first_position = first_position,
-                                 .group = share_.group,
+  const EmbeddingOptions options{.group = share_.group,
                                  .first_row = shard_.vocabulary.begin,
                                  .divided = divided,
                                  .documents = documents};
@@ -106,10 +113,10 @@ ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
 }
 
 ResidualPair Decoder::blocks(const DecoderPart& part, ResidualPair pair,
-                             const DropoutSource& dropout, KeyValueCache* cache) const {
+                             const DropoutSource& dropout, KeyValueCaches caches) const {
   for (std::int64_t layer = part.first; layer < part.last; ++layer) {
     if (layer > 0) before_weights(layer);
-    pair = blocks_[static_cast<std::size_t>(layer)]->forward(std::move(pair), dropout, cache);
+    pair = blocks_[static_cast<std::size_t>(layer)]->forward(std::move(pair), dropout, caches);
   }
   return pair;
 }
@@ -119,11 +126,17 @@ Tensor Decoder::normalized(const ResidualPair& in) const {
   return final_norm_(in.stream, in.branch, in.tokens.empty() ? nullptr : share_.group).normalized;
 }
 
-Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout, KeyValueCache* cache,
+Tensor Decoder::hidden(const Tensor& tokens, const DropoutSource& dropout,
                        const Documents& documents) const {
-  ResidualPair pair = embed(tokens, dropout, cache != nullptr ? cache->length : 0, {}, documents);
-  pair = blocks({0, config_.n_layer}, std::move(pair), dropout, cache);
-  if (cache != nullptr) cache->length += tokens.dim(1);
+  ResidualPair pair = embed(tokens, dropout, documents);
+  return normalized(blocks({0, config_.n_layer}, std::move(pair), dropout));
+}
+
+Tensor Decoder::continued(const Tensor& tokens, KeyValueCaches caches) const {
+  ResidualPair pair = embed(tokens, {}, continuing(tokens, caches));
+  pair = blocks({0, config_.n_layer}, std::move(pair), {}, caches);
+  for (KeyValueCache* const cache : caches)
+    cache->length += tokens.dim(1);
   return normalized(pair);
 }
 
@@ -151,8 +164,8 @@ LinearCrossEntropy Decoder::predict(const Tensor& hidden_states, const Tensor& t
 LinearCrossEntropy Decoder::loss(const Tensor& tokens, const Tensor& targets,
                                  const LinearCrossEntropyOptions& options,
                                  const DropoutSource& dropout, const Documents& documents) const {
-  ResidualPair pair = embed(tokens, dropout, 0, divided(tokens.shape()), documents);
-  pair = blocks({0, config_.n_layer}, std::move(pair), dropout, nullptr);
+  ResidualPair pair = embed(tokens, dropout, documents, divided(tokens.shape()));
+  pair = blocks({0, config_.n_layer}, std::move(pair), dropout);
   const Tensor hidden_states = normalized(pair);
   pair = {};
   return predict(hidden_states, targets, options);

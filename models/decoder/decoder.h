@@ -22,6 +22,9 @@ struct DecoderPart {
   std::int64_t last = 0;
 };
 
+/// Returns tokens [B, T] as documents that continue the sequences of the caches.
+Documents continuing(const Tensor& tokens, KeyValueCaches caches);
+
 /// A decoder as its configuration says: GPT-2, Llama and others. It allocates no memory: a
 /// ParameterSpace gives its parameters their tensors. Only parts that have their tensors can
 /// compute.
@@ -65,10 +68,9 @@ class Decoder final : public Module {
   // The pieces of a forward pass.
   /// `divided`: the result of divided().
   ResidualPair embed(const Tensor& tokens, const DropoutSource& dropout,
-                     std::int64_t first_position = 0, const Shape& divided = {},
-                     const Documents& documents = {}) const;
+                     const Documents& documents = {}, const Shape& divided = {}) const;
   ResidualPair blocks(const DecoderPart& part, ResidualPair in, const DropoutSource& dropout,
-                      KeyValueCache* cache) const;
+                      KeyValueCaches caches = {}) const;
   Tensor normalized(const ResidualPair& in) const;
   /// Computes the loss from the hidden states, of all tokens or (sequence parallelism) of this
   /// rank's. Read about recording at linear_cross_entropy().
@@ -77,7 +79,9 @@ class Decoder final : public Module {
 
   /// Returns the final hidden states [B, T, n_embd] of tokens [B, T].
   Tensor hidden(const Tensor& tokens, const DropoutSource& dropout = {},
-                KeyValueCache* cache = nullptr, const Documents& documents = {}) const;
+                const Documents& documents = {}) const;
+  /// Returns those of tokens that continue sequences, each with its cache.
+  Tensor continued(const Tensor& tokens, KeyValueCaches caches) const;
   /// Returns the logits [B, T, vocabulary] in f32 (f64). With tensor parallelism each rank returns
   /// those of its part of the vocabulary.
   Tensor logits(const Tensor& hidden_states) const;

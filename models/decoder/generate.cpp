@@ -13,11 +13,46 @@
 namespace sluice {
 namespace {
 
-/// Returns the logits after the last of `tokens`: [1, vocabulary].
+/// Drops the older half of a text that is longer than the context. Returns true if it did.
+bool cut(std::vector<std::int32_t>& window, std::size_t context) {
+  if (window.size() <= context) return false;
+  window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>((context + 1) / 2));
+  return true;
+}
+
+/// Returns the last tokens of a prompt, as many as the context has.
+std::vector<std::int32_t> window_of(std::span<const std::int32_t> prompt, std::size_t context) {
+  const auto last = prompt.last(std::min(prompt.size(), context));
+  return {last.begin(), last.end()};
+}
+
+/// A text of generate_many().
+struct Text {
+  const GenerationRequest* request;
+  KeyValueCache cache;
+  std::vector<std::int32_t> window;
+  std::size_t cached = 0;
+  std::uint64_t made = 0;
+  bool ended = false;
+
+  std::span<const std::int32_t> fresh() const { return std::span(window).subspan(cached); }
+  void go_on(std::int32_t token) {
+    ++made;
+    cached = window.size();
+    window.push_back(token);
+    ended = (request->on_token && !request->on_token(token)) ||
+            static_cast<std::int64_t>(made) >= request->options.max_tokens;
+    if (ended && request->on_end) request->on_end();
+  }
+};
+
+/// Returns the logits after the last of `fresh` tokens: [1, vocabulary].
 Tensor last_logits(const Decoder& model, const DevicePtr& device,
-                   std::span<const std::int32_t> tokens, KeyValueCache* cache) {
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  const Tensor hidden = model.hidden(Tensor::from_tokens(device, {1, count}, tokens), {}, cache);
+                   std::span<const std::int32_t> fresh, KeyValueCache* cache) {
+  const auto count = static_cast<std::int64_t>(fresh.size());
+  const Tensor tokens = Tensor::from_tokens(device, {1, count}, fresh);
+  const Tensor hidden =
+      cache != nullptr ? model.continued(tokens, {&cache, 1}) : model.hidden(tokens);
   const std::int64_t width = hidden.dim(-1);
   return model.logits_of_token(hidden.slice((count - 1) * width, {1, width}));
 }
@@ -88,14 +123,11 @@ std::vector<std::int32_t> generate(const DecoderConfig& config, const NextToken&
   check(!prompt.empty(), "generation needs a prompt of at least one token");
   require_tokens(config, prompt);
   const auto context = static_cast<std::size_t>(config.n_positions);
-  std::vector<std::int32_t> window(prompt.begin(), prompt.end());
-  if (window.size() > context) window.erase(window.begin(), window.end() - config.n_positions);
-
+  std::vector<std::int32_t> window = window_of(prompt, context);
   std::size_t cached = 0;
   std::vector<std::int32_t> made;
   while (static_cast<std::int64_t>(made.size()) < max_tokens) {
-    if (window.size() > context) {
-      window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>((context + 1) / 2));
+    if (cut(window, context)) {
       cached = 0;
       if (cache != nullptr) cache->length = 0;
     }
@@ -118,6 +150,68 @@ std::vector<std::int32_t> generate(const Decoder& model, const DevicePtr& device
                        cache_positions(model.config(), prompt.size(), options));
   return generate(model.config(), make_next_token(model, device, options.sampling),
                   options.use_cache ? &cache : nullptr, prompt, options.max_tokens, on_token);
+}
+
+std::vector<std::int32_t> draw_next(const Decoder& model, const DevicePtr& device,
+                                    std::span<const std::int32_t> ids, KeyValueCaches caches,
+                                    std::span<const Draw> draws) {
+  std::vector<std::int32_t> tokens;
+  if (ids.empty()) return tokens;
+  const auto rows = static_cast<std::int64_t>(ids.size());
+  const Tensor hidden = model.continued(Tensor::from_tokens(device, {rows, 1}, ids), caches);
+  const Tensor logits = model.logits(hidden.slice(0, {rows, hidden.dim(2)}));
+  const std::int64_t vocabulary = logits.dim(1);
+  for (std::size_t row = 0; row < ids.size(); ++row)
+    tokens.push_back(
+        draw(logits.slice(static_cast<std::int64_t>(row) * vocabulary, {1, vocabulary}),
+             draws[row].first, draws[row].second));
+  return tokens;
+}
+
+void generate_many(const Decoder& model, const DevicePtr& device,
+                   std::span<const GenerationRequest> requests, std::size_t at_once) {
+  const NoGrad no_grad;
+  const DecoderConfig& config = model.config();
+  const auto begin = [&](const GenerationRequest& request) {
+    check(!request.prompt.empty(), "generation needs a prompt of at least one token");
+    require_tokens(config, request.prompt);
+    const auto context = static_cast<std::size_t>(config.n_positions);
+    return Text{
+        .request = &request,
+        .cache = make_cache(model, {{0, config.n_layer}}, device, model.dtype(),
+                            cache_positions(config, request.prompt.size(), request.options)),
+        .window = window_of(request.prompt, context)};
+  };
+  std::vector<Text> texts;
+  for (std::size_t next = 0; next < requests.size() || !texts.empty();) {
+    for (; texts.size() < at_once && next < requests.size(); ++next)
+      if (requests[next].options.max_tokens > 0)
+        texts.push_back(begin(requests[next]));
+      else if (requests[next].on_end)
+        requests[next].on_end();
+    std::vector<Text*> together;
+    for (Text& text : texts) {
+      if (cut(text.window, static_cast<std::size_t>(config.n_positions)))
+        text.cached = static_cast<std::size_t>(text.cache.length = 0);
+      if (text.fresh().size() == 1)
+        together.push_back(&text);
+      else
+        text.go_on(draw(last_logits(model, device, text.fresh(), &text.cache),
+                        text.request->options.sampling, text.made));
+    }
+    std::vector<std::int32_t> ids;
+    std::vector<KeyValueCache*> caches;
+    std::vector<Draw> draws;
+    for (Text* const text : together) {
+      ids.push_back(text->window.back());
+      caches.push_back(&text->cache);
+      draws.emplace_back(text->request->options.sampling, text->made);
+    }
+    const std::vector<std::int32_t> tokens = draw_next(model, device, ids, caches, draws);
+    for (std::size_t row = 0; row < tokens.size(); ++row)
+      together[row]->go_on(tokens[row]);
+    std::erase_if(texts, [](const Text& text) { return text.ended; });
+  }
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/device_context.h"
@@ -57,6 +58,28 @@ std::int64_t cache_positions(const DecoderConfig& config, std::size_t prompt,
 /// Allocates a KV cache of `positions` for the blocks of `parts`.
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,
                          const DevicePtr& device, DType dtype, std::int64_t positions);
+
+/// How a token is drawn, and its index in its text.
+using Draw = std::pair<Sampling, std::uint64_t>;
+
+/// Returns the next token of each text after its last one, which it adds to the text's cache.
+std::vector<std::int32_t> draw_next(const Decoder& model, const DevicePtr& device,
+                                    std::span<const std::int32_t> ids, KeyValueCaches caches,
+                                    std::span<const Draw> draws);
+
+/// A text that is generated beside others.
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt;
+  Generation options;
+  std::function<bool(std::int32_t)> on_token;  ///< returns false to end the text
+  std::function<void()> on_end;
+};
+
+/// Continues every prompt as generate() does, at most `at_once` of them at a time: their next
+/// tokens share a pass through the weights. Each has its own cache. On the CPU up to eight at once
+/// get the bits that each gets alone.
+void generate_many(const Decoder& model, const DevicePtr& device,
+                   std::span<const GenerationRequest> requests, std::size_t at_once);
 
 /// Throws Error (usage) unless the model's vocabulary has all tokens.
 void require_tokens(const DecoderConfig& config, std::span<const std::int32_t> tokens);

@@ -155,8 +155,8 @@ Tensor DecoderStage::forward(int micro_batch, const Tensor& input) {
   dropout.first_sample += micro_batch * data_.rows;
   ResidualPair pair{input, {}, divided(), data_.documents_of(micro_batch)};
   if (part_.first == 0)
-    pair = model_.embed(ids(data_.tokens, micro_batch), dropout, 0, divided(), pair.documents);
-  pair = model_.blocks(part_, std::move(pair), dropout, nullptr);
+    pair = model_.embed(ids(data_.tokens, micro_batch), dropout, pair.documents, divided());
+  pair = model_.blocks(part_, std::move(pair), dropout);
   // Adds what the next norm would add: half as much is sent, with the same bits.
   if (part_.last < model_.config().n_layer) return add(pair.stream, pair.branch);
   const Tensor hidden = model_.normalized(pair);

@@ -224,6 +224,46 @@ TEST_CASE("the cache changes nothing, for prompts and continuations of many leng
   }
 }
 
+TEST_CASE("texts that are generated together are those that each would be alone") {
+  const ThreadCount one(1);
+  const Made made;
+  // Prompts of many lengths, some longer than the context; texts that outgrow it, or end early.
+  std::vector<GenerationRequest> requests;
+  std::vector<Ids> texts(11), alone;
+  std::vector<int> ended(11);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::size_t lengths[] = {1, 5, 16, 40, 2};
+    const Generation options{.max_tokens = static_cast<std::int64_t>(i * 5 % 23),
+                             .sampling = {.temperature = i % 3 == 0 ? 0 : 0.9, .seed = i}};
+    const auto goes_on = [](const Ids& text) { return text.size() < 13 || text.back() % 4 != 0; };
+    requests.push_back({.prompt = random_ids(lengths[i % 5], 64, i),
+                        .options = options,
+                        .on_token =
+                            [&, i, goes_on](std::int32_t id) {
+                              texts[i].push_back(id);
+                              return goes_on(texts[i]);
+                            },
+                        .on_end = [&, i] { ++ended[i]; }});
+    Ids& text = alone.emplace_back();
+    made.run(requests[i].prompt, options, [&](std::int32_t id) {
+      text.push_back(id);
+      return goes_on(text);
+    });
+  }
+  for (const std::size_t at_once : {1, 2, 3, 8}) {
+    CAPTURE(at_once);
+    for (Ids& text : texts)
+      text.clear();
+    ended.assign(texts.size(), 0);
+    generate_many(*made.loaded.model, made.device, requests, at_once);
+    CHECK(texts == alone);
+    CHECK(ended == std::vector<int>(texts.size(), 1));
+  }
+  requests[4].prompt = {64};
+  CHECK_THAT(error_message([&] { generate_many(*made.loaded.model, made.device, requests, 8); }),
+             Contains("token 64"));
+}
+
 TEST_CASE("greedy generation is the model's best token each time") {
   const ThreadCount one(1);
   const Made made;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -35,11 +36,21 @@ Pairs::Pairs(std::unique_ptr<TokenSource> tokens, std::unique_ptr<TokenSource> m
       pairs_, [&](const Pair& pair) { return pair.target == 0 || pair.target >= limit; }));
   for (const Pair& pair : pairs_)
     longest_ = std::max(longest_, pair.count);
-  const std::int64_t needed = std::max<std::int64_t>(8, (longest_ - 1 + 7) / 8 * 8);
-  row_ = length.given || packs_ ? limit : std::min(1 + needed, limit);
+  const auto row_for = [&](std::int64_t count) {
+    return std::min(limit, 1 + std::max<std::int64_t>(8, (count - 1 + 7) / 8 * 8));
+  };
+  // A longer sequence of short pairs would compute no faster.
+  constexpr std::int64_t usual = 1024;
+  row_ = row_for(longest_);
+  if (packs_) row_ = std::max(row_, std::min(limit, 1 + usual));
+  if (length.given) row_ = limit;
   cut_ = std::ranges::count_if(pairs_, [&](const Pair& pair) { return pair.count > row_; });
   if (packs_) {
     pack();
+    std::int64_t filled = 0;
+    for (const Row& row : rows_)
+      filled = std::max(filled, row.filled);
+    if (!length.given) row_ = row_for(filled);
     return;
   }
   for (std::size_t pair = 0; pair < pairs_.size(); ++pair)
@@ -141,6 +152,18 @@ void Pairs::append_documents(std::int64_t start, std::int64_t first, std::int64_
   }
 }
 
+std::int64_t Pairs::attended(std::int64_t length) const {
+  if (!packs_ || rows_.empty()) return length;
+  double squares = 0;
+  for (const Row& row : rows_) {
+    Documents documents;
+    append_documents((&row - rows_.data()) * row_, 0, length, documents);
+    for (const Documents::Piece& piece : documents.pieces(1, length))
+      squares += static_cast<double>(piece.length) * static_cast<double>(piece.length);
+  }
+  return std::llround(squares / static_cast<double>(rows() * length));
+}
+
 std::uint32_t Pairs::checksum() const {
   const std::uint32_t mask = mask_->checksum();
   const std::uint32_t both = crc32_of(std::as_bytes(std::span(&mask, 1)), tokens_->checksum());
@@ -156,7 +179,8 @@ std::string Pairs::text() const {
     for (const Row& row : rows_)
       filled += row.filled;
     text += fmt::format(
-        ", packed into {} row{} of {}, {:.0f} % full", rows(), rows() == 1 ? "" : "s", row_,
+        ", packed into {} sequence{} of {}, {:.0f} % full", rows(), rows() == 1 ? "" : "s",
+        row_ - 1,
         100 * static_cast<double>(filled) / static_cast<double>(std::max<std::int64_t>(1, size())));
   }
   if (cut_ > 0) text += fmt::format("; {} longer than {} cut", cut_, row_);

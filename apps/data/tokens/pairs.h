@@ -31,7 +31,7 @@ class Pairs final : public TokenSource {
  public:
   /// Inputs of a sequence, one less than the tokens of a row.
   struct Length {
-    /// None: as the longest pair needs, in multiples of 8; packed: as long as allowed.
+    /// None: as the longest pair needs, in multiples of 8; packed: also up to 1024.
     std::optional<std::int64_t> given{};
     std::int64_t most = 0;  ///< if none is given
     bool pack = false;
@@ -52,6 +52,7 @@ class Pairs final : public TokenSource {
   void read_counted(std::int64_t start, std::span<std::uint8_t> out) const override;
   void append_documents(std::int64_t start, std::int64_t first, std::int64_t length,
                         Documents& documents) const override;
+  std::int64_t attended(std::int64_t length) const override;
   std::uint32_t checksum() const override;
 
   /// Throws Error (usage) if no pair is left. `name`: of the tokens.

@@ -25,6 +25,9 @@ class TokenSource {
   /// Sets `out` to 1 where a token from `start` on counts as a target, else to 0. Safe to call from
   /// several threads.
   virtual void read_counted(std::int64_t start, std::span<std::uint8_t> out) const;
+  /// Returns the length of a text whose attention takes as much for each token as that of a
+  /// sequence of `length` tokens does.
+  virtual std::int64_t attended(std::int64_t length) const { return length; }
   /// Appends to `documents` those of a row of `length` inputs from token `start` on, which begins
   /// at `first` of their tokens. Does nothing if each row is one document.
   virtual void append_documents(std::int64_t, std::int64_t, std::int64_t, Documents&) const {}

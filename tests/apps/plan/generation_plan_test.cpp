@@ -95,4 +95,35 @@ TEST_CASE("a text takes the planned bytes whatever its prompt's length", "[gener
         }
 }
 
+TEST_CASE("texts that are generated together take the planned bytes", "[generation]") {
+  if (!have_gpu()) return;
+  const std::size_t workspace = open_gpu(1)->runtime().workspace_bytes();
+  for (const std::size_t count : {1, 5, 12})
+    for (const std::int64_t tokens : {1, 2, 9}) {
+      CAPTURE(count, tokens);
+      const DecoderConfig config{
+          .n_layer = 2, .n_head = 2, .n_embd = 16, .vocab_size = 101, .n_positions = 9};
+      const Generation options{.max_tokens = tokens};
+      GenerationTask task{config, DType::f32, count, options, workspace};
+      const std::size_t alone = plan_generation(task, std::size_t{1} << 40).device;
+      task.at_once = 3;
+      const GenerationPlan plan = plan_generation(task, std::size_t{1} << 40);
+      CHECK(plan.device > alone);
+      const DevicePtr device = open_gpu(2, plan.device);
+      const LoadedModel made = initialized(config, device, DType::f32, {});
+      std::size_t drawn = 0;
+      const GenerationRequest request{.prompt = ids(count),
+                                      .options = options,
+                                      .on_token =
+                                          [&](std::int32_t) {
+                                            ++drawn;
+                                            return true;
+                                          },
+                                      .on_end = {}};
+      generate_many(*made.model, device, std::vector(5, request), 3);
+      CHECK(drawn == 5 * static_cast<std::size_t>(tokens));
+      CHECK(device->arena().high_water() == plan.device);
+    }
+}
+
 }  // namespace sluice::test::generation_plan_test

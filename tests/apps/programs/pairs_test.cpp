@@ -75,7 +75,7 @@ TEST_CASE("packed pairs share rows, and each is a document", "[pairs][pack]") {
   // Pairs of 3, 5, 2, 9 and 4 tokens in rows of 9. A first token that counts has no predictor.
   const Ids marks{3, 1, 1, 2, 0, 0, 1, 1, 3, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 3, 0, 0, 1};
   const auto pairs = pairs_of(marks, {.given = 8, .pack = true});
-  CHECK(pairs->text() == "5 pairs of 9 tokens at most, packed into 3 rows of 9, 85 % full");
+  CHECK(pairs->text() == "5 pairs of 9 tokens at most, packed into 3 sequences of 8, 85 % full");
   CHECK(all_of(*pairs) == Ids{1,  2,  3,  4,  5,  6,  7,  8,  0,  //
                               9,  10, 20, 21, 22, 23, 0,  0,  0,  //
                               11, 12, 13, 14, 15, 16, 17, 18, 19});
@@ -99,7 +99,7 @@ TEST_CASE("packed pairs share rows, and each is a document", "[pairs][pack]") {
   CHECK(pairs->checksum() != pairs_of(marks, {.given = 9, .pack = true})->checksum());
   CHECK(pairs->checksum() != pairs_of(marks, {.given = 8})->checksum());
   CHECK(pairs_of(marks, {.most = 40, .pack = true})->text() ==
-        "5 pairs of 9 tokens at most, packed into 1 row of 41, 56 % full");
+        "5 pairs of 9 tokens at most, packed into 1 sequence of 24, 92 % full");
 }
 
 TEST_CASE("pairs that are too long are cut, and those without a completion then left out",
@@ -301,7 +301,7 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
   CHECK(packed.at("tokens") == val.at("tokens"));
   CHECK(packed.at("loss").get<double>() == Approx(val.at("loss").get<double>()).epsilon(1e-6));
   const std::string rows = train("rows", "--pack --steps 3");
-  CHECK_THAT(rows, Contains("rows of pairs for validation"));
+  CHECK_THAT(rows, Contains("sequences of pairs for validation"));
   CHECK_THAT(rows, Contains("8 sequences x 32 tokens"));
   CHECK_THAT(rows, Contains("1438 pairs of 9 tokens at most, packed into"));
   const std::string text_file = dir.put("t.txt", std::string(999, 'x'));

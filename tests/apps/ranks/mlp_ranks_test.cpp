@@ -102,6 +102,7 @@ TEST_CASE("replicas that cannot be are refused in one line") {
   for (const auto& [flags, said] :
        {std::pair(Flags{{"--dp", "2"}}, "--dp 2 needs 2 ranks, and 1 was started"),
         std::pair(Flags{{"--dp", "2"}, {"--tp", "2"}}, "--dp 2 and --tp 2"),
+        std::pair(Flags{{"--dp-reduce", "gather"}}, "--dp-reduce gather is for replicas"),
         std::pair(Flags{{"--dp-reduce", "sum"}}, "--dp-reduce")}) {
     const ProgramResult result = train_mlp(1, flags);
     CHECK(result.exit_code == 2);
@@ -112,7 +113,7 @@ TEST_CASE("replicas that cannot be are refused in one line") {
   CHECK_THAT(train_mlp(2, {{"--dp", "2"}, {"--batch-size", "3"}}).err,
              Contains("--batch-size 3 is no multiple of --dp 2"));
   CHECK_THAT(train_mlp(2, {{"--dp", "2"}, {"--points", "1"}}).err,
-             Contains("--points 1 leave some of 2 replicas without any"));
+             Contains("--points 1: 2 replicas need a point each"));
 }
 
 TEST_CASE("the log of an MLP's training has what its curves are drawn from") {

@@ -173,7 +173,7 @@ TEST_CASE("a document's logits are those that it has alone", "[pack]") {
       const auto logits_of = [&](const Shape& shape, std::span<const std::int32_t> ids,
                                  const Documents& of) {
         const Tensor tokens = Tensor::from_tokens(device, shape, ids);
-        return model.logits(model.hidden(tokens, {}, nullptr, of)).to_host();
+        return model.logits(model.hidden(tokens, {}, of)).to_host();
       };
       const Values all = logits_of({4, length}, batch.tokens, batch.documents);
       const Values mixed = logits_of({4, length}, batch.tokens, {});
