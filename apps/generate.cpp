@@ -73,9 +73,8 @@ void declare(CommandLine& line, Options& o) {
                 "Budget, such as 11GiB; default: what the GPU has free. Weights of blocks that do "
                 "not fit rest in host memory and are copied for each token");
   line.add("--context", o.context,
-           "Positions of the text that count, and for which keys and values are kept; default: as "
-           "many as the model has",
-           1, std::int64_t{1} << 30);
+           "Positions of the text that count; default: as many as the model has", 1,
+           std::int64_t{1} << 30);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
   line.add("--no-cache", o.no_cache, "Compute every token from the whole sequence (a check)");
 }

@@ -78,7 +78,7 @@ GenerationPlan plan_generation(const GenerationTask& task, std::size_t allowed) 
     const bool helps = plan.device < whole;  // one or two blocks take two buffers
     const std::size_t least = std::min(plan.device, whole);
     fail(fmt::format("{}this takes {} bytes of GPU memory ({}), {} more than there are to take; "
-                     "give a shorter --context or use --device cpu",
+                     "give fewer --max-tokens, a shorter prompt or --context, or use --device cpu",
                      helps ? "with the weights of all blocks in host memory " : "", least,
                      to_text(helps ? by_use_least : by_use), least - allowed),
          ErrorKind::usage);

@@ -68,8 +68,10 @@ void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
     run.training.sample(std::vector<std::int32_t>(tokens), two);
   };
   begin(prompt);
-  // A text that outgrows the context is cut to its newer half, which is processed again.
-  if (prompt + static_cast<std::size_t>(o.sample_tokens) > context) begin(context - context / 2);
+  // A text that outgrows the context is cut to its newer half, which is processed again. With its
+  // last token nothing is computed.
+  if (prompt + static_cast<std::size_t>(o.sample_tokens) > context + 1)
+    begin(context - context / 2);
 }
 
 }  // namespace

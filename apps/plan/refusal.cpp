@@ -33,6 +33,9 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
         divided ? " and without --zero" : "");
   if (could && options.layer_major() && divided)
     text += "; without --zero weights and gradients can rest in host memory too";
+  // A pipeline's micro-batch is not searched for.
+  if (options.pipelined() && !options.micro_batch && nearest.micro_batch > 1)
+    text += fmt::format("; a --micro-batch smaller than {} takes less", nearest.micro_batch);
   const bool state_could_leave = options.state_home.empty() && options.offload != Offload::off &&
                                  options.optimizer != OptimizerKind::adafactor &&
                                  !options.cuda_graph;

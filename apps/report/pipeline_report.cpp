@@ -174,6 +174,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
        .seq_len = setup.trainer.seq_len,
        .dtype = setup.precision.dtype,
        .cpu_state = static_cast<double>(chosen.memory.cpu_state + chosen.memory.file),
+       .table_moments = o.optimizer == OptimizerKind::sgd ? 4.0 : 8.0,
        .file_state = static_cast<double>(chosen.memory.file),
        .shards = shards,
        .dropout = setup.trainer.drops_attention()},

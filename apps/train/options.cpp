@@ -168,9 +168,11 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--host-blocks", o.host_blocks,
            "Blocks, from the highest, whose weights and gradients rest in host memory with their "
            "state and visit the GPU, with --pipeline layer-major; default: as few as fit");
-  line.add("--cpu-tables", o.cpu_tables,
-           "The CPU updates the embeddings and the vocabulary head too, and their state rests in "
-           "host memory, beside --host-blocks; default: if nothing else fits");
+  line.add(
+      "--cpu-tables", o.cpu_tables,
+      "The CPU updates the embeddings and the vocabulary head too, and their state rests in "
+      "host memory, beside --host-blocks; default: if nothing else fits, unless --host-blocks is "
+      "given");
   line.add("--state-home", o.state_home,
            "Folder on a disk, for the optimizer state that leaves the GPU's memory or, on the CPU, "
            "does not fit into --host-memory; it rests in an unnamed file there, and the CPU "

@@ -91,7 +91,9 @@ NextToken make_next_token(const Decoder& model, const DevicePtr& device, const S
 std::int64_t cache_positions(const DecoderConfig& config, std::size_t prompt,
                              const Generation& options) {
   if (options.positions > 0) return options.positions;
-  return std::min(config.n_positions, static_cast<std::int64_t>(prompt) + options.max_tokens);
+  const std::int64_t context = config.n_positions;
+  return std::min(context,
+                  static_cast<std::int64_t>(prompt) + std::min(context, options.max_tokens));
 }
 
 KeyValueCache make_cache(const Decoder& model, const std::vector<DecoderPart>& parts,

@@ -264,6 +264,17 @@ TEST_CASE("texts that are generated together are those that each would be alone"
              Contains("token 64"));
 }
 
+TEST_CASE("a text without a limit ends where its reader ends it") {
+  const ThreadCount one(1);
+  const Made made;
+  Ids text;
+  made.run({1, 2}, {.max_tokens = std::numeric_limits<std::int64_t>::max()}, [&](std::int32_t id) {
+    text.push_back(id);
+    return text.size() < 40;
+  });
+  CHECK(text == made.run({1, 2}, {.max_tokens = 40}));
+}
+
 TEST_CASE("greedy generation is the model's best token each time") {
   const ThreadCount one(1);
   const Made made;

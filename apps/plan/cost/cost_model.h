@@ -32,6 +32,7 @@ struct StepWork {
   double resident_state = 0;  ///< bytes of state on the device
   double streamed_state = 0;  ///< bytes of state on the host that visit the device
   double cpu_state = 0;       ///< bytes of state that the CPU updates beside a GPU
+  double table_moments = 8;   ///< bytes of moments for an element of a table
   double file_state = 0;      ///< bytes of any of these that rest in a file
   double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
   Shards shards{};

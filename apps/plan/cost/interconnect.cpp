@@ -30,7 +30,8 @@ Link Interconnect::among(std::int64_t ranks, std::int64_t apart) const {
 
 Link Interconnect::among_neighbours(std::int64_t ranks, std::int64_t all) const {
   const bool even = ranks <= ranks_per_node && ranks_per_node % ranks == 0;
-  return among(even ? ranks : all);
+  // Groups that end within a node share its network with the next group.
+  return among(even ? ranks : all, ranks % ranks_per_node == 0 ? 1 : 2);
 }
 
 Link Interconnect::between(std::int64_t from, std::int64_t to) const {

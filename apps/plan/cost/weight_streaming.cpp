@@ -14,7 +14,7 @@ struct TableUpdate {
     const auto width = static_cast<double>(size_of(work.dtype));
     const bool splits = splits_master(choice.layout, work.dtype);
     const double master = width > 2 ? 0 : splits ? 2 : 4;
-    state = elements * (8 + master);  // moments of tables are f32 in each layout
+    state = elements * (work.table_moments + master);
     down = elements * (4 + (width > 2 || splits ? width : 0));
     up = elements * width;
     seconds = std::max((2 * state + down + up) / host_rate, down / profile.to_host_rate);

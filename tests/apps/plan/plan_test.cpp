@@ -102,6 +102,8 @@ const PlanCase more_cases[] = {
     // Short sequences in a long context: what a sample takes decides, at its beginning or once its
     // text is cut.
     {with_context(tiny(2), 64), f32, whole, 1, 1, "block", all, usual, 4, 9, 70, 0, "adamw", 2},
+    {with_context(tiny(2), 64), f32, whole, 1, 1, "block", all, usual, 4, 9, 64, 0, "adamw", 2},
+    {with_context(tiny(2), 64), f32, whole, 1, 1, "block", all, usual, 4, 9, 65, 0, "adamw", 2},
     // State on the host.
     {even(1), f32, whole, 1, 1, "none", 0, usual, 4, 0, 0},
     {even(3), f32, whole, 2, 1, "block", 0, 3000, 3, 0, 40},

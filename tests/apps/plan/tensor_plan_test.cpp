@@ -311,6 +311,12 @@ TEST_CASE("groups that do not fit evenly into nodes use the network", "[tensor-p
   CHECK(joined.among_neighbours(3, 6).bandwidth == 300e9);
   CHECK(joined.among_neighbours(3, 9).bandwidth == 1.5e9);
   CHECK(joined.among_neighbours(16, 16).bandwidth == 1.5e9);
+  Interconnect rings = joined;
+  rings.rings = true;
+  CHECK(rings.among_neighbours(8, 64).bandwidth == 300e9);
+  CHECK(rings.among_neighbours(16, 64).bandwidth == 12e9);
+  CHECK(rings.among_neighbours(5, 40).bandwidth == 6e9);  // of ranks 8 to 15 two groups go on
+  CHECK(rings.among_neighbours(12, 24).bandwidth == 6e9);
   CHECK(joined.between(6, 7).bandwidth == 300e9);
   CHECK(joined.between(7, 8).bandwidth == 1.5e9);
   CHECK(joined.between(7, 8).seconds(3e9) == Approx(2 + 1e-5));
