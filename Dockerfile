@@ -18,12 +18,14 @@ RUN cmake -S . -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_MARCH=x86-
       -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/opt/sluice \
     && cmake --build /build && cmake --install /build --component programs
 
-# Debian has the CUDA toolkit in non-free and NCCL in contrib. nvcc takes g++ 13. At run time the driver is the host's.
+# Debian has the CUDA toolkit in non-free and NCCL in contrib. nvcc takes g++ 13, whose older libstdc++ CMake would link
+# before that of g++ 14, with which Debian's libraries are built. At run time the driver is the host's.
 FROM base AS cuda-build
 RUN sed -i 's/^Components: main$/Components: main contrib non-free/' /etc/apt/sources.list.d/debian.sources \
     && apt-get update && apt-get install -y --no-install-recommends nvidia-cuda-toolkit libnccl-dev g++-13
 RUN cmake -S . -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_MARCH=x86-64-v3 -DSLUICE_CUDA=on \
-      -DSLUICE_CUDA_ARCHITECTURES="80-real;86-real;89-real;90" -DCMAKE_CXX_COMPILER=g++-13 \
+      -DSLUICE_CUDA_ARCHITECTURES="80-real;86-real;89-real;90" -DCMAKE_CUDA_HOST_COMPILER=g++-13 \
+      -DCMAKE_EXE_LINKER_FLAGS=-L/usr/lib/gcc/x86_64-linux-gnu/14 \
       -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_BENCH=OFF -DCMAKE_INSTALL_PREFIX=/opt/sluice \
     && cmake --build /build && cmake --install /build --component programs
 
