@@ -34,7 +34,7 @@ MemoryChoice resting(MemoryChoice choice, std::int64_t blocks, bool tables = fal
   choice.resident_blocks -= blocks;
   choice.host_blocks = blocks;
   choice.cpu_tables = tables;
-  if (tables) choice.staging.chunk = 1000;  // a table in several pieces, the last one shorter
+  if (tables) choice.staging.chunk = 3000;  // a table in two pieces, the last one shorter
   return choice;
 }
 
