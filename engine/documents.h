@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-/// Where documents begin in tokens [B, T] of which a sequence may have several. Attention stays
-/// within a document, and its positions count from its first token. So a document has the values
-/// that it has alone.
+/// The documents of tokens [B, T], of which a sequence may have several. Attention stays within a
+/// document, and its positions count from its first token. So a document has the values that it
+/// has alone.
 struct Documents {
   /// Ascending, in [0, B * T); each sequence begins one. None: each sequence is one document.
   std::vector<std::int64_t> starts{};

@@ -8,16 +8,18 @@
 namespace sluice {
 namespace {
 
+using Pieces = std::vector<Documents::Piece>;
+
 /// Rotates q and k, which lie side by side, or their gradients back.
-void rotate(const Tensor& qkv, const AttentionOptions& options, std::int64_t first_position,
+void rotate(const Tensor& qkv, const AttentionOptions& options, const Pieces& pieces,
             bool inverse) {
   const AttentionHeads& heads = options.heads;
-  for (const Documents::Piece& piece : options.documents.pieces(qkv.dim(0), qkv.dim(1)))
+  for (const Documents::Piece& piece : pieces)
     run(Rotary{.rows = piece.of(qkv, qkv.dim(2)).view(),
                .heads = heads.query + heads.key_value,
                .head_width = static_cast<int>(qkv.dim(2) / heads.in_row()),
                .angles = *options.rotary,
-               .first_position = first_position + piece.position,
+               .first_position = piece.position,
                .inverse = inverse},
         qkv.stream());
 }
@@ -51,7 +53,8 @@ class AttentionNode final : public Node {
   void backward(std::span<const Tensor> grad_outputs, Backward& pass) override {
     Tensor grad = Tensor::empty_like(qkv_);
     const std::int64_t row = qkv_.dim(2), width = out_.dim(2);
-    for (const Documents::Piece& piece : options_.documents.pieces(qkv_.dim(0), qkv_.dim(1)))
+    const Pieces pieces = options_.documents.pieces(qkv_.dim(0), qkv_.dim(1));
+    for (const Documents::Piece& piece : pieces)
       run(AttentionBackward{.grad_qkv = piece.of(grad, row).view(),
                             .grad_out = piece.of(grad_outputs[0], width).view(),
                             .out = piece.of(out_, width).view(),
@@ -61,7 +64,7 @@ class AttentionNode final : public Node {
                             .mask = mask_of(piece, qkv_.dim(1), options_.mask),
                             .first_head = options_.first_head},
           grad.stream());
-    if (options_.rotary != nullptr) rotate(grad, options_, 0, true);
+    if (options_.rotary != nullptr) rotate(grad, options_, pieces, true);
     pass.give(0, grad);
   }
 
@@ -95,12 +98,13 @@ Tensor attention(const Tensor& qkv, const AttentionOptions& options) {
   Tensor out = Tensor::empty(qkv.device(), result_shape(qkv, options), qkv.dtype());
   Tensor log_sum_exp = Tensor::empty(qkv.device(), {qkv.dim(0), options.heads.query, qkv.dim(1)},
                                      accumulator_of(qkv.dtype()));
+  const Pieces pieces = options.documents.pieces(qkv.dim(0), qkv.dim(1));
   if (options.rotary != nullptr) {
     check(!qkv.requires_grad() || qkv.impl()->producer != nullptr,
           "rotary positions would change a leaf");
-    rotate(qkv, options, 0, false);
+    rotate(qkv, options, pieces, false);
   }
-  for (const Documents::Piece& piece : options.documents.pieces(qkv.dim(0), qkv.dim(1)))
+  for (const Documents::Piece& piece : pieces)
     run(AttentionForward{.out = piece.of(out, out.dim(2)).view(),
                          .log_sum_exp = sums_of(piece, log_sum_exp, options.heads.query),
                          .qkv = piece.of(qkv, qkv.dim(2)).view(),
@@ -119,27 +123,23 @@ Tensor cached_attention(const Tensor& qkv, std::span<const AttentionCache> cache
   const std::int64_t length = qkv.dim(1);
   check(qkv.dim(0) == static_cast<std::int64_t>(caches.size()), "each sequence needs its cache");
   Tensor out = Tensor::empty(qkv.device(), result_shape(qkv, options), qkv.dtype());
-  AttentionOptions placed = options;
-  placed.documents = {};
-  for (std::size_t row = 0; row < caches.size(); ++row) {
-    const std::int64_t start = caches[row].start, end = start + length;
-    if (end > caches[row].keys.dim(1))
+  Pieces pieces;
+  for (const AttentionCache& cache : caches) {
+    const std::int64_t end = cache.start + length;
+    if (end > cache.keys.dim(1))
       fail(fmt::format("attention: position {} does not fit a cache for {} positions", end,
-                       caches[row].keys.dim(1)));
-    placed.documents.starts.push_back(static_cast<std::int64_t>(row) * length);
-    placed.documents.positions.push_back(start);
+                       cache.keys.dim(1)));
+    pieces.push_back({static_cast<std::int64_t>(pieces.size()) * length, 1, length, cache.start});
   }
-  if (options.rotary != nullptr) rotate(qkv, placed, 0, false);
-  for (std::size_t row = 0; row < caches.size(); ++row) {
-    const Documents::Piece piece{static_cast<std::int64_t>(row) * length, 1, length};
-    run(CachedAttention{.out = piece.of(out, out.dim(2)).view(),
+  if (options.rotary != nullptr) rotate(qkv, options, pieces, false);
+  for (std::size_t row = 0; row < caches.size(); ++row)
+    run(CachedAttention{.out = pieces[row].of(out, out.dim(2)).view(),
                         .key_cache = caches[row].keys.view(),
                         .value_cache = caches[row].values.view(),
-                        .qkv = piece.of(qkv, qkv.dim(2)).view(),
+                        .qkv = pieces[row].of(qkv, qkv.dim(2)).view(),
                         .start = caches[row].start,
                         .heads = options.heads},
         qkv.stream());
-  }
   return out;
 }
 

@@ -25,10 +25,8 @@ class EmbeddingNode final : public Node {
             ? options_.group->all_gather(grad_outputs[0], options_.divided, "output gradient")
             : grad_outputs[0];
     const DType sums = accumulator_of(grad_out.dtype());
-    EmbeddingBackward op{.grad_out = grad_out.view(),
-                         .tokens = tokens_.view(),
-                         .first_position = options_.first_position,
-                         .first_row = options_.first_row};
+    EmbeddingBackward op{
+        .grad_out = grad_out.view(), .tokens = tokens_.view(), .first_row = options_.first_row};
     if (pass.wants(0)) op.grad_token_table = zeroed_target(0, sums, pass);
     if (pass.wants(1)) op.grad_position_table = zeroed_target(1, sums, pass);
     if (!op.grad_position_table || !options_.documents.several()) return run(op, grad_out.stream());
@@ -40,7 +38,7 @@ class EmbeddingNode final : public Node {
                             .grad_out =
                                 piece.of(grad_out, grad_out.size() / (sequences * length)).view(),
                             .tokens = piece.of(tokens_).view(),
-                            .first_position = options_.first_position + piece.position},
+                            .first_position = piece.position},
           grad_out.stream());
   }
 
@@ -66,17 +64,16 @@ Tensor embedding(const Tensor& tokens, const Tensor& token_table, const Tensor& 
       position_table && (options.group == nullptr || options.group->rank() == 0);
   const Documents documents = adds_positions ? options.documents : Documents();
   for (const Documents::Piece& piece : documents.pieces(tokens.dim(0), tokens.dim(1))) {
-    const std::int64_t position = options.first_position + piece.position;
-    if (position_table && position + piece.length > position_table.dim(0))
+    if (position_table && piece.position + piece.length > position_table.dim(0))
       fail(fmt::format("a sequence of {} tokens at position {} is longer than the model's context "
                        "of {}",
-                       piece.length, position, position_table.dim(0)),
+                       piece.length, piece.position, position_table.dim(0)),
            ErrorKind::usage);
     run(EmbeddingForward{.out = piece.of(out, out.dim(2)).view(),
                          .tokens = piece.of(tokens).view(),
                          .token_table = token_table.view(),
                          .position_table = adds_positions ? position_table.view() : View{},
-                         .first_position = position,
+                         .first_position = piece.position,
                          .first_row = options.first_row},
         tokens.stream());
   }

@@ -9,7 +9,6 @@
 namespace sluice {
 
 struct EmbeddingOptions {
-  std::int64_t first_position = 0;
   /// Ranks that divide the rows of the token table; this rank's part begins with vocabulary row
   /// `first_row`. Rank 0 of the group adds the positions, whose gradient is the same on all ranks.
   TensorGroup* group = nullptr;

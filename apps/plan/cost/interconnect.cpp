@@ -21,7 +21,7 @@ Link Interconnect::among(std::int64_t ranks, std::int64_t apart) const {
   if (ranks <= ranks_per_node) return link;
   const std::int64_t sharing = rings ? std::min(apart, ranks_per_node) : ranks_per_node;
   const double share = network.bandwidth / static_cast<double>(sharing);
-  // Of a ring's messages, one for each node goes to another.
+  // A ring sends one message from each node to another, and the others within nodes.
   const auto of_node = static_cast<double>(ranks_per_node / sharing);
   const double within = (of_node - 1) * std::min(link.latency, network.latency);
   return {std::min(link.bandwidth, share),
