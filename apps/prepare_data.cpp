@@ -3,19 +3,27 @@
 
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <optional>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/data/data_files.h"
+#include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
 #include "apps/data/pair_encoder.h"
 #include "apps/data/tokens/prepared_folder.h"
+#include "apps/data/tokens/shared_part.h"
 #include "apps/output/output_file.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/world.h"
+
+// Turns text into files of tokens. Ranks of mpirun divide the encoding: each reads all text,
+// encodes its turns and writes them, with the others, to one file (MPI-IO).
 
 namespace sluice {
 namespace {
@@ -138,8 +146,8 @@ void make_folder(const Options& o, const Tokenizer& tokenizer) {
 
 /// Prints what was read, in one line or two.
 void print_report(const TextReport& report) {
-  fmt::print("{}\n", printable(report.text()));
-  if (!report.skipped.none()) fmt::print("left out {}\n", printable(report.skipped.text()));
+  say(fmt::format("{}\n", printable(report.text())));
+  if (!report.skipped.none()) say(fmt::format("left out {}\n", printable(report.skipped.text())));
 }
 
 /// Refuses options that do not go with --pairs, or with none.
@@ -163,43 +171,153 @@ void require_pairs(const Options& o) {
     refuse("--prompt-field and --completion-field name the same field");
 }
 
-/// A part of the data with its mask.
+/// What every way of writing needs: the text, what its first reading found, and who takes part.
+struct Job {
+  const Options& o;
+  const TextSource& source;
+  const TextScan& found;
+  const Tokenizer& tokenizer;
+  Communicator& ranks;
+  std::function<void(std::uint64_t)> advance;
+
+  std::size_t id_bytes() const { return token_bytes(tokenizer.vocab_size()); }
+
+  std::unique_ptr<PreparedPart> part(const fs::path& folder, const std::string& name,
+                                     std::size_t bytes_of_id, const char* extension) const {
+    if (ranks.size() > 1)
+      return std::make_unique<SharedPart>(folder / (name + extension), bytes_of_id, ranks);
+    return std::make_unique<ShardedPart>(
+        folder, name, static_cast<std::size_t>(o.shard_tokens.value_or(0)), bytes_of_id, extension);
+  }
+
+  Turns turns(std::function<void()> end_of_round) const {
+    return {ranks.rank(), ranks.size(), std::move(end_of_round)};
+  }
+
+  /// Returns the sum of a count of all ranks.
+  std::int64_t total(std::int64_t mine) const {
+    const auto all = ranks.gather_values(mine, "counts");
+    return std::accumulate(all.begin(), all.end(), std::int64_t{0});
+  }
+};
+
+/// Tokens of whole documents.
+struct TextPart {
+  std::unique_ptr<PreparedPart> tokens;
+  DocumentEncoder encoder;
+
+  TextPart(const Job& job, const fs::path& folder, const std::string& name, const char* extension)
+      : tokens(job.part(folder, name, job.id_bytes(), extension)),
+        encoder(
+            job.tokenizer, job.o.text.special, [this](auto ids) { tokens->append(ids); },
+            job.turns([this] { tokens->end_round(); })) {}
+  TextPart(const TextPart&) = delete;
+  TextPart& operator=(const TextPart&) = delete;
+};
+
+/// Tokens of pairs, with their mask.
 struct PairPart {
-  PreparedPart tokens, mask;
+  std::unique_ptr<PreparedPart> tokens, mask;
   PairEncoder encoder;
 
-  PairPart(const Options& o, const char* name, const Tokenizer& tokenizer)
-      : tokens(o.output, name, 0, token_bytes(tokenizer.vocab_size())),
-        mask(o.output, name, 0, 2, ".mask"),
-        encoder(tokenizer, o.text.special, [this](auto ids, auto marks) {
-          tokens.append(ids);
-          mask.append(marks);
-        }) {}
+  PairPart(const Job& job, const char* name)
+      : tokens(job.part(job.o.output, name, job.id_bytes(), ".bin")),
+        mask(job.part(job.o.output, name, 2, ".mask")),
+        encoder(
+            job.tokenizer, job.o.text.special,
+            [this](auto ids, auto marks) {
+              tokens->append(ids);
+              mask->append(marks);
+            },
+            job.turns([this] {
+              tokens->end_round();
+              mask->end_round();
+            })) {}
   PairPart(const PairPart&) = delete;
   PairPart& operator=(const PairPart&) = delete;
 };
 
-using Advance = std::function<void(std::uint64_t)>;
+/// Syncs the parts, and replaces the contents of the folder by them.
+void publish_together(const Job& job, std::initializer_list<PreparedPart*> parts) {
+  for (PreparedPart* const part : parts)
+    part->complete();
+  if (job.ranks.rank() == 0) publish(job.o.output, job.tokenizer, parts);
+}
 
-void write_pairs(const Options& o, const TextSource& source, const TextScan& found,
-                 const Tokenizer& tokenizer, const Advance& advance) {
-  PairPart train(o, "train", tokenizer), val(o, "val", tokenizer);
-  const auto training = training_pairs(found.documents, 1 - o.val_fraction, o.text.split_seed);
+void write_pairs(const Job& job) {
+  const Options& o = job.o;
+  PairPart train(job, "train"), val(job, "val");
+  const auto training = training_pairs(job.found.documents, 1 - o.val_fraction, o.text.split_seed);
   const auto to = [](PairPart& part) {
     return [&part](const Document& pair) { part.encoder.add(pair); };
   };
-  divide_text(source, found, training, to(train), to(val), advance);
-  publish(o.output, tokenizer, {&val.mask, &val.tokens, &train.mask, &train.tokens});
-  print_report(found.report);
-  fmt::print("{} training and {} validation pairs ({}) in {}\n", train.encoder.pairs(),
-             val.encoder.pairs(), tokenizer.kind(), printable(o.output));
-  fmt::print("{} and {} tokens, of which {} and {} count\n", train.encoder.tokens(),
-             val.encoder.tokens(), train.encoder.counted(), val.encoder.counted());
-  if (const std::int64_t none = train.encoder.left_out() + val.encoder.left_out(); none > 0)
-    fmt::print("left out {} of a single token, which nothing predicts\n", none);
+  divide_text(job.source, job.found, training, to(train), to(val), job.advance);
+  publish_together(job, {val.mask.get(), val.tokens.get(), train.mask.get(), train.tokens.get()});
+  const auto total = [&](const PairPart& part) {
+    PairCounts all = part.encoder.counts();
+    for (std::int64_t* const count : {&all.pairs, &all.tokens, &all.counted, &all.left_out})
+      *count = job.total(*count);
+    return all;
+  };
+  const PairCounts learned = total(train), validated = total(val);
+  print_report(job.found.report);
+  say(fmt::format("{} training and {} validation pairs ({}) in {}\n", learned.pairs,
+                  validated.pairs, job.tokenizer.kind(), o.output));
+  say(fmt::format("{} and {} tokens, of which {} and {} count\n", learned.tokens, validated.tokens,
+                  learned.counted, validated.counted));
+  if (const std::int64_t none = learned.left_out + validated.left_out; none > 0)
+    say(fmt::format("left out {} of a single token, which nothing predicts\n", none));
 }
 
-int run(Options o) {
+void write_one_file(const Job& job) {
+  const Options& o = job.o;
+  const fs::path file = o.encode_only;
+  TextPart all(job, file.parent_path(), file.filename().string(), "");
+  encode_text(job.source, job.found, training_bytes(job.found.documents, 1, o.text.split_seed),
+              all.encoder, all.encoder, job.advance);
+  all.tokens->complete();
+  all.tokens->publish();
+  const std::int64_t tokens = job.total(all.encoder.tokens());
+  print_report(job.found.report);
+  say(fmt::format("{} tokens in {}\n", tokens, o.encode_only));
+}
+
+void write_folder(const Job& job) {
+  const Options& o = job.o;
+  TextPart train(job, o.output, "train", ".bin"), val(job, o.output, "val", ".bin");
+  encode_text(job.source, job.found,
+              training_bytes(job.found.documents, 1 - o.val_fraction, o.text.split_seed),
+              train.encoder, val.encoder, job.advance);
+  publish_together(job, {val.tokens.get(), train.tokens.get()});
+  const std::int64_t learned = job.total(train.encoder.tokens());
+  const std::int64_t validated = job.total(val.encoder.tokens());
+  print_report(job.found.report);
+  say(fmt::format("{} training and {} validation tokens ({}) in {}\n", learned, validated,
+                  job.tokenizer.kind(), o.output));
+  if (o.shard_tokens)
+    say(fmt::format("{} training and {} validation files\n", train.tokens->files(),
+                    val.tokens->files()));
+}
+
+/// Refuses what several ranks cannot do.
+void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
+  require_streams_once(files, {}, ranks);
+  if (o.shard_tokens && ranks > 1)
+    fail(fmt::format("--shard-tokens: {} ranks write one file together; leave it out, or start one "
+                     "process",
+                     ranks),
+         ErrorKind::usage);
+}
+
+/// Returns an error of ranks that do not read the same text, as they all must.
+void require_same_text(Communicator& ranks, const TextScan& found) {
+  std::string facts;
+  for (const auto& [bytes, sum] : found.documents)
+    facts += fmt::format("{} {:08x}\n", bytes, sum);
+  require_equal(ranks, "text", facts);
+}
+
+void run(Options o, const World& world) {
   require_pairs(o);
   if (o.pairs) {
     o.text.format = TextFormat::jsonl;
@@ -210,54 +328,35 @@ int run(Options o) {
   if (o.shard_tokens && o.output.empty())
     fail("--shard-tokens is for --output, not for --encode-only", ErrorKind::usage);
   const DataFiles files = find_texts(o);
+  require_one_rank(o, files, world.size());
   require_free(o, files);
   const TextSource source(files, o.text, folder_for_copies(o));
   // Reads everything once, so that errors are found before anything is written.
   const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);
-  const std::size_t id_bytes = token_bytes(tokenizer->vocab_size());
+  const auto ranks = world.communicator({}, {});
+  if (world.size() > 1) require_same_text(*ranks, found);
   ProgressBar bar("encoding", static_cast<double>(found.report.bytes));
-  const auto advance = [&](std::uint64_t bytes) { bar.advance(static_cast<double>(bytes)); };
-  if (!o.encode_only.empty()) {
-    TokenFileWriter writer(o.encode_only, id_bytes);
-    DocumentEncoder all(*tokenizer, o.text.special, [&](auto ids) { writer.append(ids); });
-    encode_text(source, found, training_bytes(found.documents, 1, o.text.split_seed), all, all,
-                advance);
-    writer.finish();
-    print_report(found.report);
-    fmt::print("{} tokens in {}\n", all.tokens(), printable(o.encode_only));
-    return 0;
-  }
-  make_folder(o, *tokenizer);
-  if (o.pairs) {
-    write_pairs(o, source, found, *tokenizer, advance);
-    return 0;
-  }
-  const auto shard_tokens = static_cast<std::size_t>(o.shard_tokens.value_or(0));
-  PreparedPart train_files(o.output, "train", shard_tokens, id_bytes);
-  PreparedPart val_files(o.output, "val", shard_tokens, id_bytes);
-  DocumentEncoder train(*tokenizer, o.text.special, [&](auto ids) { train_files.append(ids); });
-  DocumentEncoder val(*tokenizer, o.text.special, [&](auto ids) { val_files.append(ids); });
-  encode_text(source, found, training_bytes(found.documents, 1 - o.val_fraction, o.text.split_seed),
-              train, val, advance);
-  publish(o.output, *tokenizer, {&val_files, &train_files});
-  print_report(found.report);
-  fmt::print("{} training and {} validation tokens ({}) in {}\n", train.tokens(), val.tokens(),
-             tokenizer->kind(), printable(o.output));
-  if (shard_tokens > 0)
-    fmt::print("{} training and {} validation files\n", train_files.files(), val_files.files());
-  return 0;
+  const Job job{o,      source,
+                found,  *tokenizer,
+                *ranks, [&](std::uint64_t bytes) {
+                  bar.advance(static_cast<double>(bytes)); }};
+  if (!o.encode_only.empty()) return write_one_file(job);
+  if (world.rank() == 0) make_folder(o, *tokenizer);
+  if (o.pairs) return write_pairs(job);
+  write_folder(job);
 }
 
 }  // namespace
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  return sluice::run_program("prepare_data", [&] {
+  return sluice::run_ranks("prepare_data", [&](const sluice::World& world) {
     sluice::Options options;
-    sluice::CommandLine line("prepare_data", "Turns text into files of tokens.");
+    sluice::CommandLine line("prepare_data",
+                             "Turns text into files of tokens. mpirun divides the work.");
     sluice::declare(line, options);
-    return line.parse(argc, argv) ? sluice::run(options) : 0;
+    if (line.parse(argc, argv)) sluice::run(options, world);
   });
 }

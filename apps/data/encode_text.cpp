@@ -43,11 +43,11 @@ CharTokenizer characters_of(const TextSource& source) {
   return CharTokenizer(vocabulary);
 }
 
-DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, bool special, Sink sink)
-    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)) {}
+DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, bool special, Sink sink, Turns turns)
+    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)), turns_(std::move(turns)) {}
 
 void DocumentEncoder::add(const Document& document) {
-  if (documents_++ > 0) {
+  if (documents_++ > 0 && turns_.mine()) {
     if (const auto end = tokenizer_.end_of_text())
       give({*end});
     else if (line_open_)
@@ -59,18 +59,19 @@ void DocumentEncoder::add(const Document& document) {
   while (!rest.empty()) {
     const std::size_t end = rest.size() <= piece ? rest.size() : piece_end(rest, piece);
     try {
-      give(encode(tokenizer_, rest.substr(0, end), special_));
+      if (turns_.mine()) give(encode(tokenizer_, rest.substr(0, end), special_));
     } catch (const Error& error) {
       const std::size_t done = document.text.size() - rest.size();
       const std::string from = done > 0 ? fmt::format(" from byte {} on", done) : std::string();
       fail(fmt::format("{}{}: {}", document.name, from, error.what()), error.kind());
     }
     rest.remove_prefix(end);
+    turns_.advance(end);
   }
 }
 
 void DocumentEncoder::give(const std::vector<std::int32_t>& ids) {
-  tokens_ += ids.size();
+  tokens_ += static_cast<std::int64_t>(ids.size());
   sink_(ids);
 }
 

@@ -10,6 +10,7 @@
 
 #include "apps/data/document_split.h"
 #include "apps/data/text_source.h"
+#include "apps/data/turns.h"
 #include "models/text/char_tokenizer.h"
 #include "models/text/tokenizer.h"
 
@@ -29,13 +30,14 @@ CharTokenizer characters_of(const TextSource& source);
 class DocumentEncoder {
  public:
   using Sink = std::function<void(std::span<const std::int32_t>)>;
-  DocumentEncoder(const Tokenizer& tokenizer, bool special, Sink sink);
+  /// Only the turns of this rank go to `sink`; the ranks add the same documents.
+  DocumentEncoder(const Tokenizer& tokenizer, bool special, Sink sink, Turns turns = {});
 
   /// Encodes in pieces of about a megabyte, which give the same tokens. Errors name the document.
   void add(const Document& document);
 
   std::int64_t documents() const { return documents_; }
-  std::uint64_t tokens() const { return tokens_; }
+  std::int64_t tokens() const { return tokens_; }  ///< of this rank's turns
 
  private:
   void give(const std::vector<std::int32_t>& ids);
@@ -43,9 +45,10 @@ class DocumentEncoder {
   const Tokenizer& tokenizer_;
   bool special_;
   Sink sink_;
+  Turns turns_;
   bool line_open_ = false;
   std::int64_t documents_ = 0;
-  std::uint64_t tokens_ = 0;
+  std::int64_t tokens_ = 0;
 };
 
 /// The result of the first reading, before anything is encoded.

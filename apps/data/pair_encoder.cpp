@@ -12,10 +12,15 @@
 
 namespace sluice {
 
-PairEncoder::PairEncoder(const Tokenizer& tokenizer, bool special, Sink sink)
-    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)) {}
+PairEncoder::PairEncoder(const Tokenizer& tokenizer, bool special, Sink sink, Turns turns)
+    : tokenizer_(tokenizer), special_(special), sink_(std::move(sink)), turns_(std::move(turns)) {}
 
 void PairEncoder::add(const Document& pair) {
+  if (turns_.mine()) encode_pair(pair);
+  turns_.advance(pair.text.size());
+}
+
+void PairEncoder::encode_pair(const Document& pair) {
   std::vector<std::int32_t> ids = tokenizer_.begin_of_text();
   const auto append = [&](std::string_view text) {
     try {
@@ -33,15 +38,15 @@ void PairEncoder::add(const Document& pair) {
   // Nothing comes before the first token, from which it could be predicted.
   const std::size_t uncounted = std::max<std::size_t>(prompt, 1);
   if (ids.size() == uncounted) {
-    ++left_out_;
+    ++counts_.left_out;
     return;
   }
   std::vector<std::int32_t> marks(ids.size(), PairMark::counts);
   std::fill_n(marks.begin(), uncounted, 0);
   marks.front() += PairMark::begins;
-  ++pairs_;
-  tokens_ += static_cast<std::int64_t>(ids.size());
-  counted_ += static_cast<std::int64_t>(ids.size() - uncounted);
+  ++counts_.pairs;
+  counts_.tokens += static_cast<std::int64_t>(ids.size());
+  counts_.counted += static_cast<std::int64_t>(ids.size() - uncounted);
   sink_(ids, marks);
 }
 

@@ -5,9 +5,16 @@
 #include <span>
 
 #include "apps/data/text_source.h"
+#include "apps/data/turns.h"
 #include "models/text/tokenizer.h"
 
 namespace sluice {
+
+struct PairCounts {
+  std::int64_t pairs = 0, tokens = 0;
+  std::int64_t counted = 0;   ///< tokens that count as targets
+  std::int64_t left_out = 0;  ///< pairs
+};
 
 /// Encodes pairs of a prompt and a completion, each text by itself, with the tokenizer's token for
 /// the beginning before them and its end-of-text token behind them, as far as it has these. The
@@ -18,21 +25,23 @@ class PairEncoder {
   /// `ids`, and a PairMark for each.
   using Sink =
       std::function<void(std::span<const std::int32_t> ids, std::span<const std::int32_t> marks)>;
-  PairEncoder(const Tokenizer& tokenizer, bool special, Sink sink);
+  /// Only the turns of this rank go to `sink`; the ranks add the same pairs.
+  PairEncoder(const Tokenizer& tokenizer, bool special, Sink sink, Turns turns = {});
 
   /// Errors name the document.
   void add(const Document& pair);
 
-  std::int64_t pairs() const { return pairs_; }
-  std::int64_t tokens() const { return tokens_; }
-  std::int64_t counted() const { return counted_; }  ///< tokens that count as targets
-  std::int64_t left_out() const { return left_out_; }
+  /// Returns the counts of this rank's turns.
+  const PairCounts& counts() const { return counts_; }
 
  private:
+  void encode_pair(const Document& pair);
+
   const Tokenizer& tokenizer_;
   bool special_;
   Sink sink_;
-  std::int64_t pairs_ = 0, tokens_ = 0, counted_ = 0, left_out_ = 0;
+  Turns turns_;
+  PairCounts counts_;
 };
 
 }  // namespace sluice

@@ -178,24 +178,54 @@ std::uint32_t TokenFile::read_all(std::int64_t vocab_size, std::uint32_t before)
   return before;
 }
 
+std::uint64_t token_file_start(std::size_t id_bytes) {
+  check(id_bytes == 2 || id_bytes == 4, "token ids have 2 or 4 bytes");
+  return id_bytes == 4 ? header_bytes : 0;
+}
+
+std::vector<std::byte> token_file_header(const std::filesystem::path& path, std::uint64_t tokens,
+                                         std::size_t id_bytes) {
+  std::vector<std::byte> bytes(token_file_start(id_bytes));
+  if (bytes.empty()) return bytes;
+  const auto count = checked_narrow<std::int32_t>(tokens);
+  if (!count)
+    fail(fmt::format("{} would have {} tokens, more than its header can say; write several files "
+                     "(prepare_data --shard-tokens)",
+                     path.string(), tokens),
+         ErrorKind::usage);
+  const std::int32_t header[] = {formats[1].magic, formats[1].version, *count};
+  std::memcpy(bytes.data(), header, sizeof header);
+  return bytes;
+}
+
+void store_tokens(std::span<const std::int32_t> ids, std::size_t id_bytes,
+                  const std::filesystem::path& path, std::uint64_t position,
+                  std::vector<std::byte>& out) {
+  for (const std::int32_t id : ids) {
+    if (id < 0 || (id_bytes == 2 && id > 65535))
+      fail(fmt::format("{}: the token at position {} is {}, but the format holds 0 to {} only",
+                       path.string(), position, id,
+                       id_bytes == 2 ? 65535 : std::numeric_limits<std::int32_t>::max()),
+           ErrorKind::usage);
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&id);
+    out.insert(out.end(), bytes, bytes + id_bytes);
+    ++position;
+  }
+}
+
 TokenFileWriter::TokenFileWriter(std::filesystem::path path, std::size_t id_bytes)
     : file_(std::move(path)), id_bytes_(id_bytes) {
-  check(id_bytes == 2 || id_bytes == 4, "token ids have 2 or 4 bytes");
   // The header's place; complete() knows what belongs there.
-  if (id_bytes_ == 4) file_.write(std::vector<std::byte>(header_bytes));
+  file_.write(std::vector<std::byte>(token_file_start(id_bytes)));
 }
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {
-  for (const std::int32_t id : ids) {
-    if (id < 0 || (id_bytes_ == 2 && id > 65535))
-      fail(fmt::format("{}: the token at position {} is {}, but the format holds 0 to {} only",
-                       file_.path().string(), size_, id,
-                       id_bytes_ == 2 ? 65535 : std::numeric_limits<std::int32_t>::max()),
-           ErrorKind::usage);
-    const auto* const bytes = reinterpret_cast<const std::byte*>(&id);
-    buffer_.insert(buffer_.end(), bytes, bytes + id_bytes_);
-    ++size_;
-    if (buffer_.size() == chunk_ids * id_bytes_) flush();
+  while (!ids.empty()) {
+    const auto some = ids.first(std::min(ids.size(), chunk_ids));
+    store_tokens(some, id_bytes_, file_.path(), size_, buffer_);
+    size_ += some.size();
+    ids = ids.subspan(some.size());
+    if (buffer_.size() >= chunk_ids * id_bytes_) flush();
   }
 }
 
@@ -204,16 +234,7 @@ void TokenFileWriter::complete() {
     fail(fmt::format("{} was not written: there are no tokens", file_.path().string()),
          ErrorKind::usage);
   if (!buffer_.empty()) flush();
-  if (id_bytes_ == 4 && !complete_) {
-    const auto count = checked_narrow<std::int32_t>(size_);
-    if (!count)
-      fail(fmt::format("{} would have {} tokens, more than its header can say; write several files "
-                       "(prepare_data --shard-tokens)",
-                       file_.path().string(), size_),
-           ErrorKind::usage);
-    const std::int32_t header[] = {formats[1].magic, formats[1].version, *count};
-    file_.write_at(0, std::as_bytes(std::span(header)));
-  }
+  if (!complete_) file_.write_at(0, token_file_header(file_.path(), size_, id_bytes_));
   complete_ = true;
   file_.complete();
 }

@@ -68,6 +68,19 @@ class TokenFile {
   std::vector<std::uint32_t> sums_;  ///< CRC-32 of each page, from read_all() on
 };
 
+// What writers of token files share. A file of uint16 ids is headerless; one of uint32 is llm.c's.
+
+/// Returns the byte at which the ids of a file begin.
+std::uint64_t token_file_start(std::size_t id_bytes);
+/// Returns what stands before the ids. Error if the header cannot say the number of tokens.
+std::vector<std::byte> token_file_header(const std::filesystem::path& path, std::uint64_t tokens,
+                                         std::size_t id_bytes);
+/// Appends ids as a file stores them. `position`: that of the first, which an Error names if an id
+/// does not fit.
+void store_tokens(std::span<const std::int32_t> ids, std::size_t id_bytes,
+                  const std::filesystem::path& path, std::uint64_t position,
+                  std::vector<std::byte>& out);
+
 /// Writes a headerless file of uint16 ids, or llm.c's of uint32, which appears under its name only
 /// at finish(). Errors of the disk name the path. A writer destroyed without finish() leaves
 /// nothing.

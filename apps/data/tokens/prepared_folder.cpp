@@ -36,7 +36,7 @@ bool is_prepared_part(const fs::path& path) {
          (part == "train" || part == "val");
 }
 
-void PreparedPart::append(std::span<const std::int32_t> ids) {
+void ShardedPart::append(std::span<const std::int32_t> ids) {
   while (!ids.empty()) {
     if (files_.empty() || (shard_tokens_ > 0 && files_.back()->size() == shard_tokens_)) {
       if (!files_.empty()) files_.back()->complete();
@@ -52,11 +52,11 @@ void PreparedPart::append(std::span<const std::int32_t> ids) {
   }
 }
 
-void PreparedPart::complete() {
+void ShardedPart::complete() {
   if (!files_.empty()) files_.back()->complete();
 }
 
-void PreparedPart::publish() {
+void ShardedPart::publish() {
   for (auto file = files_.rbegin(); file != files_.rend(); ++file)
     (*file)->finish();
 }

@@ -17,26 +17,40 @@ namespace sluice {
 /// Returns true if a path is named like the files below: train.bin, val_000001.bin, train.mask.
 bool is_prepared_part(const std::filesystem::path& path);
 
-/// A stream of tokens that is written to FOLDER/PART.bin, or to PART_000001.bin and so on; or of
-/// the marks of a mask.
+/// A stream of tokens, or of the marks of a mask, on its way to a file.
 class PreparedPart {
  public:
+  PreparedPart() = default;
+  virtual ~PreparedPart() = default;
+  PreparedPart(const PreparedPart&) = delete;
+  PreparedPart& operator=(const PreparedPart&) = delete;
+
+  virtual void append(std::span<const std::int32_t> ids) = 0;
+  /// Follows the last ids of a round of Turns.
+  virtual void end_round() {}
+  /// Syncs all tokens to disk, still under temporary names.
+  virtual void complete() = 0;
+  /// Gives the files their names, the last one first.
+  virtual void publish() = 0;
+  virtual std::size_t files() const = 0;
+};
+
+/// A part that one process writes, to FOLDER/PART.bin or to PART_000001.bin and so on.
+class ShardedPart final : public PreparedPart {
+ public:
   /// Every file but the last gets `shard_tokens` tokens; 0: one file.
-  PreparedPart(std::filesystem::path folder, std::string part, std::size_t shard_tokens,
-               std::size_t id_bytes = 2, std::string extension = ".bin")
+  ShardedPart(std::filesystem::path folder, std::string part, std::size_t shard_tokens,
+              std::size_t id_bytes = 2, std::string extension = ".bin")
       : folder_(std::move(folder)),
         part_(std::move(part)),
         shard_tokens_(shard_tokens),
         id_bytes_(id_bytes),
         extension_(std::move(extension)) {}
 
-  void append(std::span<const std::int32_t> ids);
-  /// Syncs all tokens to disk, still under temporary names.
-  void complete();
-  /// Gives the files their names, the last one first.
-  void publish();
-
-  std::size_t files() const { return files_.size(); }
+  void append(std::span<const std::int32_t> ids) override;
+  void complete() override;
+  void publish() override;
+  std::size_t files() const override { return files_.size(); }
 
  private:
   std::filesystem::path folder_;

@@ -296,14 +296,14 @@ TEST_CASE("prepare_data writes what training would have made of the same sources
 TEST_CASE("new tokens never lie beside old ones, wherever publishing ends") {
   const TextFolder dir;
   const auto make = [&](std::int32_t id) {
-    PreparedPart train(dir.path(), "train", 2), val(dir.path(), "val", 0);
+    ShardedPart train(dir.path(), "train", 2), val(dir.path(), "val", 0);
     train.append(Ids{id, id, id});
     val.append(Ids{id});
     publish(dir.path(), ByteTokenizer(), {&val, &train});
   };
   make(1);
   {
-    PreparedPart train(dir.path(), "train", 2);
+    ShardedPart train(dir.path(), "train", 2);
     train.append(Ids{9, 9, 9});
     train.complete();  // and the process ends here
   }

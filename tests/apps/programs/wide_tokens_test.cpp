@@ -25,7 +25,7 @@ TEST_CASE("a text of a large vocabulary keeps its ids, in memory and in files") 
   const Dataset text = open({file}, val, tokenizer, {.special = true});
   CHECK(all_of(*text.train) == Ids{'a', 69'999, 'b'});
   CHECK(all_of(*text.val) == Ids{69'999});
-  PreparedPart part(dir.path(), "train", 2, token_bytes(tokenizer.vocab_size()));
+  ShardedPart part(dir.path(), "train", 2, token_bytes(tokenizer.vocab_size()));
   part.append(all_of(*text.train));
   part.complete();
   part.publish();
