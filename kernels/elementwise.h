@@ -49,7 +49,8 @@ struct ReluForward {
 void launch_cpu(const ReluForward& op);
 void launch_cuda(const ReluForward& op, Stream stream);
 
-/// grad_in = grad_out if out > 0, else 0. Uses the output, so the input need not be kept.
+/// grad_in = grad_out if out > 0, else 0. Uses the output, so the input need not be kept. grad_in
+/// may be grad_out.
 struct ReluBackward {
   View grad_in;
   View grad_out;

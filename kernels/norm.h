@@ -8,7 +8,7 @@ namespace sluice {
 /// Normalization over the last dimension, fused with the residual addition that precedes it in a
 /// transformer block. LayerNorm (Ba et al., 2016, eq. 4; biased variance):
 ///   sum = in + branch;   out = (sum - mean) * rstd * weight + bias
-/// RMSNorm (Zhang and Sennrich, 2019, eq. 4), where neither `mean` nor `bias` is given:
+/// where `bias` may be none. RMSNorm (Zhang and Sennrich, 2019, eq. 4), where `mean` is none too:
 ///   out = sum * rstd * weight, with rstd = 1 / sqrt(mean of sum^2 + epsilon)
 /// A call without `branch` adds nothing and does not write `sum`.
 /// in, branch, sum, out: [rows, width]; weight, bias: [width]; mean, rstd: [rows], f32 (f64).
@@ -29,7 +29,8 @@ void launch_cuda(const NormForward& op, Stream stream);
 /// grad_in = the normalization's gradient + grad_sum (the gradient of `sum` from its other uses, if
 /// given). It is the gradient of both `in` and `branch`. grad_weight, grad_bias: [width], f32
 /// (f64); `accumulate_*` adds to them. `normalized_in` is the sum (or in) of the forward pass.
-/// grad_in may be grad_sum. RMSNorm has neither `mean` nor `grad_bias`.
+/// grad_in may be grad_sum. RMSNorm has neither `mean` nor `grad_bias`; LayerNorm without a bias
+/// has no `grad_bias`.
 struct NormBackward {
   View grad_in;
   View grad_weight;

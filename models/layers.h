@@ -87,11 +87,12 @@ struct LinearLayer {
   }
 };
 
-/// LayerNorm, or RMSNorm, which has no bias.
+/// LayerNorm, with a bias or without one, or RMSNorm.
 struct NormLayer {
   std::string name{};
   std::int64_t width = 0;
   double epsilon = 1e-5;
+  NormKind kind = NormKind::layernorm;
   bool has_bias = true;
   Tensor weight{};
   Tensor bias{};
@@ -102,12 +103,12 @@ struct NormLayer {
     return list;
   }
   Tensor operator()(const Tensor& x) const {
-    return residual_norm(x, {}, weight, bias, epsilon).normalized;
+    return residual_norm(x, {}, {weight, bias, kind}, epsilon).normalized;
   }
   /// `branch` may be none.
   ResidualNorm operator()(const Tensor& stream, const Tensor& branch,
                           TensorGroup* group = nullptr) const {
-    return residual_norm(stream, branch, weight, bias, epsilon, group);
+    return residual_norm(stream, branch, {weight, bias, kind}, epsilon, group);
   }
 };
 

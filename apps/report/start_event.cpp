@@ -33,10 +33,10 @@ Json values_of(TrainOptions options) {
   return line.values();
 }
 
-/// Returns a checkpoint's description of its model: the sizes of a GPT-2, or the keys of a
+/// Returns a checkpoint's description of its model: the sizes of a usual GPT-2, or the keys of a
 /// config.json that decide what is computed.
 nlohmann::json shape_of(const DecoderConfig& c) {
-  if (c.family != Family::gpt2) {
+  if (c.family != Family::gpt2 || !c.norm_bias || c.activation != MlpActivation::gelu) {
     nlohmann::json json = nlohmann::json::parse(config_json(c, "float32", -1));
     for (const char* const key :
          {"architectures", "torch_dtype", "initializer_range", "attention_dropout", "bos_token_id",

@@ -5,6 +5,7 @@
 
 #include "apps/cli/choice.h"
 #include "apps/data/tokens/sampler.h"
+#include "engine/ops/mlp.h"
 #include "kernels/base/dtype.h"
 #include "optim/schedule.h"
 #include "optim/space/state_layout.h"
@@ -49,6 +50,9 @@ inline constexpr Choices<StateLayout, 5> state_layouts{
      {name_of(StateLayout::bf16m), StateLayout::bf16m},
      {name_of(StateLayout::bf16mv), StateLayout::bf16mv},
      {name_of(StateLayout::int8), StateLayout::int8}}};
+inline constexpr Choices<MlpActivation, 3> activations{{{"gelu_new", MlpActivation::gelu},
+                                                        {"gelu", MlpActivation::exact_gelu},
+                                                        {"relu", MlpActivation::relu}}};
 inline constexpr Choices<DType, 2> gradient_types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
 inline constexpr Choices<Stash, 2> stashes{{{"graph", Stash::graph}, {"input", Stash::input}}};
 inline constexpr Choices<ScheduleName, 6> pipelines{

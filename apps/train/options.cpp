@@ -1,6 +1,7 @@
 #include "apps/train/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -67,6 +68,10 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--n-embd", o.n_embd, "Width; a multiple of --n-head", 1);
   line.add("--vocab-size", o.vocab_size, "Vocabulary; default: the tokenizer's", 1);
   line.add("--context", o.context, "Longest sequence; crops that of a loaded model", 1);
+  line.add("--bias", o.bias, "Biases in layers and norms of a GPT-2 with random weights");
+  line.add_choice("--activation", o.activation,
+                  "Of such a GPT-2's MLP, by its name in config.json; default gelu_new",
+                  activations);
 
   line.group("Data");
   line.add(
@@ -283,6 +288,14 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);
   line.allow_config_file();
+}
+
+double rate_factor(const TrainOptions& o) {
+  if (o.lr_scaling && !o.lr_batch)
+    fail("--lr-scaling: give --lr-batch, the batch that --lr is for", ErrorKind::usage);
+  const auto batch = static_cast<double>(o.batch_size);
+  const double ratio = batch / static_cast<double>(o.lr_batch.value_or(o.batch_size));
+  return o.lr_scaling == RateScaling::linear ? ratio : std::sqrt(ratio);
 }
 
 std::string flags_to_repeat(const CommandLine& line, bool cluster) {

@@ -22,6 +22,8 @@ struct TrainOptions {
   std::string model;  ///< empty: the shape is given by the fields below
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
   std::optional<std::int64_t> vocab_size, context;
+  bool bias = true;
+  std::optional<MlpActivation> activation;
 
   std::vector<std::string> data, val_data;
   TextOptions text;
@@ -130,6 +132,11 @@ inline std::int64_t share_of(const TrainOptions& options) {
 /// its latency, else 4 MiB. On the host, reductions take scratch memory of 4 (N-1)/N buckets for N
 /// ranks.
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
+
+/// Returns the factor by which --lr is scaled to the batch: linear after Goyal et al., "Accurate,
+/// large minibatch SGD", 2017; by the root after Malladi et al., "On the SDEs and scaling rules for
+/// adaptive gradient algorithms", 2022.
+double rate_factor(const TrainOptions& options);
 
 void declare_options(CommandLine& line, TrainOptions& options);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "apps/checkpoint/model_folder.h"
@@ -59,6 +58,13 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
                      o.model, fmt::join(preset_names(), ", ")),
          ErrorKind::usage);
   }
+  const bool plain = o.bias && !o.activation;
+  if (!plain && (!setup.model_folder.empty() || config.family != Family::gpt2))
+    fail(fmt::format("{} is for a GPT-2 with random weights; --model {} decides it",
+                     o.bias ? "--activation" : "--bias", o.model),
+         ErrorKind::usage);
+  if (!o.bias) leave_out_biases(config);
+  config.activation = o.activation.value_or(config.activation);
 }
 
 /// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
@@ -84,29 +90,27 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
   }
   if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
     return require_kind(load_tokenizer(folder), folder);
+  if (!data.text) return nullptr;
   const auto known = preset(o.model);
-  if (!o.tokenizer && known && known->family != Family::gpt2 && data.text)
+  if (!o.tokenizer && known && known->family != Family::gpt2)
     fail(fmt::format("--model {} with random weights needs --tokenizer-dir with a tokenizer.json; "
                      "--tokenizer bytes works without files",
                      o.model),
          ErrorKind::usage);
-  if (o.tokenizer == TokenizerKind::bpe && data.text)
+  if (o.tokenizer == TokenizerKind::bpe)
     fail(
         "the bpe tokenizer needs --tokenizer-dir with a tokenizer.json; --tokenizer bytes works "
         "without files",
         ErrorKind::usage);
   if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && known))
-    if (data.text)
-      fail(
-          fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
-                      "encoder.json and vocab.bpe); --tokenizer bytes works without files{}",
-                      !o.model.empty() && fs::is_directory(o.model)
-                          ? fmt::format("; --model {0} is a shape with random weights, and the "
-                                        "folder here is --model {0}/",
-                                        o.model)
-                          : ""),
-          ErrorKind::usage);
-  if (!data.text) return nullptr;
+    fail(fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
+                     "encoder.json and vocab.bpe); --tokenizer bytes works without files{}",
+                     !o.model.empty() && fs::is_directory(o.model)
+                         ? fmt::format("; --model {0} is a shape with random weights, and the "
+                                       "folder here is --model {0}/",
+                                       o.model)
+                         : ""),
+         ErrorKind::usage);
   if (o.tokenizer == TokenizerKind::chars)
     return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
@@ -253,17 +257,6 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
             spell_bytes(*o.max_stash), rank, inputs, each, static_cast<std::size_t>(inputs) * each),
         ErrorKind::usage);
   }
-}
-
-/// Returns the factor by which --lr is scaled to the batch: linear after Goyal et al., "Accurate,
-/// large minibatch SGD", 2017; by the root after Malladi et al., "On the SDEs and scaling rules for
-/// adaptive gradient algorithms", 2022.
-double rate_factor(const TrainOptions& o) {
-  if (o.lr_scaling && !o.lr_batch)
-    fail("--lr-scaling: give --lr-batch, the batch that --lr is for", ErrorKind::usage);
-  const auto batch = static_cast<double>(o.batch_size);
-  const double ratio = batch / static_cast<double>(o.lr_batch.value_or(o.batch_size));
-  return o.lr_scaling == RateScaling::linear ? ratio : std::sqrt(ratio);
 }
 
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {

@@ -15,7 +15,9 @@ namespace sluice {
 namespace {
 
 std::string_view name_of(MlpActivation activation) {
-  return activation == MlpActivation::swiglu ? "swiglu_mlp" : "gelu_mlp";
+  return activation == MlpActivation::swiglu ? "swiglu_mlp"
+         : activation == MlpActivation::relu ? "relu_mlp"
+                                             : "gelu_mlp";
 }
 
 Tensor empty_hidden(const Tensor& pre_activation, MlpActivation activation) {
@@ -27,6 +29,8 @@ Tensor empty_hidden(const Tensor& pre_activation, MlpActivation activation) {
 void activate(const Tensor& hidden, const Tensor& pre_activation, MlpActivation activation) {
   if (activation == MlpActivation::swiglu)
     run(SwigluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
+  else if (activation == MlpActivation::relu)
+    run(ReluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
   else
     run(GeluForward{.out = hidden.view(),
                     .in = pre_activation.view(),
@@ -109,6 +113,13 @@ class MlpNode final : public Node {
                        .grad_out = grad_hidden.view(),
                        .in = pre_activation_.view(),
                        .exact = true},
+          grad_out.stream());
+      return grad_hidden.reshape(pre_activation_.shape());
+    }
+    if (weights_.activation == MlpActivation::relu) {  // positive where its output is
+      run(ReluBackward{.grad_in = grad_hidden.view(),
+                       .grad_out = grad_hidden.view(),
+                       .out = pre_activation_.view()},
           grad_out.stream());
       return grad_hidden.reshape(pre_activation_.shape());
     }

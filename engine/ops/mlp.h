@@ -11,6 +11,7 @@ namespace sluice {
 enum class MlpActivation : std::uint8_t {
   gelu,        ///< in its tanh form
   exact_gelu,  ///< by its definition, with erf
+  relu,
   swiglu  ///< silu(gate) * up; the first product has both, side by side, so it is twice as wide
 };
 

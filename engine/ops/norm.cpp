@@ -15,14 +15,15 @@ View view_or_none(const Tensor& tensor) {
   return tensor ? tensor.view() : View{};
 }
 
-/// Inputs of the node: weight, bias (none for RMSNorm), then the addends: x alone, or stream and
+/// Inputs of the node: weight, bias (or none), then the addends: x alone, or stream and
 /// branch, which receive the same gradient.
 class NormNode final : public Node {
  public:
   /// RMSNorm has no mean.
-  NormNode(Tensor in, Tensor weight, Tensor mean, Tensor rstd, TensorGroup* group)
+  NormNode(Tensor in, const NormWeights& weights, Tensor mean, Tensor rstd, TensorGroup* group)
       : in_(std::move(in)),
-        weight_(std::move(weight)),
+        weight_(weights.weight),
+        has_bias_(weights.bias),
         mean_(std::move(mean)),
         rstd_(std::move(rstd)),
         group_(group) {}
@@ -42,7 +43,7 @@ class NormNode final : public Node {
     const DType sums = accumulator_of(in_.dtype());
     Tensor grad_in = Tensor::empty_like(in_);
     // The ranks' gradients of weight and bias are summed in one operation.
-    const std::int64_t parameters = mean_ ? 2 : 1;
+    const std::int64_t parameters = has_bias_ ? 2 : 1;
     Tensor all;
     if (group_ != nullptr) all = Tensor::empty(in_.device(), {parameters, weight_.size()}, sums);
     const auto part = [&](std::int64_t input) {
@@ -52,7 +53,7 @@ class NormNode final : public Node {
       if (group_ != nullptr) return GradientTarget{part(input), false};
       return target_or_scratch(static_cast<std::size_t>(input), sums, pass);
     };
-    const GradientTarget weight = place(0), bias = mean_ ? place(1) : GradientTarget{};
+    const GradientTarget weight = place(0), bias = has_bias_ ? place(1) : GradientTarget{};
     run(NormBackward{.grad_in = grad_in.view(),
                      .grad_weight = weight.tensor.view(),
                      .grad_bias = view_or_none(bias.tensor),
@@ -84,32 +85,36 @@ class NormNode final : public Node {
     return {Tensor::empty(weight_.device(), weight_.shape(), dtype), false};
   }
 
-  Tensor in_, weight_, mean_, rstd_;
+  Tensor in_, weight_;
+  bool has_bias_;
+  Tensor mean_, rstd_;
   TensorGroup* group_;
 };
 
 }  // namespace
 
 Tensor layernorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
-  return residual_norm(x, {}, weight, bias, epsilon).normalized;
+  return residual_norm(x, {}, {weight, bias}, epsilon).normalized;
 }
 
 Tensor rmsnorm(const Tensor& x, const Tensor& weight, double epsilon) {
-  return residual_norm(x, {}, weight, {}, epsilon).normalized;
+  return residual_norm(x, {}, {weight, {}, NormKind::rmsnorm}, epsilon).normalized;
 }
 
-ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Tensor& weight,
-                           const Tensor& bias, double epsilon, TensorGroup* group) {
+ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const NormWeights& weights,
+                           double epsilon, TensorGroup* group) {
+  const Tensor &weight = weights.weight, &bias = weights.bias;
+  const bool centred = weights.kind == NormKind::layernorm;
   if (stream.dim(-1) != weight.size())
     fail(fmt::format("{}: an input of shape {} does not fit a weight of shape {}",
-                     bias ? "layernorm" : "rmsnorm", to_string(stream.shape()),
+                     centred ? "layernorm" : "rmsnorm", to_string(stream.shape()),
                      to_string(weight.shape())));
   check(!branch || stream.shape() == branch.shape(),
         "a residual branch must have the shape of its stream");
   ResidualNorm result{branch ? Tensor::empty_like(stream) : stream, Tensor::empty_like(stream)};
   const Shape rows{stream.size() / stream.dim(-1)};
   const DType sums = accumulator_of(stream.dtype());
-  const Tensor mean = bias ? Tensor::empty(stream.device(), rows, sums) : Tensor();
+  const Tensor mean = centred ? Tensor::empty(stream.device(), rows, sums) : Tensor();
   const Tensor rstd = Tensor::empty(stream.device(), rows, sums);
   const auto forward = [=](const Tensor& in, const Tensor& out) {
     return NormForward{.out = out.view(),
@@ -129,7 +134,8 @@ ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Ten
   if (!recording({stream, branch, weight, bias})) return result;
   const Tensor in = branch ? result.sum.detach() : stream;
   std::vector<SavedTensor> kept{{"in", in}, {"weight", weight}, {"rstd", rstd}};
-  if (bias) kept.insert(kept.end(), {{"bias", bias}, {"mean", mean}});
+  if (bias) kept.push_back({"bias", bias});
+  if (mean) kept.push_back({"mean", mean});
   result.recomputable = Recomputable(std::move(kept), [in, forward] {
     // The statistics are those of the sum as it was stored, so the same kernel computes the same
     // ones again.
@@ -137,7 +143,7 @@ ResidualNorm residual_norm(const Tensor& stream, const Tensor& branch, const Ten
     run(forward(in, out), in.stream());
     return out;
   });
-  const auto node = std::make_shared<NormNode>(in, weight, mean, rstd, group);
+  const auto node = std::make_shared<NormNode>(in, weights, mean, rstd, group);
   // The gradients of both outputs are combined in one pass, with the same rounding whether the
   // stream was summed here or before.
   if (!branch) result.sum = stream.detach();

@@ -47,7 +47,7 @@ void forward_row(const NormForward& op, std::int64_t row) {
   const A rstd = A{1} / std::sqrt(variance / static_cast<A>(width) + static_cast<A>(op.epsilon));
   const T* weight = op.weight.data<T>();
   T* out = op.out.data<T>() + row * width;
-  if constexpr (centred) {
+  if (op.bias) {
     const T* bias = op.bias.data<T>();
 #pragma omp simd
     for (std::int64_t j = 0; j < width; ++j)
@@ -56,7 +56,7 @@ void forward_row(const NormForward& op, std::int64_t row) {
   } else {
 #pragma omp simd
     for (std::int64_t j = 0; j < width; ++j)
-      store(out[j], static_cast<A>(in[j]) * rstd * static_cast<A>(weight[j]));
+      store(out[j], (static_cast<A>(in[j]) - mean) * rstd * static_cast<A>(weight[j]));
   }
   op.rstd.data<A>()[row] = rstd;
 }
@@ -119,7 +119,7 @@ void backward_columns(const NormBackward& op, std::int64_t begin, std::int64_t e
       out[j] = accumulate ? out[j] + sums[j] : sums[j];
   };
   finish(op.grad_weight, weight_sum, op.accumulate_weight);
-  if constexpr (centred) finish(op.grad_bias, bias_sum, op.accumulate_bias);
+  if (op.grad_bias) finish(op.grad_bias, bias_sum, op.accumulate_bias);
 }
 
 /// Calls `body.operator()<T, centred>()`.

@@ -26,7 +26,7 @@ struct Arrays {
   const T* in;
   const T* branch;  ///< null if nothing is added
   const T* weight;
-  const T* bias;
+  const T* bias;  ///< null if there is none
 };
 
 // `centred`: LayerNorm, which subtracts the mean; else RMSNorm, which has no `mean` and no `bias`.
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(row_threads)
     if (column(p) >= width) continue;
     float weight[N], bias[N] = {};
     load_floats(weight, a.weight + column(p));
-    if constexpr (centred) load_floats(bias, a.bias + column(p));
+    if (centred && a.bias != nullptr) load_floats(bias, a.bias + column(p));
 #pragma unroll
     for (int i = 0; i < N; ++i)
       x[p][i] = (x[p][i] - mean) * rstd * weight[i] + bias[i];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(row_threads)
   const float rstd = reciprocal_root(variance + epsilon);
   for (std::int64_t j = lane; j < width; j += warp_size)
     a.out[start + j] = from_float<T>((to_float(in[j]) - mean) * rstd * to_float(a.weight[j]) +
-                                     (centred ? to_float(a.bias[j]) : 0.0f));
+                                     (centred && a.bias != nullptr ? to_float(a.bias[j]) : 0.0f));
   if (lane == 0) {
     if constexpr (centred) a.mean[row] = mean;
     a.rstd[row] = rstd;
@@ -151,7 +151,7 @@ void launch_cuda(const NormForward& op, Stream stream) {
                            .in = op.in.data<T>(),
                            .branch = op.branch ? op.branch.data<T>() : nullptr,
                            .weight = op.weight.data<T>(),
-                           .bias = centred ? op.bias.data<T>() : nullptr};
+                           .bias = op.bias ? op.bias.data<T>() : nullptr};
     constexpr int packed = wide<T>;
     const bool kept = width % packed == 0 && width <= kept_elements * warp_size &&
                       aligned(16, {op.out, op.sum, op.in, op.branch, op.weight, op.bias});

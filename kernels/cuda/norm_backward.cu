@@ -48,7 +48,7 @@ struct Shared {
 
 /// A sum of columns, and whether it is added to what is there.
 struct ColumnTotals {
-  float* out;
+  float* out;  ///< null if nobody wants it
   bool accumulate;
 };
 
@@ -104,6 +104,7 @@ __device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t fir
         continue;
       }
       const ColumnTotals& total = bias ? a.bias : a.weight;
+      if (total.out == nullptr) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         float& out = total.out[column + j];
@@ -293,7 +294,7 @@ void launch_cuda(const NormBackward& op, Stream stream) {
   const auto with = [&]<class T, bool centred>() {
     const PartialSums sums{
         .weight = {op.grad_weight.data<float>(), op.accumulate_weight},
-        .bias = {centred ? op.grad_bias.data<float>() : nullptr, op.accumulate_bias},
+        .bias = {op.grad_bias ? op.grad_bias.data<float>() : nullptr, op.accumulate_bias},
         .partial = workspace<float>(stream, splits * column_sums<centred> * width),
         .arrivals = queue_of(stream).arrivals,
         .width = width};

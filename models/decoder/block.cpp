@@ -57,7 +57,8 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
     return NormLayer{.name = named(name),
                      .width = config.n_embd,
                      .epsilon = config.layer_norm_epsilon,
-                     .has_bias = config.norm == NormKind::layernorm};
+                     .kind = config.norm,
+                     .has_bias = config.has_norm_bias()};
   };
   norm_1_ = norm_layer(names.norm_1);
   if (kind_ != BlockKind::parallel_one_norm) norm_2_ = norm_layer(names.norm_2);
@@ -67,6 +68,7 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
       *norm = {.name = named(name),
                .width = config.width_of_head(),
                .epsilon = config.layer_norm_epsilon,
+               .kind = NormKind::rmsnorm,
                .has_bias = false};
   attention_in_ = linear_layer(names.qkv, config.n_embd, config.qkv_width(), config.qkv_bias);
   attention_out_ =

@@ -196,6 +196,10 @@ DecoderConfig config_of(Family family) {
   return config;
 }
 
+void leave_out_biases(DecoderConfig& config) {
+  config.norm_bias = config.qkv_bias = config.output_bias = config.mlp_bias = false;
+}
+
 std::string_view name_of(Family family) {
   switch (family) {
     case Family::gpt2:

@@ -7,6 +7,7 @@
 
 #include "engine/ops/linear.h"
 #include "engine/ops/mlp.h"
+#include "engine/ops/norm.h"
 #include "kernels/rotary.h"
 
 namespace sluice {
@@ -39,8 +40,6 @@ struct RotaryConfig {
   friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
 };
 
-enum class NormKind : std::uint8_t { layernorm, rmsnorm };
-
 /// Each kind of block adds other branches to the residual stream x.
 enum class BlockKind : std::uint8_t {
   sequential,  ///< y = x + attention(norm_1(x)), then y + mlp(norm_2(y))
@@ -64,6 +63,7 @@ struct DecoderConfig {
   std::int64_t head_width = 0;  ///< 0: n_embd / n_head
   BlockKind block = BlockKind::sequential;
   NormKind norm = NormKind::layernorm;
+  bool norm_bias = true;                 ///< LayerNorm's
   bool query_key_norm = false;           ///< RMSNorm of each head of q and k
   bool fused_heads = false;              ///< the matrix of q, k and v has them head by head
   std::optional<RotaryConfig> rotary{};  ///< none: a table of learned positions
@@ -93,7 +93,8 @@ struct DecoderConfig {
   }
 
   /// Vectors of a norm: a gain, and LayerNorm's bias.
-  std::int64_t norm_vectors() const { return norm == NormKind::layernorm ? 2 : 1; }
+  bool has_norm_bias() const { return norm == NormKind::layernorm && norm_bias; }
+  std::int64_t norm_vectors() const { return has_norm_bias() ? 2 : 1; }
   /// Norms of the residual stream in a block.
   std::int64_t block_norms() const { return block == BlockKind::parallel_one_norm ? 1 : 2; }
   /// Parameters in all norms of a block.
@@ -122,6 +123,8 @@ void validate(const DecoderConfig& config);
 
 /// Returns a configuration with everything that a family decides, and GPT-2's sizes.
 DecoderConfig config_of(Family family);
+/// Makes a GPT-2 one without biases, in layers and norms, as nanoGPT's `bias=False`.
+void leave_out_biases(DecoderConfig& config);
 /// Returns the "model_type" of a family's config.json.
 std::string_view name_of(Family family);
 

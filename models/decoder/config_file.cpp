@@ -77,6 +77,17 @@ class ConfigReader {
     return json_.at(key).get<bool>();
   }
 
+  /// The activation that a key names as transformers does.
+  MlpActivation activation(const char* key) const {
+    const Json& name = json_.at(key);
+    // These are names of one function.
+    if (name == "gelu_fast" || name == "gelu_new" || name == "gelu_pytorch_tanh")
+      return MlpActivation::gelu;
+    if (name == "gelu") return MlpActivation::exact_gelu;
+    if (name == "relu") return MlpActivation::relu;
+    refuse(key, "only \"gelu_new\" (or \"gelu_fast\"), \"gelu\" and \"relu\" are supported");
+  }
+
   /// The ids of a key, one or a list, that a vocabulary has; others are no use to anybody.
   std::vector<std::int64_t> ids(const char* key, std::int64_t vocabulary) const {
     std::vector<std::int64_t> ids;
@@ -112,9 +123,11 @@ bool is_gpt(Family family) {
 }
 
 DecoderConfig read_gpt(const ConfigReader& reader, Family family) {
-  reader.require("activation_function", "gelu_new");
   DecoderConfig config = config_of(family);
+  if (reader.has("activation_function"))
+    config.activation = reader.activation("activation_function");
   if (family == Family::gpt2) {
+    if (!reader.boolean("bias", true)) leave_out_biases(config);
     reader.require("tie_word_embeddings", true);
     reader.require("scale_attn_weights", true);
     reader.require("scale_attn_by_inverse_layer_idx", false);
@@ -214,12 +227,7 @@ DecoderConfig read_llama(const ConfigReader& reader, Family family) {
 DecoderConfig read_neox(const ConfigReader& reader) {
   reader.require("attention_bias", true);
   DecoderConfig config = config_of(Family::gpt_neox);
-  const Json act = reader.has("hidden_act") ? reader.json().at("hidden_act") : Json("gelu");
-  // These are names of one function.
-  if (act == "gelu_fast" || act == "gelu_new" || act == "gelu_pytorch_tanh")
-    config.activation = MlpActivation::gelu;
-  else if (act != "gelu")
-    reader.refuse("hidden_act", "only \"gelu\", \"gelu_fast\" and \"gelu_new\" are supported");
+  if (reader.has("hidden_act")) config.activation = reader.activation("hidden_act");
   if (!reader.boolean("use_parallel_residual", true)) config.block = BlockKind::sequential;
   config.n_layer = reader.size("num_hidden_layers");
   config.n_head = reader.size("num_attention_heads");

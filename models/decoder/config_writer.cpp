@@ -29,12 +29,27 @@ nlohmann::ordered_json rope_of(const RotaryConfig& rotary) {
   return rope;
 }
 
+/// Returns the name that transformers has for an activation.
+std::string_view name_of(MlpActivation activation) {
+  switch (activation) {
+    case MlpActivation::gelu:
+      return "gelu_new";
+    case MlpActivation::exact_gelu:
+      return "gelu";
+    case MlpActivation::relu:
+      return "relu";
+    case MlpActivation::swiglu:
+      return "silu";
+  }
+  return "";
+}
+
 nlohmann::ordered_json gpt_json(const DecoderConfig& config) {
   const bool gptj = config.family == Family::gptj;
   nlohmann::ordered_json json{
       {"architectures", {gptj ? "GPTJForCausalLM" : "GPT2LMHeadModel"}},
       {"model_type", name_of(config.family)},
-      {"activation_function", "gelu_new"},
+      {"activation_function", name_of(config.activation)},
       {"n_layer", config.n_layer},
       {"n_head", config.n_head},
       {"n_embd", config.n_embd},
@@ -50,6 +65,8 @@ nlohmann::ordered_json gpt_json(const DecoderConfig& config) {
       {"resid_pdrop", 0.0},
   };
   if (config.n_inner != 0) json["n_inner"] = config.n_inner;
+  // No key of transformers, which makes missing biases zeros.
+  if (!config.norm_bias) json["bias"] = false;
   if (gptj)
     json["rotary_dim"] = config.rotary->width;
   else
@@ -98,7 +115,7 @@ nlohmann::ordered_json neox_json(const DecoderConfig& config) {
     part = std::nextafter(part, 1.0);
   return {{"architectures", {"GPTNeoXForCausalLM"}},
           {"model_type", name_of(config.family)},
-          {"hidden_act", config.activation == MlpActivation::gelu ? "gelu_new" : "gelu"},
+          {"hidden_act", name_of(config.activation)},
           {"num_hidden_layers", config.n_layer},
           {"num_attention_heads", config.n_head},
           {"hidden_size", config.n_embd},

@@ -16,7 +16,8 @@ Decoder::Decoder(const DecoderConfig& config, const TensorShare& share)
       final_norm_{.name = std::string(names_.final_norm),
                   .width = config.n_embd,
                   .epsilon = config.layer_norm_epsilon,
-                  .has_bias = config.norm == NormKind::layernorm} {
+                  .kind = config.norm,
+                  .has_bias = config.has_norm_bias()} {
   validate(config);
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
     blocks_.push_back(std::make_unique<DecoderBlock>(config, layer, share));

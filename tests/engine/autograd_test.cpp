@@ -270,7 +270,7 @@ TEST_CASE("a graph returns its memory", "[autograd]") {
   const auto model = [&] {
     Tensor y = x;
     for (int layer = 0; layer < 500; ++layer) {
-      const auto norm = residual_norm(y, gelu(y), w, b, 1e-5);
+      const auto norm = residual_norm(y, gelu(y), {w, b}, 1e-5);
       y = add(norm.sum, dropout(norm.normalized, {.key = 1, .probability = 0.5f}));
     }
     return y;

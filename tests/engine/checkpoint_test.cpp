@@ -31,7 +31,7 @@ struct Step {
 
   Tensors operator()(const Tensors& in) const {
     const auto [sum, normalized, recomputable] =
-        residual_norm(in[0], in[1], leaves[3], leaves[4], 1e-5);
+        residual_norm(in[0], in[1], {leaves[3], leaves[4]}, 1e-5);
     const Tensor hidden =
         gelu(linear(normalized, leaves[0], leaves[1], {.recomputable = recomputable}));
     return {sum, dropout(linear(hidden, leaves[2]), {.key = 3, .probability = 0.2F})};
@@ -56,7 +56,7 @@ constexpr Use uses[] = {Use::both, Use::first, Use::second};
 Tensor after(const Tensors& outputs, Use use, const Tensors& all) {
   if (use == Use::first) return linear(outputs[0], all[2]);
   if (use == Use::second) return linear(gelu(outputs[1]), all[2]);
-  return linear(residual_norm(outputs[0], outputs[1], all[5], all[6], 1e-5).normalized, all[2]);
+  return linear(residual_norm(outputs[0], outputs[1], {all[5], all[6]}, 1e-5).normalized, all[2]);
 }
 
 Tensor model(const Tensors& all, Use use, int checkpoints) {
@@ -143,9 +143,11 @@ TEST_CASE("a checkpoint hands its inputs through, and does without one", "[autog
     return Tensors{in[0], relu(in[0]), in[2]};
   });
   CHECK_FALSE(doubled.same_as(out[0]));
-  const Tensor sum = residual_norm(out[0], out[2], Tensor::zeros(cpu, {3}, DType::f64),
-                                   Tensor::zeros(cpu, {3}, DType::f64), 1e-5)
-                         .sum;
+  const Tensor sum =
+      residual_norm(out[0], out[2],
+                    {Tensor::zeros(cpu, {3}, DType::f64), Tensor::zeros(cpu, {3}, DType::f64)},
+                    1e-5)
+          .sum;
   const Tensor upstream = Tensor::from_host(cpu, {3}, DType::f64, Values{1, 2, 3});
   backward(sum, upstream);
   CHECK(y.grad().to_host() == Values{1, 2, 3});

@@ -29,26 +29,27 @@ TEST_CASE("residual_norm has the gradient of both its results", "[gradient]") {
   const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {3, 3, width}, 2),
                       random_tensor(cpu, {width}, 3), random_tensor(cpu, {width}, 4)};
   const auto norm = [](const Leaves& in) {
-    return residual_norm(in[0], in[1], in[2], in[3], 1e-5);
+    return residual_norm(in[0], in[1], {in[2], in[3]}, 1e-5);
   };
   CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
-  CHECK(gradcheck(
-            [&](const Leaves& in) {
-              return residual_norm(in[0], in[1], leaves[2].detach(), leaves[3].detach(), 1e-5).sum;
-            },
-            {leaves[0], leaves[1]}) == "");
-  // Both results flow on, as between the two halves of a transformer block.
   CHECK(
       gradcheck(
           [&](const Leaves& in) {
-            const auto first = norm(in);
-            return residual_norm(first.sum, gelu(first.normalized), in[2], in[3], 1e-5).normalized;
+            return residual_norm(in[0], in[1], {leaves[2].detach(), leaves[3].detach()}, 1e-5).sum;
           },
-          leaves) == "");
+          {leaves[0], leaves[1]}) == "");
+  // Both results flow on, as between the two halves of a transformer block.
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto first = norm(in);
+              return residual_norm(first.sum, gelu(first.normalized), {in[2], in[3]}, 1e-5)
+                  .normalized;
+            },
+            leaves) == "");
   // The same tensor as stream and branch.
   CHECK(gradcheck(
             [&](const Leaves& in) {
-              return residual_norm(in[0], in[0], in[1], in[2], 1e-5).normalized;
+              return residual_norm(in[0], in[0], {in[1], in[2]}, 1e-5).normalized;
             },
             {leaves[0], leaves[2], leaves[3]}) == "");
 }
@@ -58,7 +59,7 @@ TEST_CASE("residual_norm without a branch has the gradient of both its results",
   const std::int64_t width = 19;
   const Leaves leaves{random_tensor(cpu, {3, 3, width}, 1), random_tensor(cpu, {width}, 2),
                       random_tensor(cpu, {width}, 3)};
-  const auto norm = [](const Leaves& in) { return residual_norm(in[0], {}, in[1], in[2], 1e-5); };
+  const auto norm = [](const Leaves& in) { return residual_norm(in[0], {}, {in[1], in[2]}, 1e-5); };
   CHECK(gradcheck([&](const Leaves& in) { return norm(in).normalized; }, leaves) == "");
   CHECK(gradcheck(
             [&](const Leaves& in) {
@@ -72,13 +73,13 @@ TEST_CASE("residual_norm without a branch has the gradient of both its results",
               return add(sum, gelu(normalized));
             },
             leaves) == "");
-  CHECK(
-      gradcheck(
-          [&](const Leaves& in) {
-            const auto first = norm({gelu(in[0]), in[1], in[2]});
-            return residual_norm(first.sum, gelu(first.normalized), in[1], in[2], 1e-5).normalized;
-          },
-          leaves) == "");
+  CHECK(gradcheck(
+            [&](const Leaves& in) {
+              const auto first = norm({gelu(in[0]), in[1], in[2]});
+              return residual_norm(first.sum, gelu(first.normalized), {in[1], in[2]}, 1e-5)
+                  .normalized;
+            },
+            leaves) == "");
 }
 
 TEST_CASE("rmsnorm has the gradient of its formula, with and without a residual sum",
@@ -86,8 +87,9 @@ TEST_CASE("rmsnorm has the gradient of its formula, with and without a residual 
   const auto cpu = device();
   const auto alone = [](const Leaves& in) { return rmsnorm(in[0], in[1], 1e-5); };
   const auto both = [](const Leaves& in) {
-    const auto first = residual_norm(in[0], in[1], in[2], {}, 1e-5);
-    return residual_norm(first.sum, gelu(first.normalized), in[2], {}, 1e-5).normalized;
+    const auto first = residual_norm(in[0], in[1], {in[2], {}, NormKind::rmsnorm}, 1e-5);
+    return residual_norm(first.sum, gelu(first.normalized), {in[2], {}, NormKind::rmsnorm}, 1e-5)
+        .normalized;
   };
   for (const std::int64_t width : {1, 7, 37, 65}) {
     CAPTURE(width);
@@ -103,16 +105,33 @@ TEST_CASE("rmsnorm has the gradient of its formula, with and without a residual 
       Catch::Contains("rmsnorm: an input of shape [2, 4] does not fit a weight of shape [3]"));
 }
 
+TEST_CASE("layernorm without a bias is that with zeros, and has its gradient", "[gradient]") {
+  const auto cpu = device();
+  const auto both = [](const Leaves& in) {
+    const auto first = residual_norm(in[0], in[1], {in[2]}, 1e-5);
+    return residual_norm(first.sum, gelu(first.normalized), {in[2]}, 1e-5).normalized;
+  };
+  for (const std::int64_t width : {1, 7, 37, 65}) {
+    CAPTURE(width);
+    const Leaves leaves{random_tensor(cpu, {2, 5, width}, 1, 2),
+                        random_tensor(cpu, {2, 5, width}, 2), random_tensor(cpu, {width}, 3)};
+    CHECK(gradcheck(both, leaves) == "");
+    const Tensor zeros = Tensor::zeros(cpu, {width}, DType::f64);
+    CHECK(layernorm(leaves[0], leaves[2], {}, 1e-5).to_host() ==
+          layernorm(leaves[0], leaves[2], zeros, 1e-5).to_host());
+  }
+}
+
 TEST_CASE("residual sums whose inputs are used again keep their gradients apart", "[gradient]") {
   const auto cpu = device();
   const Tensor w = random_tensor(cpu, {5}, 1), bias = random_tensor(cpu, {5}, 2);
   CHECK(gradcheck(
             [&](const Leaves& in) {
-              const auto first = residual_norm(in[0], in[1], w, bias, 1e-5);
-              const auto second = residual_norm(first.sum, in[0], w, bias, 1e-5);
-              const auto third = residual_norm(in[1], second.sum, w, bias, 1e-5);
-              const auto fourth = residual_norm(third.sum, first.sum, w, bias, 1e-5);
-              return residual_norm(fourth.normalized, second.normalized, w, bias, 1e-5).sum;
+              const auto first = residual_norm(in[0], in[1], {w, bias}, 1e-5);
+              const auto second = residual_norm(first.sum, in[0], {w, bias}, 1e-5);
+              const auto third = residual_norm(in[1], second.sum, {w, bias}, 1e-5);
+              const auto fourth = residual_norm(third.sum, first.sum, {w, bias}, 1e-5);
+              return residual_norm(fourth.normalized, second.normalized, {w, bias}, 1e-5).sum;
             },
             {random_tensor(cpu, {2, 5}, 3), random_tensor(cpu, {2, 5}, 4)}) == "");
 }

@@ -8,9 +8,7 @@
 #include "engine/ops/embedding.h"
 #include "engine/ops/linear.h"
 #include "engine/ops/linear_cross_entropy.h"
-#include "engine/ops/mlp.h"
 #include "engine/ops/norm.h"
-#include "kernels/swiglu.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
 #include "tests/engine/gradient_leaves.h"
@@ -20,18 +18,6 @@
 
 namespace sluice::test::ops_gradient_test {
 namespace {
-
-Tensor swiglu_of(const Tensor& in) {
-  const Tensor out = Tensor::empty(in.device(), {in.dim(0), in.dim(1) / 2}, in.dtype());
-  launch_cpu(SwigluForward{.out = out.view(), .in = in.view()});
-  return out;
-}
-
-Tensor exact_gelu_of(const Tensor& in) {
-  const Tensor out = Tensor::empty_like(in);
-  launch_cpu(GeluForward{.out = out.view(), .in = in.view(), .exact = true});
-  return out;
-}
 
 TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   const auto cpu = device();
@@ -104,59 +90,6 @@ TEST_CASE("a weight gives the same results in either layout", "[gradient]") {
   CHECK(relative_l2(linear(x, turned, {}, {.layout = WeightLayout::out_in}).to_host(), expected) <
         1e-15);
   CHECK(relative_l2(logits_of(x, turned).to_host(), expected) < 1e-15);
-}
-
-TEST_CASE("mlp has the gradient of its formula, and is its three parts", "[gradient]") {
-  const auto cpu = device();
-  for (const MlpActivation activation :
-       {MlpActivation::gelu, MlpActivation::exact_gelu, MlpActivation::swiglu})
-    for (const WeightLayout layout : {WeightLayout::in_out, WeightLayout::out_in})
-      for (const auto& [rows, in, width, out] :
-           {std::array<std::int64_t, 4>{1, 1, 1, 1}, {6, 5, 19, 7}, {35, 33, 65, 33}}) {
-        if (!in_form(2, {static_cast<int>(activation), layout == WeightLayout::in_out, rows}))
-          continue;
-        const bool gelu_mlp = activation != MlpActivation::swiglu;
-        const bool exact = activation == MlpActivation::exact_gelu;
-        const std::int64_t first = gelu_mlp ? width : 2 * width;
-        const auto weights = [=](const Leaves& leaf) {
-          return MlpWeights{.weight_in = leaf[1],
-                            .bias_in = leaf[2],
-                            .weight_out = leaf[3],
-                            .bias_out = leaf[4],
-                            .layout = layout,
-                            .activation = activation};
-        };
-        const auto fused = [=](const Leaves& leaf) { return mlp(leaf[0], weights(leaf)); };
-        CAPTURE(rows, in, width, out, gelu_mlp, exact, layout == WeightLayout::in_out);
-        const Leaves leaves{
-            random_tensor(cpu, {rows, in}, 1), random_tensor(cpu, stored(in, first, layout), 2),
-            random_tensor(cpu, {first}, 3), random_tensor(cpu, stored(width, out, layout), 4),
-            random_tensor(cpu, {out}, 5)};
-        CHECK(gradcheck(fused, leaves) == "");
-        CHECK(gradcheck(
-                  [=](const Leaves& leaf) {
-                    return fused({leaf[0], leaf[1], {}, leaf[2], {}});
-                  },
-                  {leaves[0], leaves[1], leaves[3]}) == "");
-        const Tensor pre = linear(leaves[0], leaves[1], leaves[2], {.layout = layout});
-        const Tensor hidden = exact ? exact_gelu_of(pre) : gelu_mlp ? gelu(pre) : swiglu_of(pre);
-        CHECK(fused(leaves).to_host() ==
-              linear(hidden, leaves[3], leaves[4], {.layout = layout}).to_host());
-        // A hidden row that backward computes again changes no bit.
-        Values gradients[2];
-        for (const bool recompute : {false, true}) {
-          Leaves own;
-          for (const Tensor& leaf : leaves)
-            own.push_back(Tensor::from_host(cpu, leaf.shape(), DType::f64, leaf.to_host())
-                              .set_requires_grad(true));
-          const Tensor result = mlp(own[0], weights(own), {.hidden = recompute});
-          backward(result, random_tensor(cpu, result.shape(), 6));
-          for (const Tensor& leaf : own)
-            for (const double value : leaf.grad().to_host())
-              gradients[recompute ? 1 : 0].push_back(value);
-        }
-        CHECK(gradients[0] == gradients[1]);
-      }
 }
 
 TEST_CASE("gelu, relu and dropout have the gradients of their formulas", "[gradient]") {
@@ -364,7 +297,8 @@ TEST_CASE("a table tied between embedding and head collects both gradients", "[g
   const auto loss = [&](const Leaves& in) {
     const Tensor x = embedding(tokens, in[0], in[1]);
     const Tensor hidden =
-        residual_norm(x, attention(linear(x, in[2]), {.heads = 2}), in[3], in[4], 1e-5).normalized;
+        residual_norm(x, attention(linear(x, in[2]), {.heads = 2}), {in[3], in[4]}, 1e-5)
+            .normalized;
     return linear_cross_entropy(hidden, in[0], tokens, {.scale = 0.1, .chunk = 4}).loss;
   };
   CHECK(gradcheck(loss,

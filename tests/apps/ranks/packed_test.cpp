@@ -12,6 +12,7 @@
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/training/one_step.h"
 #include "tests/support/training/pipelines.h"
 
 // Several documents in a sequence have the values and gradients that each has in a sequence of its
@@ -72,46 +73,6 @@ Batch one_in_each_row() {
   return batch;
 }
 
-struct Result {
-  double loss = 0, norm = 0;
-  std::map<std::string, Values> gradients{};
-};
-
-/// Trains one step with the batch as the ranks of the task.
-Result step_with(const TrainingTask& task, const MemoryChoice& choice, const Batch& batch,
-                 DeviceKind kind) {
-  Result result;
-  std::mutex mutex;
-  on_mesh(task, choice, kind, [&](const Ranks& ranks, const DevicePtr& device) {
-    TrainingRun run(task, choice, device, {}, ranks);
-    Training& training = run.training();
-    const TrainStep step =
-        training.trainer.step(0, share_of(batch, ranks.replica(), ranks.mesh.dp, task.batch_size));
-    const std::lock_guard lock(mutex);
-    result.loss = step.loss;
-    result.norm = step.gradient_norm;
-    for (const auto& slot : training.space.slots())
-      if (!slot.shard.divided()) result.gradients[slot.name] = slot.tensor->grad().to_host();
-  });
-  return result;
-}
-
-void compare(const Result& actual, const Result& expected, double bound) {
-  CHECK(std::abs(actual.loss - expected.loss) <= bound * expected.loss);
-  CHECK(std::abs(actual.norm - expected.norm) <= bound * expected.norm);
-  CHECK(!actual.gradients.empty());
-  for (const auto& [name, values] : actual.gradients) {
-    const Values& wanted = expected.gradients.at(name);
-    double largest = 0, apart = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(wanted[i]));
-      apart = std::max(apart, std::abs(values[i] - wanted[i]));
-    }
-    CAPTURE(name, largest, apart);
-    CHECK(apart <= bound * largest);
-  }
-}
-
 TrainingTask task_of(const char* family, DType dtype) {
   TrainingTask task{.dtype = dtype, .batch_size = 4, .seq_len = length};
   if (std::string_view(family) != "gpt2") task.config = small_model(family, 3);
@@ -136,8 +97,8 @@ TEST_CASE("documents that share a sequence train as if each had its own", "[pack
     for (const DType dtype : {DType::f64, DType::f32}) {
       TrainingTask apart = task_of(family, dtype);
       apart.batch_size = static_cast<std::int64_t>(documents().size());
-      const Result expected =
-          step_with(apart, apart.resident(), one_in_each_row(), DeviceKind::cpu);
+      const OneStep expected =
+          one_step(apart, apart.resident(), one_in_each_row(), DeviceKind::cpu);
       for (const Layout& layout : layouts) {
         const bool gpu = dtype == DType::f32;
         if (gpu && (!have_gpu() || !in_form(4, {&layout - layouts, family[0]}))) continue;
@@ -152,8 +113,8 @@ TEST_CASE("documents that share a sequence train as if each had its own", "[pack
         std::ranges::fill(choice.recompute, layout.recompute);
         CAPTURE(family, name_of(dtype), layout.dp, layout.pp, layout.tp, layout.micro_batch,
                 layout.pipeline, layout.sequence_parallel);
-        compare(step_with(task, choice, packed(), gpu ? DeviceKind::cuda : DeviceKind::cpu),
-                expected, gpu ? 2e-5 : 1e-12);
+        check_close(one_step(task, choice, packed(), gpu ? DeviceKind::cuda : DeviceKind::cpu),
+                    expected, gpu ? 2e-5 : 1e-12);
       }
     }
 }
@@ -200,10 +161,10 @@ TEST_CASE("dropout of packed documents is the same in a micro-batch of any size"
   TrainingTask task = task_of("gpt2", DType::f64);
   task.dropout = 0.2;
   const auto train = [&](std::int64_t micro_batch, const Batch& batch) {
-    return step_with(task, task.resident(StateLayout::fp32, micro_batch), batch, DeviceKind::cpu);
+    return one_step(task, task.resident(StateLayout::fp32, micro_batch), batch, DeviceKind::cpu);
   };
-  const Result expected = train(4, packed());
-  compare(train(1, packed()), expected, 1e-12);
+  const OneStep expected = train(4, packed());
+  check_close(train(1, packed()), expected, 1e-12);
   // Equal documents of a sequence are dropped differently.
   Batch twice = packed();
   std::copy_n(twice.tokens.begin(), 4, twice.tokens.begin() + 12);

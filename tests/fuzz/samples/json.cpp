@@ -81,7 +81,7 @@ Samples llama_samples() {
       {"scaled-gpt-neox", neox({{"rope_scaling", {{"type", "linear"}}}}), "only null"},
       {"accepted-tanh-gelu-of-gpt-neox", neox({{"rotary_pct", 1}, {"hidden_act", "gelu_fast"}}),
        ""},
-      {"other-activation-of-gpt-neox", neox({{"hidden_act", "relu"}}), "only \"gelu\""},
+      {"other-activation-of-gpt-neox", neox({{"hidden_act", "silu"}}), "only \"gelu_new\""},
   };
 }
 
@@ -130,7 +130,7 @@ Samples config_samples() {
       {"null-layers", R"({"n_layer":null})", "n_layer"},
       {"negative-inner", config({{"n_inner", -4}}), "\"n_inner\" is -4"},
       {"zero-inner", config({{"n_inner", 0}}), "\"n_inner\" is 0"},
-      {"other-activation", config({{"activation_function", "gelu"}}), "only \"gelu_new\""},
+      {"other-activation", config({{"activation_function", "silu"}}), "only \"gelu_new\""},
       {"long-activation", config({{"activation_function", std::string(10'000, 'x')}}), "..."},
       {"other-model", config({{"model_type", "bloom"}}), "only \"gpt2\""},
       {"untied", config({{"tie_word_embeddings", false}}), "only true"},

@@ -6,7 +6,7 @@
 namespace sluice::test::norm_test {
 namespace {
 
-enum class Kind { layernorm, rmsnorm };
+enum class Kind { layernorm, unbiased_layernorm, rmsnorm };
 
 struct Sizes {
   std::int64_t rows, width;
@@ -43,16 +43,17 @@ Values positive(std::int64_t count, std::uint64_t seed) {
 
 void forward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Offsets offsets,
                   bool with_branch, Kind kind = Kind::layernorm) {
-  const bool centred = kind == Kind::layernorm;
+  const bool centred = kind != Kind::rmsnorm, biased = kind == Kind::layernorm;
   const double mean = centred ? 0 : 0.5;
-  CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, with_branch, centred);
+  CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, with_branch, centred,
+          biased);
   Parity parity(devices, offsets);
   Values shifted = random_values(s.rows * s.width, 1, 2);
   for (auto& value : shifted)
     value += mean;
   const auto in = parity.input("in", dtype, {s.rows, s.width}, shifted);
   const auto weight = parity.input("weight", dtype, {s.width});
-  const auto bias = centred ? parity.input("bias", dtype, {s.width}) : Parity::Id{};
+  const auto bias = biased ? parity.input("bias", dtype, {s.width}) : Parity::Id{};
   const auto branch = with_branch ? parity.input("branch", dtype, {s.rows, s.width}) : Parity::Id{};
   const auto sum = with_branch ? parity.output("sum", dtype, {s.rows, s.width}, 0.0) : Parity::Id{};
   const auto out = parity.output("out", dtype, {s.rows, s.width});
@@ -66,7 +67,7 @@ void forward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Offs
                     .in = at[in],
                     .branch = with_branch ? at[branch] : View{},
                     .weight = at[weight],
-                    .bias = centred ? at[bias] : View{},
+                    .bias = biased ? at[bias] : View{},
                     .epsilon = 1e-5},
         stream);
   });
@@ -80,9 +81,9 @@ struct Backward {
 
 void backward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Offsets offsets,
                    Backward how, Kind kind = Kind::layernorm) {
-  const bool centred = kind == Kind::layernorm;
+  const bool centred = kind != Kind::rmsnorm, biased = kind == Kind::layernorm;
   CAPTURE(name_of(dtype), s.rows, s.width, offsets.read, offsets.written, how.with_sum,
-          how.in_place, how.accumulate_weight, how.accumulate_bias, centred);
+          how.in_place, how.accumulate_weight, how.accumulate_bias, centred, biased);
   const std::int64_t count = s.rows * s.width;
   Parity parity(devices, offsets);
   const auto in = parity.input("normalized_in", dtype, {s.rows, s.width}, 2);
@@ -95,9 +96,9 @@ void backward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Off
       parity.state("grad_weight", DType::f32, {s.width},
                    how.accumulate_weight ? random_values(s.width, 7) : Values{});
   const auto grad_bias =
-      centred ? parity.state("grad_bias", DType::f32, {s.width},
-                             how.accumulate_bias ? random_values(s.width, 8) : Values{})
-              : Parity::Id{};
+      biased ? parity.state("grad_bias", DType::f32, {s.width},
+                            how.accumulate_bias ? random_values(s.width, 8) : Values{})
+             : Parity::Id{};
   const auto grad_in = parity.state("grad_in", dtype, {s.rows, s.width},
                                     how.in_place ? random_values(count, 9) : Values{});
   Parity::Id grad_sum = grad_in;
@@ -105,7 +106,7 @@ void backward_case(const CudaDevices& devices, DType dtype, Sizes s, Parity::Off
   parity.compare([=](const Parity::Views& at, Stream stream) {
     run(NormBackward{.grad_in = at[grad_in],
                      .grad_weight = at[grad_weight],
-                     .grad_bias = centred ? at[grad_bias] : View{},
+                     .grad_bias = biased ? at[grad_bias] : View{},
                      .grad_out = at[grad_out],
                      .grad_sum = how.with_sum ? at[grad_sum] : View{},
                      .normalized_in = at[in],
@@ -146,6 +147,19 @@ TEST_CASE("cuda: RMSNorm, alone and of a sum", "[cuda]") {
       for (const auto offsets : offsets_of_rows)
         for (const bool with_branch : {false, true})
           forward_case(devices, dtype, s, offsets, with_branch, Kind::rmsnorm);
+}
+
+TEST_CASE("cuda: LayerNorm without a bias, in both directions", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes) {
+    for (const auto& s : all_sizes)
+      for (const auto offsets : offsets_of_rows)
+        forward_case(devices, dtype, s, offsets, s.rows % 2 == 0, Kind::unbiased_layernorm);
+    for (const auto& [size, offsets] : rows_for_backward())
+      backward_case(devices, dtype, size, offsets, {.accumulate_weight = true},
+                    Kind::unbiased_layernorm);
+  }
 }
 
 TEST_CASE("cuda: LayerNorm far from zero does not lose the variance", "[cuda]") {
