@@ -10,12 +10,12 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/data/data_files.h"
-#include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
 #include "apps/data/pair_encoder.h"
 #include "apps/data/tokens/prepared_folder.h"
 #include "apps/data/tokens/shared_part.h"
 #include "apps/output/output_file.h"
+#include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
@@ -301,7 +301,13 @@ void write_folder(const Job& job) {
 
 /// Refuses what several ranks cannot do.
 void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
-  require_streams_once(files, {}, ranks);
+  for (const TextFile& file : files.texts)
+    if (file.stream && ranks > 1)
+      fail(
+          fmt::format("--input {} can be read once, and each of {} ranks reads the text; start one "
+                      "process, or write it to a file first",
+                      file.path.string(), ranks),
+          ErrorKind::usage);
   if (o.shard_tokens && ranks > 1)
     fail(fmt::format("--shard-tokens: {} ranks write one file together; leave it out, or start one "
                      "process",
@@ -309,12 +315,27 @@ void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
          ErrorKind::usage);
 }
 
-/// Returns an error of ranks that do not read the same text, as they all must.
-void require_same_text(Communicator& ranks, const TextScan& found) {
-  std::string facts;
-  for (const auto& [bytes, sum] : found.documents)
-    facts += fmt::format("{} {:08x}\n", bytes, sum);
-  require_equal(ranks, "text", facts);
+/// Throws Error (usage) on a rank that reads another text than rank 0, or would make other tokens.
+void require_same_work(const Options& o, const TextScan& found, const Tokenizer& tokenizer,
+                       Communicator& ranks) {
+  std::uint32_t text = 0, vocabulary = 0;
+  for (const DocumentFacts& document : found.documents)
+    text = crc32_of(std::as_bytes(std::span(&document.sum, 1)), text);
+  require_equal(ranks, "text",
+                fmt::format("{} documents of {} bytes, checksum {:08x}", found.documents.size(),
+                            found.report.bytes, text));
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string piece = tokenizer.decode(std::span(&id, 1)) + '\n';
+    vocabulary = crc32_of(std::as_bytes(std::span(piece)), vocabulary);
+  }
+  require_equal(ranks, "tokenizer",
+                fmt::format("{} of {} tokens, checksum {:08x}", tokenizer.kind(),
+                            tokenizer.vocab_size(), vocabulary));
+  require_equal(ranks, "way to prepare",
+                fmt::format("--output '{}' --encode-only '{}' --val-fraction {} --split-seed {} "
+                            "--pairs={} --special={}",
+                            o.output, o.encode_only, o.val_fraction, o.text.split_seed, o.pairs,
+                            o.text.special));
 }
 
 void run(Options o, const World& world) {
@@ -335,8 +356,11 @@ void run(Options o, const World& world) {
   const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);
-  const auto ranks = world.communicator({}, {});
-  if (world.size() > 1) require_same_text(*ranks, found);
+  // A rank may read or encode for hours before the others hear of it. When one fails, mpirun ends
+  // them all.
+  constexpr double a_month = 30 * 24 * 3600;
+  const auto ranks = world.communicator({}, {.timeout = a_month});
+  if (world.size() > 1) require_same_work(o, found, *tokenizer, *ranks);
   ProgressBar bar("encoding", static_cast<double>(found.report.bytes));
   const Job job{o,      source,
                 found,  *tokenizer,

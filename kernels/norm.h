@@ -8,7 +8,7 @@ namespace sluice {
 /// Normalization over the last dimension, fused with the residual addition that precedes it in a
 /// transformer block. LayerNorm (Ba et al., 2016, eq. 4; biased variance):
 ///   sum = in + branch;   out = (sum - mean) * rstd * weight + bias
-/// where `bias` may be none. RMSNorm (Zhang and Sennrich, 2019, eq. 4), where `mean` is none too:
+/// LayerNorm may have no bias. RMSNorm (Zhang and Sennrich, 2019, eq. 4) has neither mean nor bias:
 ///   out = sum * rstd * weight, with rstd = 1 / sqrt(mean of sum^2 + epsilon)
 /// A call without `branch` adds nothing and does not write `sum`.
 /// in, branch, sum, out: [rows, width]; weight, bias: [width]; mean, rstd: [rows], f32 (f64).

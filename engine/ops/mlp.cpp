@@ -116,7 +116,8 @@ class MlpNode final : public Node {
           grad_out.stream());
       return grad_hidden.reshape(pre_activation_.shape());
     }
-    if (weights_.activation == MlpActivation::relu) {  // positive where its output is
+    if (weights_.activation == MlpActivation::relu) {
+      // The input is positive where the output is.
       run(ReluBackward{.grad_in = grad_hidden.view(),
                        .grad_out = grad_hidden.view(),
                        .out = pre_activation_.view()},

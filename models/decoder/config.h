@@ -63,7 +63,7 @@ struct DecoderConfig {
   std::int64_t head_width = 0;  ///< 0: n_embd / n_head
   BlockKind block = BlockKind::sequential;
   NormKind norm = NormKind::layernorm;
-  bool norm_bias = true;                 ///< LayerNorm's
+  bool norm_bias = true;                 ///< false: LayerNorm has no bias
   bool query_key_norm = false;           ///< RMSNorm of each head of q and k
   bool fused_heads = false;              ///< the matrix of q, k and v has them head by head
   std::optional<RotaryConfig> rotary{};  ///< none: a table of learned positions
@@ -92,8 +92,8 @@ struct DecoderConfig {
     return (activation == MlpActivation::swiglu ? 2 : 1) * inner();
   }
 
-  /// Vectors of a norm: a gain, and LayerNorm's bias.
   bool has_norm_bias() const { return norm == NormKind::layernorm && norm_bias; }
+  /// Vectors of a norm: a gain, and LayerNorm's bias if it has one.
   std::int64_t norm_vectors() const { return has_norm_bias() ? 2 : 1; }
   /// Norms of the residual stream in a block.
   std::int64_t block_norms() const { return block == BlockKind::parallel_one_norm ? 1 : 2; }

@@ -9,10 +9,10 @@
 namespace sluice {
 
 /// Reads a Hugging Face config.json. Checks types and ranges, and that the model is one that this
-/// program can compute: GPT-2 (activation gelu_new, tied embeddings, scaled attention), GPT-J
-/// (gelu_new), GPT-NeoX (gelu or its tanh form), Llama, Mistral, Qwen2 or Qwen3 (silu, no biases
-/// but Qwen2's of q, k and v). A sliding window that is shorter than the context shortens the
-/// context.
+/// program can compute: GPT-2 (tied embeddings, scaled attention; "bias" false: without biases),
+/// GPT-J, GPT-NeoX (all three with gelu_new, gelu or relu), Llama, Mistral, Qwen2 or Qwen3 (silu,
+/// no biases but Qwen2's of q, k and v). A sliding window that is shorter than the context shortens
+/// the context.
 DecoderConfig read_config(const std::filesystem::path& file);
 /// The same for a config.json that has been read; errors name `file`.
 DecoderConfig parse_config(const nlohmann::json& json, const std::string& file);

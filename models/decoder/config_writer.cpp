@@ -65,7 +65,7 @@ nlohmann::ordered_json gpt_json(const DecoderConfig& config) {
       {"resid_pdrop", 0.0},
   };
   if (config.n_inner != 0) json["n_inner"] = config.n_inner;
-  // No key of transformers, which makes missing biases zeros.
+  // Transformers does not know this key; it makes missing biases zeros.
   if (!config.norm_bias) json["bias"] = false;
   if (gptj)
     json["rotary_dim"] = config.rotary->width;

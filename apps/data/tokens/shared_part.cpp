@@ -1,9 +1,14 @@
 #include "apps/data/tokens/shared_part.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <system_error>
 
 #include "engine/io/token_file.h"
+#include "kernels/base/error.h"
 
 namespace sluice {
 
@@ -14,8 +19,18 @@ void SharedPart::append(std::span<const std::int32_t> ids) {
 void SharedPart::open() {
   if (ranks_.rank() == 0) file_.emplace(path_);
   // The name has the process id of rank 0.
-  const std::string name = ranks_.share_text(temporary_name(path_).string(), 0, "token file");
-  shared_.emplace(name, MpiFile::Access::write);
+  temporary_ = ranks_.share_text(temporary_name(path_).string(), 0, "token file");
+  if (!std::filesystem::exists(temporary_))
+    fail(
+        fmt::format("rank {} does not see {}, which rank 0 has made; all ranks must share the disk "
+                    "of the output",
+                    ranks_.rank(), temporary_.string()));
+  shared_.emplace(temporary_, MpiFile::Access::write);
+}
+
+SharedPart::~SharedPart() {
+  std::error_code ignored;
+  if (!complete_ && !temporary_.empty()) std::filesystem::remove(temporary_, ignored);
 }
 
 void SharedPart::end_round() {
@@ -27,19 +42,31 @@ void SharedPart::end_round() {
                                       token_file_start(id_bytes_) + size_ * id_bytes_);
   shared_->write(before, round_, *std::ranges::max_element(bytes));
   size_ += all / id_bytes_;
+  if (id_bytes_ == 4 && size_ > std::numeric_limits<std::int32_t>::max())
+    fail(fmt::format("{} would have more tokens than its header can say; start one process with "
+                     "--shard-tokens",
+                     path_.string()),
+         ErrorKind::usage);
   round_.clear();
 }
 
 void SharedPart::complete() {
   if (complete_) return;
   end_round();
+  if (shared_) {
+    shared_->sync();
+    shared_.reset();
+    // An MPI may take a write for done that a full disk has cut short.
+    const std::uint64_t bytes = token_file_start(id_bytes_) + size_ * id_bytes_;
+    if (const std::uint64_t there = std::filesystem::file_size(temporary_); there != bytes)
+      fail(fmt::format("{} has {} of {} bytes; is the disk full?", temporary_.string(), there,
+                       bytes));
+  }
+  if (file_) {
+    file_->write_at(0, token_file_header(path_, size_, id_bytes_));
+    file_->complete();
+  }
   complete_ = true;
-  if (!shared_) return;
-  shared_->sync();
-  shared_.reset();
-  if (!file_) return;
-  file_->write_at(0, token_file_header(path_, size_, id_bytes_));
-  file_->complete();
 }
 
 void SharedPart::publish() {

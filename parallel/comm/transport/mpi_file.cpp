@@ -51,10 +51,10 @@ void require(int code, const std::filesystem::path& path, const char* what) {
 }
 
 /// Calls `move`(byte, count, status) for each piece, as often on each rank, and checks that all was
-/// moved.
+/// moved; `why`: what may be the cause if not.
 template <class Move>
 void in_pieces(const std::filesystem::path& path, std::uint64_t bytes, std::uint64_t largest,
-               const char* what, Move&& move) {
+               const char* what, const char* why, Move&& move) {
   check(bytes <= largest, "a rank has more bytes than the largest count");
   for (std::uint64_t at = 0; at < largest; at += longest_piece) {
     const std::uint64_t begin = std::min(at, bytes);
@@ -64,7 +64,7 @@ void in_pieces(const std::filesystem::path& path, std::uint64_t bytes, std::uint
     int moved = 0;
     MPI_Get_count(&status, MPI_BYTE, &moved);
     if (moved != count)
-      fail(fmt::format("{}: {} moved {} of {} bytes", path.string(), what, moved, count));
+      fail(fmt::format("{}: {} moved {} of {} bytes; {}", path.string(), what, moved, count, why));
   }
 }
 
@@ -84,7 +84,7 @@ MpiFile::~MpiFile() {
 }
 
 void MpiFile::write(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t largest) {
-  in_pieces(path_, bytes.size(), largest, "MPI_File_write_at_all",
+  in_pieces(path_, bytes.size(), largest, "MPI_File_write_at_all", "is the disk full?",
             [&](std::uint64_t at, int count, MPI_Status* status) {
               return MPI_File_write_at_all(handle_->file, static_cast<MPI_Offset>(offset + at),
                                            bytes.data() + at, count, MPI_BYTE, status);
@@ -92,7 +92,7 @@ void MpiFile::write(std::uint64_t offset, std::span<const std::byte> bytes, std:
 }
 
 void MpiFile::read(std::uint64_t offset, std::span<std::byte> bytes, std::uint64_t largest) {
-  in_pieces(path_, bytes.size(), largest, "MPI_File_read_at_all",
+  in_pieces(path_, bytes.size(), largest, "MPI_File_read_at_all", "has the file changed?",
             [&](std::uint64_t at, int count, MPI_Status* status) {
               return MPI_File_read_at_all(handle_->file, static_cast<MPI_Offset>(offset + at),
                                           bytes.data() + at, count, MPI_BYTE, status);

@@ -154,11 +154,17 @@ TEST_CASE("ranks replace data, or leave it as it is", "[prepare]") {
                     two = dir.put("two.txt", lines(2000, "two"));
   REQUIRE(prepare(2, {"--input", one, "--output", dir.at("data")}).exit_code == 0);
   const auto first = files_of(dir.path() / "data");
-  // Ranks that read different texts, and one whose tokenizer lacks a character.
+  // Ranks that read different texts, or prepare them in different ways.
   const ProgramResult unlike = prepare(2, {"--input", two, "--output", dir.at("data")},
                                        {"--input", one, "--output", dir.at("data")});
   CHECK(unlike.exit_code == 2);
-  CHECK_THAT(unlike.err, Contains("prepare_data: error: ") && Contains("text"));
+  CHECK_THAT(unlike.err, Contains("rank 1 has another text than rank 0: 1 documents of "));
+  CHECK((files_of(dir.path() / "data") == first));
+  const ProgramResult apart =
+      prepare(2, {"--input", one, "--output", dir.at("data"), "--val-fraction", "0.2"},
+              {"--input", one, "--output", dir.at("data")});
+  CHECK(apart.exit_code == 2);
+  CHECK_THAT(apart.err, Contains("rank 1 has another way to prepare than rank 0: --output"));
   CHECK((files_of(dir.path() / "data") == first));
   const ProgramResult other =
       prepare(2, {"--input", two, "--tokenizer", "chars", "--output", dir.at("data")});
@@ -182,7 +188,7 @@ TEST_CASE("what ranks cannot prepare is refused in a line", "[prepare]") {
       refused({"--input", text, "--output", dir.at("o"), "--shard-tokens", "3"}),
       Contains("--shard-tokens: 2 ranks write one file together; leave it out, or start one"));
   CHECK_THAT(refused({"--input", "-", "--output", dir.at("o")}),
-             Contains("can be read once, and each of 2 ranks reads the data"));
+             Contains("--input - can be read once, and each of 2 ranks reads the text; start one"));
   CHECK_FALSE(fs::exists(dir.path() / "o"));
 }
 

@@ -156,7 +156,7 @@ TEST_CASE("gradients that were copied to the host are not read on the device", "
   }
 }
 
-TEST_CASE("ranks sum gradients before these rest in host memory", "[layer_major][ranks][threads]") {
+TEST_CASE("ranks sum gradients before these rest in host memory", "[layer_major][ranks]") {
   if (!have_gpu()) return;
   struct Form {
     std::int64_t dp, tp, micro_batches, blocks;
@@ -187,7 +187,7 @@ TEST_CASE("ranks sum gradients before these rest in host memory", "[layer_major]
 }
 
 TEST_CASE("the memory of replicas whose weights rest on the host is planned to the byte",
-          "[layer_major][ranks][plan]") {
+          "[layer_major][ranks][plan][threads]") {
   if (!have_gpu()) return;
   TrainingTask task = task_of(DType::bf16);
   task.dp = 2;
