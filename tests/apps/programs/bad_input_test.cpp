@@ -360,7 +360,7 @@ TEST_CASE("every program refuses a configuration that is none") {
                                   {"n_positions", "null"},
                                   {"n_embd", "9223372036854775808"},
                                   {"n_head", "3"},
-                                  {"activation_function", "\"relu\""},
+                                  {"activation_function", "\"silu\""},
                                   {"n_layer", "16777217"}}) {
     Json bad = good;
     bad[key] = Json::parse(text);
