@@ -76,13 +76,15 @@ __device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t fir
                                           unsigned children, int& last) {
   int* arrivals = a.arrivals;
   constexpr int each = column_sums<centred>;
+  // Without a bias its sums, which are the second half, go nowhere.
+  const std::int64_t wanted = (centred && a.bias.out == nullptr ? 1 : each) * count;
   std::int64_t distance = each * a.width;  // between neighbours of a level
   for (;;) {
     const unsigned groups = (parts + children - 1) / children, group = index / children;
     const unsigned first = group * children;
     const unsigned members = parts - first < children ? parts - first : children;
     if (!is_last_block(arrivals + group, members, last)) return;
-    for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < each * count;
+    for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < wanted;
          i += std::int64_t{blockDim.x} * N) {
       const bool bias = centred && i >= count;
       const std::int64_t column = first_column + (bias ? i - count : i);
@@ -104,7 +106,6 @@ __device__ __forceinline__ void add_parts(const PartialSums& a, std::int64_t fir
         continue;
       }
       const ColumnTotals& total = bias ? a.bias : a.weight;
-      if (total.out == nullptr) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         float& out = total.out[column + j];
