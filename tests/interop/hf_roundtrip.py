@@ -7,7 +7,8 @@
     loss and gradients, and `evaluate` its loss on many sequences. (b) Our `convert` writes them in
     f32, bf16 and f16; transformers must open the result and find the same weights and logits. (c)
     Our tokenizers give AutoTokenizer's ids. (d) With --trained, transformers opens a
-    model that train_gpt2 exported, and its tokenizer.
+    model that train_gpt2 exported, and its tokenizer. (e) The masked losses of the project's
+    fixtures are those of labels of -100.
 
 Run by hand, with a python that has torch, transformers and safetensors. The reference is
 transformers in float64. Exit codes: 0 all passed, 1 a check failed, 2 wrong use.
@@ -88,6 +89,8 @@ def open_model(checks, name, folder):
         return None
     wrong = {key: sorted(map(str, info.get(key) or ())) for key in
              ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    if getattr(model.config, "bias", True) is False:  # then they are zeros
+        wrong["missing_keys"] = [key for key in wrong["missing_keys"] if not key.endswith(".bias")]
     wrong = {key: names for key, names in wrong.items() if names and names != ["lm_head.weight"]}
     if not checks.same(f"{name}: weights missing or unknown", wrong, {}):
         return None
@@ -144,6 +147,8 @@ def check_probe(checks, name, programs, folder, model, batch, seq, bound=LOGITS,
         checks.result(False, f"{name}: the dump cannot be read: {error}")
         return
     logits, loss, gradients = reference(model, ids, batch, seq)
+    if getattr(model.config, "bias", True) is False:
+        gradients = {key: value for key, value in gradients.items() if not key.endswith(".bias")}
     wanted = {"logits", "loss"} | {f"grad.{key}" for key in gradients}
     if not checks.same(f"{name}: tensors missing from the dump", sorted(wanted - set(got)), []):
         return
@@ -286,6 +291,32 @@ def check_trained(checks, programs, trained, work):
         print("skip  tokenizer: no vocab.json in the folder")
 
 
+def check_masked_losses(checks):
+    """Losses and gradients of the project's fixtures, where labels of -100 do not count. Transformers computes this
+    loss in float32."""
+    for folder in sorted((Path(__file__).resolve().parents[1] / "data/fixtures").iterdir()):
+        ref = folder / "ref/ref.json"
+        cases = json.loads(ref.read_text()).get("masked", []) if ref.exists() else []
+        if not cases:
+            continue
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+        tensors = load_file(folder / "ref/ref.safetensors")
+        ids, targets = tensors["input_ids"].long(), tensors["targets"].long()
+        loss_apart = norm_apart = 0.0
+        for case in cases:
+            counts = torch.tensor([mark == "1" for mark in case["mask"]]).view_as(targets)
+            model.zero_grad()
+            logits = model(ids, use_cache=False).logits
+            loss = model.loss_function(logits=logits, labels=None, vocab_size=logits.size(-1),
+                                       shift_labels=targets.masked_fill(~counts, -100))
+            loss.backward()
+            norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5
+            loss_apart = max(loss_apart, abs(loss.item() - case["loss"]))
+            norm_apart = max(norm_apart, abs(norm / case["grad_norm"] - 1))
+        checks.bound(f"{folder.name} masked: loss with {len(cases)} masks", loss_apart, 1e-6)
+        checks.bound(f"{folder.name} masked: norm of the gradients", norm_apart, GRADIENT)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--bin-dir", type=Path, default=Path("build/default/bin"))
@@ -311,6 +342,7 @@ def main():
         check_made_models(checks, programs, work)
         check_small_tokenizers(checks, programs, work)
         check_bpe_tokenizers(checks, programs, work)
+        check_masked_losses(checks)
         if a.trained:
             check_trained(checks, programs, a.trained, work)
     print(f"{checks.passed} passed, {checks.failed} failed")
