@@ -171,7 +171,7 @@ void require_pairs(const Options& o) {
     refuse("--prompt-field and --completion-field name the same field");
 }
 
-/// What every way of writing needs: the text, what its first reading found, and who takes part.
+/// A job has what every way of writing needs: the text, what its first reading found, the ranks.
 struct Job {
   const Options& o;
   const TextSource& source;

@@ -68,7 +68,7 @@ class TokenFile {
   std::vector<std::uint32_t> sums_;  ///< CRC-32 of each page, from read_all() on
 };
 
-// What writers of token files share. A file of uint16 ids is headerless; one of uint32 is llm.c's.
+// Writers of token files share these. A file of uint16 ids is headerless; one of uint32 is llm.c's.
 
 /// Returns the byte at which the ids of a file begin.
 std::uint64_t token_file_start(std::size_t id_bytes);

@@ -83,13 +83,7 @@ TrainingTask task_of(const char* family, DType dtype) {
 
 TEST_CASE("documents that share a sequence train as if each had its own", "[pack][ranks]") {
   const ThreadCount one(1);
-  struct Layout {
-    std::int64_t dp, pp, tp, micro_batch;
-    const char* pipeline = "";
-    bool sequence_parallel = false;
-    Recompute recompute = Recompute::none;
-  };
-  const Layout layouts[] = {
+  const StepLayout layouts[] = {
       {1, 1, 1, 4},           {1, 1, 1, 1}, {1, 1, 1, 2, "", false, Recompute::block},
       {2, 1, 1, 1},           {1, 2, 1, 1}, {1, 1, 2, 2},
       {1, 1, 2, 4, "", true}, {2, 2, 1, 1}, {1, 1, 1, 1, "layer-major"}};
@@ -99,21 +93,12 @@ TEST_CASE("documents that share a sequence train as if each had its own", "[pack
       apart.batch_size = static_cast<std::int64_t>(documents().size());
       const OneStep expected =
           one_step(apart, apart.resident(), one_in_each_row(), DeviceKind::cpu);
-      for (const Layout& layout : layouts) {
+      for (const StepLayout& layout : layouts) {
         const bool gpu = dtype == DType::f32;
         if (gpu && (!have_gpu() || !in_form(4, {&layout - layouts, family[0]}))) continue;
-        TrainingTask task = task_of(family, dtype);
-        task.dp = layout.dp;
-        task.pp = layout.pp;
-        task.tp = layout.tp;
-        task.pipeline = layout.pipeline;
-        if (!task.pipeline.empty()) task.stash = "auto";
-        task.sequence_parallel = layout.sequence_parallel;
-        MemoryChoice choice = task.resident(StateLayout::fp32, layout.micro_batch);
-        std::ranges::fill(choice.recompute, layout.recompute);
-        CAPTURE(family, name_of(dtype), layout.dp, layout.pp, layout.tp, layout.micro_batch,
-                layout.pipeline, layout.sequence_parallel);
-        check_close(one_step(task, choice, packed(), gpu ? DeviceKind::cuda : DeviceKind::cpu),
+        CAPTURE(family, name_of(dtype), layout.text());
+        check_close(one_step(task_of(family, dtype), layout, packed(),
+                             gpu ? DeviceKind::cuda : DeviceKind::cpu),
                     expected, gpu ? 2e-5 : 1e-12);
       }
     }

@@ -31,20 +31,14 @@ Batch some_batch() {
 
 TEST_CASE("a GPT-2 without biases is one whose biases are zero", "[variant][ranks]") {
   const ThreadCount one(1);
-  struct Layout {
-    std::int64_t dp, pp, tp, micro_batch;
-    const char* pipeline = "";
-    bool sequence_parallel = false;
-    Recompute recompute = Recompute::none;
-  };
-  const Layout layouts[] = {{1, 1, 1, 4},
-                            {1, 1, 1, 2, "", false, Recompute::block},
-                            {1, 1, 1, 2, "", false, Recompute::gelu_ln},
-                            {2, 1, 1, 1},
-                            {1, 2, 1, 1},
-                            {1, 1, 2, 2},
-                            {1, 1, 2, 4, "", true},
-                            {1, 1, 1, 1, "layer-major"}};
+  const StepLayout layouts[] = {{1, 1, 1, 4},
+                                {1, 1, 1, 2, "", false, Recompute::block},
+                                {1, 1, 1, 2, "", false, Recompute::gelu_ln},
+                                {2, 1, 1, 1},
+                                {1, 2, 1, 1},
+                                {1, 1, 2, 2},
+                                {1, 1, 2, 4, "", true},
+                                {1, 1, 1, 1, "layer-major"}};
   for (const MlpActivation activation : activations)
     for (const DType dtype : {DType::f64, DType::f32}) {
       // Initial biases are zero, and other weights are drawn by their names.
@@ -58,22 +52,13 @@ TEST_CASE("a GPT-2 without biases is one whose biases are zero", "[variant][rank
         for (const double value : values)
           squares += name.ends_with(".bias") ? 0 : value * value;
       expected.norm = std::sqrt(squares);
-      for (const Layout& layout : layouts) {
+      for (const StepLayout& layout : layouts) {
         const bool gpu = dtype == DType::f32;
         if (gpu && (!have_gpu() || !in_form(4, {&layout - layouts, static_cast<int>(activation)})))
           continue;
-        task.dp = layout.dp;
-        task.pp = layout.pp;
-        task.tp = layout.tp;
-        task.pipeline = layout.pipeline;
-        task.stash = task.pipeline.empty() ? "" : "auto";
-        task.sequence_parallel = layout.sequence_parallel;
-        MemoryChoice choice = task.resident(StateLayout::fp32, layout.micro_batch);
-        std::ranges::fill(choice.recompute, layout.recompute);
-        CAPTURE(static_cast<int>(activation), name_of(dtype), layout.dp, layout.pp, layout.tp,
-                layout.micro_batch, layout.pipeline, layout.sequence_parallel);
+        CAPTURE(static_cast<int>(activation), name_of(dtype), layout.text());
         const OneStep actual =
-            one_step(task, choice, some_batch(), gpu ? DeviceKind::cuda : DeviceKind::cpu);
+            one_step(task, layout, some_batch(), gpu ? DeviceKind::cuda : DeviceKind::cpu);
         for (const auto& [name, values] : actual.gradients)
           CHECK_FALSE(name.ends_with(".bias"));
         check_close(actual, expected, gpu ? 2e-5 : 1e-12);

@@ -1,5 +1,7 @@
 #include "tests/support/training/one_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -25,6 +27,24 @@ OneStep one_step(const TrainingTask& task, const MemoryChoice& choice, const Bat
       if (!slot.shard.divided()) result.gradients[slot.name] = slot.tensor->grad().to_host();
   });
   return result;
+}
+
+std::string StepLayout::text() const {
+  return fmt::format("dp {}, pp {}, tp {}, micro-batch {} {}{}{}", dp, pp, tp, micro_batch,
+                     pipeline, sequence_parallel ? " sequence-parallel" : "",
+                     recompute == Recompute::none ? "" : " recompute");
+}
+
+OneStep one_step(TrainingTask task, const StepLayout& layout, const Batch& batch, DeviceKind kind) {
+  task.dp = layout.dp;
+  task.pp = layout.pp;
+  task.tp = layout.tp;
+  task.pipeline = layout.pipeline;
+  if (!task.pipeline.empty()) task.stash = "auto";
+  task.sequence_parallel = layout.sequence_parallel;
+  MemoryChoice choice = task.resident(StateLayout::fp32, layout.micro_batch);
+  std::ranges::fill(choice.recompute, layout.recompute);
+  return one_step(task, choice, batch, kind);
 }
 
 void check_close(const OneStep& actual, const OneStep& expected, double bound) {
