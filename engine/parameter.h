@@ -45,6 +45,8 @@ struct Parameter {
   Shard shard{};
   /// The parts of the whole parameter, in order; empty: files keep it under its own name.
   std::vector<StoredPart> parts{};
+  /// True for a layer's weight whose rows are inputs: [in, out].
+  bool in_out = false;
 };
 
 }  // namespace sluice

@@ -58,7 +58,8 @@ struct LinearLayer {
             .initial = Initial::normal(standard_deviation),
             .tensor = &weight,
             .shard = weight_shard,
-            .parts = parts_with(".weight")};
+            .parts = parts_with(".weight"),
+            .in_out = layout == WeightLayout::in_out};
   }
   Parameter bias_parameter() {
     return {.name = name + ".bias",

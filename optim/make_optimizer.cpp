@@ -1,8 +1,22 @@
 #include "optim/make_optimizer.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 
 namespace sluice {
+namespace {
+
+bool on_device(const Chunk& chunk) {
+  return chunk.residency == Residency::device;
+}
+
+/// True if the CPU updates the chunk beside a GPU.
+bool on_cpu(const Chunk& chunk) {
+  return chunk.residency == Residency::cpu || chunk.residency == Residency::host;
+}
+
+}  // namespace
 
 std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
                                       int buffers) {
@@ -18,7 +32,21 @@ std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const Adafactor
   check(space.options().whole_tensors, "Adafactor needs whole tensors");
   check(layout == StateLayout::fp32 || layout == StateLayout::split,
         "Adafactor has no moments of that layout");
+  check(std::ranges::all_of(space.chunks(), on_device), "Adafactor's state stays on the device");
   return std::make_unique<Optimizer>(space, adafactor_rule(options));
+}
+
+std::unique_ptr<Optimizer> make_muon(ParameterSpace& space, MuonOptions options, int buffers) {
+  const StateLayout layout = space.options().layout;
+  check(space.options().whole_tensors, "Muon needs whole tensors");
+  check(layout == StateLayout::fp32 || layout == StateLayout::split,
+        "Muon has no moments of that layout");
+  check(std::ranges::none_of(space.chunks(), on_cpu),
+        "Muon's matrix products have other bits on the CPU than on the GPU");
+  const DType working = space.working().dtype();
+  options.products = working == DType::bf16 ? working : accumulator_of(working);
+  options.tf32 = space.device()->tf32();
+  return std::make_unique<Optimizer>(space, muon_rule(options), buffers);
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "optim/muon_rule.h"
 #include "optim/optimizer.h"
 
 namespace sluice {
@@ -10,7 +11,11 @@ std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions&
                                       int buffers = 4);
 std::unique_ptr<Optimizer> make_sgd(ParameterSpace& space, const SgdOptions& options,
                                     int buffers = 4);
-/// `space` must have whole tensors and the state layout fp32 or split.
+/// `space` must have whole tensors, all state on the device, and the state layout fp32 or split.
 std::unique_ptr<Optimizer> make_adafactor(ParameterSpace& space, const AdafactorOptions& options);
+/// `space` must have whole tensors, whose state is on the device or visits it, and the state layout
+/// fp32 or split. Sets MuonOptions::products and tf32: matrix products are in bf16 if the working
+/// weights are, else in f32 (f64).
+std::unique_ptr<Optimizer> make_muon(ParameterSpace& space, MuonOptions options, int buffers = 4);
 
 }  // namespace sluice

@@ -83,7 +83,9 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
         "with which they visit twice a step");
   if (divides_state(o))
     refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.zero));
-  if (adafactor(o)) refuse("--optimizer adafactor updates on the GPU alone; use adamw");
+  if (takes_whole_tensors(o.optimizer))
+    refuse(fmt::format("--optimizer {} updates on the GPU alone; use adamw",
+                       name_in(optimizers, o.optimizer)));
   if (o.offload == Offload::all || o.resident_blocks || o.cpu_blocks.value_or(0) > 0)
     refuse(
         "the state of all other blocks stays on the GPU; leave out --offload, --resident-blocks "
@@ -113,6 +115,8 @@ void require_state_home(const TrainOptions& o, std::int64_t layers, const Device
     fail(fmt::format("--state-home {}: {}", o.state_home, why), ErrorKind::usage);
   };
   if (adafactor(o)) refuse("with --optimizer adafactor state is small and stays in memory");
+  if (o.optimizer == OptimizerKind::muon && profile.gpu)
+    refuse("the CPU would update the state, and --optimizer muon updates on the GPU alone");
   const std::int64_t away = layers - o.resident_blocks.value_or(0);
   if (profile.gpu && o.cpu_blocks.value_or(away) != away)
     refuse(
@@ -154,6 +158,11 @@ void require_blocks(const TrainOptions& o, std::int64_t layers) {
     fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers),
          ErrorKind::usage);
   const std::int64_t cpu = o.cpu_blocks.value_or(0);
+  if (cpu > 0 && o.optimizer == OptimizerKind::muon)
+    fail(fmt::format("--cpu-blocks {}: --optimizer muon updates on the GPU alone; its state can "
+                     "visit the GPU: --offload all, --resident-blocks",
+                     cpu),
+         ErrorKind::usage);
   if (cpu > 0 && o.offload == Offload::off)
     fail(fmt::format("--cpu-blocks {}: with --offload off no state rests in host memory", cpu),
          ErrorKind::usage);
@@ -182,12 +191,14 @@ bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
 }
 
 bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
-  return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline;
+  return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline &&
+         o.optimizer != OptimizerKind::muon;
 }
 
 bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.layer_major() && !divides_state(o) && !adafactor(o) &&
-         !o.offload && !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
+  return copies_fast(profile) && o.layer_major() && !divides_state(o) &&
+         !takes_whole_tensors(o.optimizer) && !o.offload && !o.resident_blocks &&
+         o.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {

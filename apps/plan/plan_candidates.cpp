@@ -13,8 +13,7 @@ namespace {
 std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
   const bool split = working == DType::bf16;
   if (o.optimizer == OptimizerKind::sgd) return {StateLayout::fp32};
-  if (o.optimizer == OptimizerKind::adafactor)
-    return {split ? StateLayout::split : StateLayout::fp32};
+  if (takes_whole_tensors(o.optimizer)) return {split ? StateLayout::split : StateLayout::fp32};
   if (o.optimizer == OptimizerKind::adamw8bit) {
     require_layout(StateLayout::int8, working);
     return {StateLayout::int8};
@@ -35,9 +34,10 @@ void require_known(const TrainOptions& o, StateLayout layout) {
   };
   if (o.optimizer == OptimizerKind::sgd && layout != StateLayout::fp32)
     refuse("keeps its state in fp32");
-  if (o.optimizer == OptimizerKind::adafactor && layout != StateLayout::fp32 &&
+  if (takes_whole_tensors(o.optimizer) && layout != StateLayout::fp32 &&
       layout != StateLayout::split)
-    refuse("has no moments to narrow; use fp32 or split");
+    refuse(o.optimizer == OptimizerKind::muon ? "keeps its momentum in fp32; use fp32 or split"
+                                              : "has no moments to narrow; use fp32 or split");
   if (o.optimizer == OptimizerKind::adamw8bit && layout != StateLayout::int8)
     fail(fmt::format("--optimizer adamw8bit is adamw with --state-layout int8, not {}",
                      name_of(layout)),

@@ -96,6 +96,7 @@ std::string unusual_rate(const TrainOptions& o, double rate) {
   constexpr Usual usual[] = {{OptimizerKind::adamw, 1e-6, 1e-2},
                              {OptimizerKind::adamw8bit, 1e-6, 1e-2},
                              {OptimizerKind::adafactor, 1e-5, 1e-1},
+                             {OptimizerKind::muon, 1e-6, 1e-1},
                              {OptimizerKind::sgd, 1e-4, 1}};
   const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
   if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};

@@ -117,7 +117,8 @@ ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const Dev
                .cpu_state = static_cast<double>(held.cpu_state) + (profile.gpu ? file : 0),
                .file_state = file,
                .shards = shards_of(o, profile),
-               .dropout = setup.trainer.drops_attention()},
+               .dropout = setup.trainer.drops_attention(),
+               .orthogonalizes = o.optimizer == OptimizerKind::muon},
       .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
                                    held.visiting_state + held.cpu_state) +
                file,

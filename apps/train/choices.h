@@ -7,6 +7,7 @@
 #include "apps/data/tokens/sampler.h"
 #include "engine/ops/mlp.h"
 #include "kernels/base/dtype.h"
+#include "optim/muon_rule.h"
 #include "optim/schedule.h"
 #include "optim/space/state_layout.h"
 #include "parallel/comm/device_backend.h"
@@ -17,11 +18,19 @@ namespace sluice {
 
 // The values of train_gpt2's flags that take one of several words, with these words.
 
-enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, sgd };
-inline constexpr Choices<OptimizerKind, 4> optimizers{{{"adamw", OptimizerKind::adamw},
+enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, muon, sgd };
+inline constexpr Choices<OptimizerKind, 5> optimizers{{{"adamw", OptimizerKind::adamw},
                                                        {"adamw8bit", OptimizerKind::adamw8bit},
                                                        {"adafactor", OptimizerKind::adafactor},
+                                                       {"muon", OptimizerKind::muon},
                                                        {"sgd", OptimizerKind::sgd}}};
+/// True if the update rule needs each matrix as a whole.
+constexpr bool takes_whole_tensors(OptimizerKind kind) {
+  return kind == OptimizerKind::adafactor || kind == OptimizerKind::muon;
+}
+
+inline constexpr Choices<MuonScale, 2> muon_scales{
+    {{"shape", MuonScale::shape}, {"rms", MuonScale::rms}}};
 
 /// Which optimizer state is in host memory: none, or that of all blocks.
 enum class Offload : std::uint8_t { off, all };

@@ -103,6 +103,15 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--lr", o.lr,
            "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder", 0,
            infinity);
+  line.add_choice("--muon-scale", o.muon_scale,
+                  "Muon's steps: by sqrt(outputs / inputs) (shape, the default), or as large as "
+                  "AdamW's (rms)",
+                  muon_scales);
+  line.add("--muon-lr", o.muon_lr,
+           "Rate of the matrices that Muon updates; default 0.02, with --muon-scale rms that of "
+           "--lr",
+           0, infinity);
+  line.add("--muon-momentum", o.muon_momentum, "Muon's momentum; default 0.95", 0, 0.9999999);
   line.add("--lr-batch", o.lr_batch,
            "Batch size that --lr is for; the rate is scaled from it to --batch-size", 1, 1 << 24);
   line.add_choice(
@@ -290,7 +299,26 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.allow_config_file();
 }
 
+MuonOptions muon_options(const TrainOptions& o, double rate) {
+  const bool shared = o.muon_scale == MuonScale::rms;
+  const double muon_rate = o.muon_lr.value_or(shared ? rate : 0.02);
+  return {
+      .momentum = o.muon_momentum.value_or(0.95),
+      .weight_decay = o.weight_decay,
+      .scale = o.muon_scale.value_or(MuonScale::shape),
+      .rate_factor = rate == 0 ? 1 : muon_rate / rate,
+      .adamw = {
+          .beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay}};
+}
+
 double rate_factor(const TrainOptions& o) {
+  if (o.optimizer != OptimizerKind::muon && (o.muon_scale || o.muon_lr || o.muon_momentum))
+    fail(fmt::format("--muon-{} is for --optimizer muon, not {}",
+                     o.muon_scale ? "scale"
+                     : o.muon_lr  ? "lr"
+                                  : "momentum",
+                     name_in(optimizers, o.optimizer)),
+         ErrorKind::usage);
   if (o.lr_scaling && !o.lr_batch)
     fail("--lr-scaling: give --lr-batch, the batch that --lr is for", ErrorKind::usage);
   const auto batch = static_cast<double>(o.batch_size);

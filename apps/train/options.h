@@ -22,7 +22,7 @@ struct TrainOptions {
   std::string model;  ///< empty: the shape is given by the fields below
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
   std::optional<std::int64_t> vocab_size, context;
-  bool bias = true;
+  bool bias = true, pack = false;
   std::optional<MlpActivation> activation;
 
   std::vector<std::string> data, val_data;
@@ -36,10 +36,10 @@ struct TrainOptions {
   std::int64_t steps = 600;
 
   OptimizerKind optimizer = OptimizerKind::adamw;
-  std::optional<double> lr, min_lr;
+  std::optional<MuonScale> muon_scale;  ///< none: shape
+  std::optional<double> lr, min_lr, muon_lr, muon_momentum;
   std::optional<std::int64_t> lr_batch;   ///< the batch that `lr` is for; none: --batch-size
   std::optional<RateScaling> lr_scaling;  ///< none: sqrt
-  bool pack = false;
   std::int64_t warmup_steps = 20;
   ScheduleKind lr_schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
@@ -83,19 +83,17 @@ struct TrainOptions {
   bool scaling = false;
   std::int64_t gpus = 0, top = 10;
   std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes per second
-  std::optional<double> link_latency;                        ///< microseconds
+  std::optional<double> link_latency, peak_tflops;           ///< microseconds; TFLOP/s
   double network_latency = 10;
   std::int64_t ranks_per_node = 8;
 
-  std::string output, trace;
+  std::string output, trace, prompt;
   ResumeOption resume;
   std::optional<std::string> save_every;  ///< what SaveCadence reads
   std::optional<std::int64_t> keep;
   bool no_save = false, async_save = false, keep_best = false, eval_train = false;
   std::int64_t val_every = 100, val_steps = 20, sample_every = 0, sample_tokens = 200;
-  std::string prompt;
   std::optional<std::int64_t> log_every;
-  std::optional<double> peak_tflops;
   bool quiet = false, verbose = false;
   std::uint64_t seed = 1337;
   std::int64_t max_bad_steps = 5;
@@ -132,6 +130,9 @@ inline std::int64_t share_of(const TrainOptions& options) {
 /// its latency, else 4 MiB. On the host, reductions take scratch memory of 4 (N-1)/N buckets for N
 /// ranks.
 std::size_t bucket_bytes(const TrainOptions& options, bool gpu);
+
+/// `rate`: what --lr is, before it is scaled to the batch.
+MuonOptions muon_options(const TrainOptions& options, double rate);
 
 /// Returns the factor by which --lr is scaled to the batch: linear after Goyal et al., "Accurate,
 /// large minibatch SGD", 2017; by the root after Malladi et al., "On the SDEs and scaling rules for

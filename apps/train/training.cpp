@@ -19,20 +19,22 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
                        .chunk = choice.staging.chunk,
                        .cpu_tables = choice.cpu_tables,
                        .host = host,
-                       .whole_tensors = o.optimizer == OptimizerKind::adafactor};
+                       .whole_tensors = takes_whole_tensors(o.optimizer)};
   options.residency.resize(Decoder::section_of(0), Residency::device);
   std::ranges::copy(residency_of(choice), std::back_inserter(options.residency));
   return options;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, ParameterSpace& space,
-                                          int places) {
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup& setup,
+                                          ParameterSpace& space, int places) {
   if (o.optimizer == OptimizerKind::sgd)
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
   // Unlike the paper, the rate is not scaled by the weights: GPT-2's start out small, so that an
   // AdamW --lr would become fifty times smaller (200 steps at 1e-3: loss 4.5 instead of 2.6).
   if (o.optimizer == OptimizerKind::adafactor)
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
+  if (o.optimizer == OptimizerKind::muon)
+    return make_muon(space, muon_options(o, setup.schedule.rate / rate_factor(o)), places);
   return make_adamw(
       space, {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay},
       places);
@@ -51,7 +53,7 @@ BucketPlan::Options bucket_options(const TrainOptions& o, const RunSetup& setup,
   return {.ranks = ranks,
           .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
           .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
-          .whole_tensors = o.optimizer == OptimizerKind::adafactor,
+          .whole_tensors = takes_whole_tensors(o.optimizer),
           .by_section = o.zero == 2};
 }
 
@@ -202,7 +204,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       bucket_plan(divide(parameters, options, setup, choice, ranks)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
-      optimizer(make_optimizer(options, space, choice.staging.places)),
+      optimizer(make_optimizer(options, setup, space, choice.staging.places)),
       norm(make_norm(space, ranks, model.tied_table(), plan.get(),
                      *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,

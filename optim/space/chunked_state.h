@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,12 @@ namespace sluice {
 /// matrix (`bulk`), or consecutive small tensors and embeddings. With SpaceOptions::whole_tensors
 /// every chunk is one tensor, without the gap after it.
 struct Chunk {
+  /// A whole weight of a hidden layer.
+  struct HiddenMatrix {
+    std::vector<std::int64_t> part_rows;  ///< rows of each part that files keep apart
+    bool in_out;                          ///< Parameter::in_out
+  };
+
   std::int64_t offset;  ///< in elements, from the start of the space
   std::int64_t size;
   std::int64_t gradient_offset;  ///< in elements, in its gradient buffer
@@ -30,6 +37,8 @@ struct Chunk {
   Residency residency = Residency::device;
   int section = 0;    ///< Parameter::section of a bulk chunk
   bool owned = true;  ///< false: another rank keeps its state and updates it
+  /// Given with SpaceOptions::whole_tensors, for matrices other than embeddings and the head.
+  std::optional<HiddenMatrix> hidden{};
 };
 
 /// One array of training state for a chunk.

@@ -45,8 +45,6 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     : options_(options), layout_(parameters, options.layout_options()) {
   check(!options.narrow_gradients || working == DType::bf16,
         "gradients are summed in bf16 only where weights are bf16");
-  check(!options.whole_tensors || std::ranges::all_of(slots(), on_device),
-        "the state of whole tensors stays on the device");
   working_ =
       FlatBuffer(layout_.weight_parts(), device, options.host.pinned, working, MemoryUse::weights);
   versions_.resize(static_cast<std::size_t>(slots().back().section) + 1);
@@ -71,12 +69,16 @@ void ParameterSpace::cut_into_chunks() {
     const bool apart =
         options_.shard_gradients && slot.section != std::exchange(section, slot.section);
     if (options_.whole_tensors) {
+      const bool matrix = slot.shape.size() >= 2;
       chunks_.push_back({.offset = slot.offset,
                          .size = slot.size,
                          .gradient_offset = slot.gradient_offset,
-                         .row_length = slot.shape.size() >= 2 ? slot.shape.back() : 0,
+                         .row_length = matrix ? slot.shape.back() : 0,
                          .decay = slot.decay,
-                         .bulk = slot.bulk});
+                         .bulk = slot.bulk,
+                         .residency = slot.residency,
+                         .section = slot.section});
+      if (matrix && !slot.embedding) chunks_.back().hidden = {slot.part_rows(), slot.in_out};
       continue;
     }
     if (slot.bulk) {

@@ -30,8 +30,7 @@ struct SpaceOptions {
   std::vector<Residency> residency{};
   bool cpu_tables = false;  ///< LayoutOptions::cpu_tables
   HostMemory host{};        ///< memory for state that does not rest on the device
-  /// Makes every tensor one chunk with its state on the device, for update rules that need the
-  /// whole matrix (Adafactor).
+  /// Makes every tensor one chunk, for update rules that need the whole matrix (Adafactor, Muon).
   bool whole_tensors = false;
   /// The ranges whose state this rank keeps and updates; none: all of the space. They are ascending
   /// and begin and end at blocks of the SpaceLayout (with whole tensors: between slots). Weights

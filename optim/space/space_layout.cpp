@@ -58,6 +58,22 @@ std::vector<StoredSlice> SpaceLayout::Slot::stored() const {
   return slices;
 }
 
+std::vector<std::int64_t> SpaceLayout::Slot::part_rows() const {
+  std::vector<std::int64_t> rows;
+  std::int64_t first = 0;
+  const bool some = shard.divided() && shard.dimension() == 0;
+  for (const StoredSlice& slice : stored()) {
+    const std::int64_t end = first + slice.shape.front();
+    std::int64_t here = some ? 0 : end - first;
+    if (some)
+      for (const Shard::Range& kept : shard.kept())
+        here += std::max<std::int64_t>(0, std::min(kept.end, end) - std::max(kept.begin, first));
+    rows.push_back(here);
+    first = end;
+  }
+  return rows;
+}
+
 bool is_large_matrix(const Parameter& parameter) {
   if (parameter.shape.size() < 2) return false;
   const std::int64_t elements = parameter.shard.divided() ? element_count(parameter.shard.whole())
@@ -96,7 +112,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .initial = parameter.initial,
                                                .tensor = parameter.tensor,
                                                .shard = parameter.shard,
-                                               .parts = parameter.parts});
+                                               .parts = parameter.parts,
+                                               .in_out = parameter.in_out});
     const bool divided = parameter.shard.divided();
     if (large || !in_small_stretch || parameter.section != section || divided != in_divided)
       stretches.push_back({.offset = size,

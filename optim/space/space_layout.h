@@ -70,11 +70,14 @@ struct SpaceLayout {
     Tensor* tensor;
     Shard shard;
     std::vector<StoredPart> parts;  ///< Parameter::parts
+    bool in_out;                    ///< Parameter::in_out
 
     /// Shape of the whole tensor, all ranks' shards together.
     const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
     /// The tensors of the whole slot in a model's file, one after the other.
     std::vector<StoredSlice> stored() const;
+    /// Rows of each of these tensors on this rank.
+    std::vector<std::int64_t> part_rows() const;
   };
 
   /// A range of the space that is cut into blocks: a large matrix (blocks of whole rows), or

@@ -67,6 +67,7 @@ TEST_CASE("moments that no training has made are refused by name, in every layou
       {bf16 + Flags{{"--state-layout", "int8"}},
        {{"first_scale" + matrix, nan}, {"second_scale" + matrix, -1}}},
       {{{"--optimizer", "sgd"}}, {{"velocity" + matrix, nan}}},
+      {{{"--optimizer", "muon"}}, {{"momentum" + matrix, nan}}},
       {{{"--optimizer", "adafactor"}},
        {{"row_second_moment" + matrix, -1}, {"column_second_moment" + matrix, infinity}}}};
   for (const auto& [flags, bad] : rows) {

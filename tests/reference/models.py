@@ -8,7 +8,7 @@ import llama
 from arithmetic import Random, total_of_all
 from files import from_bf16, to_bf16, token_bytes, write_json, write_safetensors
 from gpt2 import cross_entropy
-from training import batch_at, loss_and_gradients, norm_of, train
+from training import AdamW, Muon, batch_at, loss_and_gradients, norm_of, train
 
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 256, "n_positions": 32}
 # No size is a round number, and no head's width is even.
@@ -123,6 +123,19 @@ def masked_losses(model, p, c, logits, saved, targets, random):
     return results
 
 
+def muon_references(model, p, sizes, tokens, hyper):
+    """The same training by Muon, with each of its scales."""
+    results = []
+    for scale, rate in (("shape", 0.02), ("rms", 0.005)):
+        trained, h = dict(p), hyper | {"muon_scale": scale, "muon_lr": rate, "muon_momentum": 0.95}
+        optimizer = Muon(trained, h, in_out=model is gpt2)
+        trajectory = train(model, trained, sizes, tokens, h, optimizer)
+        results.append({"scale": scale, "lr": rate, "momentum": 0.95, "trajectory": trajectory,
+                        "final_params": {name: summary(x) for name, x in trained.items()},
+                        "final_momentum": {name: summary(optimizer.first[name]) for name in sorted(optimizer.hidden)}})
+    return results
+
+
 def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
     p = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
     ids, targets = batch_at(tokens, 0, hyper)
@@ -132,12 +145,14 @@ def write_reference(folder, sizes, weights, tokens, hyper, model=gpt2):
     continuation, lead = greedy(model, p, sizes, prompt, CONTINUATION)
     assert lead > 0.05, f"{folder.parent.name}: rounding could choose another token ({lead})"
     norm = norm_of(grad)
-    optimizer, trajectory = train(model, p, sizes, tokens, hyper)
+    muon = muon_references(model, p, sizes, tokens, hyper)
+    optimizer = AdamW(p, hyper)
+    trajectory = train(model, p, sizes, tokens, hyper, optimizer)
     write_safetensors(folder / "ref.safetensors", {"input_ids": ids, "targets": targets, "logits": logits} |
                       {"grad." + name: g for name, g in grad.items()})
     write_json(folder / "ref.json", {
         "hyper": hyper, "loss": loss, "loss_per_token": losses.reshape(-1).tolist(), "grad_norm": norm,
-        "masked": masked, "trajectory": trajectory, "greedy": {"prompt": prompt, "ids": continuation, "min_margin": lead},
+        "masked": masked, "trajectory": trajectory, "muon": muon, "greedy": {"prompt": prompt, "ids": continuation, "min_margin": lead},
         "final_params": {name: summary(x) for name, x in p.items()},
         "final_exp_avg": {name: summary(x) for name, x in optimizer.first.items()},
         "final_exp_avg_sq": {name: summary(x) for name, x in optimizer.second.items()}})

@@ -1,8 +1,8 @@
-"""The loss of a model and its gradients, AdamW, the clipping of gradients and the schedules of the learning rate, and a
-training with them."""
+"""The loss of a model and its gradients, AdamW, Muon, the clipping of gradients and the schedules of the learning rate,
+and a training with them."""
 import numpy as np
 
-from arithmetic import PI, cos, power, total, total_of_all
+from arithmetic import PI, cos, power, product, total, total_of_all, transpose
 from gpt2 import cross_entropy
 
 
@@ -46,6 +46,38 @@ class AdamW:
             p[name] = p[name] * (1 - rate * decay) - rate * step
 
 
+def orthogonalized(matrix):
+    """Five Newton-Schulz iterations, as https://kellerjordan.github.io/posts/muon lists them."""
+    x = matrix if matrix.shape[0] <= matrix.shape[1] else transpose(matrix)
+    x = x / max(float(np.sqrt(total_of_all(x * x))), 1e-7)
+    for _ in range(5):
+        a = product(x, transpose(x))
+        x = 3.4445 * x + product(-4.7750 * a + 2.0315 * product(a, a), x)
+    return x if matrix.shape[0] <= matrix.shape[1] else transpose(x)
+
+
+class Muon(AdamW):
+    """AdamW, but for the matrices of blocks. `in_out`: their rows are inputs."""
+
+    def __init__(self, p, h, in_out):
+        super().__init__(p, h)
+        tables = ("wte", "wpe", "embed", "lm_head")  # embed_tokens, embed_in, embed_out
+        self.hidden = {name for name, x in p.items() if x.ndim == 2 and not any(table in name for table in tables)}
+        self.in_out = in_out
+
+    def update(self, p, grad, rate):
+        super().update(p, {name: g for name, g in grad.items() if name not in self.hidden}, rate)
+        momentum, rate = self.h["muon_momentum"], rate * self.h["muon_lr"] / self.h["lr"]
+        for name in self.hidden:
+            g = grad[name]
+            m = self.first[name] = momentum * self.first[name] + (1 - momentum) * g
+            inputs, outputs = p[name].shape if self.in_out else p[name].shape[::-1]
+            size = {"shape": np.sqrt(max(1.0, outputs / inputs)),
+                    "rms": 0.2 * np.sqrt(max(outputs, inputs))}[self.h["muon_scale"]]
+            step = size * orthogonalized(momentum * m + (1 - momentum) * g)
+            p[name] = p[name] * (1 - rate * self.h["weight_decay"]) - rate * step
+
+
 def batch_at(tokens, update, h):
     """Update k reads the k-th piece of rows * tokens ids; targets are the ids one further on."""
     count = h["batch"] * h["seq"]
@@ -60,9 +92,9 @@ def loss_and_gradients(model, p, c, ids, targets):
     return total_of_all(losses) / targets.size, losses, logits, model.backward(p, c, saved, dlogits)
 
 
-def train(model, p, c, tokens, h):
-    """Trains a model of module `model`. Changes `p`. Returns the optimizer, and for each update what was before it."""
-    optimizer, trajectory = AdamW(p, h), []
+def train(model, p, c, tokens, h, optimizer):
+    """Trains a model of module `model`. Changes `p`. Returns for each update what was before it."""
+    trajectory = []
     for update in range(h["steps"]):
         ids, targets = batch_at(tokens, update, h)
         loss, _, _, grad = loss_and_gradients(model, p, c, ids, targets)
@@ -70,4 +102,4 @@ def train(model, p, c, tokens, h):
         factor = clip_factor(norm, h["clip"])
         optimizer.update(p, {name: g * factor for name, g in grad.items()}, rate)
         trajectory.append({"step": update, "loss": loss, "grad_norm": norm, "lr": rate})
-    return optimizer, trajectory
+    return trajectory

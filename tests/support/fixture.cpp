@@ -62,10 +62,12 @@ double worst_difference(const std::vector<double>& actual, const std::vector<dou
 }
 
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
-                     ParameterSpace::Use use, const TensorShare& share) {
+                     ParameterSpace::Use use, const TensorShare& share,
+                     const SpaceOptions& options) {
   const DecoderConfig config = read_config(folder / "config.json");
   TestModel result{std::make_unique<Decoder>(config, share), nullptr};
-  result.space = std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use);
+  result.space =
+      std::make_unique<ParameterSpace>(result.model->parameters(), device, dtype, use, options);
   load_weights(folder, config, *result.space);
   return result;
 }

@@ -52,7 +52,7 @@ struct TestModel {
 TestModel open_model(const std::filesystem::path& folder, const DevicePtr& device,
                      DType dtype = DType::f32,
                      ParameterSpace::Use use = ParameterSpace::Use::training,
-                     const TensorShare& share = {});
+                     const TensorShare& share = {}, const SpaceOptions& options = {});
 
 /// Makes a model with nontrivial biases and gains, so that every parameter matters.
 TestModel random_model(const DecoderConfig& config, const DevicePtr& device, DType dtype,

@@ -37,6 +37,7 @@ struct StepWork {
   double share = 1;           ///< this rank's fraction of all updates (ZeRO-1)
   Shards shards{};
   bool dropout = false;
+  bool orthogonalizes = false;   ///< the update rule is Muon
   bool splits_backward = false;  ///< weights' gradients come later, so they hide no sum over shards
 };
 

@@ -19,7 +19,8 @@ bool is_wide(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64;
 }
 
-/// Returns the operations per second of matrix products with this many rows.
+}  // namespace
+
 double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile) {
   const bool wide = is_wide(work.dtype);
   // A probe measures only the precision of its run; the rate of the other one is guessed.
@@ -29,8 +30,6 @@ double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profi
   const double flops = measured > 0 ? measured : guess;
   return flops * fill(rows / static_cast<double>(work.shards.ranks), profile);
 }
-
-}  // namespace
 
 ForwardWork::ForwardWork(const DecoderConfig& config, std::int64_t seq_len, std::int64_t ranks) {
   const DecoderShard shard(config, 0, static_cast<int>(ranks));

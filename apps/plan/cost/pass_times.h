@@ -32,6 +32,9 @@ struct PassTimes {
   double attention_in = 0, mlp_in = 0;  ///< products, forward
 };
 
+/// Operations per second of matrix products with this many rows.
+double matrix_rate(const StepWork& work, double rows, const DeviceProfile& profile);
+
 PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                      const DeviceProfile& profile);
 

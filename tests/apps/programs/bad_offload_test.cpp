@@ -67,6 +67,28 @@ TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offlo
   refused("--cpu-blocks 1 --optimizer adafactor");
 }
 
+TEST_CASE("the CPU updates nothing by Muon beside a GPU", "[bad_offload]") {
+  CHECK_THAT(refused("--cpu-blocks 1 --optimizer muon"),
+             Contains("--cpu-blocks 1: --optimizer muon") && Contains("--offload all"));
+  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer muon"),
+             Contains("--optimizer muon updates on the GPU alone"));
+  CHECK_THAT(refused("--state-home . --optimizer muon"), Contains("--optimizer muon"));
+  CHECK_THAT(refused("--state-layout int8 --optimizer muon"), Contains("use fp32 or split"));
+  // All that it refuses is the CPU's part: state may visit the GPU.
+  const ProgramResult streams = run_program(
+      "plan", words("--model gpt2 --device-profile 3090 --precision bf16 --optimizer muon "
+                    "--offload all --speculative-blocks 2"));
+  INFO(streams.err);
+  CHECK(streams.exit_code == 0);
+  CHECK_THAT(streams.out, Contains("--resident-blocks 0"));
+}
+
+TEST_CASE("options of Muon are for Muon", "[bad_offload]") {
+  for (const std::string flag : {"--muon-lr 0.01", "--muon-scale rms", "--muon-momentum 0.9"})
+    CHECK_THAT(refused(flag),
+               Contains("--muon-") && Contains("is for --optimizer muon, not adamw"));
+}
+
 TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "[bad_offload]") {
   CHECK_THAT(refused("--host-blocks 2"), Contains("--pipeline layer-major"));
   CHECK_THAT(refused("--host-blocks 13 --pipeline layer-major"),

@@ -245,7 +245,7 @@ TEST_CASE("an unusual learning rate is warned about in one line and taken", "[wo
     return runs.train_well("--steps 1 --no-save --output r" + std::to_string(number++) + " " +
                            flags);
   };
-  for (const char* optimizer : {"adamw", "adamw8bit", "adafactor", "sgd"}) {
+  for (const char* optimizer : {"adamw", "adamw8bit", "adafactor", "muon", "sgd"}) {
     INFO(optimizer);
     const std::string with = std::string("--optimizer ") + optimizer + " --lr ";
     const std::string large = trained(with + "10");

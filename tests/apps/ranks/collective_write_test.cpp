@@ -128,6 +128,7 @@ TEST_CASE("ranks write files of several sections together, each byte once", "[th
       {.dp = 2, .zero = 1, .state = StateLayout::int8, .dtype = DType::bf16},
       {.dp = 2, .zero = 1, .state = StateLayout::bf16mv, .dtype = DType::bf16},
       {.dp = 2, .zero = 1, .optimizer = "adafactor"},
+      {.dp = 2, .tp = 2, .zero = 1, .optimizer = "muon"},
       {.pp = 2},
       {.dp = 2, .pp = 2, .zero = 1},
       {.tp = 2},

@@ -267,7 +267,7 @@ TEST_CASE("state of an odd number of 16-bit elements is gathered whole", "[ranks
 
 TEST_CASE("other optimizers are sharded too", "[ranks][threads]") {
   const ThreadCount one(1);
-  for (const char* optimizer : {"sgd", "adafactor"}) {
+  for (const char* optimizer : {"sgd", "adafactor", "muon"}) {
     CAPTURE(optimizer);
     TrainingTask task = task_for(DType::f32);
     task.optimizer = optimizer;

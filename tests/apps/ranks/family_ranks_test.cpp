@@ -12,8 +12,7 @@ namespace {
 
 using Losses = std::map<std::int64_t, double>;
 
-void require_trajectory(const Losses& losses, const Fixture& fixture, std::int64_t from = 0) {
-  const Json& trajectory = fixture.json().at("trajectory");
+void require_trajectory(const Losses& losses, const Json& trajectory, std::int64_t from = 0) {
   REQUIRE(losses.size() == trajectory.size() - static_cast<std::size_t>(from));
   for (const auto& [step, loss] : losses) {
     INFO("step " << step);
@@ -66,7 +65,8 @@ TEST_CASE("every family follows its reference's trajectory in every layout", "[f
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [name, ranks, flags] = rows[i];
     INFO(name << ": " << shown(ranks, flags));
-    require_trajectory(logged_losses(runs.path() / jobs[i].output), Fixture(folder, name));
+    require_trajectory(logged_losses(runs.path() / jobs[i].output),
+                       Fixture(folder, name).json().at("trajectory"));
   }
 }
 
@@ -98,12 +98,45 @@ TEST_CASE("a Llama's checkpoint of one layout goes on in another", "[family]") {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [first, second] = rows[i];
     INFO(shown(first.ranks, first.flags) << ", then " << shown(second.ranks, second.flags));
-    require_trajectory(logged_losses(runs.path() / after[i].output), fixture, 10);
+    require_trajectory(logged_losses(runs.path() / after[i].output),
+                       fixture.json().at("trajectory"), 10);
     // Its model opens, from the run and from the checkpoint, with the parameters' own names.
     const fs::path output = runs.path() / after[i].output;
     const TestModel exported = open_model(output / "model", make_cpu_device());
     CHECK(exported.model->config().family == Family::llama);
     CHECK(exported.model->config().kv_heads() == 2);
+  }
+}
+
+TEST_CASE("Muon follows its reference among ranks, and four ranks' checkpoint goes on in one",
+          "[family][muon]") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  for (const std::string name : {"llama", "tiny"}) {
+    const Fixture fixture(fixture_folders().front(), name);
+    const Json& muon = fixture.json().at("muon").at(0);
+    const Flags base = reference_flags(fixture) +
+                       Flags{{"--optimizer", "muon"}, {"--muon-lr", muon.at("lr").dump()}};
+    const Flags four{{"--dp", "2"}, {"--pp", "2"}, {"--zero", "1"}};
+    const std::vector<std::pair<int, Flags>> rows{
+        {1, {{"--micro-batch", "1"}}},
+        {2, {{"--dp", "2"}}},
+        {2, {{"--dp", "2"}, {"--zero", "1"}}},
+        {2, {{"--dp", "2"}, {"--zero", "2"}}},
+        {2, {{"--pp", "2"}, {"--micro-batch", "1"}}},
+        {4, four + Flags{{"--save-every", "10"}, {"--keep", "3"}}}};
+    std::vector<RankJob> jobs;
+    for (const auto& [ranks, flags] : rows)
+      jobs.push_back({ranks, name + std::to_string(jobs.size()), base + flags});
+    runs.run_well(jobs);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      INFO(name << ": " << shown(rows[i].first, rows[i].second));
+      require_trajectory(logged_losses(runs.path() / jobs[i].output), muon.at("trajectory"));
+    }
+    const std::string saved = runs.at(jobs.back().output + "/checkpoints/step-00000010");
+    const std::vector<RankJob> after{{1, name + " after", base + Flags{{"--resume", saved}}}};
+    runs.run_well(after);
+    require_trajectory(logged_losses(runs.path() / after[0].output), muon.at("trajectory"), 10);
   }
 }
 

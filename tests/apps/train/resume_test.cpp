@@ -98,6 +98,7 @@ const std::vector<Variant> variants{
     {"dropout", {"--dropout", "0.2", "--threads", "1"}},
     {"accumulation", {"--micro-batch", "1", "--dropout", "0.1", "--threads", "2"}},
     {"sequential sgd", {"--data-order", "sequential", "--optimizer", "sgd", "--threads", "2"}},
+    {"muon", {"--optimizer", "muon", "--threads", "2"}},
     {"bf16", {"--precision", "bf16", "--threads", "1"}},
     {"fp16", {"--precision", "fp16", "--threads", "1"}},
 };
