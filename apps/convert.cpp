@@ -8,16 +8,19 @@
 #include "apps/cli/run_program.h"
 #include "apps/output/output_file.h"
 #include "engine/io/gguf.h"
+#include "engine/io/stored_tensor.h"
 #include "engine/io/utf8.h"
 #include "models/decoder/gguf_model.h"
 #include "models/decoder/weights.h"
+#include "models/lora/adapter_file.h"
+#include "models/lora/merge_adapter.h"
 #include "models/text/bpe/gguf_tokenizer.h"
 
 namespace sluice {
 namespace {
 
 struct Options {
-  std::string input, output, dtype = "f32";
+  std::string input, output, merge, dtype = "f32";
   std::optional<std::int64_t> context;
 };
 
@@ -27,6 +30,7 @@ void declare(CommandLine& line, Options& o) {
   line.require("--input");
   line.add("--output", o.output, "Folder to write: config.json, model.safetensors, tokenizer");
   line.require("--output");
+  line.add("--merge", o.merge, "Folder of LoRA adapters, in PEFT's form, to add to the weights");
   line.add_choice("--dtype", o.dtype, "Type of the stored weights", {"f32", "bf16", "f16"});
   line.add("--context", o.context, "Keep only this many positions", 1);
 }
@@ -36,11 +40,26 @@ struct Input {
   std::unique_ptr<Tokenizer> tokenizer;
 };
 
+DType dtype_of(const Options& o) {
+  return o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
+}
+
 Input read_folder(const Options& o) {
   require_apart(o.output, o.input);
-  return {
-      load_model(o.input, make_cpu_device(), DType::f32, ParameterSpace::Use::inference, o.context),
-      find_tokenizer(o.input)};
+  const auto device = make_cpu_device();
+  constexpr auto use = ParameterSpace::Use::inference;
+  if (o.merge.empty() && !is_adapter_folder(o.input))
+    return {load_model(o.input, device, DType::f32, use, o.context), find_tokenizer(o.input)};
+  ModelSource source = find_model(o.input, o.merge);
+  require_apart(o.output, source.weights.string());
+  const std::filesystem::path adapter = std::exchange(source.adapter, {});
+  Input input{load_model(source, device, DType::f32, use, o.context),
+              find_tokenizer(source.folder)};
+  const double lost =
+      merge_adapter(adapter, input.model.model->config(), *input.model.space, dtype_of(o));
+  if (o.dtype != "f32")
+    fmt::print("rounding to {} loses {:.2g} % of what the adapters change\n", o.dtype, 100 * lost);
+  return input;
 }
 
 Input read_gguf(const Options& o) {
@@ -57,13 +76,17 @@ Input read_gguf(const Options& o) {
 }
 
 int run(const Options& o) {
+  if (!o.merge.empty()) {
+    require_apart(o.output, o.merge, "--merge");
+    if (is_gguf_name(o.input))
+      fail("--merge: adapters are added to a model folder; convert the .gguf file to one first",
+           ErrorKind::usage);
+  }
   const auto [loaded, tokenizer] = is_gguf_name(o.input) ? read_gguf(o) : read_folder(o);
-  const StoredType type = o.dtype == "bf16"  ? StoredType::BF16
-                          : o.dtype == "f16" ? StoredType::F16
-                                             : StoredType::F32;
-  ModelExport files(o.output);
+  const StoredType type = stored_type(dtype_of(o));
+  ModelExport files(o.output, loaded.model->config());
   save_weights(files.weights(), *loaded.space, type);
-  files.publish(loaded.model->config(), tokenizer.get(), type);
+  files.publish(tokenizer.get(), type);
   fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), printable(o.output),
              o.dtype);
   return 0;

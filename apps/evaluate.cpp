@@ -25,7 +25,7 @@ namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, tokenizer_dir;
+  std::string model, adapter, tokenizer_dir;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
   std::vector<std::string> data;
@@ -38,6 +38,7 @@ struct Options {
 void declare(CommandLine& line, Options& o) {
   line.group("What");
   line.add("--model", o.model, "Model folder, OUTPUT of train_gpt2, or a checkpoint");
+  line.add("--adapter", o.adapter, "Folder of LoRA adapters, in PEFT's form, to add to the model");
   line.require("--model");
   line.add("--data", o.data, "Text, tokens, or a folder, as train_gpt2 takes them");
   line.require("--data");
@@ -198,7 +199,7 @@ void run(const Options& o, const World& world) {
   if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
-  const ModelSource source = find_model(o.model);
+  const ModelSource source = find_model(o.model, o.adapter);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   const DecoderConfig& config = loaded.model->config();
   if (o.seq_len && *o.seq_len > config.n_positions)

@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, prompt, prompts, tokens, stop, tokenizer_dir;
+  std::string model, adapter, prompt, prompts, tokens, stop, tokenizer_dir;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
   std::optional<std::size_t> gpu_memory;
@@ -46,6 +46,7 @@ struct Options {
 void declare(CommandLine& line, Options& o) {
   line.group("Model");
   line.add("--model", o.model, "Hugging Face folder, train_gpt2's OUTPUT, or a checkpoint of it");
+  line.add("--adapter", o.adapter, "Folder of LoRA adapters, in PEFT's form, to add to the model");
   line.require("--model");
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
@@ -286,7 +287,7 @@ int run(const Options& o) {
     fail("--gpu-memory: this run computes on the CPU", ErrorKind::usage);
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = open_device(kind, precision);
-  const ModelSource source = find_model(o.model);
+  const ModelSource source = find_model(o.model, o.adapter);
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,

@@ -10,12 +10,15 @@
 #include "engine/io/stored_tensor.h"
 #include "engine/io/token_file.h"
 #include "kernels/cpu/parallel_for.h"
+#include "models/decoder/weights.h"
+#include "models/lora/adapter_file.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 namespace {
 
 struct Options {
-  std::string model, tokens, dump;
+  std::string model, adapter, tokens, dump;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
   std::int64_t batch = 1, seq = 16, threads = 0;
@@ -24,6 +27,8 @@ struct Options {
 void declare(CommandLine& line, Options& o) {
   line.add("--model", o.model, "Hugging Face folder");
   line.require("--model");
+  line.add("--adapter", o.adapter,
+           "Folder of LoRA adapters, in PEFT's form, whose gradients are computed instead");
   line.add("--tokens", o.tokens, "File of token ids; the first batch * seq + 1 are used");
   line.require("--tokens");
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
@@ -59,6 +64,25 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
   writer.finish();
 }
 
+/// The model, whose trained parameters are those of the adapters if there are some; the others are
+/// then apart.
+std::pair<std::unique_ptr<ParameterSpace>, LoadedModel> load(const Options& o,
+                                                             const DevicePtr& device, DType dtype) {
+  constexpr auto use = ParameterSpace::Use::training;
+  if (o.adapter.empty()) return {nullptr, load_model(o.model, device, dtype, use)};
+  const ModelSource source = find_model(o.model);
+  DecoderConfig config = source.config;
+  config.lora = read_adapter(o.adapter).lora;
+  require_lora_fits(config, "--adapter " + o.adapter);
+  LoadedModel loaded = make_model(config, device, dtype, use);
+  auto frozen =
+      std::make_unique<ParameterSpace>(loaded.model->frozen_parameters({{0, config.n_layer}}),
+                                       device, dtype, ParameterSpace::Use::inference);
+  load_weights(source.weights, config, *frozen);
+  load_adapter(o.adapter, *loaded.space);
+  return {std::move(frozen), std::move(loaded)};
+}
+
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (!o.dump.empty()) {
@@ -68,7 +92,7 @@ int run(const Options& o) {
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
-  const auto loaded = load_model(o.model, device, precision.dtype, ParameterSpace::Use::training);
+  const auto [frozen, loaded] = load(o, device, precision.dtype);
   TokenFile file(o.tokens);
   file.read_all(loaded.model->config().vocab_size);
   const auto count = static_cast<std::size_t>(o.batch * o.seq);

@@ -28,6 +28,7 @@ struct DropoutSource {
   float probability = 0;
   /// Other probabilities: of attention's weights, and of embedded tokens.
   std::optional<float> attention{}, embedding{};
+  float adapters = 0;  ///< probability for what low-rank adapters read
 
   /// Returns the mask of one dropout layer; every layer in the model has its own `site`. `other`:
   /// its probability, if it has one of its own.

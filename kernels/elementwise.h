@@ -33,6 +33,15 @@ struct Cast {
 void launch_cpu(const Cast& op);
 void launch_cuda(const Cast& op, Stream stream);
 
+/// out = factor * in, all of one dtype; out may be in.
+struct Scale {
+  View out;
+  View in;
+  double factor = 1;
+};
+void launch_cpu(const Scale& op);
+void launch_cuda(const Scale& op, Stream stream);
+
 /// out = value
 struct Fill {
   View out;

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "engine/ops/norm.h"
 #include "engine/parameter.h"
+#include "models/lora/adapter.h"
 
 namespace sluice {
 
@@ -38,17 +39,26 @@ struct LinearLayer {
   Tensor bias{};
   Shard weight_shard{}, bias_shard{};
   LinearOptions divided{};
+  Adapter adapter{};
 
+  /// Adds low-rank adapters, if the configuration has some for this layer. `prefix`: what their
+  /// names begin with. `site`: of their dropout.
+  void adapt(const LoraConfig& config, const std::string& prefix, std::uint64_t site) {
+    const std::vector<StoredPart> whole{{name, out}};
+    adapter = Adapter(config, prefix, in, parts.empty() ? whole : parts, site);
+  }
   /// Keeps only these outputs; other ranks of `group` have the others.
   void keep_columns(const std::vector<Shard::Range>& kept, TensorGroup* group) {
     weight_shard = {shape(), layout == WeightLayout::in_out ? 1 : 0, kept};
     bias_shard = {{out}, 0, kept};
     divided.columns = group;
+    adapter.keep_columns(kept, group);
   }
   /// Keeps only the part of the weight for these inputs; other ranks of `group` have the others.
   void keep_rows(const Shard::Range& kept, TensorGroup* group) {
     weight_shard = {shape(), layout == WeightLayout::in_out ? 0 : 1, {kept}};
     divided.rows = group;
+    adapter.keep_rows(kept, group);
   }
 
   Shape shape() const { return layout == WeightLayout::in_out ? Shape{in, out} : Shape{out, in}; }
@@ -69,14 +79,15 @@ struct LinearLayer {
             .shard = bias_shard,
             .parts = parts_with(".bias")};
   }
-  /// `tokens`: see LinearOptions.
+  /// `tokens`: see LinearOptions. `dropout`: for the adapter.
   Tensor operator()(const Tensor& x, const Recomputable& recomputable = {},
-                    const Shape& tokens = {}) const {
+                    const Shape& tokens = {}, const DropoutSource& dropout = {}) const {
     LinearOptions options = divided;
     options.layout = layout;
     options.recomputable = recomputable;
     options.tokens = tokens;
-    return linear(x, weight, bias, options);
+    const Tensor y = linear(x, weight, bias, options);
+    return adapter ? adapter(y, x, recomputable, dropout) : y;
   }
 
  private:

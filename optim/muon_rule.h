@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// What the orthogonalized direction of a matrix with `out` outputs and `in` inputs is multiplied
-/// by, beside the rate.
+/// The factor, beside the rate, of the orthogonalized direction of a matrix with `out` outputs and
+/// `in` inputs.
 enum class MuonScale : std::uint8_t {
   shape,  ///< sqrt(max(1, out / in)): Jordan and others, 2024
   rms,    ///< 0.2 sqrt(max(out, in)), so that a change is about AdamW's: Liu and others, 2025

@@ -24,7 +24,7 @@ class NewtonSchulz {
 
   /// Bytes of memory that a run needs. Those of a smaller matrix are no more.
   std::int64_t bytes() const;
-  /// Where the caller writes the matrix before run(), contiguous, in memory that begins at `start`
+  /// The caller writes the matrix there before run(), contiguous, in memory that begins at `start`
   /// and is aligned to 256 bytes.
   View matrix(std::byte* start) const;
   /// Returns where the result is.

@@ -105,9 +105,9 @@ class Model {
 
   void save(const std::string& folder, const std::optional<std::string>& tokenizer) const {
     const auto texts = tokenizer ? load_tokenizer(*tokenizer) : nullptr;
-    ModelExport files(folder);
+    ModelExport files(folder, config());
     save_weights(files.weights(), *loaded_.space, StoredType::F32);
-    files.publish(config(), texts.get(), StoredType::F32);
+    files.publish(texts.get(), StoredType::F32);
   }
 
   std::vector<float> weights(const ParameterSpace::Slot& slot) const {

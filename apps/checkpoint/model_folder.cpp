@@ -13,6 +13,8 @@
 #include "models/decoder/config_file.h"
 #include "models/decoder/config_writer.h"
 #include "models/decoder/weights.h"
+#include "models/lora/adapter_file.h"
+#include "models/lora/merge_adapter.h"
 
 namespace sluice {
 namespace {
@@ -37,6 +39,21 @@ DecoderConfig config_of(const nlohmann::json& shape, const fs::path& state) {
   return config;
 }
 
+/// Returns the model that the adapters of a folder name, with these.
+ModelSource adapter_at(const fs::path& folder) {
+  const std::string base = read_adapter(folder).base;
+  if (base.empty() || !fs::exists(fs::path(base) / "config.json"))
+    fail(fmt::format("{} holds adapters for the model '{}', which is no model folder here; give "
+                     "--model with the model's folder and --adapter {}",
+                     folder.string(), base, folder.string()),
+         ErrorKind::usage);
+  return {.config = read_config(fs::path(base) / "config.json"),
+          .weights = base,
+          .folder = has_tokenizer(folder) ? folder : fs::path(base),
+          .run = {},
+          .adapter = folder};
+}
+
 ModelSource checkpoint_at(const fs::path& checkpoint) {
   CheckpointManifest manifest = read_manifest(checkpoint);
   manifest.files.erase(optimizer_file);  // not needed here, so not verified
@@ -44,6 +61,12 @@ ModelSource checkpoint_at(const fs::path& checkpoint) {
   const fs::path state = checkpoint / "state.json";
   try {
     const auto& run = manifest.fields->at("run");
+    if (run.contains("lora"))
+      fail(fmt::format(
+               "{} holds adapters that were being trained, without their model; the run "
+               "writes them to {} when it ends or is stopped, in the form that is read here",
+               checkpoint.string(), (folder_of(checkpoint).parent_path() / "model").string()),
+           ErrorKind::usage);
     return {.config = config_of(run.at("model"), state),
             .weights = checkpoint / weights_file,
             .folder = checkpoint,
@@ -75,13 +98,25 @@ void refuse_gguf(const fs::path& path) {
 
 }  // namespace
 
-ModelSource find_model(const fs::path& path) {
+ModelSource find_model(const fs::path& path, const fs::path& adapter) {
+  if (!adapter.empty()) {
+    read_adapter(adapter);
+    ModelSource source = find_model(path);
+    if (!source.adapter.empty())
+      fail(fmt::format("--adapter {}: {} holds adapters itself; give the model that they are for",
+                       adapter.string(), path.string()),
+           ErrorKind::usage);
+    source.adapter = adapter;
+    return source;
+  }
   refuse_gguf(path);
+  if (is_adapter_folder(path)) return adapter_at(path);
   if (fs::exists(path / "config.json"))
     return {
         .config = read_config(path / "config.json"), .weights = path, .folder = path, .run = {}};
   if (fs::exists(path / "state.json")) return checkpoint_at(path);
-  if (fs::exists(path / "model" / "config.json")) return find_model(path / "model");
+  for (const char* const name : {"config.json", adapter_config_file})
+    if (fs::exists(path / "model" / name)) return find_model(path / "model");
   const fs::path newest = CheckpointHistory(path / "checkpoints").newest();
   if (!newest.empty()) return checkpoint_at(newest);
   fail(
@@ -183,17 +218,25 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
   check_weights(source.weights, config);
   LoadedModel loaded = make_model(config, device, dtype, use, visiting);
   load_weights(source.weights, config, *loaded.space);
+  if (!source.adapter.empty()) merge_adapter(source.adapter, config, *loaded.space, dtype);
   return loaded;
 }
 
-ModelExport::ModelExport(const fs::path& folder, ModelNote note)
-    : note_(std::move(note)), files_(folder, "config.json", [this](std::string_view name) {
-        return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
-               name == note_.name;
-      }) {}
+ModelExport::ModelExport(const fs::path& folder, const DecoderConfig& config, ModelNote note)
+    : config_(config),
+      note_(std::move(note)),
+      files_(folder, config.lora.rank > 0 ? adapter_config_file : "config.json",
+             [this](std::string_view name) {
+               return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
+                      name == adapter_config_file || name == adapter_weights_file ||
+                      name == note_.name;
+             }) {}
 
-void ModelExport::publish(const DecoderConfig& config, const Tokenizer* tokenizer,
-                          StoredType type) {
+fs::path ModelExport::weights() const {
+  return files_.path() / (config_.lora.rank > 0 ? adapter_weights_file : "model.safetensors");
+}
+
+void ModelExport::publish(const Tokenizer* tokenizer, StoredType type, const fs::path& base) {
   const auto write = [&](const std::string& name, const std::string& text) {
     write_file_durably(files_.path() / name, std::as_bytes(std::span(text)));
   };
@@ -203,7 +246,10 @@ void ModelExport::publish(const DecoderConfig& config, const Tokenizer* tokenize
     end_of_text = tokenizer->end_of_text().value_or(-1);
   }
   if (!note_.name.empty()) write(note_.name, note_.text);
-  write("config.json", config_json(config, torch_name(type), end_of_text));
+  if (config_.lora.rank > 0)
+    write(adapter_config_file, adapter_config_json(config_, fs::absolute(base).string()));
+  else
+    write("config.json", config_json(config_, torch_name(type), end_of_text));
   for (const std::string& stayed : files_.publish())
     say_warning(stayed);
 }

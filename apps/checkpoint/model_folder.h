@@ -20,15 +20,18 @@ namespace sluice {
 /// A model on disk: its shape and the paths of its weights and its tokenizer.
 struct ModelSource {
   DecoderConfig config;
-  std::filesystem::path weights;  ///< for load_weights()
-  std::filesystem::path folder;   ///< a model folder or a checkpoint
-  std::filesystem::path run;      ///< the OUTPUT that a checkpoint belongs to; otherwise empty
+  std::filesystem::path weights;    ///< for load_weights()
+  std::filesystem::path folder;     ///< a model folder or a checkpoint
+  std::filesystem::path run;        ///< the OUTPUT that a checkpoint belongs to; otherwise empty
+  std::filesystem::path adapter{};  ///< added to the weights when they are loaded; empty: none
 };
 
 /// Finds the model in a model folder, a checkpoint, or the OUTPUT of train_gpt2, which means its
 /// model/ or, if there is none, its newest checkpoint. Throws Error (usage) if it is none of them,
-/// (runtime) if a checkpoint is damaged.
-ModelSource find_model(const std::filesystem::path& path);
+/// (runtime) if a checkpoint is damaged. A folder of adapters is found with the model that it
+/// names. `adapter`: a folder of adapters for the model; empty: none.
+ModelSource find_model(const std::filesystem::path& path,
+                       const std::filesystem::path& adapter = {});
 
 /// Loads the tokenizer from the folder itself, else for a checkpoint from its run's model/ or
 /// tokenizer/. Throws Error (usage) that says what is missing and what to do.
@@ -76,19 +79,22 @@ struct ModelNote {
 };
 
 /// A model that is being written to a folder: config.json, model.safetensors, the tokenizer's files
-/// and the note. They replace all files of a model in the folder: after a crash it holds the old
-/// ones, the new ones or, if the file system cannot exchange folders, no config.json. Other files
-/// stay. Hugging Face can open the folder.
+/// and the note; of a model with adapters these alone, in PEFT's form. They replace all files of a
+/// model in the folder: after a crash it holds the old ones, the new ones or, if the file system
+/// cannot exchange folders, no config.json. Other files stay. Hugging Face can open the folder.
 class ModelExport {
  public:
-  explicit ModelExport(const std::filesystem::path& folder, ModelNote note = {});
+  ModelExport(const std::filesystem::path& folder, const DecoderConfig& config,
+              ModelNote note = {});
 
   /// Returns the file to write the weights to, before publish().
-  std::filesystem::path weights() const { return files_.path() / "model.safetensors"; }
-  /// Writes the other files and puts all in their place. `type` is that of the weights.
-  void publish(const DecoderConfig& config, const Tokenizer* tokenizer, StoredType type);
+  std::filesystem::path weights() const;
+  /// Writes the other files and puts all in their place. `type` is that of the weights; `base` is
+  /// the folder of the model that adapters are for.
+  void publish(const Tokenizer* tokenizer, StoredType type, const std::filesystem::path& base = {});
 
  private:
+  DecoderConfig config_;
   ModelNote note_;
   ReplacedFolder files_;
 };

@@ -42,9 +42,10 @@ void require_own_file(const std::string& flag, const fs::path& file, const std::
          ErrorKind::usage);
 }
 
-void require_apart(const fs::path& output, const fs::path& input) {
+void require_apart(const fs::path& output, const fs::path& input, std::string_view flag) {
   const fs::path from = fs::weakly_canonical(input), to = fs::weakly_canonical(output);
-  if (from == to) fail("--output is the --input folder; give another one", ErrorKind::usage);
+  if (from == to)
+    fail(fmt::format("--output is the {} folder; give another one", flag), ErrorKind::usage);
   const auto refuse = [&](const fs::path& file) {
     fail(fmt::format("--output {} would overwrite {}, which is read; give another folder",
                      output.string(), file.string()),

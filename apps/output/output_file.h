@@ -21,8 +21,9 @@ void require_not_input(const std::string& flag, const std::filesystem::path& fil
 void require_own_file(const std::string& flag, const std::filesystem::path& file,
                       const std::string& what, const std::function<bool(const File&)>& is_ours);
 
-/// Refuses to replace an --output folder that is the --input folder, lies in it, or contains it or
-/// the target of a link in it.
-void require_apart(const std::filesystem::path& output, const std::filesystem::path& input);
+/// Refuses to replace an --output folder that is the --input folder, or that of another `flag`,
+/// lies in it, or contains it or the target of a link in it.
+void require_apart(const std::filesystem::path& output, const std::filesystem::path& input,
+                   std::string_view flag = "--input");
 
 }  // namespace sluice

@@ -197,8 +197,8 @@ bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DevicePro
 
 bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
   return copies_fast(profile) && o.layer_major() && !divides_state(o) &&
-         !takes_whole_tensors(o.optimizer) && !o.offload && !o.resident_blocks &&
-         o.cpu_blocks.value_or(0) == 0;
+         !takes_whole_tensors(o.optimizer) && !o.lora_rank && o.adapter.empty() && !o.offload &&
+         !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {

@@ -361,15 +361,14 @@ class Planner {
   }
 
   [[noreturn]] void refuse() {
-    std::string elsewhere;
+    std::string other;
     if (fixes_memory(options_)) {
       try {
-        elsewhere =
-            to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
+        other = to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
       } catch (const Error&) {  // nothing fits, whatever the flags
       }
     }
-    refuse_plan(options_, *nearest_, counter_.all(*nearest_), budgets_, profile_, elsewhere);
+    refuse_plan(options_, setup_, *nearest_, counter_.all(*nearest_), budgets_, profile_, other);
   }
 
   const TrainOptions& options_;

@@ -2,13 +2,49 @@
 
 #include <fmt/format.h>
 
+#include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
+#include "apps/plan/planner.h"
 #include "kernels/base/error.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 
-void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const MemoryPlan& memory,
-                 const Budgets& budgets, const DeviceProfile& profile,
+namespace {
+
+/// Says whether adapters could be trained where the whole model cannot.
+std::string adapters_instead(const TrainOptions& options, const RunSetup& setup,
+                             const DeviceProfile& profile) {
+  // A model with random weights has nothing to adapt; of a published shape there are weights.
+  if (setup.config.lora.rank > 0 || options.model.empty() || options.sequence_parallel ||
+      options.cpu_tables || options.host_blocks.value_or(0) > 0)
+    return {};
+  RunSetup adapted;
+  adapted.config = setup.config;
+  adapted.config.lora = {.rank = 16, .alpha = 32, .targets = lora_targets(setup.config, "all")};
+  adapted.device = setup.device;
+  adapted.precision = setup.precision;
+  adapted.schedule = setup.schedule;
+  adapted.trainer = setup.trainer;
+  adapted.pipeline = setup.pipeline;
+  try {
+    TrainOptions asked = options;
+    asked.lora_rank = adapted.config.lora.rank;
+    require_lora_fits(adapted.config, "--lora-rank 16");
+    const Planned planned = plan_run(asked, adapted, profile);
+    return fmt::format(
+        "; with --lora-rank 16, which trains adapters and not the weights, it fits: {} of {} "
+        "memory",
+        format_bytes(planned.chosen.memory.high_water), profile.gpu ? "GPU" : "host");
+  } catch (const Error&) {  // nor do they fit
+    return {};
+  }
+}
+
+}  // namespace
+
+void refuse_plan(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& nearest,
+                 const MemoryPlan& memory, const Budgets& budgets, const DeviceProfile& profile,
                  const std::string& elsewhere) {
   const std::size_t device = memory.high_water + budgets.device_reserve;
   const std::size_t host = memory.host + budgets.host_reserve;
@@ -26,7 +62,8 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
   const bool divided = options.zero > 0 && options.dp.value_or(1) > 1;
-  const bool could = device_over > 0 && host_over == 0 && profile.gpu;
+  const bool could =
+      device_over > 0 && host_over == 0 && profile.gpu && setup.config.lora.rank == 0;
   if (could && !options.pipelined())
     text += fmt::format(
         "; with --pipeline layer-major{} weights and gradients can rest in host memory too",
@@ -44,6 +81,7 @@ void refuse_plan(const TrainOptions& options, const MemoryChoice& nearest, const
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];
   if (state_could_leave && over > 0 && over <= state)
     text += "; with --state-home optimizer state can rest on a disk";
+  text += adapters_instead(options, setup, profile);
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);
 }

@@ -49,8 +49,9 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
   const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));
   // need.device has the weights, gradients, state and the ring's buffers.
+  const double trained = trained_parameters(setup_.config, options_.tp);
   const double gradients = state.gradients > 0 ? static_cast<double>(state.gradients)
-                                               : parameters * choice.gradient_bytes();
+                                               : trained * choice.gradient_bytes();
   const double resident =
       visiting + std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
   return predict_step(

@@ -54,15 +54,22 @@ nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
   // The layout of the state is no part of a run's identity.
   const OptimizerKind optimizer =
       o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;
-  return {{"model", shape_of(setup.config)},
-          {"optimizer", name_in(optimizers, optimizer)},
-          {"precision", name_of(setup.precision)},
-          {"data", fingerprint(*setup.data.train)},
-          {"data_checksum", setup.data.train->checksum()},
-          {"data_order", name_in(data_orders, o.data_order)},
-          {"batch_size", o.batch_size},
-          {"seq_len", setup.trainer.seq_len},
-          {"seed", o.seed}};
+  Json identity{{"model", shape_of(setup.config)},
+                {"optimizer", name_in(optimizers, optimizer)},
+                {"precision", name_of(setup.precision)},
+                {"data", fingerprint(*setup.data.train)},
+                {"data_checksum", setup.data.train->checksum()},
+                {"data_order", name_in(data_orders, o.data_order)},
+                {"batch_size", o.batch_size},
+                {"seq_len", setup.trainer.seq_len},
+                {"seed", o.seed}};
+  if (const LoraConfig& lora = setup.config.lora; lora.rank > 0)
+    identity["lora"] = {{"rank", lora.rank},
+                        {"alpha", lora.alpha},
+                        {"targets", lora.targets},
+                        {"dropout", lora.dropout},
+                        {"base_checksum", setup.base_checksum}};
+  return identity;
 }
 
 Json start_event(const TrainOptions& decided, const RunSetup& setup, const StartFacts& facts) {

@@ -5,7 +5,7 @@
 
 #include "apps/cli/choice.h"
 #include "apps/data/tokens/sampler.h"
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/mlp.h"
 #include "kernels/base/dtype.h"
 #include "optim/muon_rule.h"
 #include "optim/schedule.h"

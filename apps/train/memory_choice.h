@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 #include "models/decoder/recompute.h"
 #include "optim/space/state_layout.h"
 

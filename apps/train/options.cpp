@@ -101,8 +101,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add_choice("--optimizer", o.optimizer,
                   "Update rule; adamw8bit: adamw with --state-layout int8", optimizers);
   line.add("--lr", o.lr,
-           "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder", 0,
-           infinity);
+           "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder, 2e-4 for "
+           "adapters",
+           0, infinity);
   line.add_choice("--muon-scale", o.muon_scale,
                   "Muon's steps: by sqrt(outputs / inputs) (shape, the default), or as large as "
                   "AdamW's (rms)",
@@ -135,6 +136,20 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "Probability for attention's weights; default: --dropout", 0, 0.999);
   line.add("--embedding-dropout", o.embedding_dropout,
            "Probability for embedded tokens; default: --dropout", 0, 0.999);
+
+  line.group("Adapters");
+  line.add("--lora-rank", o.lora_rank,
+           "Train low-rank adapters of this rank (LoRA) and leave the model's weights as they are",
+           1);
+  line.add("--lora-alpha", o.lora_alpha,
+           "What adapters compute is multiplied by this over the rank; default: twice the rank", 0,
+           infinity);
+  line.add("--lora-targets", o.lora_targets,
+           "Matrices that get one: attention, mlp, all (the default), or ends of names between "
+           "commas: q_proj,v_proj");
+  line.add("--lora-dropout", o.lora_dropout, "Probability for what adapters read; default 0", 0,
+           0.999);
+  line.add("--adapter", o.adapter, "Train on from the adapters of this folder, in PEFT's form");
 
   line.group("Machine");
   line.add_choice("--precision", o.precision,

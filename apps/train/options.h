@@ -43,6 +43,9 @@ struct TrainOptions {
   std::int64_t warmup_steps = 20;
   ScheduleKind lr_schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
+  std::optional<std::int64_t> lora_rank;  ///< none: no adapters, or those of `adapter`
+  std::optional<double> lora_alpha, lora_dropout;
+  std::string lora_targets, adapter;
   double dropout = 0;
   std::optional<double> attention_dropout, embedding_dropout;  ///< none: as `dropout`
 
@@ -63,7 +66,7 @@ struct TrainOptions {
   std::optional<std::int64_t> host_blocks;
   bool cpu_tables = false;
   std::string state_home;  ///< a folder; empty: no state rests in a file
-  bool plan = false, json = false;
+  bool plan = false, json = false, scaling = false;
 
   std::optional<std::int64_t> dp;
   std::int64_t pp = 1, tp = 1, zero = 0;
@@ -80,12 +83,10 @@ struct TrainOptions {
 
   std::string device_profile, probe;
   std::string schedule_svg, schedule_csv;
-  bool scaling = false;
-  std::int64_t gpus = 0, top = 10;
+  std::int64_t gpus = 0, top = 10, ranks_per_node = 8;
   std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes per second
   std::optional<double> link_latency, peak_tflops;           ///< microseconds; TFLOP/s
   double network_latency = 10;
-  std::int64_t ranks_per_node = 8;
 
   std::string output, trace, prompt;
   ResumeOption resume;

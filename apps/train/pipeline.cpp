@@ -158,7 +158,7 @@ Pipeline::Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& pl
       links_(plan, rank_, ranks.group),
       executor_(plan.schedule, rank_, here(), links_.stages, plan.stash, space.device()) {
   if (plan.max_stashed && host != nullptr) executor_.spill(*plan.max_stashed, host);
-  if (links_.ends == nullptr || !model.config().tied) return;
+  if (links_.ends == nullptr || !model.trains_tied()) return;
   tied_.emplace(space, model.tied_table(), *links_.ends, piece);
   if (tied_->second()) model.set_head_table(tied_->second());
 }

@@ -11,10 +11,10 @@
 #include "apps/output/output_file.h"
 #include "apps/output/program_folder.h"
 #include "apps/trace/trace_file.h"
+#include "apps/train/adapters.h"
 #include "engine/io/json_document.h"
 #include "models/decoder/config_file.h"
 #include "models/decoder/shard.h"
-#include "models/decoder/weights.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 
@@ -65,6 +65,7 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
          ErrorKind::usage);
   if (!o.bias) leave_out_biases(config);
   config.activation = o.activation.value_or(config.activation);
+  resolve_adapters(o, config);
 }
 
 /// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
@@ -260,7 +261,10 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
 }
 
 void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
-  const double usual = !setup.model_folder.empty() ? 5e-5 : (o.model.empty() ? 1e-3 : 3e-4);
+  const double usual = setup.config.lora.rank > 0    ? 2e-4
+                       : !setup.model_folder.empty() ? 5e-5
+                       : o.model.empty()             ? 1e-3
+                                                     : 3e-4;
   RateSchedule& schedule = setup.schedule;
   schedule.kind = o.lr_schedule;
   schedule.rate = o.lr.value_or(usual) * rate_factor(o);
@@ -342,7 +346,7 @@ RunSetup resolve(const TrainOptions& o) {
   if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
   if (!o.trace.empty()) require_free_trace(o, files, val_files);
   resolve_model(o, setup);
-  if (!setup.model_folder.empty()) check_weights(setup.model_folder, setup.config);
+  check_model_weights(setup);
   require_streams_once(files, val_files, planned_mesh(o).size());
   setup.data_name = files.name;
   const DataInput data(std::move(files), o.text);

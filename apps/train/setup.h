@@ -23,6 +23,7 @@ struct RunSetup {
   DeviceKind device = DeviceKind::cpu;
   Precision precision;
   std::filesystem::path model_folder;    ///< empty: random weights
+  std::uint32_t base_checksum = 0;       ///< of the weights that adapters are trained beside
   std::unique_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or none was looked for yet
   std::string data_name;                 ///< for messages

@@ -197,20 +197,22 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
     result.reason = "no target of the batch counts";
     return result;
   }
-  const MicroBatches micro_batches{.tokens = batch.tokens,
-                                   .targets = batch.targets,
-                                   .rows = options_.micro_batch,
-                                   .seq_len = options_.seq_len,
-                                   .loss = {.scale = 1.0 / static_cast<double>(targets),
-                                            .loss_scale = scaler_.scale(),
-                                            .chunk = options_.head_chunk},
-                                   .dropout = {.seed = options_.seed,
-                                               .step = static_cast<std::uint64_t>(step),
-                                               .first_sample = batch.first_sequence,
-                                               .probability = static_cast<float>(options_.dropout),
-                                               .attention = options_.attention_dropout,
-                                               .embedding = options_.embedding_dropout},
-                                   .documents = batch.documents};
+  const MicroBatches micro_batches{
+      .tokens = batch.tokens,
+      .targets = batch.targets,
+      .rows = options_.micro_batch,
+      .seq_len = options_.seq_len,
+      .loss = {.scale = 1.0 / static_cast<double>(targets),
+               .loss_scale = scaler_.scale(),
+               .chunk = options_.head_chunk},
+      .dropout = {.seed = options_.seed,
+                  .step = static_cast<std::uint64_t>(step),
+                  .first_sample = batch.first_sequence,
+                  .probability = static_cast<float>(options_.dropout),
+                  .attention = options_.attention_dropout,
+                  .embedding = options_.embedding_dropout,
+                  .adapters = static_cast<float>(model_.config().lora.dropout)},
+      .documents = batch.documents};
   const std::int64_t undone = speculation_ != nullptr ? speculation_->undone() : 0;
   compute(micro_batches, result.rate);
   const Tensor& factor = ranks_.optimizer.clip_gradients(options_.grad_clip, scaler_.scale());

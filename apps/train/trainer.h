@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "apps/checkpoint/spike_guard.h"
+#include "apps/data/batch_upload.h"
 #include "apps/data/tokens/loader.h"
 #include "apps/trace/step_report.h"
-#include "apps/train/batch_upload.h"
 #include "apps/train/evaluation.h"
 #include "apps/train/pass_graphs.h"
 #include "apps/train/pipeline.h"

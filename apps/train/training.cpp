@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/data/encode_text.h"
+#include "apps/train/adapters.h"
 #include "optim/make_optimizer.h"
 #include "parallel/data_parallel/replicas.h"
 
@@ -43,6 +44,11 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup&
 /// Returns the parameters of this rank's stages, or of all of the model without a pipeline.
 std::vector<Parameter> parameters_of(Decoder& model, const PipelinePlan* plan, int stage) {
   return plan != nullptr ? model.parameters(plan->parts_of(stage)) : model.parameters();
+}
+
+std::vector<DecoderPart> parts_of(const RunSetup& setup, const PipelinePlan* plan, int stage) {
+  return plan != nullptr ? plan->parts_of(stage)
+                         : std::vector<DecoderPart>{{0, setup.config.n_layer}};
 }
 
 ModelLayouts::Shards layouts_of(const RunSetup& setup, const MemoryChoice& choice, int shards) {
@@ -103,8 +109,14 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
   const std::size_t softmax = static_cast<std::size_t>(3 * mesh.tp * chunk) * wide;
   // The gradients of a norm's one or two parameters.
   const std::size_t norm = static_cast<std::size_t>(2 * setup.config.n_embd) * wide;
-  bytes.tensor = std::max(
-      {bytes.stages, softmax, norm, static_cast<std::size_t>(setup.config.vocab_size) * wide});
+  // The ranks sum what the adapters of q, k and v compute, of a batch or of a prompt.
+  const std::int64_t rows =
+      std::max(choice.micro_batch, EvaluationBatches::rows_for(setup.trainer.seq_len));
+  const std::int64_t tokens = std::max(rows * setup.trainer.seq_len, setup.config.n_positions);
+  const std::size_t adapters = static_cast<std::size_t>(tokens * 3 * setup.config.lora.rank) *
+                               size_of(setup.precision.dtype);
+  bytes.tensor = std::max({bytes.stages, softmax, norm, adapters,
+                           static_cast<std::size_t>(setup.config.vocab_size) * wide});
   const ModelLayouts::Shards shards = layouts_of(setup, choice, mesh.tp);
   // Buckets differ between ranks, since each rank has other parameters.
   for (int part = 0; part < mesh.pp * mesh.tp; ++part) {
@@ -202,6 +214,8 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       whole(layouts_of(setup, choice, 1)),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks)),
+      frozen(make_frozen(model, parts_of(setup, plan.get(), ranks.stage()), device,
+                         setup.precision.dtype)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
       optimizer(make_optimizer(options, setup, space, choice.staging.places)),
@@ -250,7 +264,7 @@ void Training::require_equal_copies(std::string_view when) {
   const Mesh& mesh = ranks.mesh;
   require_equal_weights(space, *ranks.dp_host, mesh.peers(ranks.rank()), when);
   if (mesh.tp > 1) require_equal_replicated(space, *ranks.tp_host, mesh.shards(ranks.rank()), when);
-  if (plan && model.config().tied)
+  if (plan && model.trains_tied())
     sluice::require_equal_copies(space, model.tied_table(), ranks.shard(), *ranks.control, when);
 }
 

@@ -52,8 +52,9 @@ struct Training {
   std::optional<HostStack> block_inputs;
   Decoder model;
   ModelLayouts::Shards whole;         ///< the layout of the whole model's parameters
-  std::vector<Parameter> parameters;  ///< parameters of this rank's stages
+  std::vector<Parameter> parameters;  ///< trained parameters of this rank's stages
   std::shared_ptr<const BucketPlan> bucket_plan;
+  std::unique_ptr<ParameterSpace> frozen;  ///< weights that are not trained; null: all are
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
   std::optional<SpeculativeUpdates> speculation;

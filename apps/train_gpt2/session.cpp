@@ -22,6 +22,7 @@
 #include "apps/report/start_table.h"
 #include "apps/report/step_printer.h"
 #include "apps/report/train_event.h"
+#include "apps/train/adapters.h"
 #include "apps/train/diagnosis.h"
 #include "apps/train/setup.h"
 #include "apps/train/training.h"
@@ -35,7 +36,6 @@
 #include "apps/train_gpt2/stop_request.h"
 #include "engine/io/durable.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/decoder/weights.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -168,7 +168,7 @@ void Session::load_or_initialize() {
   require_other_model(setup_.model_folder, output_);
   if (setup_.model_folder.empty()) return training_.space.initialize(options_.seed);
   keep_alive(job_.control(), "model",
-             [&] { load_weights(setup_.model_folder, setup_.config, training_.space); });
+             [&] { load_start(options_, setup_, training_.frozen.get(), training_.space); });
 }
 
 void Session::resume() {
@@ -337,11 +337,11 @@ void Session::export_to(const fs::path& folder, const ModelNote& note) {
   training_.parallel.optimizer.synchronize();
   std::optional<ModelExport> files;
   keep_alive(job_.control(), "export", [&] {
-    if (job_.rank() == 0) files.emplace(folder, note);
+    if (job_.rank() == 0) files.emplace(folder, setup_.config, note);
   });
   save_weights(files ? files->weights() : fs::path(), training_.checkpoint(), StoredType::F32);
   keep_alive(job_.control(), "export", [&] {
-    if (files) files->publish(setup_.config, setup_.tokenizer.get(), StoredType::F32);
+    if (files) files->publish(setup_.tokenizer.get(), StoredType::F32, setup_.model_folder);
   });
 }
 

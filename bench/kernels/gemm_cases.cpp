@@ -1,5 +1,5 @@
 // The matrix products of a GPT-2: forward, gradient of the input and gradient of the weight, as
-// engine/ops/linear.cpp and linear_cross_entropy.cpp call them.
+// engine/ops/linear/linear.cpp and linear_cross_entropy.cpp call them.
 
 #include <fmt/format.h>
 
@@ -61,7 +61,7 @@ Problem weight_gradient(const Extent& e, const Layer& layer, DType dtype) {
        }});
 }
 
-/// The products fused with the GELU of engine/ops/mlp.cpp, run as there: in one step if the
+/// The products fused with the GELU of engine/ops/linear/mlp.cpp, run as there: in one step if the
 /// GPU can, else in two. Comparing them with gemm_fc, gemm_fc_projection and gelu shows the gain of
 /// fusing.
 Problem forward_with_gelu(const Extent& e, DType dtype) {

@@ -123,6 +123,20 @@ void launch_cpu(const Cast& op) {
   });
 }
 
+void launch_cpu(const Scale& op) {
+  dispatch_floating(op.out.dtype, [&]<class T>() {
+    using A = Accumulator<T>;
+    const T* in = op.in.data<T>();
+    T* out = op.out.data<T>();
+    const A factor = static_cast<A>(op.factor);
+    parallel_ranges(op.out.size(), grain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i)
+        store(out[i], factor * static_cast<A>(in[i]));
+    });
+  });
+}
+
 void launch_cpu(const Fill& op) {
   dispatch_floating(op.out.dtype, [&]<class T>() {
     T* out = op.out.data<T>();

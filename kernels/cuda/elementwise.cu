@@ -15,6 +15,10 @@ struct Plus {
 struct Identity {
   __device__ float operator()(float x) const { return x; }
 };
+struct Times {
+  float factor;
+  __device__ float operator()(float x) const { return factor * x; }
+};
 struct Constant {
   float value;
   __device__ float operator()() const { return value; }
@@ -113,6 +117,13 @@ void launch_cuda(const Cast& op, Stream stream) {
     dispatch(op.in.dtype, [&]<class In>() {
       map(stream, count, Identity{}, op.out.data<Out>(), op.in.data<In>());
     });
+  });
+}
+
+void launch_cuda(const Scale& op, Stream stream) {
+  dispatch(op.out.dtype, [&]<class T>() {
+    map(stream, op.out.size(), Times{static_cast<float>(op.factor)}, op.out.data<T>(),
+        op.in.data<T>());
   });
 }
 

@@ -11,7 +11,8 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/gather_key_value.h"
 #include "engine/ops/head_order.h"
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/activation.h"
+#include "engine/ops/linear/mlp.h"
 #include "engine/ops/query_key_norm.h"
 #include "models/decoder/generate.h"
 #include "models/decoder/names.h"
@@ -21,7 +22,15 @@ namespace sluice {
 namespace {
 
 /// Places in a block where dropout acts; site 0 is the embedding.
-enum class DropoutSite : std::uint64_t { attention = 1, attention_out = 2, mlp_out = 3 };
+enum class DropoutSite : std::uint64_t {
+  attention = 1,
+  attention_out = 2,
+  mlp_out = 3,
+  attention_in_adapter = std::uint64_t{1} << 32,  ///< no other site is as high
+  attention_out_adapter,
+  mlp_in_adapter,
+  mlp_out_adapter
+};
 
 std::uint64_t site(std::int64_t layer, DropoutSite place) {
   return static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(place);
@@ -87,6 +96,11 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   attention_out_.standard_deviation = residual;
   mlp_out_.standard_deviation = residual;
+  for (const auto& [linear, place] : {std::pair{&attention_in_, DropoutSite::attention_in_adapter},
+                                      {&attention_out_, DropoutSite::attention_out_adapter},
+                                      {&mlp_in_, DropoutSite::mlp_in_adapter},
+                                      {&mlp_out_, DropoutSite::mlp_out_adapter}})
+    linear->adapt(config.lora, names.adapter_prefix(), site(layer, place));
   const DecoderShard shard(config, share.rank, share.size);
   heads_ = shard.attention_heads();
   sharers_ = shard.sharers;
@@ -110,6 +124,13 @@ std::vector<Parameter> DecoderBlock::parameters() {
   return list;
 }
 
+std::vector<Parameter> DecoderBlock::adapter_parameters() {
+  std::vector<Parameter> list;
+  for (LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_})
+    if (layer->adapter) std::ranges::move(layer->adapter.parameters(), std::back_inserter(list));
+  return list;
+}
+
 std::vector<Tensor> DecoderBlock::leaves() const {
   std::vector<Tensor> list;
   const auto add = [&](const Tensor& tensor) {
@@ -118,6 +139,9 @@ std::vector<Tensor> DecoderBlock::leaves() const {
   for (const LinearLayer* layer : {&attention_in_, &attention_out_, &mlp_in_, &mlp_out_}) {
     add(layer->weight);
     add(layer->bias);
+    if (layer->adapter)
+      for (const Tensor& tensor : layer->adapter.tensors())
+        add(tensor);
   }
   for (const NormLayer* norm : {&norm_1_, &norm_2_, &query_norm_, &key_norm_}) {
     add(norm->weight);
@@ -181,8 +205,9 @@ ResidualPair DecoderBlock::compute(ResidualPair in, const DropoutSource& dropout
 
 Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens, const Documents& documents,
                             const DropoutSource& dropout, KeyValueCaches caches) const {
-  Tensor qkv = attention_in_(
-      x.normalized, recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(), tokens);
+  Tensor qkv = attention_in_(x.normalized,
+                             recompute_ == Recompute::gelu_ln ? x.recomputable : Recomputable(),
+                             tokens, dropout);
   if (fused_heads_) qkv = in_head_order(qkv, heads_.query);
   if (sharers_ > 1) qkv = gather_key_value(qkv, head_width_, sharers_, *share_.group);
   if (query_norm_.weight)
@@ -202,7 +227,7 @@ Tensor DecoderBlock::attend(const ResidualNorm& x, const Shape& tokens, const Do
     }
     attended = cached_attention(qkv, here, attention_options());
   }
-  return drop_stream(attention_out_(attended, {}, tokens), tokens, share_,
+  return drop_stream(attention_out_(attended, {}, tokens, dropout), tokens, share_,
                      dropout.mask(site(layer_, DropoutSite::attention_out)));
 }
 
@@ -211,6 +236,15 @@ Tensor DecoderBlock::feed_forward(const ResidualNorm& x, const Shape& tokens,
   const bool norms = recompute_ == Recompute::gelu_ln;
   const MlpRecompute recompute{.hidden = norms || recompute_ == Recompute::gelu,
                                .x = norms ? x.recomputable : Recomputable()};
+  const DropoutMask mask = dropout.mask(site(layer_, DropoutSite::mlp_out));
+  // Adapters come between the products and the activation, which are one op without them.
+  if (mlp_in_.adapter || mlp_out_.adapter) {
+    const Activated hidden =
+        activation(mlp_in_(x.normalized, recompute.x, tokens, dropout), activation_);
+    const Tensor out = mlp_out_(hidden.out, recompute.hidden ? hidden.recomputable : Recomputable(),
+                                tokens, dropout);
+    return drop_stream(out, tokens, share_, mask);
+  }
   const MlpWeights weights{.weight_in = mlp_in_.weight,
                            .bias_in = mlp_in_.bias,
                            .weight_out = mlp_out_.weight,
@@ -219,7 +253,7 @@ Tensor DecoderBlock::feed_forward(const ResidualNorm& x, const Shape& tokens,
                            .activation = activation_};
   return drop_stream(
       mlp(x.normalized, weights, recompute, {.group = share_.group, .tokens = tokens}), tokens,
-      share_, dropout.mask(site(layer_, DropoutSite::mlp_out)));
+      share_, mask);
 }
 
 }  // namespace sluice

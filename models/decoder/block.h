@@ -38,6 +38,8 @@ class DecoderBlock final : public Module {
   DecoderBlock(const DecoderConfig& config, std::int64_t layer, const TensorShare& share);
 
   std::vector<Parameter> parameters() override;
+  /// Those of the low-rank adapters, which are trained instead of the others if there are some.
+  std::vector<Parameter> adapter_parameters();
   /// `dropout` may be inactive; `caches` make this a step of generation.
   ResidualPair forward(ResidualPair in, const DropoutSource& dropout, KeyValueCaches caches) const;
   /// `host` receives the inputs that block_on_host offloads to host memory.

@@ -127,7 +127,8 @@ double DecoderConfig::flops_per_token(std::int64_t seq_len) const {
   const auto layers = static_cast<double>(n_layer);
   const double weights =
       layers * static_cast<double>(block_matrices()) + static_cast<double>(vocab_size) * width;
-  return 6 * weights + 6 * layers * static_cast<double>(seq_len) * query;
+  // Weights that are not trained have no products for their gradients.
+  return (lora.rank > 0 ? 4 : 6) * weights + 6 * layers * static_cast<double>(seq_len) * query;
 }
 
 void validate(const DecoderConfig& config) {
@@ -228,6 +229,12 @@ std::optional<RotaryAngles> rotary_angles(const DecoderConfig& config) {
     angles.turns[static_cast<std::size_t>(pair)] = static_cast<std::uint64_t>(std::ldexp(
         frequency(*config.rotary, pair, width) / (2 * std::numbers::pi_v<long double>), 64));
   return angles;
+}
+
+DecoderConfig DecoderConfig::without_adapters() const {
+  DecoderConfig config = *this;
+  config.lora = {};
+  return config;
 }
 
 std::optional<DecoderConfig> preset(std::string_view name) {

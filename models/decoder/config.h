@@ -5,10 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/ops/linear.h"
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/mlp.h"
 #include "engine/ops/norm.h"
 #include "kernels/rotary.h"
+#include "models/lora/lora_config.h"
 
 namespace sluice {
 
@@ -75,6 +76,7 @@ struct DecoderConfig {
   /// Ids of config.json that begin and end a text; written again where no tokenizer knows better.
   std::optional<std::int64_t> begin_id{};
   std::vector<std::int64_t> end_ids{};
+  LoraConfig lora{};  ///< with rank 0: no adapters. No part of config.json.
 
   std::int64_t inner() const { return n_inner != 0 ? n_inner : 4 * n_embd; }
   std::int64_t kv_heads() const { return n_kv_head != 0 ? n_kv_head : n_head; }
@@ -113,6 +115,9 @@ struct DecoderConfig {
   /// of a matrix product, plus 6 * layers * T * query_width. A multiply-add counts as two
   /// operations, and causal attention as half.
   double flops_per_token(std::int64_t seq_len) const;
+
+  /// The model with its own weights alone.
+  DecoderConfig without_adapters() const;
 
   bool operator==(const DecoderConfig&) const = default;
 };

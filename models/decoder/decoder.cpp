@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/ops/embedding.h"
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "models/decoder/generate.h"
 
 namespace sluice {
@@ -28,6 +28,22 @@ std::vector<Parameter> Decoder::parameters() {
 }
 
 std::vector<Parameter> Decoder::parameters(const std::vector<DecoderPart>& parts) {
+  if (config_.lora.rank == 0) return own_parameters(parts);
+  std::vector<Parameter> list;
+  for (const DecoderPart& part : parts)
+    for (std::int64_t layer = part.first; layer < part.last; ++layer)
+      for (Parameter& parameter : blocks_[static_cast<std::size_t>(layer)]->adapter_parameters()) {
+        parameter.section = section_of(layer);
+        list.push_back(std::move(parameter));
+      }
+  return list;
+}
+
+std::vector<Parameter> Decoder::frozen_parameters(const std::vector<DecoderPart>& parts) {
+  return config_.lora.rank == 0 ? std::vector<Parameter>() : own_parameters(parts);
+}
+
+std::vector<Parameter> Decoder::own_parameters(const std::vector<DecoderPart>& parts) {
   const bool embeds = parts.front().first == 0;
   const bool predicts = parts.back().last == config_.n_layer;
   std::vector<Parameter> list;

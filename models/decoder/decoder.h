@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 #include "models/decoder/block.h"
 #include "models/decoder/config.h"
 #include "models/decoder/names.h"
@@ -33,8 +33,9 @@ class Decoder final : public Module {
   /// `share`: this rank's share if several ranks divide the model's matrices.
   explicit Decoder(const DecoderConfig& config, const TensorShare& share = {});
 
-  /// The name of the table of token embeddings if the vocabulary head uses it too, else "".
-  std::string tied_table() const { return std::string(config_.tied ? names_.table : ""); }
+  /// The name of the trained table of token embeddings if the vocabulary head uses it too, else "".
+  std::string tied_table() const { return std::string(trains_tied() ? names_.table : ""); }
+  bool trains_tied() const { return config_.tied && config_.lora.rank == 0; }
   /// Returns the Parameter::section of a block. Embeddings have 0, the final norm comes last.
   static constexpr int section_of(std::int64_t layer) { return static_cast<int>(layer) + 1; }
 
@@ -44,9 +45,13 @@ class Decoder final : public Module {
   const DecoderShard& shard() const { return shard_; }
   /// The dtype of the weights, in which the model computes.
   DType dtype() const { return token_embedding_.dtype(); }
+  /// The parameters that are trained: those of the adapters if the configuration has some, else
+  /// all.
   std::vector<Parameter> parameters() override;
-  /// The parameters of some parts, ascending. A tied table is listed once.
+  /// The trained parameters of some parts, ascending. A tied table is listed once.
   std::vector<Parameter> parameters(const std::vector<DecoderPart>& parts);
+  /// The parameters that are not trained: none without adapters.
+  std::vector<Parameter> frozen_parameters(const std::vector<DecoderPart>& parts);
   /// Sets a function that forward passes call before they read weights: with 0 before the
   /// embeddings and the first block, with the layer before each other block, with n_layer before
   /// the final norm.
@@ -93,6 +98,8 @@ class Decoder final : public Module {
                           const DropoutSource& dropout = {}, const Documents& documents = {}) const;
 
  private:
+  std::vector<Parameter> own_parameters(const std::vector<DecoderPart>& parts);
+
   DecoderConfig config_;
   const DecoderNames& names_;
   TensorShare share_;

@@ -72,6 +72,12 @@ constexpr DecoderNames llama = llama_of("Llama"), mistral = llama_of("Mistral"),
 
 }  // namespace
 
+std::string DecoderNames::adapter_prefix() const {
+  std::string begin = "base_model.model.";
+  if (!blocks.starts_with(prefix)) begin += prefix;
+  return begin;
+}
+
 const DecoderNames& names_of(Family family) {
   switch (family) {
     case Family::gptj:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "models/decoder/config.h"
@@ -20,6 +21,9 @@ struct DecoderNames {
   /// What all names but the head's begin with in files of the whole model, but not in files of the
   /// model without its head.
   std::string_view prefix;
+
+  /// Returns what PEFT's files of adapters put before our names of layers.
+  std::string adapter_prefix() const;
 };
 const DecoderNames& names_of(Family family);
 

@@ -8,8 +8,10 @@
 #include <set>
 #include <vector>
 
+#include "engine/io/file.h"
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/section_sums.h"
 #include "engine/io/stored_tensor.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/names.h"
@@ -142,7 +144,7 @@ class WeightFiles {
     const DecoderNames& names = names_of(config.family);
     found_ = collect(readers_, names);
     std::set<std::string, std::less<>> known{std::string(names.head)};
-    for (const auto& slot : SpaceLayout(Decoder(config).parameters(), {}).slots)
+    for (const auto& slot : SpaceLayout(Decoder(config.without_adapters()).parameters(), {}).slots)
       for (const StoredSlice& slice : slot.stored()) {
         known.insert(slice.name);
         const auto entry = found_.find(slice.name);
@@ -179,6 +181,22 @@ class WeightFiles {
 
 void check_weights(const fs::path& folder, const DecoderConfig& config) {
   WeightFiles(folder, config);
+}
+
+std::uint32_t weights_checksum(const fs::path& folder) {
+  std::uint32_t sum = 0;
+  std::vector<std::byte> piece;
+  for (const fs::path& path : weight_files(folder)) {
+    const File file = File::open(path);
+    const std::uint64_t bytes = file.size();
+    constexpr std::uint64_t most = std::uint64_t{4} << 20;
+    for (std::uint64_t at = 0; at < bytes; at += most) {
+      piece.resize(static_cast<std::size_t>(std::min(most, bytes - at)));
+      file.read_at(at, piece);
+      sum = crc32_of(piece, sum);
+    }
+  }
+  return sum;
 }
 
 bool is_weights_file(std::string_view name) {

@@ -26,6 +26,9 @@ void load_weights(const std::filesystem::path& folder, const DecoderConfig& conf
 /// the files' headers, so it can run before memory is allocated.
 void check_weights(const std::filesystem::path& folder, const DecoderConfig& config);
 
+/// Returns a CRC-32 of the files of weights. Reads all of them.
+std::uint32_t weights_checksum(const std::filesystem::path& folder);
+
 /// Returns true if a file of this name in a model folder holds or lists weights, for example
 /// model.safetensors, model.safetensors.index.json or model-00001-of-00003.safetensors.
 bool is_weights_file(std::string_view name);

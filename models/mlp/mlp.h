@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 #include "engine/shard.h"
 #include "engine/tensor_group.h"
 #include "models/layers.h"

@@ -45,6 +45,7 @@ ParameterSpace::ParameterSpace(const std::vector<Parameter>& parameters, const D
     : options_(options), layout_(parameters, options.layout_options()) {
   check(!options.narrow_gradients || working == DType::bf16,
         "gradients are summed in bf16 only where weights are bf16");
+  check(!slots().empty(), "a parameter space without parameters");
   working_ =
       FlatBuffer(layout_.weight_parts(), device, options.host.pinned, working, MemoryUse::weights);
   versions_.resize(static_cast<std::size_t>(slots().back().section) + 1);

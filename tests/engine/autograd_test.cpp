@@ -6,7 +6,7 @@
 
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "engine/ops/norm.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"

@@ -6,7 +6,7 @@
 #include "engine/autograd.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "engine/ops/norm.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"

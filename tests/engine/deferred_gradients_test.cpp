@@ -9,8 +9,8 @@
 #include "engine/observer.h"
 #include "engine/ops/checkpoint.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/linear.h"
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/mlp.h"
 #include "engine/ops/norm.h"
 #include "tests/support/gradcheck.h"
 

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
-#include "engine/ops/linear.h"
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 #include "tests/support/gradcheck.h"
 
 // Rows of zeros behind an embedding table, with which the vocabulary head computes.

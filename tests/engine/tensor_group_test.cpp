@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
-#include "engine/ops/linear.h"
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/mlp.h"
 #include "tests/support/gradcheck.h"
 
 // Tests what divided ops do while a sum is in flight.

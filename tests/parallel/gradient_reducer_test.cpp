@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/gradcheck.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "engine/autograd.h"
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"

@@ -60,12 +60,19 @@ std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
 double weights_and_gradients(const ClusterTask& task, const ParallelConfig& candidate,
                              const RunSetup& setup, int replicas) {
   Decoder model(task.config, {.size = candidate.mesh.tp});
-  double parameters = 0;
-  for (const Parameter& parameter :
-       setup.pipeline ? model.parameters(setup.pipeline->parts_of(0)) : model.parameters())
-    parameters += static_cast<double>(element_count(parameter.shape));
-  return parameters * (candidate.choice.gradient_bytes() / replicas +
-                       static_cast<double>(size_of(task.precision.dtype)));
+  const std::vector<DecoderPart> parts = setup.pipeline
+                                             ? setup.pipeline->parts_of(0)
+                                             : std::vector<DecoderPart>{{0, task.config.n_layer}};
+  const auto count = [](const std::vector<Parameter>& parameters) {
+    double elements = 0;
+    for (const Parameter& parameter : parameters)
+      elements += static_cast<double>(element_count(parameter.shape));
+    return elements;
+  };
+  const double trained = count(model.parameters(parts));
+  return trained * candidate.choice.gradient_bytes() / replicas +
+         (trained + count(model.frozen_parameters(parts))) *
+             static_cast<double>(size_of(task.precision.dtype));
 }
 
 void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,

@@ -5,6 +5,7 @@
 #include "apps/plan/cost/pass_times.h"
 #include "apps/plan/cost/tensor_traffic.h"
 #include "models/decoder/names.h"
+#include "models/lora/targets.h"
 #include "optim/newton_schulz.h"
 
 namespace sluice {
@@ -103,6 +104,7 @@ struct Speculation {
 /// for each chunk of a micro-batch but the first.
 double head_accumulation(const DecoderConfig& config, const MemoryChoice& choice,
                          const StepWork& work, const DeviceProfile& profile) {
+  if (config.lora.rank > 0) return 0;
   const ShardSize size(config, work.shards.ranks);
   const std::int64_t again = head_chunks(choice, choice.micro_batch * work.seq_len) - 1;
   return static_cast<double>(again * size.vocabulary * size.embedding) * 2 * 4 /
@@ -167,7 +169,7 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
   const double micro_batches =
       static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
   const auto layers = static_cast<double>(config.n_layer);
-  const auto parameters = static_cast<double>(parameters_of_shard(config, work.shards.ranks));
+  const double parameters = trained_parameters(config, work.shards.ranks);
 
   StepTime time;
   const PassTimes pass = pass_times(config, choice, work, profile);
@@ -241,6 +243,7 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
                                              choice.gradient_bytes() / profile.memory_rate;
   if (predicts) parameters += size.head * size.embedding;
   if (predicts && part.first == 0) parameters += size.positions * size.embedding;
+  if (config.lora.rank > 0) parameters = 0;  // adapters are small
   time.backward +=
       static_cast<double>(parameters) * 2 * choice.gradient_bytes() / profile.memory_rate;
   if (predicts) time.backward += head_accumulation(config, choice, work, profile);
@@ -250,6 +253,12 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
   time.forward += wait.forward;
   time.backward += wait.backward;
   return time;
+}
+
+double trained_parameters(const DecoderConfig& config, std::int64_t ranks) {
+  const auto all = static_cast<double>(parameters_of_shard(config, ranks));
+  const auto adapters = static_cast<double>(adapter_parameters(config));
+  return config.lora.rank > 0 ? adapters / static_cast<double>(ranks) : all;
 }
 
 std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks) {

@@ -70,7 +70,9 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
                       const DeviceProfile& profile);
 
 /// Returns the number of parameters on shard 0 of `ranks` tensor-parallel ranks. No other shard has
-/// more.
+/// more. With adapters these are not counted.
 std::int64_t parameters_of_shard(const DecoderConfig& config, std::int64_t ranks);
+/// The same for those that are trained: adapters, or all.
+double trained_parameters(const DecoderConfig& config, std::int64_t ranks);
 
 }  // namespace sluice

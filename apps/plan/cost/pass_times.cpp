@@ -45,8 +45,10 @@ ForwardWork::ForwardWork(const DecoderConfig& config, std::int64_t seq_len, std:
   head = 2 * static_cast<double>(shard.vocabulary.end) * embedding;
 }
 
-PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
-                     const DeviceProfile& profile) {
+namespace {
+
+PassTimes times_of_training_all(const DecoderConfig& config, const MemoryChoice& choice,
+                                const StepWork& work, const DeviceProfile& profile) {
   const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
   const auto ranks = static_cast<double>(work.shards.ranks);
   const auto embedding = static_cast<double>(config.n_embd);
@@ -124,6 +126,19 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
       2 * tokens * forward.head / rate + layernorm_backward +
       rates.cross_entropy.seconds(tokens * static_cast<double>(shard.vocabulary.end), profile);
   times.embedding_backward = rates.embedding_backward.seconds(stream, profile);
+  return times;
+}
+
+}  // namespace
+
+PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
+                     const DeviceProfile& profile) {
+  PassTimes times = times_of_training_all(config, choice, work, profile);
+  if (config.lora.rank == 0) return times;
+  // The products for the gradients of all weights are left out. Those of adapters are not counted.
+  times.layer_backward -= times.weights;
+  times.head_backward -= times.head_forward;
+  times.embedding_backward = times.weights = 0;
   return times;
 }
 

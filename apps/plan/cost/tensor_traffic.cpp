@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 
 namespace sluice {
 

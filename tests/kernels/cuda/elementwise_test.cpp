@@ -147,6 +147,21 @@ TEST_CASE("cuda: filling", "[cuda]") {
   });
 }
 
+TEST_CASE("cuda: scaling", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  each_case([&](DType dtype, std::int64_t count, Parity::Offsets offsets) {
+    Parity parity(devices, offsets);
+    const auto in = parity.input("in", dtype, {count});
+    const auto out = parity.output("out", dtype, {count}, 0.0);
+    const auto own = parity.state("own", dtype, {count}, random_values(count, 7), 0.0);
+    parity.compare([=](const Parity::Views& at, Stream stream) {
+      run(Scale{.out = at[out], .in = at[in], .factor = -1.75}, stream);
+      run(Scale{.out = at[own], .in = at[own], .factor = 0.3}, stream);
+    });
+  });
+}
+
 TEST_CASE("cuda: GELU", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;

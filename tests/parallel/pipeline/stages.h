@@ -9,8 +9,8 @@
 
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/linear.h"
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 #include "engine/rng.h"
 #include "parallel/pipeline/stage.h"
 

@@ -7,6 +7,7 @@
 
 #include "engine/autograd.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 #include "tests/support/training/options.h"
 
@@ -156,6 +157,18 @@ TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
       training_(task.options(), task.setup(device->device().kind, choice), choice, device, host_,
                 ranks) {
   training_.space.initialize(11);
+  if (!training_.frozen) return;
+  training_.frozen->initialize(11);
+  // Matrices B begin as zeros, with which A has no gradients.
+  for (const auto& slot : training_.space.slots()) {
+    if (slot.initial.standard_deviation > 0) continue;
+    const Shape& whole = slot.whole();
+    const Values values =
+        random_values(element_count(whole), std::hash<std::string>()(slot.name), 0.1);
+    std::vector<std::byte> bytes = bytes_of(
+        Tensor::from_host(make_cpu_device(), whole, training_.space.weight_dtype(), values));
+    training_.space.write_shard(slot, 0, bytes);
+  }
 }
 
 const TrainStep& TrainingRun::step() {

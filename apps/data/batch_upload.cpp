@@ -1,4 +1,4 @@
-#include "apps/train/batch_upload.h"
+#include "apps/data/batch_upload.h"
 
 #include <cstring>
 

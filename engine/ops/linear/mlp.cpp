@@ -1,4 +1,4 @@
-#include "engine/ops/mlp.h"
+#include "engine/ops/linear/mlp.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "engine/autograd.h"
+#include "engine/ops/linear/activation.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
-#include "kernels/swiglu.h"
 
 namespace sluice {
 namespace {
@@ -18,24 +18,6 @@ std::string_view name_of(MlpActivation activation) {
   return activation == MlpActivation::swiglu ? "swiglu_mlp"
          : activation == MlpActivation::relu ? "relu_mlp"
                                              : "gelu_mlp";
-}
-
-Tensor empty_hidden(const Tensor& pre_activation, MlpActivation activation) {
-  Shape shape = pre_activation.shape();
-  if (activation == MlpActivation::swiglu) shape.back() /= 2;
-  return Tensor::empty(pre_activation.device(), shape, pre_activation.dtype());
-}
-
-void activate(const Tensor& hidden, const Tensor& pre_activation, MlpActivation activation) {
-  if (activation == MlpActivation::swiglu)
-    run(SwigluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
-  else if (activation == MlpActivation::relu)
-    run(ReluForward{.out = hidden.view(), .in = pre_activation.view()}, hidden.stream());
-  else
-    run(GeluForward{.out = hidden.view(),
-                    .in = pre_activation.view(),
-                    .exact = activation == MlpActivation::exact_gelu},
-        hidden.stream());
 }
 
 /// Inputs of the node: x, weight_in, bias_in, weight_out, bias_out.
@@ -66,8 +48,11 @@ class MlpNode final : public Node {
     const Tensor grad_out =
         group != nullptr ? group->all_gather(grad_outputs[0], ranks_.tokens, "output gradient")
                          : grad_outputs[0];
-    Tensor x = group != nullptr ? group->all_gather(x_(), ranks_.tokens, "input") : x_();
-    add_weight_gradients(3, layout, hidden_ ? hidden_ : hidden_again(), grad_out, pass);
+    Tensor x;
+    if (pass.wants(1))
+      x = group != nullptr ? group->all_gather(x_(), ranks_.tokens, "input") : x_();
+    add_weight_gradients(3, layout, hidden_ || !pass.wants(3) ? hidden_ : hidden_again(), grad_out,
+                         pass);
     const Tensor grad_in = pre_activation_gradient(grad_out);
     if (group == nullptr) {
       add_weight_gradients(1, layout, x, grad_in, pass);
@@ -88,7 +73,7 @@ class MlpNode final : public Node {
   /// The forward pass applies the same kernel, or the same function to its rounded product, so this
   /// gives the same bits.
   Tensor hidden_again() const {
-    const Tensor hidden = empty_hidden(pre_activation_, weights_.activation);
+    const Tensor hidden = empty_activated(pre_activation_, weights_.activation);
     activate(hidden, pre_activation_, weights_.activation);
     return hidden;
   }
@@ -108,28 +93,10 @@ class MlpNode final : public Node {
     }
     const Tensor grad_hidden =
         input_gradient(grad_out, weights_.weight_out, weights_.layout, {rows, 1});
-    if (weights_.activation == MlpActivation::exact_gelu) {
-      run(GeluBackward{.grad_in = grad_hidden.view(),
-                       .grad_out = grad_hidden.view(),
-                       .in = pre_activation_.view(),
-                       .exact = true},
-          grad_out.stream());
-      return grad_hidden.reshape(pre_activation_.shape());
-    }
-    if (weights_.activation == MlpActivation::relu) {
-      // The input is positive where the output is.
-      run(ReluBackward{.grad_in = grad_hidden.view(),
-                       .grad_out = grad_hidden.view(),
-                       .out = pre_activation_.view()},
-          grad_out.stream());
-      return grad_hidden.reshape(pre_activation_.shape());
-    }
-    const Tensor gradient = Tensor::empty_like(pre_activation_);
-    run(SwigluBackward{.grad_in = gradient.view(),
-                       .grad_out = grad_hidden.view(),
-                       .in = pre_activation_.view()},
-        grad_out.stream());
-    return gradient;
+    const bool halves = weights_.activation == MlpActivation::swiglu;
+    const Tensor gradient = halves ? Tensor::empty_like(pre_activation_) : grad_hidden;
+    activation_gradient(gradient, grad_hidden, pre_activation_, weights_.activation);
+    return gradient.reshape(pre_activation_.shape());
   }
 
   Recomputable x_;
@@ -156,7 +123,7 @@ Tensor mlp(const Tensor& x, const MlpWeights& weights, const MlpRecompute& recom
   const Tensor all = group != nullptr ? group->all_gather(x, ranks.tokens, "input") : x;
   const std::int64_t rows = all.size() / in;
   const Tensor pre_activation = Tensor::empty(x.device(), {rows, width}, x.dtype());
-  const Tensor hidden = empty_hidden(pre_activation, weights.activation);
+  const Tensor hidden = empty_activated(pre_activation, weights.activation);
   Gemm first = product(fused ? hidden.view() : pre_activation.view(), all.view({rows, in}),
                        weights.weight_in, weights.layout);
   if (weights.bias_in) first.bias = weights.bias_in.view();
@@ -175,10 +142,14 @@ Tensor mlp(const Tensor& x, const MlpWeights& weights, const MlpRecompute& recom
     result = group->all_reduce(std::exchange(result, {}), ranks.tokens, "output")();
   const std::vector<Tensor> inputs{x, weights.weight_in, weights.bias_in, weights.weight_out,
                                    weights.bias_out};
-  if (recording(inputs))
-    attach(std::make_shared<MlpNode>(recompute.x ? recompute.x : Recomputable(x), pre_activation,
-                                     recompute.hidden ? Tensor() : hidden, weights, ranks),
-           inputs, result);
+  if (!recording(inputs)) return result;
+  // A frozen weight's gradient is not computed, so nothing is kept for it.
+  const bool keeps_hidden = weights.weight_out.requires_grad() && !recompute.hidden;
+  Recomputable kept_x;
+  if (weights.weight_in.requires_grad()) kept_x = recompute.x ? recompute.x : Recomputable(x);
+  attach(std::make_shared<MlpNode>(kept_x, pre_activation, keeps_hidden ? hidden : Tensor(),
+                                   weights, ranks),
+         inputs, result);
   return result;
 }
 

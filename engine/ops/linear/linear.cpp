@@ -1,4 +1,4 @@
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 
 #include <fmt/format.h>
 
@@ -99,10 +99,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   run(gemm, x.stream());
   if (options.rows != nullptr)
     result = options.rows->all_reduce(std::exchange(result, {}), options.tokens, "output")();
-  if (recording({x, weight, bias}))
-    attach(std::make_shared<LinearNode>(
-               options.recomputable ? options.recomputable : Recomputable(x), weight, options),
-           {x, weight, bias}, result);
+  if (!recording({x, weight, bias})) return result;
+  // A frozen weight's gradient is not computed, so x is not kept for it.
+  Recomputable kept;
+  if (weight.requires_grad()) kept = options.recomputable ? options.recomputable : Recomputable(x);
+  attach(std::make_shared<LinearNode>(kept, weight, options), {x, weight, bias}, result);
   return result;
 }
 

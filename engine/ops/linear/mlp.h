@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/ops/linear.h"
+#include "engine/ops/linear/linear.h"
 #include "engine/ops/recomputable.h"
 #include "engine/tensor.h"
 #include "engine/tensor_group.h"

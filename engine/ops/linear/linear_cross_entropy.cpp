@@ -1,4 +1,4 @@
-#include "engine/ops/linear_cross_entropy.h"
+#include "engine/ops/linear/linear_cross_entropy.h"
 
 #include <fmt/format.h>
 

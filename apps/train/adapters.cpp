@@ -1,0 +1,111 @@
+#include "apps/train/adapters.h"
+
+#include <fmt/format.h>
+
+#include "apps/train/setup.h"
+#include "models/decoder/weights.h"
+#include "models/lora/adapter_file.h"
+#include "models/lora/targets.h"
+
+namespace sluice {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) {
+  fail(text, ErrorKind::usage);
+}
+
+/// Refuses options for adapters where none are asked for, or that an existing adapter decides.
+void require_request(const TrainOptions& o) {
+  const char* const given = o.lora_alpha              ? "--lora-alpha"
+                            : !o.lora_targets.empty() ? "--lora-targets"
+                            : o.lora_dropout          ? "--lora-dropout"
+                                                      : nullptr;
+  if (o.adapter.empty() && !o.lora_rank && given != nullptr)
+    refuse(fmt::format("{} is for adapters: give --lora-rank too", given));
+  if (o.adapter.empty()) return;
+  const char* const decided = o.lora_rank               ? "--lora-rank"
+                              : o.lora_alpha            ? "--lora-alpha"
+                              : !o.lora_targets.empty() ? "--lora-targets"
+                                                        : nullptr;
+  if (decided != nullptr)
+    refuse(fmt::format("{}: --adapter {} decides it; leave it out", decided, o.adapter));
+}
+
+/// Returns the option that asks for adapters.
+std::string asked_by(const TrainOptions& o) {
+  return o.adapter.empty() ? fmt::format("--lora-rank {}", o.lora_rank.value_or(0))
+                           : fmt::format("--adapter {}", o.adapter);
+}
+
+/// Refuses what cannot be combined with adapters.
+void require_alone(const TrainOptions& o) {
+  const std::string flag = asked_by(o);
+  if (o.sequence_parallel)
+    refuse(fmt::format("{} cannot go with --sequence-parallel: adapters read all tokens", flag));
+  if (o.host_blocks.value_or(0) > 0 || o.cpu_tables)
+    refuse(fmt::format("{} cannot go with {}: weights that are not trained stay on the GPU", flag,
+                       o.cpu_tables ? "--cpu-tables" : "--host-blocks"));
+}
+
+}  // namespace
+
+void resolve_adapters(const TrainOptions& o, DecoderConfig& config) {
+  require_request(o);
+  if (!o.lora_rank && o.adapter.empty()) return;
+  require_alone(o);
+  if (!o.adapter.empty()) {
+    config.lora = read_adapter(o.adapter).lora;
+    config.lora.dropout = o.lora_dropout.value_or(config.lora.dropout);
+  } else {
+    const auto rank = static_cast<double>(*o.lora_rank);
+    config.lora = {
+        .rank = *o.lora_rank,
+        .alpha = o.lora_alpha.value_or(2 * rank),
+        .dropout = o.lora_dropout.value_or(0),
+        .targets = lora_targets(config, o.lora_targets.empty() ? "all" : o.lora_targets)};
+  }
+  require_lora_fits(config, asked_by(o));
+  if (config.lora.dropout > 0 && o.tp > 1)
+    refuse(
+        fmt::format("--tp {}: ranks would drop other columns than one process, and the adapters' "
+                    "dropout is {}; give --lora-dropout 0",
+                    o.tp, config.lora.dropout));
+  if (config.lora.dropout > 0 && o.cuda_graph)
+    refuse(
+        fmt::format("--cuda-graph would draw the same numbers in every step, and the adapters' "
+                    "dropout is {}; leave it out",
+                    config.lora.dropout));
+}
+
+void check_model_weights(RunSetup& setup) {
+  const bool adapts = setup.config.lora.rank > 0;
+  if (setup.model_folder.empty()) {
+    if (adapts)
+      refuse(
+          "--lora-rank: adapters change a model that was trained, and this one has random "
+          "weights; give --model FOLDER");
+    return;
+  }
+  check_weights(setup.model_folder, setup.config);
+  if (adapts) setup.base_checksum = weights_checksum(setup.model_folder);
+}
+
+std::unique_ptr<ParameterSpace> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,
+                                            const DevicePtr& device, DType dtype) {
+  const std::vector<Parameter> parameters = model.frozen_parameters(parts);
+  if (parameters.empty()) return nullptr;
+  return std::make_unique<ParameterSpace>(parameters, device, dtype,
+                                          ParameterSpace::Use::inference);
+}
+
+void load_start(const TrainOptions& o, const RunSetup& setup, ParameterSpace* frozen,
+                ParameterSpace& space) {
+  load_weights(setup.model_folder, setup.config, frozen != nullptr ? *frozen : space);
+  if (frozen == nullptr) return;
+  if (o.adapter.empty())
+    space.initialize(o.seed);
+  else
+    load_adapter(o.adapter, space);
+}
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "models/decoder/config.h"
+#include "optim/space/parameter_space.h"
+
+// Adapters as Hugging Face's PEFT keeps them: a folder with adapter_config.json and
+// adapter_model.safetensors.
+
+namespace sluice {
+
+inline constexpr const char* adapter_config_file = "adapter_config.json";
+inline constexpr const char* adapter_weights_file = "adapter_model.safetensors";
+
+/// The contents of adapter_config.json.
+struct AdapterDescription {
+  LoraConfig lora;   ///< its targets are those of the file's tensors
+  std::string base;  ///< the model that it is for: a folder, or a name at a hub; may be empty
+};
+
+/// Throws Error (usage).
+[[noreturn]] void refuse_adapter(const std::filesystem::path& file, const std::string& why);
+
+bool is_adapter_folder(const std::filesystem::path& folder);
+/// Throws Error (usage) for what is no LoRA adapter or has parts that this program lacks (DoRA,
+/// trained biases, ranks that differ between layers, modules saved whole).
+AdapterDescription read_adapter(const std::filesystem::path& folder);
+
+/// Returns the layer that a matrix A of such a file belongs to: "h.0.attn.c_attn" for
+/// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight" with the prefix
+/// "base_model.model.transformer."; "" for the name of another tensor.
+std::string adapted_layer(std::string_view tensor, std::string_view prefix);
+
+/// Returns the text of adapter_config.json.
+std::string adapter_config_json(const DecoderConfig& config, const std::string& base);
+
+/// Fills the trained parameters of a model with adapters from the folder. Throws Error (usage),
+/// naming the tensor, if the adapter is of another model.
+void load_adapter(const std::filesystem::path& folder, ParameterSpace& space);
+
+}  // namespace sluice

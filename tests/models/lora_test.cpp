@@ -1,0 +1,223 @@
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "engine/autograd.h"
+#include "models/decoder/decoder.h"
+#include "models/lora/adapter_file.h"
+#include "models/lora/targets.h"
+#include "tests/support/fixture.h"
+#include "tests/support/form.h"
+#include "tests/support/gpu/devices.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/space.h"
+
+// A model with adapters computes what the model with the changed weights computes, and the
+// gradients of A and B follow from those of the changed weights: with W + s B A in the place of W,
+// dA = s B^T dW and dB = s dW A^T.
+
+namespace sluice::test::lora_test {
+namespace {
+
+/// A matrix [rows, columns] in row-major order.
+struct Matrix {
+  std::int64_t rows, columns;
+  Values values;
+};
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix out{a.rows, b.columns, Values(static_cast<std::size_t>(a.rows * b.columns))};
+  for (std::int64_t i = 0; i < a.rows; ++i)
+    for (std::int64_t k = 0; k < a.columns; ++k)
+      for (std::int64_t j = 0; j < b.columns; ++j)
+        out.values[static_cast<std::size_t>(i * b.columns + j)] +=
+            a.values[static_cast<std::size_t>(i * a.columns + k)] *
+            b.values[static_cast<std::size_t>(k * b.columns + j)];
+  return out;
+}
+
+Matrix transpose(const Matrix& a) {
+  Matrix out{a.columns, a.rows, Values(a.values.size())};
+  for (std::int64_t i = 0; i < a.rows; ++i)
+    for (std::int64_t j = 0; j < a.columns; ++j)
+      out.values[static_cast<std::size_t>(j * a.rows + i)] =
+          a.values[static_cast<std::size_t>(i * a.columns + j)];
+  return out;
+}
+
+/// Cuts a slot's values into the tensors that files have of it.
+void add_slices(std::map<std::string, Matrix>& all, const ParameterSpace::Slot& slot,
+                const Values& values) {
+  for (const StoredSlice& slice : slot.stored()) {
+    if (slice.shape.size() != 2) continue;
+    const auto from = values.begin() + slice.first;
+    all[slice.name] = {
+        slice.shape[0], slice.shape[1], {from, from + slice.shape[0] * slice.shape[1]}};
+  }
+}
+
+std::map<std::string, Matrix> weights_of(const ParameterSpace& space) {
+  std::map<std::string, Matrix> all;
+  for (const auto& slot : space.slots())
+    add_slices(all, slot, flat_weights(space).slice(slot.offset, {slot.size}).to_host());
+  return all;
+}
+
+std::map<std::string, Matrix> gradients_of(const ParameterSpace& space) {
+  std::map<std::string, Matrix> all;
+  for (const auto& slot : space.slots())
+    add_slices(all, slot, slot.tensor->grad().to_host());
+  return all;
+}
+
+void randomize(ParameterSpace& space, std::uint64_t seed) {
+  for (const auto& slot : space.slots()) {
+    Values values = random_values(slot.size, ++seed, slot.shape.size() > 1 ? 0.3 : 0.2);
+    for (double& value : values)
+      value += slot.shape.size() > 1 ? 0 : slot.initial.value;
+    space.write_weights(slot.offset, bytes_of(Tensor::from_host(make_cpu_device(), slot.shape,
+                                                                space.weight_dtype(), values)));
+  }
+}
+
+DecoderConfig config_for(const std::string& family) {
+  DecoderConfig config = config_of(family == "gpt2"    ? Family::gpt2
+                                   : family == "llama" ? Family::llama
+                                   : family == "qwen3" ? Family::qwen3
+                                   : family == "gptj"  ? Family::gptj
+                                                       : Family::gpt_neox);
+  config.n_layer = 2;
+  config.n_head = 4;
+  if (family == "llama" || family == "qwen3") config.n_kv_head = 2;
+  config.n_embd = 32;
+  config.head_width = 0;
+  config.n_inner = 48;
+  config.vocab_size = 40;
+  config.n_positions = 12;
+  if (config.rotary) config.rotary->width = 4;
+  return config;
+}
+
+struct Adapted {
+  Decoder model;
+  ParameterSpace frozen, space;
+
+  Adapted(const DecoderConfig& config, const DevicePtr& device, DType dtype)
+      : model(config),
+        frozen(model.frozen_parameters({{0, config.n_layer}}), device, dtype,
+               ParameterSpace::Use::inference),
+        space(model.parameters(), device, dtype, ParameterSpace::Use::training) {
+    randomize(frozen, 1);
+    randomize(space, 100);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("adapters compute what the changed weights compute, forward and backward", "[lora]") {
+  const ThreadCount one(1);
+  const DeviceKind kind = GENERATE(from_range(device_kinds()));
+  const auto device = open_device(kind);
+  const DType dtype = kind == DeviceKind::cpu ? DType::f64 : DType::f32;
+  const double bound = kind == DeviceKind::cpu ? 1e-11 : 2e-5;
+  for (const std::string family : {"gpt2", "llama", "qwen3", "gptj", "gpt_neox"})
+    for (const std::string spec : {"all", "attention", "mlp", "some"}) {
+      if (kind != DeviceKind::cpu &&
+          !in_form(3, {static_cast<int>(family.size()), static_cast<int>(spec.size())}))
+        continue;
+      CAPTURE(name_of(kind), family, spec);
+      DecoderConfig config = config_for(family);
+      const std::string some = family == "gpt2"       ? "mlp.c_proj"
+                               : family == "gpt_neox" ? "dense"
+                                                      : "k_proj,v_proj";
+      config.lora = {
+          .rank = 3, .alpha = 2, .targets = lora_targets(config, spec == "some" ? some : spec)};
+      Adapted adapted(config, device, dtype);
+      Decoder plain(config.without_adapters());
+      ParameterSpace changed(plain.parameters(), device, dtype, ParameterSpace::Use::training);
+      set_weights(changed, flat_weights(adapted.frozen));
+      // W + s B A, written back in the form in which the model stores it.
+      const double scale = config.lora.scale();
+      const std::string prefix = adapted.model.names().adapter_prefix();
+      auto matrices = weights_of(adapted.space);
+      std::size_t pairs = 0;
+      for (const auto& slot : changed.slots())
+        for (const StoredSlice& slice : slot.stored()) {
+          if (!slice.name.ends_with(".weight")) continue;
+          const std::string layer = prefix + slice.name.substr(0, slice.name.size() - 7);
+          if (!matrices.contains(layer + ".lora_A.weight")) continue;
+          ++pairs;
+          Matrix change =
+              product(matrices.at(layer + ".lora_B.weight"), matrices.at(layer + ".lora_A.weight"));
+          if (slot.in_out) change = transpose(change);
+          Values sum = flat_weights(changed)
+                           .slice(slot.offset + slice.first, {change.rows * change.columns})
+                           .to_host();
+          for (std::size_t i = 0; i < sum.size(); ++i)
+            sum[i] += scale * change.values[i];
+          changed.write_weights(
+              slot.offset + slice.first,
+              bytes_of(Tensor::from_host(make_cpu_device(), slice.shape, dtype, sum)));
+        }
+      CHECK(2 * pairs == matrices.size());
+      CHECK(pairs == config.lora.targets.size() * 2);
+
+      const auto ids = random_ids(2 * 12, 40, 1), next = random_ids(2 * 12, 40, 2);
+      const auto loss_of = [&](const Decoder& model) {
+        return model
+            .loss(Tensor::from_tokens(device, {2, 12}, ids),
+                  Tensor::from_tokens(device, {2, 12}, next), {.scale = 1.0 / 24})
+            .loss;
+      };
+      const Tensor loss = loss_of(adapted.model), expected = loss_of(plain);
+      CHECK(loss.item() == Approx(expected.item()).epsilon(bound));
+      backward(loss);
+      backward(expected);
+      for (const auto& slot : adapted.frozen.slots())
+        CHECK_FALSE(slot.tensor->grad());
+      auto full = gradients_of(changed);
+      for (const auto& [name, gradient] : gradients_of(adapted.space)) {
+        CAPTURE(name);
+        const bool is_a = name.ends_with(".lora_A.weight");
+        const std::string layer = name.substr(0, name.size() - 14);
+        const auto slot = std::ranges::find_if(changed.slots(), [&](const auto& candidate) {
+          for (const StoredSlice& slice : candidate.stored())
+            if (prefix + slice.name == layer + ".weight") return true;
+          return false;
+        });
+        REQUIRE(slot != changed.slots().end());
+        Matrix of_weight = full.at(layer.substr(prefix.size()) + ".weight");
+        if (slot->in_out) of_weight = transpose(of_weight);
+        Matrix wanted = is_a ? product(transpose(matrices.at(layer + ".lora_B.weight")), of_weight)
+                             : product(of_weight, transpose(matrices.at(layer + ".lora_A.weight")));
+        for (double& value : wanted.values)
+          value *= scale;
+        CHECK(relative_l2(gradient.values, wanted.values) <= bound * 10);
+      }
+    }
+}
+
+TEST_CASE("targets are the ends of layers' names, as PEFT has them", "[lora]") {
+  const DecoderConfig gpt2 = config_of(Family::gpt2), llama = config_of(Family::llama);
+  CHECK(lora_targets(gpt2, "attention") == std::vector<std::string>{"attn.c_attn", "attn.c_proj"});
+  CHECK(lora_targets(llama, "mlp") ==
+        std::vector<std::string>{"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"});
+  CHECK(lora_targets(llama, "all").size() == 7);
+  const LoraConfig some{.rank = 1, .targets = lora_targets(gpt2, "c_proj,attn.c_attn")};
+  CHECK(some.adapts("h.0.attn.c_proj"));
+  CHECK(some.adapts("h.11.mlp.c_proj"));
+  CHECK(some.adapts("h.3.attn.c_attn"));
+  CHECK_FALSE(some.adapts("h.3.mlp.c_fc"));
+  CHECK_FALSE(some.adapts("h.3.mlp.my_c_proj"));
+  CHECK_FALSE(LoraConfig().adapts("h.0.attn.c_proj"));
+  for (const char* wrong : {"q_proj", "", "c_attn,", "proj", "all,mlp"})
+    CHECK_THROWS_AS(lora_targets(gpt2, wrong), Error);
+  DecoderConfig config = gpt2;
+  config.lora = {.rank = 768, .alpha = 1, .targets = {"c_attn"}};
+  require_lora_fits(config, "it");
+  config.lora.rank = 769;
+  CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
+  config.lora = {.rank = 1, .alpha = 1, .targets = {"c_attn", "q_proj"}};
+  CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
+}
+
+}  // namespace sluice::test::lora_test
