@@ -1,11 +1,13 @@
 #include "apps/report/shared_parts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/progress.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 
@@ -19,7 +21,17 @@ Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
       fmt::format("{} parameters, {} layers, {}", format_count(static_cast<double>(parameters)),
                   config.n_layer, name_of(precision)),
       {{"parameters", parameters}, {"precision", name_of(precision)}});
+  if (config.lora.rank > 0)
+    report.row("adapters", adapters_text(config),
+               {{"adapter_parameters", adapter_parameters(config)}});
   return report;
+}
+
+std::string adapters_text(const DecoderConfig& config) {
+  const LoraConfig& lora = config.lora;
+  return fmt::format("rank {}, alpha {:g}, of {}: {} parameters, which alone are trained",
+                     lora.rank, lora.alpha, fmt::join(lora.targets, ", "),
+                     format_count(static_cast<double>(adapter_parameters(config))));
 }
 
 std::string spell(const Link& link) {

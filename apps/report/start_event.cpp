@@ -5,6 +5,7 @@
 #include "apps/cli/version.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/decoder/config_writer.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 namespace {
@@ -24,6 +25,7 @@ Json model_of(const RunSetup& setup) {
           {"n_positions", c.n_positions},
           {"layer_norm_epsilon", c.layer_norm_epsilon},
           {"parameters", c.parameter_count()},
+          {"adapter_parameters", adapter_parameters(c)},
           {"weights_from", folder.empty() ? Json(nullptr) : Json(folder.string())}};
 }
 

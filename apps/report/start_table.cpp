@@ -40,6 +40,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   c.n_embd, c.vocab_size, c.n_positions,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
+  if (c.lora.rank > 0) row("adapters", adapters_text(c));
   row("data",
       fmt::format("{}: {}{}, {} for validation", setup.data_name,
                   amount_of(*setup.data.train, options.pack),
