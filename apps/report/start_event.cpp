@@ -69,7 +69,6 @@ nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
     identity["lora"] = {{"rank", lora.rank},
                         {"alpha", lora.alpha},
                         {"targets", lora.targets},
-                        {"dropout", lora.dropout},
                         {"base_checksum", setup.base_checksum}};
   return identity;
 }

@@ -21,13 +21,13 @@ class Runs : public TempDir {
  public:
   std::string at(const std::string& name) const { return (path() / name).string(); }
 
-  ProgramResult train(const std::string& name, const std::string& base,
-                      const std::string& flags) const {
+  ProgramResult train(const std::string& name, const std::string& base, const std::string& flags,
+                      const std::string& model = {}) const {
     const Fixture fixture(fixture_folders().front(), base);
     return run_program(
         "train_gpt2",
-        words("--model " + fixture.model().string() + " --data " + fixture.token_file().string() +
-              " --val-data " + fixture.token_file().string() +
+        words("--model " + (model.empty() ? fixture.model().string() : model) + " --data " +
+              fixture.token_file().string() + " --val-data " + fixture.token_file().string() +
               " --data-order sequential --batch-size 2 --seq-len 16 --lr 1e-2 --lr-schedule "
               "constant --warmup-steps 2 --val-every 0 --val-steps 1 --sample-tokens 0 --threads 1 "
               "--peak-tflops 1 --output " +
@@ -194,12 +194,12 @@ TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
     weights.seekp(-1, std::ios::end);
     weights.put(1);
   }
-  CHECK_THAT(runs.train("run", "tiny", "--lora-rank 2 --steps 2 --model " + runs.at("other")).err,
+  CHECK_THAT(runs.train("run", "tiny", "--lora-rank 2 --steps 2", runs.at("other")).err,
              Contains("cannot be resumed: its lora is"));
   // A name that is no UTF-8 is a name.
   const std::string odd_name = runs.at("odd\xff");
   fs::copy(model_of("tiny"), odd_name, fs::copy_options::recursive);
-  CHECK(runs.train("odd", "tiny", "--lora-rank 2 --steps 1 --model " + odd_name).exit_code == 0);
+  CHECK(runs.train("odd", "tiny", "--lora-rank 2 --steps 1", odd_name).exit_code == 0);
   CHECK(fs::exists(runs.path() / "odd/model/adapter_config.json"));
 
   // A run whose model has moved, a checkpoint, and a resumed run with another rank.

@@ -38,6 +38,7 @@ TEST_CASE("adapters have the same loss and gradients in every layout", "[lora][r
                                 {1, 1, 2, 1, "", false, Recompute::block},
                                 {2, 1, 2, 1},
                                 {1, 2, 2, 2},
+                                {1, 1, 4, 2},
                                 {1, 1, 1, 1, "layer-major"}};
   std::int64_t number = 0;
   for (const std::string family : {"gpt2", "tinyllama-1.1b", "gptj-6b", "pythia-160m"})
@@ -47,6 +48,8 @@ TEST_CASE("adapters have the same loss and gradients in every layout", "[lora][r
       CHECK(expected.gradients.size() == 24);
       for (const StepLayout& layout : layouts) {
         const bool gpu = dtype == DType::f32;
+        // Four ranks share two heads of k and v; this GPT-2 has two heads in all.
+        if (layout.tp == 4 && family == "gpt2") continue;
         if (gpu && (!have_gpu() || !in_form(5, {number++}))) continue;
         CAPTURE(family, name_of(dtype), layout.text());
         const OneStep actual =
