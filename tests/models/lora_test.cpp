@@ -1,15 +1,20 @@
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "engine/autograd.h"
 #include "models/decoder/decoder.h"
+#include "models/decoder/weights.h"
 #include "models/lora/adapter_file.h"
+#include "models/lora/merge_adapter.h"
 #include "models/lora/targets.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
+#include "tests/support/temp_dir.h"
 
 // A model with adapters computes what the model with the changed weights computes, and the
 // gradients of A and B follow from those of the changed weights: with W + s B A in the place of W,
@@ -194,6 +199,45 @@ TEST_CASE("adapters compute what the changed weights compute, forward and backwa
         CHECK(relative_l2(gradient.values, wanted.values) <= bound * 10);
       }
     }
+}
+
+TEST_CASE("a large matrix is merged piece by piece, in either layout", "[lora]") {
+  const TempDir dir;
+  for (const Family family : {Family::gpt2, Family::gptj}) {
+    DecoderConfig config = config_for(family == Family::gpt2 ? "gpt2" : "gptj");
+    config.n_layer = 1;
+    config.n_embd = 512;
+    config.n_inner = 9000;  // 4.6M elements, of which a piece has 4.2M
+    config.lora = {.rank = 1, .alpha = 3, .targets = lora_targets(config, "mlp")};
+    const auto device = make_cpu_device();
+    Decoder adapted(config), plain(config.without_adapters());
+    ParameterSpace adapters(adapted.parameters(), device, DType::f32,
+                            ParameterSpace::Use::inference);
+    ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
+    randomize(adapters, 1);
+    const std::filesystem::path folder = dir.path() / std::string(name_of(family));
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / adapter_config_file) << adapter_config_json(config, "");
+    save_weights(folder / adapter_weights_file, adapters, StoredType::F32);
+    CHECK(merge_adapter(folder, plain.config(), weights, DType::f32) < 1e-6);
+    // The weights were zeros, so each of them is its change.
+    auto pairs = weights_of(adapters);
+    std::size_t merged = 0;
+    for (const auto& slot : weights.slots()) {
+      const std::string layer =
+          adapted.names().adapter_prefix() + slot.name.substr(0, slot.name.rfind(".weight"));
+      if (!pairs.contains(layer + ".lora_A.weight")) continue;
+      ++merged;
+      CAPTURE(layer);
+      Matrix change =
+          product(pairs.at(layer + ".lora_B.weight"), pairs.at(layer + ".lora_A.weight"));
+      if (slot.in_out) change = transpose(change);
+      for (double& value : change.values)
+        value *= 3;
+      CHECK(relative_l2(slot.tensor->to_host(), change.values) < 1e-6);
+    }
+    CHECK(merged == 2);
+  }
 }
 
 TEST_CASE("targets are the ends of layers' names, as PEFT has them", "[lora]") {
