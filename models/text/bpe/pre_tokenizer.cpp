@@ -40,7 +40,7 @@ std::size_t invalid_size(std::string_view text) {
 
 // OpenAI's pattern, where \s means Unicode's White_Space. PCRE2's own \s also counts U+180E, which
 // has not been white space since Unicode 6.3.
-const std::string gpt2_split = R"('s|'t|'re|'ve|'m|'ll|'d)"
+const char* const gpt2_split = R"('s|'t|'re|'ve|'m|'ll|'d)"
                                R"(| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+)"
                                R"(|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)";
 

@@ -14,7 +14,7 @@ namespace sluice {
 
 /// GPT-2's rule: words with the space before them, numbers, runs of other characters, runs of white
 /// space, and English contractions.
-extern const std::string gpt2_split;
+extern const char* const gpt2_split;
 
 /// The rule for the pieces of a text, which merges never cross: regular expressions in PCRE2's
 /// syntax, where ^ and $ match at the ends of lines. Each cuts the pieces of the one before it. A

@@ -248,7 +248,7 @@ BpeTables parse_tokenizer_json(TokenizerFiles files, const fs::path& file) {
   } catch (const Error& error) {
     document.refuse(fmt::format("cannot be used: {}", error.what()));
   }
-  const bool gpt2 = tables.split == std::vector{gpt2_split} && !tables.nfc &&
+  const bool gpt2 = tables.split == std::vector<std::string>{gpt2_split} && !tables.nfc &&
                     !tables.whole_pieces && tables.begin.empty() && !tables.unknown &&
                     std::ranges::find(tables.byte_symbol, -1) == tables.byte_symbol.end() &&
                     (tables.added.empty() || (tables.added.size() == 1 && tables.end_of_text &&
