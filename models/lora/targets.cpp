@@ -78,6 +78,7 @@ std::vector<std::string> lora_targets(const DecoderConfig& config, const std::st
 }
 
 std::int64_t adapter_parameters(const DecoderConfig& config) {
+  if (config.lora.rank == 0) return 0;  // a plan asks thousands of times
   std::int64_t count = 0;
   for (const Layer& layer : layers_of(config))
     if (config.lora.adapts(layer.name)) count += config.lora.rank * (layer.inputs + layer.outputs);
