@@ -1,5 +1,7 @@
 #include "apps/train/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -8,6 +8,7 @@
 
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
