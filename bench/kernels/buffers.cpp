@@ -41,6 +41,8 @@ double number(Filling filling, std::size_t at) {
       return uniform(key, at);
     case Filling::tokens:
       return std::floor(uniform(key, at) * static_cast<double>(Extent::vocabulary));
+    case Filling::codes:  // of 8 bits, from -127 to 127
+      return std::round(254 * uniform(key, at)) - 127;
     case Filling::one:
       return 1;
   }
@@ -70,6 +72,7 @@ double get(const std::byte* from) {
 template <class Body>
 void dispatch_all(DType dtype, Body&& body) {
   if (dtype == DType::i32) return body.template operator()<std::int32_t>();
+  if (dtype == DType::i8) return body.template operator()<std::int8_t>();
   dispatch_floating(dtype, body);
 }
 

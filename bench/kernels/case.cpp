@@ -59,6 +59,8 @@ std::string label_of(DType dtype) {
       return "int16";
     case DType::u8:
       return "uint8";
+    case DType::i8:
+      return "int8";
   }
   return "?";
 }

@@ -36,7 +36,7 @@ enum class Role {
 /// Initial contents of an operand. There are no zeros, because a GPU that multiplies zeros draws
 /// less power and clocks higher than in real work. Logits are spread like a trained model's, so
 /// that some probabilities are large and an error in any of them shows.
-enum class Filling { normal, logits, positive, unit, tokens, one };
+enum class Filling { normal, logits, positive, unit, tokens, codes, one };
 
 struct Operand {
   DType dtype;

@@ -6,6 +6,7 @@
 #include "kernels/base/run.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
+#include "kernels/quantized.h"
 #include "kernels/reduce.h"
 #include "kernels/swiglu.h"
 
@@ -87,6 +88,22 @@ Problem dropout_problem(const Extent& e, DType dtype) {
           .bytes = bytes_of(operands)};
 }
 
+/// The MLP's first matrix in 8 bits, as adapters are trained beside it.
+Problem dequantize_problem(const Extent& e, DType dtype) {
+  const std::int64_t columns = 4 * e.width;
+  const std::vector<Operand> operands{
+      {.dtype = dtype, .shape = {e.width, columns}, .role = Role::output},
+      {.dtype = DType::i8, .shape = {e.width, columns}, .filling = Filling::codes},
+      {.dtype = DType::f16, .shape = {e.width, quantized_blocks(columns)}}};
+  return {.dimensions = fmt::format("{}x{}", e.width, columns),
+          .operands = operands,
+          .launch =
+              [](const Operands& v, Stream stream) {
+                run(Dequantize{.out = v[0], .codes = v[1], .scales = v[2]}, stream);
+              },
+          .bytes = bytes_of(operands)};
+}
+
 /// The bias gradient of the MLP's first matrix.
 Problem column_sum_problem(const Extent& e, DType dtype) {
   const std::int64_t columns = 4 * e.width;
@@ -148,6 +165,11 @@ void add_elementwise_cases(std::vector<Case>& cases) {
        .dtypes = narrow,
        .make = [](const Extent& e, DType d) { return cast_problem(e, d, accumulator_of(d)); },
        .goal = streaming});
+  cases.push_back({.op = "dequantize",
+                   .variant = "forward",
+                   .dtypes = model_dtypes(),
+                   .make = dequantize_problem,
+                   .goal = streaming});
   cases.push_back(streaming_case("fill", "forward", 1, 0, [](const Operands& v, Stream stream) {
     run(Fill{.out = v[0], .value = 0.25}, stream);
   }));

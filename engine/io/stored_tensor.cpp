@@ -20,7 +20,7 @@ constexpr Stream host{{DeviceKind::cpu, 0}, 0};
 /// In the order of DType.
 constexpr StoredType stored_types[] = {StoredType::F64, StoredType::F32, StoredType::BF16,
                                        StoredType::F16, StoredType::I32, StoredType::I16,
-                                       StoredType::U8};
+                                       StoredType::U8,  StoredType::I8};
 
 /// The dtype of floats that are stored as `type`; none if it holds no floats.
 std::optional<DType> dtype_of(StoredType type) {

@@ -12,8 +12,9 @@
 namespace sluice {
 
 /// Element types of tensors. f64 exists to check gradients by finite differences; i32 holds token
-/// ids, i16 the remainders of split master weights, u8 the codes of quantized moments.
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16, u8 };
+/// ids, i16 the remainders of split master weights, u8 the codes of quantized moments, i8 those of
+/// quantized matrices.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i16, u8, i8 };
 
 struct DTypeFacts {
   std::string_view name;
@@ -21,7 +22,7 @@ struct DTypeFacts {
 };
 /// One entry per DType, in its order.
 inline constexpr DTypeFacts dtype_facts[] = {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2},
-                                             {"i32", 4}, {"i16", 2}, {"u8", 1}};
+                                             {"i32", 4}, {"i16", 2}, {"u8", 1},   {"i8", 1}};
 
 constexpr std::size_t size_of(DType dtype) {
   return dtype_facts[static_cast<std::size_t>(dtype)].bytes;
@@ -45,6 +46,7 @@ constexpr DType dtype_for() {
   if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
   if constexpr (std::is_same_v<T, std::int16_t>) return DType::i16;
   if constexpr (std::is_same_v<T, std::uint8_t>) return DType::u8;
+  if constexpr (std::is_same_v<T, std::int8_t>) return DType::i8;
 }
 
 /// Turns a run-time dtype into a template argument: calls `body.template operator()<T>()` with T

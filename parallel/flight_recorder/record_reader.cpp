@@ -99,7 +99,7 @@ bool valid(const RecordSlot& slot, std::size_t place) {
   const std::uint8_t kind = bytes[offsetof(Signature, kind)];
   const std::uint8_t dtype = bytes[offsetof(Signature, dtype)];
   return slot.version != 0 && slot.number % FlightRecorder::operations_kept == place &&
-         kind < collective_names.size() && dtype <= static_cast<std::uint8_t>(DType::u8) &&
+         kind < collective_names.size() && dtype < std::size(dtype_facts) &&
          bytes[offsetof(Signature, any_order)] <= 1 && slot.begin > 0 &&
          (slot.end == 0 || slot.end >= slot.begin);
 }

@@ -39,6 +39,7 @@ double tolerance_of(DType dtype) {
     case DType::i32:
     case DType::i16:
     case DType::u8:
+    case DType::i8:
       break;
   }
   return 0;

@@ -32,6 +32,7 @@ ncclDataType_t type_of(DType dtype) {
       return ncclInt32;
     case DType::i16:
     case DType::u8:
+    case DType::i8:
       break;
   }
   fail(fmt::format("numbers of type {} cannot be reduced", name_of(dtype)));

@@ -34,6 +34,7 @@ void dispatch_any(DType dtype, Body&& body) {
   if (dtype == DType::i32) return body.template operator()<std::int32_t>();
   if (dtype == DType::i16) return body.template operator()<std::int16_t>();
   if (dtype == DType::u8) return body.template operator()<std::uint8_t>();
+  if (dtype == DType::i8) return body.template operator()<std::int8_t>();
   dispatch_floating(dtype, body);
 }
 
