@@ -12,6 +12,7 @@
 #include "kernels/cpu/parallel_for.h"
 #include "models/decoder/weights.h"
 #include "models/lora/adapter_file.h"
+#include "models/lora/frozen_weights.h"
 #include "models/lora/targets.h"
 
 namespace sluice {
@@ -19,6 +20,7 @@ namespace {
 
 struct Options {
   std::string model, adapter, tokens, dump;
+  bool int8_base = false;
   PrecisionName precision = PrecisionName::fp32;
   std::optional<DeviceKind> device;
   std::int64_t batch = 1, seq = 16, threads = 0;
@@ -29,6 +31,7 @@ void declare(CommandLine& line, Options& o) {
   line.require("--model");
   line.add("--adapter", o.adapter,
            "Folder of LoRA adapters, in PEFT's form, whose gradients are computed instead");
+  line.add("--int8-base", o.int8_base, "Keep the matrices beside the adapters in 8 bits");
   line.add("--tokens", o.tokens, "File of token ids; the first batch * seq + 1 are used");
   line.require("--tokens");
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
@@ -66,25 +69,27 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
 
 /// The model, whose trained parameters are those of the adapters if there are some; the others are
 /// then apart.
-std::pair<std::unique_ptr<ParameterSpace>, LoadedModel> load(const Options& o,
-                                                             const DevicePtr& device, DType dtype) {
+std::pair<std::unique_ptr<FrozenWeights>, LoadedModel> load(const Options& o,
+                                                            const DevicePtr& device, DType dtype) {
   constexpr auto use = ParameterSpace::Use::training;
   if (o.adapter.empty()) return {nullptr, load_model(o.model, device, dtype, use)};
   const ModelSource source = find_model(o.model);
   DecoderConfig config = source.config;
   config.lora = read_adapter(o.adapter).lora;
+  config.lora.int8_base = o.int8_base;
   require_lora_fits(config, "--adapter " + o.adapter);
   LoadedModel loaded = make_model(config, device, dtype, use);
-  auto frozen =
-      std::make_unique<ParameterSpace>(loaded.model->frozen_parameters({{0, config.n_layer}}),
-                                       device, dtype, ParameterSpace::Use::inference);
-  load_weights(source.weights, config, *frozen);
+  auto frozen = std::make_unique<FrozenWeights>(
+      *loaded.model, std::vector<DecoderPart>{{0, config.n_layer}}, device, dtype);
+  frozen->load(source.weights, config);
   load_adapter(o.adapter, *loaded.space);
   return {std::move(frozen), std::move(loaded)};
 }
 
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
+  if (o.int8_base && o.adapter.empty())
+    fail("--int8-base is for a model with adapters: give --adapter too", ErrorKind::usage);
   if (!o.dump.empty()) {
     require_own_file("--dump", o.dump, "a dump of probe", is_dump);
     require_not_input("--dump", o.dump, {o.tokens});

@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+struct QuantizedMatrix;  // engine/ops/linear/quantized_matrix.h
+
 /// Initial values of a parameter: normal with mean 0, or one constant.
 struct Initial {
   double standard_deviation = 0;
@@ -47,6 +49,8 @@ struct Parameter {
   std::vector<StoredPart> parts{};
   /// True for a layer's weight whose rows are inputs: [in, out].
   bool in_out = false;
+  /// The member that holds the matrix as 8-bit integers instead of `tensor`; null: none does.
+  QuantizedMatrix* quantized = nullptr;
 };
 
 }  // namespace sluice

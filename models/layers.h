@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/ops/linear/linear.h"
+#include "engine/ops/linear/quantized_matrix.h"
 #include "engine/ops/norm.h"
 #include "engine/parameter.h"
 #include "models/lora/adapter.h"
@@ -37,15 +38,19 @@ struct LinearLayer {
   std::vector<StoredPart> parts{};
   Tensor weight{};
   Tensor bias{};
+  bool keeps_int8 = false;      ///< the weight is in `quantized`
+  QuantizedMatrix quantized{};  ///< dequantized for each product
   Shard weight_shard{}, bias_shard{};
   LinearOptions divided{};
   Adapter adapter{};
 
-  /// Adds low-rank adapters, if the configuration has some for this layer. `prefix`: what their
-  /// names begin with. `site`: of their dropout.
+  /// Adds low-rank adapters, if the configuration has some for this layer, and keeps the weight as
+  /// the configuration says. `prefix`: what the adapters' names begin with. `site`: of their
+  /// dropout.
   void adapt(const LoraConfig& config, const std::string& prefix, std::uint64_t site) {
     const std::vector<StoredPart> whole{{name, out}};
     adapter = Adapter(config, prefix, in, parts.empty() ? whole : parts, site);
+    keeps_int8 = config.int8_base;
   }
   /// Keeps only these outputs; other ranks of `group` have the others.
   void keep_columns(const std::vector<Shard::Range>& kept, TensorGroup* group) {
@@ -69,7 +74,8 @@ struct LinearLayer {
             .tensor = &weight,
             .shard = weight_shard,
             .parts = parts_with(".weight"),
-            .in_out = layout == WeightLayout::in_out};
+            .in_out = layout == WeightLayout::in_out,
+            .quantized = keeps_int8 ? &quantized : nullptr};
   }
   Parameter bias_parameter() {
     return {.name = name + ".bias",
@@ -86,7 +92,8 @@ struct LinearLayer {
     options.layout = layout;
     options.recomputable = recomputable;
     options.tokens = tokens;
-    const Tensor y = linear(x, weight, bias, options);
+    if (keeps_int8) options.weight = quantized.recomputable(x.dtype());
+    const Tensor y = linear(x, keeps_int8 ? options.weight() : weight, bias, options);
     return adapter ? adapter(y, x, recomputable, dropout) : y;
   }
 

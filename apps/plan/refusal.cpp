@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/planner.h"
@@ -12,33 +16,61 @@ namespace sluice {
 
 namespace {
 
-/// Says whether adapters could be trained where the whole model cannot.
-std::string adapters_instead(const TrainOptions& options, const RunSetup& setup,
-                             const DeviceProfile& profile) {
-  // A model with random weights has nothing to adapt; of a published shape there are weights.
-  if (setup.config.lora.rank > 0 || options.model.empty() || options.sequence_parallel ||
-      options.cpu_tables || options.host_blocks.value_or(0) > 0)
-    return {};
-  RunSetup adapted;
-  adapted.config = setup.config;
-  adapted.config.lora = {.rank = 16, .alpha = 32, .targets = lora_targets(setup.config, "all")};
-  adapted.device = setup.device;
-  adapted.precision = setup.precision;
-  adapted.schedule = setup.schedule;
-  adapted.trainer = setup.trainer;
-  adapted.pipeline = setup.pipeline;
+/// Returns what a setup decides before its memory is planned.
+RunSetup to_plan(const RunSetup& setup) {
+  RunSetup copy;
+  copy.config = setup.config;
+  copy.device = setup.device;
+  copy.precision = setup.precision;
+  copy.schedule = setup.schedule;
+  copy.trainer = setup.trainer;
+  copy.pipeline = setup.pipeline;
+  return copy;
+}
+
+/// Returns the memory of a training of adapters; none if it does not fit.
+std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup& setup,
+                                     const DeviceProfile& profile) {
+  constexpr int rank[] = {0};
   try {
-    TrainOptions asked = options;
-    asked.lora_rank = adapted.config.lora.rank;
-    require_lora_fits(adapted.config, "--lora-rank 16");
-    const Planned planned = plan_run(asked, adapted, profile);
-    return fmt::format(
-        "; with --lora-rank 16, which trains adapters and not the weights, it fits: {} of {} "
-        "memory",
-        format_bytes(planned.chosen.memory.high_water), profile.gpu ? "GPU" : "host");
-  } catch (const Error&) {  // nor do they fit
-    return {};
+    require_lora_fits(setup.config, "--lora-rank");
+    const Attempt attempt = try_plan(options, setup, profile, rank);
+    return attempt.plan ? std::optional(attempt.plan->memory.high_water) : std::nullopt;
+  } catch (const Error&) {  // the model is too small for such adapters
+    return std::nullopt;
   }
+}
+
+/// Says whether adapters could be trained where the whole model cannot, or beside a model in 8 bits
+/// where they cannot beside one in 16.
+std::string with_less(const TrainOptions& options, const RunSetup& setup,
+                      const DeviceProfile& profile) {
+  // A model with random weights has nothing to adapt; of a published shape there are weights.
+  if (options.model.empty() || options.sequence_parallel || options.cpu_tables ||
+      options.host_blocks.value_or(0) > 0)
+    return {};
+  LoraConfig lora = setup.config.lora;
+  std::vector<std::pair<LoraConfig, const char*>> choices;
+  if (lora.rank == 0) {
+    lora = {.rank = 16, .alpha = 32, .targets = lora_targets(setup.config, "all")};
+    choices.emplace_back(lora, "--lora-rank 16, which trains adapters and not the weights,");
+    lora.int8_base = true;
+    choices.emplace_back(
+        lora, "--lora-rank 16 --int8-base, which trains adapters beside weights of 8 bits,");
+  } else if (!std::exchange(lora.int8_base, true)) {
+    choices.emplace_back(lora, "--int8-base, which keeps the model's matrices in 8 bits,");
+  }
+  RunSetup less = to_plan(setup);
+  TrainOptions asked = options;
+  for (const auto& [choice, words] : choices) {
+    less.config.lora = choice;
+    asked.lora_rank = choice.rank;
+    asked.int8_base = choice.int8_base;
+    if (const auto bytes = memory_of(asked, less, profile))
+      return fmt::format("; with {} it fits: {} of {} memory", words, format_bytes(*bytes),
+                         profile.gpu ? "GPU" : "host");
+  }
+  return {};
 }
 
 }  // namespace
@@ -81,7 +113,7 @@ void refuse_plan(const TrainOptions& options, const RunSetup& setup, const Memor
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];
   if (state_could_leave && over > 0 && over <= state)
     text += "; with --state-home optimizer state can rest on a disk";
-  text += adapters_instead(options, setup, profile);
+  text += with_less(options, setup, profile);
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);
 }

@@ -29,9 +29,10 @@ Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
 
 std::string adapters_text(const DecoderConfig& config) {
   const LoraConfig& lora = config.lora;
-  return fmt::format("rank {}, alpha {:g}, of {}: {} parameters, which alone are trained",
+  return fmt::format("rank {}, alpha {:g}, of {}: {} parameters, which alone are trained{}",
                      lora.rank, lora.alpha, fmt::join(lora.targets, ", "),
-                     format_count(static_cast<double>(adapter_parameters(config))));
+                     format_count(static_cast<double>(adapter_parameters(config))),
+                     lora.int8_base ? ", beside matrices of 8 bits" : "");
 }
 
 std::string spell(const Link& link) {

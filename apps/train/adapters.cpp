@@ -19,6 +19,7 @@ void require_request(const TrainOptions& o) {
   const char* const given = o.lora_alpha              ? "--lora-alpha"
                             : !o.lora_targets.empty() ? "--lora-targets"
                             : o.lora_dropout          ? "--lora-dropout"
+                            : o.int8_base             ? "--int8-base"
                                                       : nullptr;
   if (o.adapter.empty() && !o.lora_rank && given != nullptr)
     refuse(fmt::format("{} is for adapters: give --lora-rank too", given));
@@ -64,6 +65,7 @@ void resolve_adapters(const TrainOptions& o, DecoderConfig& config) {
         .dropout = o.lora_dropout.value_or(0),
         .targets = lora_targets(config, o.lora_targets.empty() ? "all" : o.lora_targets)};
   }
+  config.lora.int8_base = o.int8_base;
   require_lora_fits(config, asked_by(o));
   if (config.lora.dropout > 0 && o.tp > 1)
     refuse(
@@ -90,18 +92,16 @@ void check_model_weights(RunSetup& setup) {
   if (adapts) setup.base_checksum = weights_checksum(setup.model_folder);
 }
 
-std::unique_ptr<ParameterSpace> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,
-                                            const DevicePtr& device, DType dtype) {
-  const std::vector<Parameter> parameters = model.frozen_parameters(parts);
-  if (parameters.empty()) return nullptr;
-  return std::make_unique<ParameterSpace>(parameters, device, dtype,
-                                          ParameterSpace::Use::inference);
+std::unique_ptr<FrozenWeights> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,
+                                           const DevicePtr& device, DType dtype) {
+  if (model.config().lora.rank == 0) return nullptr;
+  return std::make_unique<FrozenWeights>(model, parts, device, dtype);
 }
 
-void load_start(const TrainOptions& o, const RunSetup& setup, ParameterSpace* frozen,
+void load_start(const TrainOptions& o, const RunSetup& setup, FrozenWeights* frozen,
                 ParameterSpace& space) {
-  load_weights(setup.model_folder, setup.config, frozen != nullptr ? *frozen : space);
-  if (frozen == nullptr) return;
+  if (frozen == nullptr) return load_weights(setup.model_folder, setup.config, space);
+  frozen->load(setup.model_folder, setup.config);
   if (o.adapter.empty())
     space.initialize(o.seed);
   else

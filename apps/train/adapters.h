@@ -4,6 +4,7 @@
 
 #include "apps/train/options.h"
 #include "models/decoder/decoder.h"
+#include "models/lora/frozen_weights.h"
 #include "optim/space/parameter_space.h"
 
 namespace sluice {
@@ -20,12 +21,12 @@ void check_model_weights(RunSetup& setup);
 
 /// Makes the weights of a model with adapters that are not trained, still zero: null without
 /// adapters. `parts`: those of this rank.
-std::unique_ptr<ParameterSpace> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,
-                                            const DevicePtr& device, DType dtype);
+std::unique_ptr<FrozenWeights> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,
+                                           const DevicePtr& device, DType dtype);
 
 /// Fills a training's weights from the model's folder and the adapters' folder. New adapters get
 /// random values. `frozen`: what make_frozen() has made.
-void load_start(const TrainOptions& options, const RunSetup& setup, ParameterSpace* frozen,
+void load_start(const TrainOptions& options, const RunSetup& setup, FrozenWeights* frozen,
                 ParameterSpace& space);
 
 }  // namespace sluice

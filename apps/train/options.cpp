@@ -152,6 +152,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--lora-dropout", o.lora_dropout, "Probability for what adapters read; default 0", 0,
            0.999);
   line.add("--adapter", o.adapter, "Train on from the adapters of this folder, in PEFT's form");
+  line.add("--int8-base", o.int8_base,
+           "Keep the matrices of the model's blocks, which adapters do not train, in 8 bits");
 
   line.group("Machine");
   line.add_choice("--precision", o.precision,

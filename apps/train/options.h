@@ -64,7 +64,7 @@ struct TrainOptions {
   std::optional<std::int64_t> speculative_blocks = 0;
   std::optional<std::int64_t> resident_blocks, cpu_blocks, stream_chunk, staging_chunks;
   std::optional<std::int64_t> host_blocks;
-  bool cpu_tables = false;
+  bool cpu_tables = false, int8_base = false;
   std::string state_home;  ///< a folder; empty: no state rests in a file
   bool plan = false, json = false, scaling = false;
 

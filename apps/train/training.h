@@ -10,6 +10,7 @@
 #include "apps/train/setup.h"
 #include "apps/train/trainer.h"
 #include "engine/host_memory.h"
+#include "models/lora/frozen_weights.h"
 #include "parallel/comm/communicator_group.h"
 
 namespace sluice {
@@ -54,7 +55,7 @@ struct Training {
   ModelLayouts::Shards whole;         ///< the layout of the whole model's parameters
   std::vector<Parameter> parameters;  ///< trained parameters of this rank's stages
   std::shared_ptr<const BucketPlan> bucket_plan;
-  std::unique_ptr<ParameterSpace> frozen;  ///< weights that are not trained; null: all are
+  std::unique_ptr<FrozenWeights> frozen;  ///< weights that are not trained; null: all are
   ParameterSpace space;
   std::unique_ptr<Optimizer> optimizer;
   std::optional<SpeculativeUpdates> speculation;

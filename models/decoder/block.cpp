@@ -237,8 +237,9 @@ Tensor DecoderBlock::feed_forward(const ResidualNorm& x, const Shape& tokens,
   const MlpRecompute recompute{.hidden = norms || recompute_ == Recompute::gelu,
                                .x = norms ? x.recomputable : Recomputable()};
   const DropoutMask mask = dropout.mask(site(layer_, DropoutSite::mlp_out));
-  // Adapters come between the products and the activation, which are one op without them.
-  if (mlp_in_.adapter || mlp_out_.adapter) {
+  // Adapters come between the products and the activation, which are one op without them, and that
+  // op keeps its weights.
+  if (mlp_in_.adapter || mlp_out_.adapter || mlp_in_.keeps_int8) {
     const Activated hidden =
         activation(mlp_in_(x.normalized, recompute.x, tokens, dropout), activation_);
     const Tensor out = mlp_out_(hidden.out, recompute.hidden ? hidden.recomputable : Recomputable(),

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "kernels/base/error.h"
+#include "kernels/quantized.h"
 
 namespace sluice {
 namespace {
@@ -20,11 +21,30 @@ bool divides_heads(const DecoderConfig& config, std::int64_t ranks) {
   return ranks <= config.kv_heads() || (ranks <= config.n_head && can_share(config, ranks));
 }
 
+/// Returns a column at which ranks divide a matrix of 8-bit integers within a block of columns that
+/// share a scale; 0: they divide none so. Such a rank would round other values than one rank.
+std::int64_t divided_block(const DecoderConfig& config, int ranks) {
+  if (!config.lora.int8_base) return 0;
+  for (int rank = 1; rank < ranks; ++rank) {
+    const DecoderShard shard(config, rank, ranks);
+    std::vector<Shard::Range> columns{shard.width, shard.inner};
+    if (config.layout == WeightLayout::in_out) {
+      columns = shard.qkv;
+      columns.insert(columns.end(), shard.mlp_in.begin(), shard.mlp_in.end());
+    }
+    for (const Shard::Range& range : columns)
+      if (range.begin % quantized_block != 0) return range.begin;
+  }
+  return 0;
+}
+
 /// "1, 2, 4"
 std::string usable_ranks(const DecoderConfig& config) {
   std::vector<std::int64_t> usable;
   for (std::int64_t ranks = 1; ranks <= config.n_head; ++ranks)
-    if (divides_heads(config, ranks) && config.inner() % ranks == 0) usable.push_back(ranks);
+    if (divides_heads(config, ranks) && config.inner() % ranks == 0 &&
+        divided_block(config, static_cast<int>(ranks)) == 0)
+      usable.push_back(ranks);
   return fmt::format("{}", fmt::join(usable, ", "));
 }
 
@@ -86,6 +106,11 @@ std::string division_fault(const DecoderConfig& config, int ranks) {
     return fmt::format("the MLP is {} wide, which does not divide: {} * {} = {}; use --tp {}",
                        config.inner(), config.inner() / ranks, ranks,
                        config.inner() / ranks * ranks, usable_ranks(config));
+  if (const std::int64_t column = divided_block(config, ranks); column != 0)
+    return fmt::format(
+        "a matrix of 8-bit integers would be divided at column {}, and {} neighbouring columns "
+        "share a scale; use --tp {}",
+        column, quantized_block, usable_ranks(config));
   if (ranks > config.vocab_size)
     return fmt::format("the vocabulary has {} tokens, and each rank needs one at least",
                        config.vocab_size);

@@ -49,7 +49,8 @@ std::vector<std::int64_t> vocabulary_counts(const DecoderConfig& config, int ran
 
 /// Says with the arithmetic why a model cannot be divided between so many ranks; "" if it can. Each
 /// rank needs a query head and all need equal parts of the MLP. More ranks than heads of k and v
-/// must be a multiple of them, and share the columns of such a head equally.
+/// must be a multiple of them, and share the columns of such a head equally. Matrices of 8-bit
+/// integers are divided between blocks.
 std::string division_fault(const DecoderConfig& config, int ranks);
 /// Throws Error (usage) if it cannot.
 void require_divisible(const DecoderConfig& config, int ranks);

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t quantized_at_a_time = 1 << 20;  // elements
+
 /// A shard lies beside its index, so a name that leads elsewhere is an attack or a mistake. The
 /// name must also be one that a file can have and that a message can show.
 bool is_plain_name(const std::string& name) {
@@ -227,6 +229,25 @@ void load_weights(const fs::path& folder, const DecoderConfig& config, Parameter
   const DecoderNames& names = names_of(config.family);
   if (const Found* const head = files.find(std::string(names.head)))
     require_tied(*head, files.at(std::string(names.table)), config);
+}
+
+void load_weights(const fs::path& folder, const DecoderConfig& config, QuantizedSpace& space) {
+  const WeightFiles files(folder, config);
+  for (const auto& slot : space.slots())
+    for (const StoredSlice& slice : slot.stored()) {
+      const Found& found = files.at(slice.name);
+      const std::int64_t columns = slice.shape[1];
+      const std::int64_t rows = std::max<std::int64_t>(1, quantized_at_a_time / columns);
+      for (std::int64_t row = 0; row < slice.shape[0]; row += rows) {
+        const std::int64_t count = std::min(rows, slice.shape[0] - row) * columns;
+        std::vector<std::byte> values;
+        read_floats(*found.reader, *found.tensor, row * columns, count, DType::f32,
+                    [&](std::int64_t, std::span<std::byte> part) {
+                      values.insert(values.end(), part.begin(), part.end());
+                    });
+        space.write_rows(slot, slice.first + row * columns, values);
+      }
+    }
 }
 
 SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type) {

@@ -7,6 +7,7 @@
 #include "engine/io/safetensors.h"
 #include "models/decoder/config.h"
 #include "optim/space/parameter_space.h"
+#include "optim/space/quantized_space.h"
 
 namespace sluice {
 
@@ -21,6 +22,9 @@ namespace sluice {
 /// shape or dtype, or not finite.
 void load_weights(const std::filesystem::path& folder, const DecoderConfig& config,
                   ParameterSpace& space);
+/// The same for matrices that are kept as 8-bit integers.
+void load_weights(const std::filesystem::path& folder, const DecoderConfig& config,
+                  QuantizedSpace& space);
 
 /// Throws the errors that load_weights() would throw because of tensor names and shapes. Reads only
 /// the files' headers, so it can run before memory is allocated.

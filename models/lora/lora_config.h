@@ -19,6 +19,9 @@ struct LoraConfig {
   /// "attn.c_proj".
   std::vector<std::string> targets{};
 
+  /// The model's own matrices in its blocks are kept as 8-bit integers, to save memory.
+  bool int8_base = false;
+
   double scale() const { return alpha / static_cast<double>(rank); }
   /// `layer`: a name such as "h.0.attn.c_attn".
   bool adapts(std::string_view layer) const;

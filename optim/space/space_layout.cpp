@@ -113,7 +113,8 @@ SpaceLayout::SpaceLayout(const std::vector<Parameter>& all, const LayoutOptions&
                                                .tensor = parameter.tensor,
                                                .shard = parameter.shard,
                                                .parts = parameter.parts,
-                                               .in_out = parameter.in_out});
+                                               .in_out = parameter.in_out,
+                                               .quantized = parameter.quantized});
     const bool divided = parameter.shard.divided();
     if (large || !in_small_stretch || parameter.section != section || divided != in_divided)
       stretches.push_back({.offset = size,

@@ -71,6 +71,7 @@ struct SpaceLayout {
     Shard shard;
     std::vector<StoredPart> parts;  ///< Parameter::parts
     bool in_out;                    ///< Parameter::in_out
+    QuantizedMatrix* quantized;     ///< Parameter::quantized
 
     /// Shape of the whole tensor, all ranks' shards together.
     const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }

@@ -8,10 +8,14 @@ adapter of PEFT must compute its logits, its loss and the gradients of A and B; 
 training over 20 updates; PEFT must open the result with the logits that `probe` computes; `evaluate --adapter` must
 compute the loss, and `convert --merge` a model with the logits. The model's own file must stay as it is.
 
+With `--int8-base` PEFT's model gets the values to which this script rounds the blocks' matrices, by the definition of
+ggml's Q8_0. The logits must also be near those beside the unrounded matrices.
+
 Run by hand, with a python that has torch, transformers and peft. Exit codes: 0 all passed, 1 a check failed, 2 wrong
 use.
 """
 import argparse
+import copy
 import json
 import os
 import sys
@@ -31,7 +35,7 @@ from hf_roundtrip import gpt2, llama, random_model
 
 STEPS, ROWS, LENGTH, WARMUP = 20, 2, 24, 5
 LR, DECAY, BETAS, EPSILON, CLIP = 1e-2, 0.1, (0.9, 0.95), 1e-8, 1.0
-BOUND, MERGED = 1e-5, 2e-5
+BOUND, MERGED, ROUNDED = 1e-5, 2e-5, 0.03
 
 
 def configs():
@@ -64,6 +68,24 @@ def adapted(base, targets, gpt2_layers):
     return model.double()
 
 
+def in_8_bits(weight):
+    """A matrix in blocks of 32 elements of a row, each with its largest magnitude / 127 in float16 as scale."""
+    rows = F.pad(weight.float(), (0, -weight.shape[1] % 32)).view(weight.shape[0], -1, 32)
+    scale = rows.abs().amax(-1, keepdim=True) / 127
+    codes = rows * torch.where(scale > 0, 1 / scale, 0)
+    codes = torch.sign(codes) * torch.floor(codes.abs() + 0.5)  # ties away from zero
+    return (codes.double() * scale.half().double()).view(weight.shape[0], -1)[:, :weight.shape[1]]
+
+
+def round_blocks(model):
+    """Rounds the matrices of the blocks, but not the embeddings and the head."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim == 2 and any(part.isdigit() for part in name.split(".")) and "lora_" not in name:
+                p.copy_(in_8_bits(p))
+    return model
+
+
 def loss_of(model, piece):
     logits = model(piece[:-1].view(ROWS, LENGTH)).logits
     return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), piece[1:])
@@ -93,14 +115,18 @@ def distance(ours, theirs):
     return (ours.double() - theirs.double()).abs().max().item()
 
 
-def check(checks, binaries, folder, name, config, targets):
+def check(checks, binaries, folder, name, config, targets, int8=False):
     base = random_model(7, config)
+    flags = ["--int8-base"] if int8 else []
     path, adapter = folder / f"{name} base", folder / f"{name} adapter"
     base.save_pretrained(path)
     before = (path / "model.safetensors").read_bytes()
     model = adapted(base.double(), targets, config.model_type == "gpt2")
     model.float().save_pretrained(adapter)
     model.double()
+    if int8:
+        unrounded = copy.deepcopy(model)
+        round_blocks(model)
     tokens = torch.randint(0, config.vocab_size, (STEPS * ROWS * LENGTH + 1,), generator=torch.manual_seed(3))
     data, dump = folder / f"{name}.bin", folder / f"{name}.safetensors"
     data.write_bytes(tokens.numpy().astype("<u2").tobytes())
@@ -108,7 +134,7 @@ def check(checks, binaries, folder, name, config, targets):
     def probe(adapter):
         shape = "--batch", ROWS, "--seq", LENGTH
         call(checks, name, binaries / "probe", "--model", path, "--adapter", adapter, "--tokens", data, *shape,
-             "--dump", dump)
+             "--dump", dump, *flags)
         return load_file(dump)
 
     ours = probe(adapter)
@@ -116,6 +142,10 @@ def check(checks, binaries, folder, name, config, targets):
     loss.backward()
     checks.bound(f"{name}: logits", distance(ours["logits"], logits.view_as(ours["logits"])), BOUND)
     checks.bound(f"{name}: loss", distance(ours["loss"], loss), BOUND)
+    if int8:
+        plain, _ = loss_of(unrounded, batch(tokens, 0))
+        checks.bound(f"{name}: relative change of the logits by 8 bits",
+                     ((plain - logits).norm() / plain.norm()).item(), ROUNDED)
     gradients = {n.replace(".default", ""): p.grad for n, p in model.named_parameters() if p.grad is not None}
     names = {n for n in ours if n.startswith("grad.")}
     checks.same(f"{name}: trained tensors", names, {"grad." + n for n in gradients})
@@ -127,7 +157,7 @@ def check(checks, binaries, folder, name, config, targets):
          "sequential", "--batch-size", ROWS, "--micro-batch", 1, "--seq-len", LENGTH, "--steps", STEPS, "--lr", LR,
          "--lr-schedule", "constant", "--warmup-steps", WARMUP, "--weight-decay", DECAY, "--grad-clip", CLIP,
          "--val-data", data, "--val-every", 0, "--val-steps", 1, "--sample-tokens", 0, "--precision", "fp32",
-         "--output", output)
+         "--output", output, *flags)
     events = map(json.loads, (output / "log.jsonl").read_text().splitlines())
     losses = [event["loss"] for event in events if event["event"] == "train"]
     theirs = train(model, tokens)
@@ -136,11 +166,14 @@ def check(checks, binaries, folder, name, config, targets):
     checks.same(f"{name}: the model's file", (path / "model.safetensors").read_bytes() == before, True)
 
     trained = probe(output / "model")
-    opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(path).double(), output / "model").double()
+    opened = AutoModelForCausalLM.from_pretrained(path).double()
+    opened = PeftModel.from_pretrained(round_blocks(opened) if int8 else opened, output / "model").double()
     with torch.no_grad():
         logits, loss = loss_of(opened, batch(tokens, 0))
     checks.bound(f"{name}: logits of our adapter in PEFT", distance(trained["logits"],
                                                                     logits.view_as(trained["logits"])), BOUND)
+    if int8:
+        return  # the merged model is one of unrounded matrices
     merged = folder / f"{name} merged"
     if call(checks, name, binaries / "convert", "--input", path, "--merge", output / "model", "--output", merged):
         plain = AutoModelForCausalLM.from_pretrained(merged).double()
@@ -158,6 +191,8 @@ def main():
         for family, (config, choices) in configs().items():
             for name, targets in choices.items():
                 check(checks, binaries, Path(folder), f"{family} {name}", config, targets)
+            name, targets = next(iter(choices.items()))
+            check(checks, binaries, Path(folder), f"{family} {name} beside 8 bits", config, targets, int8=True)
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(1 if checks.failed else 0)
 

@@ -4,6 +4,7 @@
 
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/planner.h"
+#include "models/lora/frozen_weights.h"
 
 namespace sluice {
 namespace {
@@ -63,16 +64,13 @@ double weights_and_gradients(const ClusterTask& task, const ParallelConfig& cand
   const std::vector<DecoderPart> parts = setup.pipeline
                                              ? setup.pipeline->parts_of(0)
                                              : std::vector<DecoderPart>{{0, task.config.n_layer}};
-  const auto count = [](const std::vector<Parameter>& parameters) {
-    double elements = 0;
-    for (const Parameter& parameter : parameters)
-      elements += static_cast<double>(element_count(parameter.shape));
-    return elements;
-  };
-  const double trained = count(model.parameters(parts));
-  return trained * candidate.choice.gradient_bytes() / replicas +
-         (trained + count(model.frozen_parameters(parts))) *
-             static_cast<double>(size_of(task.precision.dtype));
+  double trained = 0;
+  for (const Parameter& parameter : model.parameters(parts))
+    trained += static_cast<double>(element_count(parameter.shape));
+  const DType dtype = task.precision.dtype;
+  return trained *
+             (candidate.choice.gradient_bytes() / replicas + static_cast<double>(size_of(dtype))) +
+         frozen_bytes(model, parts, dtype);
 }
 
 void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,

@@ -131,6 +131,19 @@ PassTimes times_of_training_all(const DecoderConfig& config, const MemoryChoice&
 
 }  // namespace
 
+namespace {
+
+/// Returns the seconds in which a block's matrices are read in 8.5 bits an element and written in
+/// the dtype of the products.
+double dequantization(const DecoderConfig& config, const StepWork& work,
+                      const DeviceProfile& profile) {
+  const double elements =
+      static_cast<double>(config.block_matrices()) / static_cast<double>(work.shards.ranks);
+  return elements * (8.5 / 8 + static_cast<double>(size_of(work.dtype))) / profile.memory_rate;
+}
+
+}  // namespace
+
 PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                      const DeviceProfile& profile) {
   PassTimes times = times_of_training_all(config, choice, work, profile);
@@ -139,6 +152,11 @@ PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, co
   times.layer_backward -= times.weights;
   times.head_backward -= times.head_forward;
   times.embedding_backward = times.weights = 0;
+  if (config.lora.int8_base) {
+    const double seconds = dequantization(config, work, profile);
+    times.layer_forward += seconds;
+    times.layer_backward += seconds;
+  }
   return times;
 }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "engine/autograd.h"
@@ -16,7 +18,7 @@ namespace {
 
 class LinearNode final : public Node {
  public:
-  LinearNode(Recomputable x, Tensor weight, const LinearOptions& options)
+  LinearNode(Recomputable x, Recomputable weight, const LinearOptions& options)
       : x_(std::move(x)),
         weight_(std::move(weight)),
         layout_(options.layout),
@@ -27,7 +29,7 @@ class LinearNode final : public Node {
   std::string_view name() const override { return "linear"; }
   std::vector<SavedTensor> saved() const override {
     auto list = x_.saved("x");
-    list.push_back({"weight", weight_});
+    std::ranges::move(weight_.saved("weight"), std::back_inserter(list));
     return list;
   }
 
@@ -37,7 +39,7 @@ class LinearNode final : public Node {
                             : grad_outputs[0];
     Tensor grad_x, x;
     std::function<Tensor()> sum;
-    if (pass.wants(0)) grad_x = input_gradient(grad, weight_, layout_, grad.shape());
+    if (pass.wants(0)) grad_x = input_gradient(grad, weight_(), layout_, grad.shape());
     // Collects x before the sum starts, because the sum would delay it.
     if (pass.wants(1))
       x = columns_ != nullptr ? columns_->all_gather(x_(), tokens_, "input") : x_();
@@ -49,8 +51,7 @@ class LinearNode final : public Node {
   }
 
  private:
-  Recomputable x_;
-  Tensor weight_;
+  Recomputable x_, weight_;
   WeightLayout layout_;
   TensorGroup *columns_, *rows_;
   Shape tokens_;
@@ -103,7 +104,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   // A frozen weight's gradient is not computed, so x is not kept for it.
   Recomputable kept;
   if (weight.requires_grad()) kept = options.recomputable ? options.recomputable : Recomputable(x);
-  attach(std::make_shared<LinearNode>(kept, weight, options), {x, weight, bias}, result);
+  attach(std::make_shared<LinearNode>(kept, options.weight ? options.weight : Recomputable(weight),
+                                      options),
+         {x, weight, bias}, result);
   return result;
 }
 

@@ -103,6 +103,66 @@ TEST_CASE("adapters are trained, resumed, merged and used", "[lora]") {
   }
 }
 
+TEST_CASE("adapters are trained beside a model in 8 bits", "[lora]") {
+  const Runs runs;
+  for (const std::string base : {"tiny", "llama", "odd"}) {
+    INFO(base);
+    const std::string model = model_of(base);
+    const std::string before = read_file(model + "/model.safetensors");
+    const std::string flags = "--lora-rank 4 --int8-base --steps ";
+    const ProgramResult whole = runs.train(base + "-whole", base, flags + "12");
+    INFO(whole.err);
+    REQUIRE(whole.exit_code == 0);
+    CHECK_THAT(whole.out, Contains("which alone are trained, beside matrices of 8 bits"));
+    REQUIRE(runs.train(base + "-parts", base, flags + "5").exit_code == 0);
+    REQUIRE(runs.train(base + "-parts", base, flags + "12").exit_code == 0);
+    const std::string run = runs.at(base + "-whole"), adapter = run + "/model";
+    CHECK((read_file(adapter + "/adapter_model.safetensors") ==
+           read_file(runs.at(base + "-parts") + "/model/adapter_model.safetensors")));
+    CHECK((read_file(model + "/model.safetensors") == before));
+    const nlohmann::json end = last_event(run);
+    CHECK(end.at("planned_bytes") == end.at("engine_peak_bytes"));
+    REQUIRE(runs.train(base + "-wide", base, "--lora-rank 4 --steps 1").exit_code == 0);
+    CHECK(end.at("planned_bytes") < last_event(runs.at(base + "-wide")).at("planned_bytes"));
+    // They help beside the unrounded model too.
+    const double untrained = loss_of(base, {"--model", model});
+    CHECK(loss_of(base, {"--model", run}) < untrained - 0.01);
+    // A run keeps to the form of its base.
+    CHECK_THAT(runs.train(base + "-whole", base, "--lora-rank 4 --steps 13").err,
+               Contains("cannot be resumed: its lora is"));
+    const std::string tokens = Fixture(fixture_folders().front(), base).token_file().string();
+    const Arguments probe{"--model", model, "--adapter", adapter, "--tokens", tokens};
+    Arguments rounded = probe;
+    rounded.push_back("--int8-base");
+    CHECK(run_well("probe", probe) != run_well("probe", rounded));
+  }
+  CHECK_THAT(
+      run_program("probe", {"--model", model_of("tiny"), "--int8-base", "--tokens", "x"}).err,
+      Contains("give --adapter too"));
+}
+
+TEST_CASE("a plan that is refused says which adapters would fit", "[lora]") {
+  const auto refused = [](const std::string& memory, const std::string& flags) {
+    const ProgramResult result =
+        run_program("plan", words("--model gptj-6b --device-profile h200 --batch-size 4 --seq-len "
+                                  "1024 --steps 100 --gpu-memory " +
+                                  memory + " " + flags));
+    CHECK(result.exit_code == 2);
+    CHECK(count_lines(result.err) == 1);
+    return result.err;
+  };
+  CHECK_THAT(refused("14GiB", ""), Contains("with --lora-rank 16, which trains adapters and not") &&
+                                       Contains("it fits: 13.") && !Contains("--int8-base"));
+  CHECK_THAT(refused("10GiB", ""), Contains("with --lora-rank 16 --int8-base, which"));
+  CHECK_THAT(refused("5GiB", ""), !Contains("--lora-rank"));
+  CHECK_THAT(refused("10GiB", "--lora-rank 8"), Contains("; with --int8-base, which keeps"));
+  CHECK_THAT(refused("5GiB", "--lora-rank 8 --int8-base"), !Contains("it fits"));
+  // What it says is so.
+  CHECK(run_program("plan", words("--model gptj-6b --device-profile h200 --batch-size 4 --seq-len "
+                                  "1024 --steps 100 --gpu-memory 10GiB --lora-rank 16 --int8-base"))
+            .exit_code == 0);
+}
+
 TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
   const Runs runs;
   REQUIRE(runs.train("run", "tiny", "--lora-rank 2 --steps 1").exit_code == 0);
@@ -121,6 +181,7 @@ TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
   CHECK_THAT(refused("--lora-rank 2 --lora-targets q_proj"),
              Contains("'q_proj' is the name of no layer of this GPT-2, which has attn.c_attn"));
   CHECK_THAT(refused("--lora-alpha 2"), Contains("give --lora-rank too"));
+  CHECK_THAT(refused("--int8-base"), Contains("--int8-base is for adapters"));
   CHECK_THAT(refused("--lora-rank 2 --adapter " + adapter),
              Contains("--adapter " + adapter + " decides it"));
   CHECK_THAT(refused("--adapter " + adapter, "llama"),
@@ -132,6 +193,15 @@ TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
     CHECK(plan.exit_code == 2);
     CHECK_THAT(plan.err, Contains(flags == "--sequence-parallel" ? flags : "--lora-dropout 0"));
   }
+  // GPT-2's heads are 64 wide, and those of this shape 48.
+  CHECK(run_program("plan", words("--model gpt2 --tp 2 --lora-rank 2 --int8-base")).exit_code == 0);
+  const ProgramResult cut = run_program(
+      "plan", words("--n-layer 2 --n-head 4 --n-embd 192 --vocab-size 100 --context 64 --tp 4 "
+                    "--lora-rank 2 --int8-base"));
+  CHECK(cut.exit_code == 2);
+  CHECK_THAT(cut.err,
+             Contains("--tp 4: a matrix of 8-bit integers would be divided at column 48") &&
+                 Contains("32 neighbouring columns share a scale; use --tp 1, 2"));
   CHECK_THAT(refused("--lora-rank 2 --host-blocks 1 --pipeline layer-major"),
              Contains("--host-blocks"));
   CHECK_THAT(

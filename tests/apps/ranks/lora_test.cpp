@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "models/decoder/shard.h"
 #include "models/lora/targets.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
@@ -55,6 +56,40 @@ TEST_CASE("adapters have the same loss and gradients in every layout", "[lora][r
         const OneStep actual =
             one_step(task, layout, some_batch(), gpu ? DeviceKind::cuda : DeviceKind::cpu);
         check_close(actual, expected, gpu ? 5e-5 : 1e-11);
+      }
+    }
+}
+
+TEST_CASE("beside a base of 8 bits adapters have the same gradients in every layout",
+          "[lora][ranks]") {
+  const ThreadCount one(1);
+  const StepLayout layouts[] = {{1, 1, 1, 2, "", false, Recompute::block},
+                                {1, 1, 1, 4, "", false, Recompute::gelu_ln},
+                                {2, 1, 1, 1},
+                                {1, 2, 1, 2, "zb-h1"},
+                                {1, 1, 2, 2},
+                                {1, 2, 2, 2},
+                                {1, 1, 4, 2},
+                                {1, 1, 1, 1, "layer-major"}};
+  std::int64_t number = 0;
+  for (const std::string family : {"gpt2", "tinyllama-1.1b", "gptj-6b", "pythia-160m"})
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      TrainingTask task = task_for(family, dtype);
+      const auto step = [&](const StepLayout& layout, DeviceKind kind) {
+        return one_step(task, layout, some_batch(), kind);
+      };
+      const OneStep plain = step({1, 1, 1, 2}, DeviceKind::cpu);
+      task.config.lora.int8_base = true;
+      const OneStep expected = step({1, 1, 1, 2}, DeviceKind::cpu);
+      CHECK(expected.loss != plain.loss);
+      CHECK(expected.loss == Approx(plain.loss).epsilon(1e-3));
+      for (const StepLayout& layout : layouts) {
+        const bool gpu = dtype == DType::f32;
+        if (gpu && (!have_gpu() || !in_form(4, {number++}))) continue;
+        CAPTURE(family, name_of(dtype), layout.text());
+        if (!division_fault(task.config, static_cast<int>(layout.tp)).empty()) continue;
+        check_close(step(layout, gpu ? DeviceKind::cuda : DeviceKind::cpu), expected,
+                    gpu ? 5e-5 : 1e-11);
       }
     }
 }

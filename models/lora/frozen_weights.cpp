@@ -1,0 +1,48 @@
+#include "models/lora/frozen_weights.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/quantized.h"
+#include "models/decoder/weights.h"
+
+namespace sluice {
+namespace {
+
+/// Returns the parameters that are kept as 8-bit integers, or the others.
+std::vector<Parameter> those_quantized(Decoder& model, const std::vector<DecoderPart>& parts,
+                                       bool quantized) {
+  std::vector<Parameter> list;
+  std::ranges::copy_if(model.frozen_parameters(parts), std::back_inserter(list),
+                       [&](const Parameter& p) { return (p.quantized != nullptr) == quantized; });
+  return list;
+}
+
+}  // namespace
+
+FrozenWeights::FrozenWeights(Decoder& model, const std::vector<DecoderPart>& parts,
+                             const DevicePtr& device, DType dtype)
+    : space_(those_quantized(model, parts, false), device, dtype, ParameterSpace::Use::inference) {
+  if (const auto matrices = those_quantized(model, parts, true); !matrices.empty())
+    quantized_.emplace(matrices, device);
+}
+
+void FrozenWeights::load(const std::filesystem::path& folder, const DecoderConfig& config) {
+  load_weights(folder, config, space_);
+  if (quantized_) load_weights(folder, config, *quantized_);
+}
+
+double frozen_bytes(Decoder& model, const std::vector<DecoderPart>& parts, DType dtype) {
+  double bytes = 0;
+  for (const Parameter& parameter : model.frozen_parameters(parts)) {
+    const auto elements = static_cast<double>(element_count(parameter.shape));
+    const std::int64_t columns = parameter.shape.back();
+    bytes += parameter.quantized == nullptr
+                 ? elements * static_cast<double>(size_of(dtype))
+                 : elements + elements / static_cast<double>(columns) *
+                                  static_cast<double>(2 * quantized_blocks(columns));
+  }
+  return bytes;
+}
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+#include "optim/space/quantized_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/ops/linear/quantized_matrix.h"
+#include "kernels/base/error.h"
+#include "kernels/quantized.h"
+
+namespace sluice {
+namespace {
+
+/// True if no shard begins within a block of elements that share a scale.
+bool has_whole_blocks(const Shard& shard) {
+  return !shard.divided() || shard.dimension() == 0 ||
+         std::ranges::all_of(shard.kept(), [](const Shard::Range& kept) {
+           return kept.begin % quantized_block == 0;
+         });
+}
+
+}  // namespace
+
+QuantizedSpace::QuantizedSpace(const std::vector<Parameter>& parameters, const DevicePtr& device)
+    : layout_(parameters, {}) {
+  const MemoryScope scope(*device, MemoryUse::weights);
+  for (const Slot& slot : layout_.slots) {
+    check(slot.quantized != nullptr && slot.shape.size() == 2, "only matrices are quantized");
+    check(has_whole_blocks(slot.shard), "ranks divide a block of a quantized matrix");
+    *slot.quantized = QuantizedMatrix::zeros(device, slot.shape[0], slot.shape[1]);
+  }
+}
+
+void QuantizedSpace::write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows) {
+  const std::int64_t columns = slot.shape[1];
+  check(first % slot.whole()[1] == 0, "a matrix is quantized row by row");
+  const std::int64_t place = slot.shard.divided() ? slot.shard.place(first) : first;
+  if (slot.shard.divided()) rows = slot.shard.pick(first, rows, sizeof(float));
+  const auto count = static_cast<std::int64_t>(rows.size() / sizeof(float)) / columns;
+  if (count == 0) return;
+  const std::int64_t row = place / columns, blocks = quantized_blocks(columns);
+  std::vector<std::byte> codes(static_cast<std::size_t>(count * columns));
+  std::vector<Half> scales(static_cast<std::size_t>(count * blocks));
+  const std::span scale_bytes = std::as_writable_bytes(std::span(scales));
+  launch_cpu(Quantize{.codes = View(codes.data(), DType::i8, {count, columns}),
+                      .scales = View(scale_bytes.data(), DType::f16, {count, blocks}),
+                      .in = View(rows.data(), DType::f32, {count, columns})});
+  if (std::ranges::any_of(scales, [](Half s) { return std::isinf(static_cast<float>(s)); }))
+    fail(fmt::format("{} has values above {:.3g}, which 8-bit integers with a scale in f16 cannot "
+                     "hold; leave --int8-base out",
+                     slot.name, 127 * 65504.0),
+         ErrorKind::usage);
+  const QuantizedMatrix& matrix = *slot.quantized;
+  matrix.codes.slice(row * columns, {count, columns}).copy_bytes_from(codes);
+  matrix.scales.slice(row * blocks, {count, blocks}).copy_bytes_from(scale_bytes);
+}
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/parameter.h"
+#include "optim/space/space_layout.h"
+
+namespace sluice {
+
+/// Holds matrices that are not trained as 8-bit integers, and hands each Parameter::quantized its
+/// part.
+class QuantizedSpace {
+ public:
+  using Slot = SpaceLayout::Slot;
+
+  /// All is zero. Shards begin at multiples of quantized_block columns, so that ranks round to the
+  /// values of the whole matrix.
+  QuantizedSpace(const std::vector<Parameter>& parameters, const DevicePtr& device);
+
+  const std::vector<Slot>& slots() const { return layout_.slots; }
+  /// Rounds and writes whole rows of the whole matrix, of which this rank keeps those of its shard:
+  /// f32 values from element `first` of the slot on. Uses `rows` as scratch memory. Throws Error
+  /// (usage), with the matrix's name, for values that are too large.
+  void write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows);
+
+ private:
+  SpaceLayout layout_;
+};
+
+}  // namespace sluice
