@@ -363,10 +363,10 @@ class Planner {
   [[noreturn]] void refuse() {
     std::string other;
     if (fixes_memory(options_)) {
-      try {
-        other = to_flags(plan_run(without_memory_flags(options_), setup_, profile_).chosen.choice);
-      } catch (const Error&) {  // nothing fits, whatever the flags
-      }
+      constexpr int first[] = {0};
+      const TrainOptions freed = without_memory_flags(options_);
+      if (const auto plan = try_plan(freed, setup_, profile_, first).plan)
+        other = to_flags(plan->choice);
     }
     refuse_plan(options_, setup_, *nearest_, counter_.all(*nearest_), budgets_, profile_, other);
   }

@@ -10,6 +10,7 @@
 #include "apps/cli/sizes.h"
 #include "apps/plan/planner.h"
 #include "kernels/base/error.h"
+#include "models/decoder/shard.h"
 #include "models/lora/targets.h"
 
 namespace sluice {
@@ -17,7 +18,7 @@ namespace sluice {
 namespace {
 
 /// Returns what a setup decides before its memory is planned.
-RunSetup to_plan(const RunSetup& setup) {
+RunSetup unplanned_copy(const RunSetup& setup) {
   RunSetup copy;
   copy.config = setup.config;
   copy.device = setup.device;
@@ -31,10 +32,11 @@ RunSetup to_plan(const RunSetup& setup) {
 /// Returns the memory of a training of adapters; none if it does not fit.
 std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup& setup,
                                      const DeviceProfile& profile) {
-  constexpr int rank[] = {0};
+  constexpr int first[] = {0};
+  if (!division_fault(setup.config, static_cast<int>(options.tp)).empty()) return std::nullopt;
   try {
     require_lora_fits(setup.config, "--lora-rank");
-    const Attempt attempt = try_plan(options, setup, profile, rank);
+    const Attempt attempt = try_plan(options, setup, profile, first);
     return attempt.plan ? std::optional(attempt.plan->memory.high_water) : std::nullopt;
   } catch (const Error&) {  // the model is too small for such adapters
     return std::nullopt;
@@ -43,8 +45,8 @@ std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup
 
 /// Says whether adapters could be trained where the whole model cannot, or beside a model in 8 bits
 /// where they cannot beside one in 16.
-std::string with_less(const TrainOptions& options, const RunSetup& setup,
-                      const DeviceProfile& profile) {
+std::string adapters_that_fit(const TrainOptions& options, const RunSetup& setup,
+                              const DeviceProfile& profile) {
   // A model with random weights has nothing to adapt; of a published shape there are weights.
   if (options.model.empty() || options.sequence_parallel || options.cpu_tables ||
       options.host_blocks.value_or(0) > 0)
@@ -60,7 +62,7 @@ std::string with_less(const TrainOptions& options, const RunSetup& setup,
   } else if (!std::exchange(lora.int8_base, true)) {
     choices.emplace_back(lora, "--int8-base, which keeps the model's matrices in 8 bits,");
   }
-  RunSetup less = to_plan(setup);
+  RunSetup less = unplanned_copy(setup);
   TrainOptions asked = options;
   for (const auto& [choice, words] : choices) {
     less.config.lora = choice;
@@ -113,7 +115,7 @@ void refuse_plan(const TrainOptions& options, const RunSetup& setup, const Memor
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];
   if (state_could_leave && over > 0 && over <= state)
     text += "; with --state-home optimizer state can rest on a disk";
-  text += with_less(options, setup, profile);
+  text += adapters_that_fit(options, setup, profile);
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);
 }

@@ -3,13 +3,32 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "apps/cli/progress.h"
 #include "models/lora/targets.h"
 
 namespace sluice {
+namespace {
+
+/// Returns the adapted layers: "all matrices", "matrices of attention", or the names.
+std::string targets_text(const DecoderConfig& config) {
+  const auto sorted = [](std::vector<std::string> names) {
+    std::ranges::sort(names);
+    return names;
+  };
+  const std::vector<std::string> targets = sorted(config.lora.targets);
+  for (const auto& [group, words] : {std::pair{"all", "all matrices"},
+                                     {"attention", "matrices of attention"},
+                                     {"mlp", "matrices of MLPs"}})
+    if (targets == sorted(lora_targets(config, group))) return words;
+  return fmt::format("{}", fmt::join(config.lora.targets, ", "));
+}
+
+}  // namespace
 
 Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
                     const Precision& precision) {
@@ -24,15 +43,15 @@ Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
   if (config.lora.rank > 0)
     report.row("adapters", adapters_text(config),
                {{"adapter_parameters", adapter_parameters(config)}});
+  if (config.lora.int8_base) report.row("base", int8_base_text, {{"int8_base", true}});
   return report;
 }
 
 std::string adapters_text(const DecoderConfig& config) {
   const LoraConfig& lora = config.lora;
-  return fmt::format("rank {}, alpha {:g}, of {}: {} parameters, which alone are trained{}",
-                     lora.rank, lora.alpha, fmt::join(lora.targets, ", "),
-                     format_count(static_cast<double>(adapter_parameters(config))),
-                     lora.int8_base ? ", beside matrices of 8 bits" : "");
+  return fmt::format("rank {}, alpha {:g}, of {}: {} parameters are trained", lora.rank, lora.alpha,
+                     targets_text(config),
+                     format_count(static_cast<double>(adapter_parameters(config))));
 }
 
 std::string spell(const Link& link) {

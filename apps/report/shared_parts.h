@@ -15,11 +15,13 @@ namespace sluice {
 Report model_report(const DeviceProfile& profile, const DecoderConfig& config,
                     const Precision& precision);
 
-/// Returns "12.5 GB/s and 4 us".
-/// Says what adapters a model has and how many parameters: "rank 16, alpha 32, of q_proj, v_proj:
-/// 1.2M parameters, which alone are trained".
+/// Says what adapters a model has: "rank 16, alpha 32, of all matrices: 4.88M parameters are
+/// trained".
 std::string adapters_text(const DecoderConfig& config);
+/// Says how the model is kept beside them.
+inline constexpr const char* int8_base_text = "the matrices of the blocks are kept in 8 bits";
 
+/// Returns "12.5 GB/s and 4 us".
 std::string spell(const Link& link);
 nlohmann::ordered_json link_json(const Link& link);
 /// Returns the bytes by the names of their uses.

@@ -69,8 +69,8 @@ nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
     identity["lora"] = {{"rank", lora.rank},
                         {"alpha", lora.alpha},
                         {"targets", lora.targets},
-                        {"base_checksum", setup.base_checksum},
-                        {"int8_base", lora.int8_base}};
+                        {"base_checksum", setup.base_checksum}};
+  if (setup.config.lora.int8_base) identity["lora"]["int8_base"] = true;
   return identity;
 }
 

@@ -41,6 +41,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
   if (c.lora.rank > 0) row("adapters", adapters_text(c));
+  if (c.lora.int8_base) row("base", int8_base_text);
   row("data",
       fmt::format("{}: {}{}, {} for validation", setup.data_name,
                   amount_of(*setup.data.train, options.pack),

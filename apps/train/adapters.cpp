@@ -79,17 +79,15 @@ void resolve_adapters(const TrainOptions& o, DecoderConfig& config) {
                     config.lora.dropout));
 }
 
-void check_model_weights(RunSetup& setup) {
-  const bool adapts = setup.config.lora.rank > 0;
+void check_model_weights(const RunSetup& setup) {
   if (setup.model_folder.empty()) {
-    if (adapts)
+    if (setup.config.lora.rank > 0)
       refuse(
           "--lora-rank: adapters change a model that was trained, and this one has random "
           "weights; give --model FOLDER");
     return;
   }
   check_weights(setup.model_folder, setup.config);
-  if (adapts) setup.base_checksum = weights_checksum(setup.model_folder);
 }
 
 std::unique_ptr<FrozenWeights> make_frozen(Decoder& model, const std::vector<DecoderPart>& parts,

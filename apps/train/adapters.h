@@ -15,9 +15,8 @@ struct RunSetup;
 /// (usage) for targets, ranks and other options that do not go with them.
 void resolve_adapters(const TrainOptions& options, DecoderConfig& config);
 
-/// Checks the headers of the model's weights, if it has some. Adapters need a model with weights,
-/// of which it takes a checksum.
-void check_model_weights(RunSetup& setup);
+/// Checks the headers of the model's weights, if it has some. Adapters need a model with weights.
+void check_model_weights(const RunSetup& setup);
 
 /// Makes the weights of a model with adapters that are not trained, still zero: null without
 /// adapters. `parts`: those of this rank.

@@ -153,7 +153,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            0.999);
   line.add("--adapter", o.adapter, "Train on from the adapters of this folder, in PEFT's form");
   line.add("--int8-base", o.int8_base,
-           "Keep the matrices of the model's blocks, which adapters do not train, in 8 bits");
+           "Keep the matrices of the model's blocks in 8 bits while adapters are trained");
 
   line.group("Machine");
   line.add_choice("--precision", o.precision,

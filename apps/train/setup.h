@@ -22,8 +22,8 @@ struct RunSetup {
   DecoderConfig config;
   DeviceKind device = DeviceKind::cpu;
   Precision precision;
-  std::filesystem::path model_folder;    ///< empty: random weights
-  std::uint32_t base_checksum = 0;       ///< of the weights that adapters are trained beside
+  std::filesystem::path model_folder;  ///< empty: random weights
+  std::uint32_t base_checksum = 0;  ///< of the weights that adapters are trained beside; of a run
   std::unique_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or none was looked for yet
   std::string data_name;                 ///< for messages

@@ -10,6 +10,7 @@
 #include "apps/cli/progress.h"
 #include "engine/autograd.h"
 #include "models/decoder/parallelize.h"
+#include "models/decoder/weights.h"
 #include "parallel/comm/keep_alive.h"
 
 namespace sluice {
@@ -104,7 +105,11 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
   const bool by_time = options.pipelined() && options.pipeline_split.by == BlockSplit::By::time;
   if (by_time) options.pipeline_split = {};  // until it is known
   RunSetup setup;
-  keep_alive(job.control(), "data", [&] { setup = resolve(options); });
+  keep_alive(job.control(), "data", [&] {
+    setup = resolve(options);
+    // Read here and not by resolve(), which plans call too.
+    if (setup.config.lora.rank > 0) setup.base_checksum = weights_checksum(setup.model_folder);
+  });
   if (!by_time) return setup;
   const std::string split = job.rank() == 0 ? split_by_time(setup) : std::string();
   options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));

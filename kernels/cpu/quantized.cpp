@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
@@ -14,13 +15,6 @@ namespace {
 using namespace cpu;
 
 constexpr std::int64_t elements_per_task = 1 << 16;
-
-void check_shapes(const View& matrix, const View& codes, const View& scales) {
-  check(codes.dtype == DType::i8 && scales.dtype == DType::f16 && codes.dim(-1) == matrix.dim(-1) &&
-            codes.rows() == matrix.rows() && scales.rows() == matrix.rows() &&
-            scales.dim(-1) == quantized_blocks(matrix.dim(-1)),
-        "the codes and scales do not fit the matrix");
-}
 
 /// Calls body(first element, number of elements, scale's index) for each block of a row.
 template <class Body>
@@ -37,7 +31,8 @@ void quantize(std::int8_t* codes, Half& scale, const float* in, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i)
     largest = std::max(largest, std::abs(in[i]));
   const float s = largest / 127;
-  const float inverse = s > 0 ? 1 / s : 0;
+  // Below normal numbers the inverse could be infinite. The scale in f16 is zero long before.
+  const float inverse = s >= std::numeric_limits<float>::min() ? 1 / s : 0;
   scale = Half(s);
   for (std::int64_t i = 0; i < count; ++i)
     codes[i] = static_cast<std::int8_t>(std::round(in[i] * inverse));
@@ -64,7 +59,7 @@ void for_rows(const View& matrix, const Row& row) {
 }  // namespace
 
 void launch_cpu(const Quantize& op) {
-  check_shapes(op.in, op.codes, op.scales);
+  check_quantized(op.in, op.codes, op.scales);
   const float* in = op.in.data<float>();
   std::int8_t* codes = op.codes.data<std::int8_t>();
   Half* scales = op.scales.data<Half>();
@@ -76,7 +71,7 @@ void launch_cpu(const Quantize& op) {
 }
 
 void launch_cpu(const Dequantize& op) {
-  check_shapes(op.out, op.codes, op.scales);
+  check_quantized(op.out, op.codes, op.scales);
   const std::int8_t* codes = op.codes.data<std::int8_t>();
   const Half* scales = op.scales.data<Half>();
   dispatch_floating(op.out.dtype, [&]<class T>() {

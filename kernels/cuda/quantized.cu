@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void launch_cuda(const Dequantize& op, Stream stream) {
+  check_quantized(op.out, op.codes, op.scales);
   const std::int64_t count = op.out.size(), columns = op.out.dim(-1);
   constexpr int wide_codes = 8;
   dispatch(op.out.dtype, [&]<class T>() {

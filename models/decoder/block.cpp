@@ -237,8 +237,8 @@ Tensor DecoderBlock::feed_forward(const ResidualNorm& x, const Shape& tokens,
   const MlpRecompute recompute{.hidden = norms || recompute_ == Recompute::gelu,
                                .x = norms ? x.recomputable : Recomputable()};
   const DropoutMask mask = dropout.mask(site(layer_, DropoutSite::mlp_out));
-  // Adapters come between the products and the activation, which are one op without them, and that
-  // op keeps its weights.
+  // Adapters come between the products and the activation, which are one op without them. That op
+  // keeps its weights for backward, so it cannot take dequantized ones.
   if (mlp_in_.adapter || mlp_out_.adapter || mlp_in_.keeps_int8) {
     const Activated hidden =
         activation(mlp_in_(x.normalized, recompute.x, tokens, dropout), activation_);

@@ -109,7 +109,7 @@ std::string division_fault(const DecoderConfig& config, int ranks) {
   if (const std::int64_t column = divided_block(config, ranks); column != 0)
     return fmt::format(
         "a matrix of 8-bit integers would be divided at column {}, and {} neighbouring columns "
-        "share a scale; use --tp {}",
+        "share a scale; use --tp {}, or leave --int8-base out",
         column, quantized_block, usable_ranks(config));
   if (ranks > config.vocab_size)
     return fmt::format("the vocabulary has {} tokens, and each rank needs one at least",

@@ -245,7 +245,13 @@ void load_weights(const fs::path& folder, const DecoderConfig& config, Quantized
                     [&](std::int64_t, std::span<std::byte> part) {
                       values.insert(values.end(), part.begin(), part.end());
                     });
-        space.write_rows(slot, slice.first + row * columns, values);
+        if (!space.write_rows(slot, slice.first + row * columns, values))
+          fail(fmt::format(
+                   "{}: tensor {} has values above {:.3g}, too large for 8-bit integers with "
+                   "a scale in f16",
+                   found.reader->path().string(), quote(found.tensor->name),
+                   QuantizedSpace::largest_value()),
+               ErrorKind::usage);
       }
     }
 }

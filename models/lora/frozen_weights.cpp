@@ -9,9 +9,9 @@
 namespace sluice {
 namespace {
 
-/// Returns the parameters that are kept as 8-bit integers, or the others.
-std::vector<Parameter> those_quantized(Decoder& model, const std::vector<DecoderPart>& parts,
-                                       bool quantized) {
+/// Returns the parameters that are kept as 8-bit integers if `quantized`, else the others.
+std::vector<Parameter> frozen_part(Decoder& model, const std::vector<DecoderPart>& parts,
+                                   bool quantized) {
   std::vector<Parameter> list;
   std::ranges::copy_if(model.frozen_parameters(parts), std::back_inserter(list),
                        [&](const Parameter& p) { return (p.quantized != nullptr) == quantized; });
@@ -22,8 +22,8 @@ std::vector<Parameter> those_quantized(Decoder& model, const std::vector<Decoder
 
 FrozenWeights::FrozenWeights(Decoder& model, const std::vector<DecoderPart>& parts,
                              const DevicePtr& device, DType dtype)
-    : space_(those_quantized(model, parts, false), device, dtype, ParameterSpace::Use::inference) {
-  if (const auto matrices = those_quantized(model, parts, true); !matrices.empty())
+    : space_(frozen_part(model, parts, false), device, dtype, ParameterSpace::Use::inference) {
+  if (const auto matrices = frozen_part(model, parts, true); !matrices.empty())
     quantized_.emplace(matrices, device);
 }
 

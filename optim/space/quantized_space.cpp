@@ -1,7 +1,5 @@
 #include "optim/space/quantized_space.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -12,12 +10,13 @@
 namespace sluice {
 namespace {
 
-/// True if no shard begins within a block of elements that share a scale.
+/// True if no shard divides a block of elements that share a scale.
 bool has_whole_blocks(const Shard& shard) {
-  return !shard.divided() || shard.dimension() == 0 ||
-         std::ranges::all_of(shard.kept(), [](const Shard::Range& kept) {
-           return kept.begin % quantized_block == 0;
-         });
+  if (!shard.divided() || shard.dimension() == 0) return true;
+  return std::ranges::all_of(shard.kept(), [&](const Shard::Range& kept) {
+    const bool ends_row = kept.end == shard.whole().back();
+    return kept.begin % quantized_block == 0 && (ends_row || kept.end % quantized_block == 0);
+  });
 }
 
 }  // namespace
@@ -32,13 +31,13 @@ QuantizedSpace::QuantizedSpace(const std::vector<Parameter>& parameters, const D
   }
 }
 
-void QuantizedSpace::write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows) {
+bool QuantizedSpace::write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows) {
   const std::int64_t columns = slot.shape[1];
   check(first % slot.whole()[1] == 0, "a matrix is quantized row by row");
   const std::int64_t place = slot.shard.divided() ? slot.shard.place(first) : first;
   if (slot.shard.divided()) rows = slot.shard.pick(first, rows, sizeof(float));
   const auto count = static_cast<std::int64_t>(rows.size() / sizeof(float)) / columns;
-  if (count == 0) return;
+  if (count == 0) return true;
   const std::int64_t row = place / columns, blocks = quantized_blocks(columns);
   std::vector<std::byte> codes(static_cast<std::size_t>(count * columns));
   std::vector<Half> scales(static_cast<std::size_t>(count * blocks));
@@ -47,13 +46,11 @@ void QuantizedSpace::write_rows(const Slot& slot, std::int64_t first, std::span<
                       .scales = View(scale_bytes.data(), DType::f16, {count, blocks}),
                       .in = View(rows.data(), DType::f32, {count, columns})});
   if (std::ranges::any_of(scales, [](Half s) { return std::isinf(static_cast<float>(s)); }))
-    fail(fmt::format("{} has values above {:.3g}, which 8-bit integers with a scale in f16 cannot "
-                     "hold; leave --int8-base out",
-                     slot.name, 127 * 65504.0),
-         ErrorKind::usage);
+    return false;
   const QuantizedMatrix& matrix = *slot.quantized;
   matrix.codes.slice(row * columns, {count, columns}).copy_bytes_from(codes);
   matrix.scales.slice(row * blocks, {count, blocks}).copy_bytes_from(scale_bytes);
+  return true;
 }
 
 }  // namespace sluice

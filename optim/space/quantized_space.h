@@ -21,10 +21,12 @@ class QuantizedSpace {
   QuantizedSpace(const std::vector<Parameter>& parameters, const DevicePtr& device);
 
   const std::vector<Slot>& slots() const { return layout_.slots; }
+  /// The largest magnitude that 127 times a scale in f16 can stand for.
+  static constexpr double largest_value() { return 127 * 65504.0; }
   /// Rounds and writes whole rows of the whole matrix, of which this rank keeps those of its shard:
-  /// f32 values from element `first` of the slot on. Uses `rows` as scratch memory. Throws Error
-  /// (usage), with the matrix's name, for values that are too large.
-  void write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows);
+  /// f32 values from element `first` of the slot on. Uses `rows` as scratch memory. Returns false,
+  /// and writes nothing, if a value is above largest_value().
+  [[nodiscard]] bool write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows);
 
  private:
   SpaceLayout layout_;

@@ -77,21 +77,24 @@ TEST_CASE("a matrix in 8 bits is as near as its documentation says", "[quantized
     }
 }
 
-TEST_CASE("a matrix in 8 bits has the bits of ggml's Q8_0", "[quantized]") {
-  // By hand: the scale is 2 / 127 = 0.0157480..., in f16 0x2408; 1.5 codes round away from zero.
+TEST_CASE("a block in 8 bits has the bits of ggml's Q8_0", "[quantized]") {
+  // The largest magnitude makes the scale 1, so that these numbers are between two codes.
   Values x(quantized_block, 0.0);
-  x[0] = -2;
-  x[1] = 1;
-  x[2] = 1.5 * 2 / 127;
-  x[3] = -1.5 * 2 / 127;
+  const Values ties{-127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 63.5, 0.49, -0.51};
+  std::ranges::copy(ties, x.begin());
   Rounded rounded(1, quantized_block, x);
-  CHECK(rounded.scales.data<Half>()->bits == 0x2408);
+  CHECK(rounded.scales.data<Half>()->bits == 0x3C00);  // 1
   const Values codes = rounded.code_values();
-  CHECK(codes[0] == -127);
-  CHECK(codes[1] == 64);  // 63.5
-  CHECK(std::abs(codes[2]) == Approx(1.5).margin(0.6));
-  CHECK(codes[2] == -codes[3]);
-  CHECK(codes[4] == 0);
+  CHECK(Values(codes.begin(), codes.begin() + 11) ==
+        Values{-127, 1, 2, 3, -1, -2, -3, 64, 0, -1, 0});
+  // A scale that f16 does not have: 2 / 127 = 0.0157480... is 0x2408. Codes follow the exact one.
+  std::ranges::fill(x, 0.0);
+  x[0] = -2;
+  x[1] = 0.15;  // 9.525 of the exact scale, 9.522 of the rounded one
+  Rounded other(1, quantized_block, x);
+  CHECK(other.scales.data<Half>()->bits == 0x2408);
+  CHECK(other.code_values()[0] == -127);
+  CHECK(other.code_values()[1] == 10);
 }
 
 TEST_CASE("what has been rounded to 8 bits is rounded to itself", "[quantized]") {

@@ -4,14 +4,12 @@
 #include <map>
 
 #include "engine/autograd.h"
-#include "engine/ops/linear/quantized_matrix.h"
-#include "kernels/quantized.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/weights.h"
 #include "models/lora/adapter_file.h"
-#include "models/lora/frozen_weights.h"
 #include "models/lora/merge_adapter.h"
 #include "models/lora/targets.h"
+#include "tests/models/adapted_models.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -76,48 +74,6 @@ std::map<std::string, Matrix> gradients_of(const ParameterSpace& space) {
     add_slices(all, slot, slot.tensor->grad().to_host());
   return all;
 }
-
-void randomize(ParameterSpace& space, std::uint64_t seed) {
-  for (const auto& slot : space.slots()) {
-    Values values = random_values(slot.size, ++seed, slot.shape.size() > 1 ? 0.3 : 0.2);
-    for (double& value : values)
-      value += slot.shape.size() > 1 ? 0 : slot.initial.value;
-    space.write_weights(slot.offset, bytes_of(Tensor::from_host(make_cpu_device(), slot.shape,
-                                                                space.weight_dtype(), values)));
-  }
-}
-
-DecoderConfig config_for(const std::string& family) {
-  DecoderConfig config = config_of(family == "gpt2"    ? Family::gpt2
-                                   : family == "llama" ? Family::llama
-                                   : family == "qwen3" ? Family::qwen3
-                                   : family == "gptj"  ? Family::gptj
-                                                       : Family::gpt_neox);
-  config.n_layer = 2;
-  config.n_head = 4;
-  if (family == "llama" || family == "qwen3") config.n_kv_head = 2;
-  config.n_embd = 32;
-  config.head_width = 0;
-  config.n_inner = 48;
-  config.vocab_size = 40;
-  config.n_positions = 12;
-  if (config.rotary) config.rotary->width = 4;
-  return config;
-}
-
-struct Adapted {
-  Decoder model;
-  ParameterSpace frozen, space;
-
-  Adapted(const DecoderConfig& config, const DevicePtr& device, DType dtype)
-      : model(config),
-        frozen(model.frozen_parameters({{0, config.n_layer}}), device, dtype,
-               ParameterSpace::Use::inference),
-        space(model.parameters(), device, dtype, ParameterSpace::Use::training) {
-    randomize(frozen, 1);
-    randomize(space, 100);
-  }
-};
 
 }  // namespace
 
@@ -202,110 +158,6 @@ TEST_CASE("adapters compute what the changed weights compute, forward and backwa
         CHECK(relative_l2(gradient.values, wanted.values) <= bound * 10);
       }
     }
-}
-
-TEST_CASE("beside a base of 8 bits adapters have the bits that its values give", "[lora]") {
-  const ThreadCount one(1);
-  const DeviceKind kind = GENERATE(from_range(device_kinds()));
-  const auto device = open_device(kind);
-  const DType wide = kind == DeviceKind::cpu ? DType::f64 : DType::f32;
-  const auto ids = random_ids(2 * 12, 40, 1), next = random_ids(2 * 12, 40, 2);
-  for (const std::string family : {"gpt2", "llama", "qwen3", "gptj", "gpt_neox"})
-    for (const DType dtype : {wide, DType::bf16}) {
-      CAPTURE(name_of(kind), family, name_of(dtype));
-      DecoderConfig config = config_for(family);
-      // Not all matrices have adapters, yet all of the blocks' are in 8 bits.
-      config.lora = {.rank = 3, .alpha = 2, .targets = lora_targets(config, "attention")};
-      Adapted plain(config, device, dtype);
-      config.lora.int8_base = true;
-      Decoder model(config);
-      FrozenWeights frozen(model, {{0, config.n_layer}}, device, dtype);
-      ParameterSpace space(model.parameters(), device, dtype, ParameterSpace::Use::training);
-      randomize(space, 100);
-      for (const auto& slot : frozen.plain().slots())
-        frozen.plain().write_weights(slot.offset, bytes_of(*plain.frozen.find(slot.name)->tensor));
-      REQUIRE(frozen.quantized() != nullptr);
-      CHECK(frozen.quantized()->slots().size() == 8);
-      for (const auto& slot : frozen.quantized()->slots()) {
-        const auto* const of_plain = plain.frozen.find(slot.name);
-        const auto cpu = make_cpu_device();
-        std::vector<std::byte> rows =
-            bytes_of(Tensor::from_host(cpu, slot.shape, DType::f32, of_plain->tensor->to_host()));
-        frozen.quantized()->write_rows(slot, 0, rows);
-        const Tensor values = slot.quantized->dequantized(dtype);
-        CHECK(relative_l2(values.to_host(), of_plain->tensor->to_host()) < 0.01);
-        CHECK(values.to_host() != of_plain->tensor->to_host());
-        plain.frozen.write_weights(of_plain->offset, bytes_of(values));
-      }
-      const auto loss_of = [&](const Decoder& of) {
-        return of
-            .loss(Tensor::from_tokens(device, {2, 12}, ids),
-                  Tensor::from_tokens(device, {2, 12}, next), {.scale = 1.0 / 24})
-            .loss;
-      };
-      for (const Recompute mode : {Recompute::none, Recompute::block}) {
-        model.set_recompute({mode, mode});
-        // The attention has adapters, so both have its parts as ops of their own; the MLP of the
-        // plain model is one op, whose activation may be rounded elsewhere.
-        const Tensor loss = loss_of(model), expected = loss_of(plain.model);
-        CHECK(loss.item() == Approx(expected.item()).epsilon(dtype == DType::bf16 ? 2e-3 : 1e-6));
-        for (const KeptTensor& kept : kept_tensors(loss))
-          CHECK_FALSE((kept.node == "linear" && kept.saved.name == "weight"));
-        space.forget_gradients();
-        plain.space.forget_gradients();
-        backward(loss);
-        backward(expected);
-        for (const auto& slot : space.slots())
-          CHECK(relative_l2(slot.tensor->grad().to_host(),
-                            plain.space.find(slot.name)->tensor->grad().to_host()) <
-                (dtype == DType::bf16 ? 2e-2 : 1e-5));
-      }
-    }
-}
-
-TEST_CASE("a base of 8 bits is read from a model's file row by row", "[lora]") {
-  const TempDir dir;
-  for (const Family family : {Family::gpt2, Family::llama}) {
-    DecoderConfig config = config_for(family == Family::gpt2 ? "gpt2" : "llama");
-    config.n_layer = 1;
-    config.n_embd = 500;    // 15 blocks of 32 and one of 20
-    config.n_inner = 2200;  // more than a million elements, which are read in two pieces
-    const auto device = make_cpu_device();
-    Decoder plain(config);
-    ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
-    randomize(weights, 1);
-    const std::filesystem::path folder = dir.path() / std::string(name_of(family));
-    std::filesystem::create_directory(folder);
-    save_weights(folder / "model.safetensors", weights, StoredType::F32);
-    config.lora = {.rank = 1, .alpha = 1, .targets = {"x"}, .int8_base = true};
-    Decoder model(config);
-    FrozenWeights frozen(model, {{0, 1}}, device, DType::f32);
-    frozen.load(folder, config);
-    CHECK(frozen.quantized()->slots().size() == 4);
-    double bytes = 0;
-    for (const auto& slot : frozen.plain().slots()) {
-      bytes += static_cast<double>(slot.tensor->bytes());
-      CHECK((slot.tensor->to_host() == weights.find(slot.name)->tensor->to_host()));
-    }
-    for (const auto& slot : frozen.quantized()->slots()) {
-      CAPTURE(slot.name);
-      const Tensor values = *weights.find(slot.name)->tensor;
-      const QuantizedMatrix wanted = QuantizedMatrix::zeros(device, slot.shape[0], slot.shape[1]);
-      launch_cpu(Quantize{
-          .codes = wanted.codes.view(), .scales = wanted.scales.view(), .in = values.view()});
-      CHECK((bytes_of(slot.quantized->codes) == bytes_of(wanted.codes)));
-      CHECK((bytes_of(slot.quantized->scales) == bytes_of(wanted.scales)));
-      bytes += static_cast<double>(wanted.codes.bytes() + wanted.scales.bytes());
-    }
-    CHECK(frozen_bytes(model, {{0, 1}}, DType::f32) == bytes);
-    // A value beyond what a scale in f16 can stand for.
-    const float large = 1e7f;
-    const auto& slot = weights.slots()[2];
-    weights.write_weights(slot.offset, std::as_bytes(std::span(&large, 1)));
-    save_weights(folder / "model.safetensors", weights, StoredType::F32);
-    CHECK_THAT(error_message([&] { frozen.load(folder, config); }),
-               Catch::Matchers::Contains(slot.name + " has values above 8.32e+06, "));
-  }
 }
 
 TEST_CASE("a large matrix is merged piece by piece, in either layout", "[lora]") {

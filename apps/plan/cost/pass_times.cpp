@@ -1,8 +1,10 @@
 #include "apps/plan/cost/pass_times.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "apps/plan/cost/kernel_rates.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 namespace {
@@ -91,16 +93,18 @@ PassTimes times_of_training_all(const DecoderConfig& config, const MemoryChoice&
   times.mlp_in = tokens * forward.mlp_in / block_rate;
   times.layer_forward = products + times.gelu + times.norms +
                         attention / (work.dropout ? rates.attention_dropout : rates.attention);
-  // From compute capability 9.0 on a product multiplies by the slope of GELU.
+  // From compute capability 9.0 on a product multiplies by the slope of GELU, unless adapters come
+  // between the products.
+  const bool adapts = config.lora.rank > 0;
   const double slope =
-      profile.capability >= 90 && config.activation == MlpActivation::gelu
+      profile.capability >= 90 && config.activation == MlpActivation::gelu && !adapts
           ? 0
           : rates.gelu_backward.seconds(tokens * inner * (gated ? 5.0 / 3 : 1), profile);
   const double layernorm_backward = rates.layernorm_backward.seconds(stream, profile);
   times.layer_backward =
       2 * products + slope + norms * layernorm_backward +
-      rates.bias_gradient.seconds(tokens * static_cast<double>(bias_columns(config, shard)),
-                                  profile) +
+      rates.bias_gradient.seconds(
+          adapts ? 0 : tokens * static_cast<double>(bias_columns(config, shard)), profile) +
       // Five products, where the forward pass has two.
       2.5 * attention /
           (work.dropout ? rates.attention_dropout_backward : rates.attention_backward);
@@ -142,16 +146,34 @@ double dequantization(const DecoderConfig& config, const StepWork& work,
   return elements * (8.5 / 8 + static_cast<double>(size_of(work.dtype))) / profile.memory_rate;
 }
 
+/// Returns the seconds of the products with a block's adapters in a forward pass: twice as many
+/// operations as adapters have parameters for each token, and all that is read and written of the
+/// inputs and outputs of the adapted layers. The products are narrow, so memory mostly bounds them.
+double adapter_products(const DecoderConfig& config, const MemoryChoice& choice,
+                        const StepWork& work, const DeviceProfile& profile) {
+  const auto tokens = static_cast<double>(choice.micro_batch * work.seq_len);
+  const double parameters = static_cast<double>(adapter_parameters(config)) /
+                            static_cast<double>(config.n_layer * work.shards.ranks);
+  // Inputs are read, and outputs read and written.
+  const double elements = 1.5 * tokens * parameters / static_cast<double>(config.lora.rank);
+  return std::max(2 * tokens * parameters / matrix_rate(work, tokens, profile),
+                  elements * static_cast<double>(size_of(work.dtype)) / profile.memory_rate);
+}
+
 }  // namespace
 
 PassTimes pass_times(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
                      const DeviceProfile& profile) {
   PassTimes times = times_of_training_all(config, choice, work, profile);
   if (config.lora.rank == 0) return times;
-  // The products for the gradients of all weights are left out. Those of adapters are not counted.
+  // The products for the gradients of all weights are left out. Adapters have twice as many of
+  // their own in a backward pass as in a forward pass.
   times.layer_backward -= times.weights;
   times.head_backward -= times.head_forward;
   times.embedding_backward = times.weights = 0;
+  const double adapters = adapter_products(config, choice, work, profile);
+  times.layer_forward += adapters;
+  times.layer_backward += 2 * adapters;
   if (config.lora.int8_base) {
     const double seconds = dequantization(config, work, profile);
     times.layer_forward += seconds;

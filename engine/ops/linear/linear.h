@@ -16,7 +16,7 @@ std::int64_t outputs_of(const Tensor& weight, WeightLayout layout);
 struct LinearOptions {
   WeightLayout layout = WeightLayout::in_out;
   Recomputable recomputable{};  ///< recomputes x; kept for backward instead of x
-  Recomputable weight{};        ///< recomputes the weight, likewise
+  Recomputable weight{};        ///< recomputes the weight; kept for backward instead of it
   /// Ranks that divide the columns of the weight: each computes some of the outputs. Their parts of
   /// x's gradient are summed while the weight's gradients are computed.
   TensorGroup* columns = nullptr;

@@ -85,6 +85,42 @@ TEST_CASE("passes that only some families have are counted", "[plan]") {
                                    rates.layernorm_sum.seconds(tokens * 2, gpu(90))));
 }
 
+TEST_CASE("adapters take time for their products, and a base of 8 bits to be dequantized",
+          "[plan]") {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    StepWork with = work;
+    with.dtype = dtype;
+    const double width = dtype == DType::bf16 ? 2 : 4;
+    const PassTimes plain = pass_times(tiny, two_rows, with, gpu(90));
+    DecoderConfig config = tiny;
+    config.lora = {.rank = 1, .alpha = 1, .targets = {"c_attn", "c_proj", "c_fc"}};
+    const PassTimes adapted = pass_times(config, two_rows, with, gpu(90));
+    // The inputs and outputs of four layers: 2 + 6, 2 + 2, 2 + 8 and 8 + 2.
+    const double products = 1.5 * tokens * 32 * width / 50;
+    CHECK(adapted.layer_forward == Approx(plain.layer_forward + products));
+    // The slope of GELU then takes a pass of its own, and biases have no gradients.
+    const KernelRates& rates = kernel_rates(90);
+    const double passes = dtype == DType::bf16
+                              ? rates.gelu_backward.seconds(tokens * 8, gpu(90)) -
+                                    rates.bias_gradient.seconds(tokens * 18, gpu(90))
+                              : 0;
+    CHECK(adapted.layer_backward ==
+          Approx(plain.layer_backward - plain.weights + passes + 2 * products));
+    CHECK(adapted.weights == 0);
+    config.lora.int8_base = true;
+    const PassTimes rounded = pass_times(config, two_rows, with, gpu(90));
+    const double dequantized = 48 * (8.5 / 8 + width) / 50;
+    CHECK(rounded.layer_forward == Approx(adapted.layer_forward + dequantized));
+    CHECK(rounded.layer_backward == Approx(adapted.layer_backward + dequantized));
+    // Where arithmetic bounds the products, they take the time of their operations.
+    config.lora.rank = 1000;
+    const PassTimes wide = pass_times(config, two_rows, with, gpu(90));
+    const double rate = matrix_rate(with, tokens, gpu(90));
+    CHECK(wide.layer_forward - rounded.layer_forward ==
+          Approx(2 * tokens * 32 * 1000 / rate - products));
+  }
+}
+
 TEST_CASE("before compute capability 9.0 the slope of GELU takes a pass of its own", "[plan]") {
   const KernelRates& rates = kernel_rates(89);
   CHECK(rates.attention != kernel_rates(90).attention);

@@ -75,19 +75,23 @@ TEST_CASE("beside a base of 8 bits adapters have the same gradients in every lay
   for (const std::string family : {"gpt2", "tinyllama-1.1b", "gptj-6b", "pythia-160m"})
     for (const DType dtype : {DType::f64, DType::f32}) {
       TrainingTask task = task_for(family, dtype);
+      // Heads of 32 columns, so that shards begin between blocks that share a scale.
+      task.config.n_embd = 32 * task.config.n_head;
+      task.config.n_inner = 256;
       const auto step = [&](const StepLayout& layout, DeviceKind kind) {
         return one_step(task, layout, some_batch(), kind);
       };
       const OneStep plain = step({1, 1, 1, 2}, DeviceKind::cpu);
       task.config.lora.int8_base = true;
       const OneStep expected = step({1, 1, 1, 2}, DeviceKind::cpu);
-      CHECK(expected.loss != plain.loss);
+      if (dtype == DType::f64) CHECK(expected.loss != plain.loss);
       CHECK(expected.loss == Approx(plain.loss).epsilon(1e-3));
       for (const StepLayout& layout : layouts) {
         const bool gpu = dtype == DType::f32;
+        if (layout.tp == 4 && family == "gpt2") continue;  // which has two heads here
         if (gpu && (!have_gpu() || !in_form(4, {number++}))) continue;
         CAPTURE(family, name_of(dtype), layout.text());
-        if (!division_fault(task.config, static_cast<int>(layout.tp)).empty()) continue;
+        REQUIRE(division_fault(task.config, static_cast<int>(layout.tp)) == "");
         check_close(step(layout, gpu ? DeviceKind::cuda : DeviceKind::cpu), expected,
                     gpu ? 5e-5 : 1e-11);
       }
@@ -98,6 +102,8 @@ TEST_CASE("where adapters' state is and who updates it changes no bit", "[lora][
   const ThreadCount one(1);
   TrainingTask task = task_for("gpt2", DType::bf16);
   task.config.lora.rank = 64;  // so that its matrices count as large
+  task.config.lora.int8_base = GENERATE(false, true);
+  CAPTURE(task.config.lora.int8_base);
   const MemoryChoice choice = task.resident(StateLayout::split, 2);
   const auto train = [&](const TrainingTask& how, DeviceKind kind) {
     RunBits first;
@@ -124,6 +130,10 @@ TEST_CASE("where adapters' state is and who updates it changes no bit", "[lora][
   TrainingRun streaming(task, offloaded(choice, 1, 2000, 2, 1), open_gpu(2));
   CHECK(first_difference(resident, streaming.train(4)) == "");
   CHECK(streaming.training().optimizer->moved().to_device > 0);
+  TrainingTask graph = task;
+  graph.cuda_graph = true;
+  TrainingRun repeated(graph, choice, open_gpu(3));
+  CHECK(first_difference(resident, repeated.train(4)) == "");
 }
 
 TEST_CASE("the dropout of adapters is drawn once for each step and sequence", "[lora]") {

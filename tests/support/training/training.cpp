@@ -163,7 +163,7 @@ void initialize(FrozenWeights& frozen, const DecoderConfig& config, std::uint64_
     const auto* const from = space.find(slot.name);
     std::vector<std::byte> rows(static_cast<std::size_t>(from->size) * sizeof(float));
     space.read_weights(from->offset, rows);
-    frozen.quantized()->write_rows(slot, 0, rows);
+    check(frozen.quantized()->write_rows(slot, 0, rows), "initial weights are small");
   }
 }
 
