@@ -158,6 +158,15 @@ TEST_CASE("a plan that is refused says which adapters would fit", "[lora]") {
   CHECK_THAT(refused("5GiB", ""), !Contains("--lora-rank"));
   CHECK_THAT(refused("10GiB", "--lora-rank 8"), Contains("; with --int8-base, which keeps"));
   CHECK_THAT(refused("5GiB", "--lora-rank 8 --int8-base"), !Contains("it fits"));
+  // Ranks of --tp that would divide a block of 32 columns cannot have such a base.
+  const auto of_ranks = [](const std::string& flags) {
+    return run_program("plan", words("--model tinyllama-1.1b --lora-rank 8 --device-profile h200 "
+                                     "--batch-size 4 --seq-len 1024 --gpu-memory " +
+                                     flags))
+        .err;
+  };
+  CHECK_THAT(of_ranks("1880MiB --tp 16"), Contains("too many") && Contains("with --int8-base"));
+  CHECK_THAT(of_ranks("1820MiB --tp 32"), Contains("too many") && !Contains("--int8-base"));
   // What it says is so.
   CHECK(run_program("plan", words("--model gptj-6b --device-profile h200 --batch-size 4 --seq-len "
                                   "1024 --steps 100 --gpu-memory 10GiB --lora-rank 16 --int8-base"))
