@@ -19,6 +19,19 @@ A scale_of(const View& gradient_scale) {
   return gradient_scale ? *gradient_scale.data<A>() : A(1);
 }
 
+// The loop is a function of its own: the compiler takes pointers that a lambda captured for memory,
+// and would not vectorize it.
+template <class A, class G, class D>
+void move_range(D* direction, A* moment, const G* grad, A keep, A take, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const A part = take * static_cast<A>(grad[i]);
+    const A m = fused(keep, moment[i], part);
+    moment[i] = m;
+    store(direction[i], static_cast<Accumulator<D>>(fused(keep, m, part)));
+  }
+}
+
 template <class A, class G, class D>
 void move_momentum(const MuonMomentum& op) {
   const A scale = scale_of<A>(op.gradient_scale);
@@ -29,13 +42,7 @@ void move_momentum(const MuonMomentum& op) {
   const A keep = static_cast<A>(op.momentum);
   const A take = static_cast<A>(1 - op.momentum) * scale;
   parallel_ranges(op.first_moment.size(), grain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      const A part = take * static_cast<A>(grad[i]);
-      const A m = fused(keep, moment[i], part);
-      moment[i] = m;
-      store(direction[i], static_cast<Accumulator<D>>(fused(keep, m, part)));
-    }
+    move_range(direction + begin, moment + begin, grad + begin, keep, take, end - begin);
   });
 }
 
