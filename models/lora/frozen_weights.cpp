@@ -32,6 +32,11 @@ void FrozenWeights::load(const std::filesystem::path& folder, const DecoderConfi
   if (quantized_) load_weights(folder, config, *quantized_);
 }
 
+void FrozenWeights::initialize(std::uint64_t seed) {
+  space_.initialize(seed);
+  if (quantized_) quantized_->initialize(seed);
+}
+
 double frozen_bytes(Decoder& model, const std::vector<DecoderPart>& parts, DType dtype) {
   double bytes = 0;
   for (const Parameter& parameter : model.frozen_parameters(parts)) {

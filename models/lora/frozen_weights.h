@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -21,6 +22,8 @@ class FrozenWeights {
 
   /// Fills them from a model folder; see load_weights().
   void load(const std::filesystem::path& folder, const DecoderConfig& config);
+  /// Fills them with the values with which a new model begins, for tests and measurements.
+  void initialize(std::uint64_t seed);
 
   ParameterSpace& plain() { return space_; }
   /// The matrices that are kept as 8-bit integers; null: none are.

@@ -7,9 +7,9 @@
 #include "engine/rng.h"
 #include "kernels/base/half.h"
 #include "kernels/base/run.h"
-#include "kernels/cpu/parallel_for.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
+#include "optim/space/initial_values.h"
 
 namespace sluice {
 namespace {
@@ -254,24 +254,10 @@ void ParameterSpace::write_shard(const Slot& slot, std::int64_t first, std::span
 void ParameterSpace::initialize(std::uint64_t seed) {
   constexpr std::int64_t piece = 1 << 20;
   std::vector<float> values;
-  std::vector<double> wide;
   for (const Slot& slot : slots()) {
-    const std::uint64_t key = random_key(seed, slot.name);
     for (std::int64_t first = 0; first < slot.size; first += piece) {
-      const std::int64_t count = std::min(piece, slot.size - first);
-      values.assign(static_cast<std::size_t>(count), static_cast<float>(slot.initial.value));
-      if (slot.initial.standard_deviation > 0)
-        slot.shard.for_each_run(
-            first, count, [&](std::int64_t at, std::int64_t index, std::int64_t length) {
-              const auto part = std::span(values).subspan(static_cast<std::size_t>(at - first),
-                                                          static_cast<std::size_t>(length));
-              cpu::parallel_ranges(length, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
-                fill_normal(key, static_cast<std::uint64_t>(index + begin),
-                            slot.initial.standard_deviation,
-                            part.subspan(static_cast<std::size_t>(begin),
-                                         static_cast<std::size_t>(end - begin)));
-              });
-            });
+      values.resize(static_cast<std::size_t>(std::min(piece, slot.size - first)));
+      initial_values(slot, seed, first, values);
       std::span<const std::byte> bytes = std::as_bytes(std::span(values));
       if (weight_dtype() == DType::f32) {
         write_weights(slot.offset + first, bytes);

@@ -27,8 +27,13 @@ class QuantizedSpace {
   /// f32 values from element `first` of the slot on. Uses `rows` as scratch memory. Returns false,
   /// and writes nothing, if a value is above largest_value().
   [[nodiscard]] bool write_rows(const Slot& slot, std::int64_t first, std::span<std::byte> rows);
+  /// Rounds the values with which a new model begins (initial_values()).
+  void initialize(std::uint64_t seed);
 
  private:
+  /// Writes f32 values of whole rows of this rank's shard, from `row` on.
+  bool write(const Slot& slot, std::int64_t row, std::span<std::byte> values);
+
   SpaceLayout layout_;
 };
 

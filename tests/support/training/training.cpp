@@ -149,26 +149,6 @@ std::string first_difference(const RunBits& a, const RunBits& b) {
   return "";
 }
 
-namespace {
-
-/// Gives the weights that are not trained their initial values, also where they are kept in 8 bits.
-void initialize(FrozenWeights& frozen, const DecoderConfig& config, std::uint64_t seed) {
-  frozen.plain().initialize(seed);
-  if (frozen.quantized() == nullptr) return;
-  Decoder whole(config.without_adapters());
-  ParameterSpace space(whole.parameters(), make_cpu_device(), DType::f32,
-                       ParameterSpace::Use::inference);
-  space.initialize(seed);
-  for (const auto& slot : frozen.quantized()->slots()) {
-    const auto* const from = space.find(slot.name);
-    std::vector<std::byte> rows(static_cast<std::size_t>(from->size) * sizeof(float));
-    space.read_weights(from->offset, rows);
-    check(frozen.quantized()->write_rows(slot, 0, rows), "initial weights are small");
-  }
-}
-
-}  // namespace
-
 TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
                          const DevicePtr& device, HostMemory memory, const Ranks& ranks)
     : task_(task),
@@ -178,7 +158,7 @@ TrainingRun::TrainingRun(const TrainingTask& task, const MemoryChoice& choice,
                 ranks) {
   training_.space.initialize(11);
   if (!training_.frozen) return;
-  initialize(*training_.frozen, task_.config, 11);
+  training_.frozen->initialize(11);
   // Matrices B begin as zeros, with which A has no gradients.
   for (const auto& slot : training_.space.slots()) {
     if (slot.initial.standard_deviation > 0) continue;
