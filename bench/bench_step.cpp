@@ -21,6 +21,8 @@
 #include "engine/rng.h"
 #include "kernels/cpu/parallel_for.h"
 #include "models/decoder/decoder.h"
+#include "models/lora/frozen_weights.h"
+#include "models/lora/targets.h"
 #include "optim/make_optimizer.h"
 #include "optim/space/parameter_space.h"
 
@@ -35,7 +37,8 @@ struct Options {
   std::int64_t batch = 4, seq = 64, threads = 0, steps = 12, skip = 2;
   double grad_clip = 0;
   std::string attention = "mma";
-  bool cuda_graph = false;
+  bool cuda_graph = false, int8_base = false;
+  std::int64_t lora_rank = 0;
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -58,6 +61,8 @@ void declare(CommandLine& line, Options& o) {
            1e30);
   line.add_choice("--attention", o.attention, "As of train_gpt2", {"mma", "tma"});
   line.add("--cuda-graph", o.cuda_graph, "As of train_gpt2");
+  line.add("--lora-rank", o.lora_rank, "Train adapters of all matrices; 0: the weights");
+  line.add("--int8-base", o.int8_base, "As of train_gpt2");
   line.add("--json", o.json, "Write the figures here");
 }
 
@@ -128,12 +133,23 @@ DecoderConfig config_of(const Options& o) {
   config.vocab_size = o.vocab_size;
   config.n_positions = std::max(config.n_positions, o.seq);
   validate(config);
+  if (o.lora_rank > 0)
+    config.lora = {.rank = o.lora_rank,
+                   .alpha = 2 * static_cast<double>(o.lora_rank),
+                   .targets = lora_targets(config, "all"),
+                   .int8_base = o.int8_base};
+  require_lora_fits(config, "--lora-rank");
   return config;
 }
 
 std::vector<StepTimes> train(const Options& o, const DecoderConfig& config,
                              const Precision& precision, const DevicePtr& device) {
   Decoder model(config);
+  std::optional<FrozenWeights> frozen;
+  if (config.lora.rank > 0) {
+    frozen.emplace(model, std::vector<DecoderPart>{{0, config.n_layer}}, device, precision.dtype);
+    frozen->initialize(1337);
+  }
   ParameterSpace space(model.parameters(), device, precision.dtype, ParameterSpace::Use::training);
   space.initialize(1337);
   const auto optimizer = make_adamw(space, {.weight_decay = 0});
@@ -193,6 +209,8 @@ int run(const Options& o) {
   const DevicePtr device = make_device(kind, precision);
   if (precision.wgmma_attention && !device->runtime().info().wgmma_attention)
     fail("--attention tma needs a GPU of compute capability 9.0; leave it out", ErrorKind::usage);
+  if (o.int8_base && o.lora_rank == 0)
+    fail("--int8-base is for adapters: give --lora-rank too", ErrorKind::usage);
   if (o.cuda_graph && kind != DeviceKind::cuda)
     fail("--cuda-graph is for a GPU; leave it out", ErrorKind::usage);
   const auto times = train(o, config, precision, device);
@@ -233,6 +251,8 @@ int run(const Options& o) {
                                        {"grad_clip", o.grad_clip},
                                        {"attention", o.attention},
                                        {"cuda_graph", o.cuda_graph},
+                                       {"lora_rank", o.lora_rank},
+                                       {"int8_base", o.int8_base},
                                        {"steps_ms", totals},
                                        {"median_ms", median},
                                        {"p20_ms", p20},

@@ -6,6 +6,7 @@
 #include "kernels/adamw.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
+#include "kernels/muon.h"
 #include "kernels/reduce.h"
 #include "kernels/sgd.h"
 
@@ -77,6 +78,58 @@ Problem sgd(const Extent& e, DType dtype) {
   return problem;
 }
 
+Problem muon_momentum(const Extent& e, DType dtype) {
+  const DType wide = accumulator_of(dtype);
+  const std::vector<Operand> operands{flat(e, dtype, Role::output),
+                                      flat(e, wide, Role::updated),
+                                      flat(e, wide, Role::input),
+                                      {.dtype = wide, .shape = {1}, .filling = Filling::one}};
+  return {
+      .dimensions = fmt::format("{}", e.parameters),
+      .operands = operands,
+      .launch =
+          [](const Operands& v, Stream stream) {
+            run(
+                MuonMomentum{
+                    .direction = v[0], .first_moment = v[1], .grad = v[2], .gradient_scale = v[3]},
+                stream);
+          },
+      .bytes = bytes_of(operands)};
+}
+
+Problem muon_update(const Extent& e, DType dtype) {
+  const DType master = accumulator_of(dtype);
+  Problem problem{
+      .dimensions = fmt::format("{}", e.parameters),
+      .operands = {flat(e, master, Role::updated), flat(e, dtype, Role::input)},
+      .launch = [dtype](const Operands& v, Stream stream) {
+        MuonUpdate op{
+            .master = v[0], .direction = v[1], .rate = 2e-2, .step = 3e-2, .weight_decay = 0.1};
+        if (has_working(dtype) && dtype != DType::f64) op.working = v[2];
+        run(op, stream);
+        if (has_working(dtype)) derive_working(dtype, v[2], v[0], stream);
+      }};
+  if (has_working(dtype)) problem.operands.push_back(flat(e, dtype, Role::output));
+  problem.bytes = bytes_of(problem.operands);
+  return problem;
+}
+
+/// The sum b A + c A A of a Newton-Schulz step. Both are read up to the diagonal, half of each.
+Problem symmetric_sum(const Extent& e, DType dtype) {
+  const std::vector<Operand> operands{
+      {.dtype = dtype, .shape = {e.width, e.width}, .role = Role::updated},
+      {.dtype = dtype, .shape = {e.width, e.width}}};
+  return {
+      .dimensions = fmt::format("{0}x{0}", e.width),
+      .operands = operands,
+      .launch =
+          [](const Operands& v, Stream stream) {
+            run(SymmetricSum{.out = v[0], .added = v[1], .factor = 2.0315, .added_factor = -4.775},
+                stream);
+          },
+      .bytes = 2 * static_cast<double>(operands[0].bytes())};
+}
+
 std::int64_t norm_blocks(const Extent& e) {
   return (e.parameters + SquaredNorm{}.block - 1) / SquaredNorm{}.block;
 }
@@ -127,6 +180,13 @@ void add_update_cases(std::vector<Case>& cases) {
                    .make = adamw,
                    .goal = {.of_copy = 0.90}});
   cases.push_back({.op = "sgd", .variant = "update", .dtypes = model_dtypes(), .make = sgd});
+  const std::vector<DType> of_muon{DType::f32, DType::bf16};
+  cases.push_back(
+      {.op = "muon_momentum", .variant = "update", .dtypes = of_muon, .make = muon_momentum});
+  cases.push_back(
+      {.op = "muon_update", .variant = "update", .dtypes = of_muon, .make = muon_update});
+  cases.push_back(
+      {.op = "symmetric_sum", .variant = "update", .dtypes = of_muon, .make = symmetric_sum});
   cases.push_back({.op = "squared_norm",
                    .variant = "forward",
                    .dtypes = {DType::f32},
