@@ -121,7 +121,7 @@ TEST_CASE("an operation with impossible values is left out", "[record_reader]") 
     std::memset(&slot.signature.kind, 10, 1);
   }
   SECTION("type") {
-    std::memset(&slot.signature.dtype, 7, 1);
+    std::memset(&slot.signature.dtype, static_cast<int>(std::size(dtype_facts)), 1);
   }
   SECTION("a bool that is none") {
     std::memset(&slot.signature.any_order, 32, 1);
