@@ -17,18 +17,6 @@ namespace sluice {
 
 namespace {
 
-/// Returns what a setup decides before its memory is planned.
-RunSetup unplanned_copy(const RunSetup& setup) {
-  RunSetup copy;
-  copy.config = setup.config;
-  copy.device = setup.device;
-  copy.precision = setup.precision;
-  copy.schedule = setup.schedule;
-  copy.trainer = setup.trainer;
-  copy.pipeline = setup.pipeline;
-  return copy;
-}
-
 /// Returns the memory of a training of adapters; none if it does not fit.
 std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup& setup,
                                      const DeviceProfile& profile) {
@@ -62,7 +50,7 @@ std::string adapters_that_fit(const TrainOptions& options, const RunSetup& setup
   } else if (!std::exchange(lora.int8_base, true)) {
     choices.emplace_back(lora, "--int8-base, which keeps the model's matrices in 8 bits,");
   }
-  RunSetup less = unplanned_copy(setup);
+  RunSetup less = setup.without_data();
   TrainOptions asked = options;
   for (const auto& [choice, words] : choices) {
     less.config.lora = choice;

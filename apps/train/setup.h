@@ -22,8 +22,8 @@ struct RunSetup {
   DecoderConfig config;
   DeviceKind device = DeviceKind::cpu;
   Precision precision;
-  std::filesystem::path model_folder;  ///< empty: random weights
-  std::uint32_t base_checksum = 0;  ///< of the weights that adapters are trained beside; of a run
+  std::filesystem::path model_folder;    ///< empty: random weights
+  std::uint32_t base_checksum = 0;       ///< of the weights beside adapters; only runs take it
   std::unique_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or none was looked for yet
   std::string data_name;                 ///< for messages
@@ -33,6 +33,18 @@ struct RunSetup {
   std::shared_ptr<const PipelinePlan> pipeline;  ///< null: no pipeline
   std::shared_ptr<ModelLayouts> layouts = std::make_shared<ModelLayouts>();
   std::shared_ptr<BucketPlans> bucket_plans = std::make_shared<BucketPlans>();
+
+  /// Returns what a plan of memory needs: the setup without data, texts and layouts.
+  RunSetup without_data() const {
+    RunSetup copy;
+    copy.config = config;
+    copy.device = device;
+    copy.precision = precision;
+    copy.schedule = schedule;
+    copy.trainer = trainer;
+    copy.pipeline = pipeline;
+    return copy;
+  }
 };
 
 RunSetup resolve(const TrainOptions& options);

@@ -157,12 +157,8 @@ std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainOptions& 
                                                             const MemoryChoice& choice) {
   TrainOptions without_copy = options;
   without_copy.async_save = false;
-  RunSetup whole;
-  whole.config = setup.config;
-  whole.device = setup.device;
-  whole.precision = setup.precision;
-  whole.schedule = setup.schedule;
-  whole.trainer = setup.trainer;
+  RunSetup whole = setup.without_data();
+  whole.pipeline = nullptr;
   MemoryChoice on_device = choice;  // without a pipeline, no weights stream
   on_device.resident_blocks += std::exchange(on_device.host_blocks, 0);
   const DevicePtr device = make_meta_device(0, 0);

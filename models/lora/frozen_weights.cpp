@@ -23,8 +23,7 @@ std::vector<Parameter> frozen_part(Decoder& model, const std::vector<DecoderPart
 FrozenWeights::FrozenWeights(Decoder& model, const std::vector<DecoderPart>& parts,
                              const DevicePtr& device, DType dtype)
     : space_(frozen_part(model, parts, false), device, dtype, ParameterSpace::Use::inference) {
-  if (const auto matrices = frozen_part(model, parts, true); !matrices.empty())
-    quantized_.emplace(matrices, device);
+  if (model.config().lora.int8_base) quantized_.emplace(frozen_part(model, parts, true), device);
 }
 
 void FrozenWeights::load(const std::filesystem::path& folder, const DecoderConfig& config) {

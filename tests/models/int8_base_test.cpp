@@ -15,6 +15,22 @@
 // Adapters beside a model whose matrices are kept as 8-bit integers.
 
 namespace sluice::test::int8_base_test {
+namespace {
+
+/// No layer gets an adapter: only the base counts.
+const LoraConfig beside_8_bits{.rank = 1, .alpha = 1, .targets = {"x"}, .int8_base = true};
+
+/// Gives the weights random values and saves them to a folder of the model's family.
+std::filesystem::path saved(const TempDir& dir, const DecoderConfig& config,
+                            ParameterSpace& weights) {
+  randomize(weights, 1);
+  const std::filesystem::path folder = dir.path() / std::string(name_of(config.family));
+  std::filesystem::create_directory(folder);
+  save_weights(folder / "model.safetensors", weights, StoredType::F32);
+  return folder;
+}
+
+}  // namespace
 
 TEST_CASE("beside a base of 8 bits adapters compute what its values give", "[lora]") {
   const ThreadCount one(1);
@@ -84,11 +100,8 @@ TEST_CASE("a base of 8 bits is read from a model's file row by row", "[lora]") {
     const auto device = make_cpu_device();
     Decoder plain(config);
     ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
-    randomize(weights, 1);
-    const std::filesystem::path folder = dir.path() / std::string(name_of(family));
-    std::filesystem::create_directory(folder);
-    save_weights(folder / "model.safetensors", weights, StoredType::F32);
-    config.lora = {.rank = 1, .alpha = 1, .targets = {"x"}, .int8_base = true};
+    const std::filesystem::path folder = saved(dir, config, weights);
+    config.lora = beside_8_bits;
     Decoder model(config);
     FrozenWeights frozen(model, {{0, 1}}, device, DType::f32);
     frozen.load(folder, config);
@@ -109,7 +122,7 @@ TEST_CASE("a base of 8 bits is read from a model's file row by row", "[lora]") {
       bytes += static_cast<double>(wanted.codes.bytes() + wanted.scales.bytes());
     }
     CHECK(frozen_bytes(model, {{0, 1}}, DType::f32) == bytes);
-    // A value beyond what a scale in f16 can stand for.
+    // This value is beyond what a scale in f16 can stand for.
     const float large = 1e7f;
     const auto& slot = weights.slots()[family == Family::gpt2 ? 2 : 1];
     weights.write_weights(slot.offset, std::as_bytes(std::span(&large, 1)));
@@ -130,11 +143,8 @@ TEST_CASE("ranks read their shards of a base of 8 bits", "[lora]") {
     config.n_inner = 2304;  // more than a million elements, which are read in two pieces
     Decoder plain(config);
     ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
-    randomize(weights, 1);
-    const std::filesystem::path folder = dir.path() / std::string(name_of(family));
-    std::filesystem::create_directory(folder);
-    save_weights(folder / "model.safetensors", weights, StoredType::F32);
-    config.lora = {.rank = 1, .alpha = 1, .targets = {"x"}, .int8_base = true};
+    const std::filesystem::path folder = saved(dir, config, weights);
+    config.lora = beside_8_bits;
     Decoder model(config);
     FrozenWeights whole(model, {{0, 1}}, device, DType::f32);
     whole.load(folder, config);

@@ -112,7 +112,7 @@ TEST_CASE("adapters take time for their products, and a base of 8 bits to be deq
     const double dequantized = 48 * (8.5 / 8 + width) / 50;
     CHECK(rounded.layer_forward == Approx(adapted.layer_forward + dequantized));
     CHECK(rounded.layer_backward == Approx(adapted.layer_backward + dequantized));
-    // Where arithmetic bounds the products, they take the time of their operations.
+    // Products that arithmetic bounds take the time of their operations.
     config.lora.rank = 1000;
     const PassTimes wide = pass_times(config, two_rows, with, gpu(90));
     const double rate = matrix_rate(with, tokens, gpu(90));

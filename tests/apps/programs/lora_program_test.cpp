@@ -167,7 +167,7 @@ TEST_CASE("a plan that is refused says which adapters would fit", "[lora]") {
   };
   CHECK_THAT(of_ranks("1880MiB --tp 16"), Contains("too many") && Contains("with --int8-base"));
   CHECK_THAT(of_ranks("1820MiB --tp 32"), Contains("too many") && !Contains("--int8-base"));
-  // What it says is so.
+  // Such a training fits indeed.
   CHECK(run_program("plan", words("--model gptj-6b --device-profile h200 --batch-size 4 --seq-len "
                                   "1024 --steps 100 --gpu-memory 10GiB --lora-rank 16 --int8-base"))
             .exit_code == 0);
