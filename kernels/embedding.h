@@ -33,6 +33,7 @@ struct EmbeddingBackward {
   View tokens;
   std::int64_t first_position = 0;
   std::int64_t first_row = 0;
+  std::int64_t padding = -1;  ///< a token that adds nothing to grad_token_table; -1: none
 };
 void launch_cpu(const EmbeddingBackward& op);
 void launch_cuda(const EmbeddingBackward& op, Stream stream);

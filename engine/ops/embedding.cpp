@@ -25,8 +25,10 @@ class EmbeddingNode final : public Node {
             ? options_.group->all_gather(grad_outputs[0], options_.divided, "output gradient")
             : grad_outputs[0];
     const DType sums = accumulator_of(grad_out.dtype());
-    EmbeddingBackward op{
-        .grad_out = grad_out.view(), .tokens = tokens_.view(), .first_row = options_.first_row};
+    EmbeddingBackward op{.grad_out = grad_out.view(),
+                         .tokens = tokens_.view(),
+                         .first_row = options_.first_row,
+                         .padding = options_.padding};
     if (pass.wants(0)) op.grad_token_table = zeroed_target(0, sums, pass);
     if (pass.wants(1)) op.grad_position_table = zeroed_target(1, sums, pass);
     if (!op.grad_position_table || !options_.documents.several()) return run(op, grad_out.stream());

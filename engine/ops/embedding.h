@@ -15,6 +15,7 @@ struct EmbeddingOptions {
   std::int64_t first_row = 0;
   Shape divided{};  ///< the argument `tokens` of TensorGroup for the result
   Documents documents{};
+  std::int64_t padding = -1;  ///< a token whose row gets no gradient, as padding_idx of PyTorch
 };
 
 /// token_table[tokens] + position_table[first_position + t], or without the latter if there is no

@@ -42,7 +42,8 @@ void launch_cpu(const EmbeddingBackward& op) {
       for (std::int64_t i = 0; i < op.tokens.size(); ++i) {
         const T* grad = op.grad_out.data<T>() + i * width;
         const std::int64_t token = tokens[i] - op.first_row;
-        if (op.grad_token_table && 0 <= token && token < op.grad_token_table.dim(0)) {
+        if (op.grad_token_table && 0 <= token && token < op.grad_token_table.dim(0) &&
+            tokens[i] != op.padding) {
           A* row = op.grad_token_table.data<A>() + token * width;
 #pragma omp simd
           for (std::int64_t j = begin; j < end; ++j)

@@ -216,11 +216,11 @@ TokenBuckets fill_buckets(const std::int32_t* tokens, std::int64_t count, std::i
 template <class T, int N>
 __global__ void __launch_bounds__(threads)
     add_tokens(float* table, const T* grad_out, const std::int32_t* tokens, std::int64_t first_row,
-               std::int64_t rows, std::int64_t count, const std::int32_t* bucket_end,
-               const std::int32_t* places, std::int64_t width) {
+               std::int64_t rows, std::int64_t padding, std::int64_t count,
+               const std::int32_t* bucket_end, const std::int32_t* places, std::int64_t width) {
   auto& shared = shared_memory<SortedPlaces>();
   const std::int64_t token = tokens[blockIdx.x] - first_row;
-  if (token < 0 || token >= rows) return;
+  if (token < 0 || token >= rows || token + first_row == padding) return;
   const std::int32_t begin = token == 0 ? 0 : bucket_end[token - 1];
   if (places[begin] != static_cast<std::int32_t>(blockIdx.x)) return;
   const std::int32_t found = bucket_end[token] - begin;
@@ -283,7 +283,7 @@ void launch_cuda(const EmbeddingBackward& op, Stream stream) {
       launch(wide_rows ? add_tokens<T, packed> : add_tokens<T, 1>,
              {static_cast<unsigned>(count), pieces(width, threads * (wide_rows ? packed : 1))},
              {threads}, sizeof(SortedPlaces), stream, op.grad_token_table.data<float>(), grad_out,
-             tokens, op.first_row, rows, count, buckets.end, buckets.places, width);
+             tokens, op.first_row, rows, op.padding, count, buckets.end, buckets.places, width);
     }
     if (op.grad_position_table) {
       const std::int64_t elements = op.tokens.dim(1) * width;

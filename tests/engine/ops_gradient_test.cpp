@@ -188,6 +188,28 @@ TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
   }
 }
 
+TEST_CASE("the row of a padding token gets no gradient, as PyTorch's padding_idx") {
+  const auto cpu = device();
+  const Tensor tokens =
+      Tensor::from_tokens(cpu, {2, 3}, std::vector<std::int32_t>{3, 3, 0, 6, 3, 1});
+  const auto gradients = [&](std::int64_t padding) {
+    Tensor words = random_tensor(cpu, {7, 5}, 1), places = random_tensor(cpu, {3, 5}, 2);
+    words.set_requires_grad(true);
+    places.set_requires_grad(true);
+    const Tensor out = embedding(tokens, words, places, {.padding = padding});
+    backward(out, random_tensor(cpu, {2, 3, 5}, 3));
+    return std::pair(words.grad().to_host(), places.grad().to_host());
+  };
+  const auto [all, all_places] = gradients(-1);
+  const auto [some, some_places] = gradients(3);
+  CHECK(all_places == some_places);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    INFO("row " << i / 5);
+    CHECK(some[i] == (i / 5 == 3 ? 0 : all[i]));
+    if (i / 5 == 3) CHECK(all[i] != 0);
+  }
+}
+
 TEST_CASE("a sequence may end with the last position of the table and not after it") {
   const auto cpu = device();
   const Tensor words = random_tensor(cpu, {7, 3}, 1), positions = random_tensor(cpu, {9, 3}, 2);

@@ -35,9 +35,10 @@ struct Wanted {
   bool tokens = true, positions = true;
 };
 
-/// Rows of the token table that a rank has, of those in Sizes.
+/// Rows of the token table that a rank has, of those in Sizes, and the token that counts as none.
 struct Rows {
   std::int64_t first, count;
+  std::int64_t padding = -1;
 };
 
 void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, const Values& tokens,
@@ -57,7 +58,8 @@ void backward_case(const CudaDevices& devices, DType dtype, const Sizes& s, cons
                           .grad_out = at[grad_out],
                           .tokens = at[ids],
                           .first_position = s.first_position,
-                          .first_row = rows.first},
+                          .first_row = rows.first,
+                          .padding = rows.padding},
         stream);
   });
 }
@@ -109,7 +111,7 @@ TEST_CASE("cuda: embedding backward", "[cuda]") {
 TEST_CASE("cuda: embedding of a part of the rows is the CPU's, bit for bit", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
-  constexpr Rows parts[] = {{0, 3}, {3, 2}, {5, 2}};
+  constexpr Rows parts[] = {{0, 3}, {3, 2}, {5, 2}, {0, 7, 3}, {3, 2, 4}, {3, 2, 1}};
   for (const DType dtype : cuda_dtypes) {
     for (const std::int64_t width : {33, 64}) {
       for (const auto offsets : both_offsets) {
