@@ -86,7 +86,7 @@ int run(const Options& o) {
   const StoredType type = stored_type(dtype_of(o));
   ModelExport files(o.output, loaded.model->config());
   save_weights(files.weights(), *loaded.space, type);
-  files.publish(tokenizer.get(), type);
+  files.publish(tokenizer.get(), type, is_gguf_name(o.input) ? "" : o.input);
   fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), printable(o.output),
              o.dtype);
   return 0;

@@ -202,23 +202,20 @@ void run(const Options& o, const World& world) {
   const ModelSource source = find_model(o.model, o.adapter);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   const DecoderConfig& config = loaded.model->config();
-  if (o.seq_len && *o.seq_len > config.n_positions)
-    fail(fmt::format("--seq-len {} is longer than the model's {} positions", *o.seq_len,
-                     config.n_positions),
-         ErrorKind::usage);
+  if (o.seq_len) require_length(config, *o.seq_len, fmt::format("--seq-len {}", *o.seq_len));
   const DataInput input(find_data("--data", o.data), o.text);
   require_streams_once(input.files, {}, world.size());
   const auto tokenizer = tokenizer_of(o, source, input.text.has_value());
   std::vector<std::string> notes;
   const auto tokens =
       open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size,
-                  {.given = o.seq_len, .most = config.n_positions, .pack = o.pack}, notes);
+                  {.given = o.seq_len, .most = config.longest_sequence(), .pack = o.pack}, notes);
   if (!tokens || tokens->size() < 2)
     fail(fmt::format("{} has {} tokens; a loss needs two", input.files.name,
                      tokens ? tokens->size() : 0),
          ErrorKind::usage);
   const std::int64_t length =
-      tokens->in_rows() ? tokens->row() - 1 : o.seq_len.value_or(config.n_positions);
+      tokens->in_rows() ? tokens->row() - 1 : o.seq_len.value_or(config.longest_sequence());
   for (const std::string& note : notes)
     if (!o.json) say(fmt::format("data         {}\n", note));
   const Score result =

@@ -23,6 +23,7 @@
 #include "apps/plan/generation_plan.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
+#include "models/decoder/config_json/generation_config.h"
 #include "models/decoder/generate.h"
 #include "models/text/tokenizer.h"
 
@@ -235,9 +236,28 @@ std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& 
 }
 
 /// Returns true for a token that ends a text.
-bool is_end(std::int32_t id, const Tokenizer& tokenizer, const DecoderConfig& config) {
-  return id == tokenizer.end_of_text() ||
-         std::ranges::find(config.end_ids, id) != config.end_ids.end();
+bool is_end(std::int32_t id, const Tokenizer& tokenizer, const std::vector<std::int64_t>& ends) {
+  return id == tokenizer.end_of_text() || std::ranges::find(ends, id) != ends.end();
+}
+
+/// Takes what generation_config.json says instead of the defaults of flags, but not of flags that
+/// were given, and says so.
+void take_defaults(Options& o, const CommandLine& line, const GenerationDefaults& defaults) {
+  std::string taken;
+  const auto take = [&](const char* flag, auto& value, const auto& makers) {
+    if (!makers || line.given(flag)) return;
+    value = *makers;
+    taken += fmt::format(" {} {}", flag, value);
+  };
+  take("--temperature", o.temperature, defaults.temperature);
+  take("--top-k", o.top_k, defaults.top_k);
+  take("--top-p", o.top_p, defaults.top_p);
+  take("--max-tokens", o.max_tokens, defaults.max_tokens);
+  if (!taken.empty())
+    say_note(fmt::format("the model's {} gives{}; flags win", generation_config_file, taken));
+  if (!defaults.unused.empty())
+    say_note(fmt::format("the model's {} has {}, which is not supported", generation_config_file,
+                         fmt::join(defaults.unused, ", ")));
 }
 
 /// Prints a continuation as an object. Bytes that are not UTF-8 become U+FFFD.
@@ -274,7 +294,7 @@ class Answers {
   std::size_t printed_ = 0;
 };
 
-int run(const Options& o) {
+int run(Options& o, const CommandLine& line) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (!o.prompts.empty() && (!o.prompt.empty() || !o.tokens.empty()))
     fail("give --prompts alone, without --prompt and --tokens", ErrorKind::usage);
@@ -288,6 +308,10 @@ int run(const Options& o) {
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = open_device(kind, precision);
   const ModelSource source = find_model(o.model, o.adapter);
+  const GenerationDefaults defaults =
+      read_generation_config(source.folder, source.config.vocab_size);
+  take_defaults(o, line, defaults);
+  const auto& ends = defaults.end_ids.empty() ? source.config.end_ids : defaults.end_ids;
   Generation generation{.max_tokens = o.max_tokens,
                         .sampling = {.temperature = o.temperature,
                                      .top_k = o.top_k,
@@ -320,8 +344,7 @@ int run(const Options& o) {
       many ? std::min(texts, static_cast<std::size_t>(o.batch_size)) : std::size_t{1};
   const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation, at_once);
   const auto continues = [&](Printer& printer, std::int32_t id) {
-    return !is_end(id, *tokenizer, source.config) &&
-           printer.add(tokenizer->decode(std::span(&id, 1)));
+    return !is_end(id, *tokenizer, ends) && printer.add(tokenizer->decode(std::span(&id, 1)));
   };
   if (many) {
     Answers answers(o.stop, prompts, static_cast<std::size_t>(o.num));
@@ -358,6 +381,6 @@ int main(int argc, char** argv) {
     sluice::Options options;
     sluice::CommandLine line("generate", "Continues text with a trained model.");
     sluice::declare(line, options);
-    return line.parse(argc, argv) ? sluice::run(options) : 0;
+    return line.parse(argc, argv) ? sluice::run(options, line) : 0;
   });
 }

@@ -100,6 +100,7 @@ int run(const Options& o) {
   const auto [frozen, loaded] = load(o, device, precision.dtype);
   TokenFile file(o.tokens);
   file.read_all(loaded.model->config().vocab_size);
+  require_length(loaded.model->config(), o.seq, fmt::format("--seq {}", o.seq));
   const auto count = static_cast<std::size_t>(o.batch * o.seq);
   if (file.size() < count + 1)
     fail(fmt::format("{} has {} tokens; --batch {} x --seq {} needs {}", o.tokens, file.size(),

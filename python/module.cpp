@@ -144,10 +144,7 @@ class Model {
 
  private:
   Tensor on_device(const Batch& batch) const {
-    if (batch.shape[1] > config().n_positions)
-      fail(fmt::format("sequences have {} ids; the model's context is {}", batch.shape[1],
-                       config().n_positions),
-           ErrorKind::usage);
+    require_length(config(), batch.shape[1], fmt::format("a sequence of {} ids", batch.shape[1]));
     return Tensor::from_tokens(device_, batch.shape, batch.ids);
   }
 

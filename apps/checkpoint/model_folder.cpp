@@ -8,10 +8,12 @@
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/cli/progress.h"
 #include "engine/io/durable.h"
+#include "engine/io/file.h"
 #include "engine/io/gguf.h"
 #include "kernels/base/error.h"
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
+#include "models/decoder/config_json/generation_config.h"
 #include "models/decoder/weights.h"
 #include "models/lora/adapter_file.h"
 #include "models/lora/merge_adapter.h"
@@ -39,6 +41,14 @@ DecoderConfig config_of(const nlohmann::json& shape, const fs::path& state) {
   return config;
 }
 
+/// Reads a folder's config.json and says what its user should know of it.
+DecoderConfig config_in(const fs::path& folder) {
+  DecoderConfig config = read_config(folder / "config.json");
+  for (const std::string& note : notes_on(config))
+    say_note(note);
+  return config;
+}
+
 /// Returns the model that the adapters of a folder name, with these.
 ModelSource adapter_at(const fs::path& folder) {
   const std::string base = read_adapter(folder).base;
@@ -47,7 +57,7 @@ ModelSource adapter_at(const fs::path& folder) {
                      "--model with the model's folder and --adapter {}",
                      folder.string(), base, folder.string()),
          ErrorKind::usage);
-  return {.config = read_config(fs::path(base) / "config.json"),
+  return {.config = config_in(base),
           .weights = base,
           .folder = has_tokenizer(folder) ? folder : fs::path(base),
           .run = {},
@@ -112,8 +122,7 @@ ModelSource find_model(const fs::path& path, const fs::path& adapter) {
   refuse_gguf(path);
   if (is_adapter_folder(path)) return adapter_at(path);
   if (fs::exists(path / "config.json"))
-    return {
-        .config = read_config(path / "config.json"), .weights = path, .folder = path, .run = {}};
+    return {.config = config_in(path), .weights = path, .folder = path, .run = {}};
   if (fs::exists(path / "state.json")) return checkpoint_at(path);
   for (const char* const name : {"config.json", adapter_config_file})
     if (fs::exists(path / "model" / name)) return find_model(path / "model");
@@ -182,10 +191,7 @@ void shorten_context(DecoderConfig& config, std::optional<std::int64_t> context)
 LoadedModel load_model(const fs::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context) {
   require_model_folder(folder);
-  return load_model({.config = read_config(folder / "config.json"),
-                     .weights = folder,
-                     .folder = folder,
-                     .run = {}},
+  return load_model({.config = config_in(folder), .weights = folder, .folder = folder, .run = {}},
                     device, dtype, use, context);
 }
 
@@ -229,7 +235,7 @@ ModelExport::ModelExport(const fs::path& folder, const DecoderConfig& config, Mo
              [this](std::string_view name) {
                return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
                       name == adapter_config_file || name == adapter_weights_file ||
-                      name == note_.name;
+                      name == generation_config_file || name == note_.name;
              }) {}
 
 fs::path ModelExport::weights() const {
@@ -246,6 +252,9 @@ void ModelExport::publish(const Tokenizer* tokenizer, StoredType type, const fs:
     end_of_text = tokenizer->end_of_text().value_or(-1);
   }
   if (!note_.name.empty()) write(note_.name, note_.text);
+  const fs::path generation = base / generation_config_file;
+  if (config_.lora.rank == 0 && fs::exists(generation))
+    write(generation_config_file, read_text_file(generation, std::size_t{1} << 20));
   if (config_.lora.rank > 0)
     write(adapter_config_file, adapter_config_json(config_, fs::absolute(base).string()));
   else

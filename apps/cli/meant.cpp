@@ -4,6 +4,8 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/nearest_names.h"
+
 namespace sluice {
 namespace {
 
@@ -143,23 +145,6 @@ constexpr std::pair<const char*, const char*> choice_words[] = {
     {"cos", "cosine"},   {"none", "constant"}, {"none", "off"},
     {"cpu", "all"},
 };
-
-/// Returns the Levenshtein distance.
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j)
-    row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
-}
 
 bool among(std::string_view name, const char* names) {
   std::istringstream words(names);

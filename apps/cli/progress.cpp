@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -65,6 +66,14 @@ void say_always(const std::string& text) {
 void say_made(const std::string& text) {
   // Unlike elsewhere, ranks under mpirun count: it may pass their output to a terminal.
   say_in_turn(is_terminal(STDOUT_FILENO) ? printable(text) : text, false);
+}
+
+void say_note(const std::string& text) {
+  end_live_line();
+  Output& out = output();
+  const std::scoped_lock lock(out.mutex);
+  if (out.speaking)
+    fmt::print(stderr, "{}: note: {}\n", program_invocation_short_name, printable_line(text));
 }
 
 void say_warning(const std::string& text) {

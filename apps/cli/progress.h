@@ -18,6 +18,8 @@ void say(const std::string& text);
 void say_always(const std::string& text);
 /// Prints text that a model has generated; byte for byte if stdout is not a terminal.
 void say_made(const std::string& text);
+/// Prints "PROGRAM: note: TEXT" on standard error, beside what a program has to say there.
+void say_note(const std::string& text);
 /// Prints "warning      TEXT" on a line of its own, with --quiet too.
 void say_warning(const std::string& text);
 

@@ -38,7 +38,7 @@ GenerationPlan count(const GenerationTask& task, std::int64_t host_blocks,
     draw_next(*made.model, device, std::vector<std::int32_t>(all.size()), all,
               std::vector(all.size(), Draw(task.options.sampling, 0)));
   };
-  const auto context = static_cast<std::size_t>(task.config.n_positions);
+  const auto context = static_cast<std::size_t>(task.config.longest_sequence());
   const std::size_t prompt = std::min(task.prompt, context);
   // The last token is drawn, and nothing is computed with it.
   const std::size_t end =

@@ -133,8 +133,8 @@ void require_graphs(const TrainOptions& o, const RunSetup& setup, const DevicePr
   };
   if (!profile.gpu) refuse("is for a GPU, and this run computes on the CPU");
   if (among_ranks(o)) refuse("is for one rank without a pipeline");
-  for (const double dropout :
-       {o.dropout, o.attention_dropout.value_or(0), o.embedding_dropout.value_or(0)})
+  for (const double dropout : {setup.trainer.dropout.residual, setup.trainer.dropout.attention,
+                               setup.trainer.dropout.embedding})
     if (dropout > 0)
       refuse(fmt::format("would draw the same numbers in every step, and dropout is {}", dropout));
   if (setup.data.train && setup.data.train->in_rows())

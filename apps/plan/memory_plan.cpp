@@ -59,7 +59,7 @@ void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
 }
 
 void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
-  const auto context = static_cast<std::size_t>(setup.config.n_positions);
+  const auto context = static_cast<std::size_t>(setup.config.longest_sequence());
   const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
   Generation two{.max_tokens = o.sample_tokens};
   two.positions = cache_positions(setup.config, prompt, two);

@@ -65,7 +65,7 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
        .file_state = in_file ? away : 0,
        .share = options_.zero > 0 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
        .shards = shards_of(options_, profile_),
-       .dropout = options_.attention_dropout.value_or(options_.dropout) > 0,
+       .dropout = setup_.trainer.drops_attention(),
        .orthogonalizes = options_.optimizer == OptimizerKind::muon},
       profile_);
 }

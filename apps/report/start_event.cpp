@@ -4,7 +4,7 @@
 
 #include "apps/cli/version.h"
 #include "kernels/cpu/parallel_for.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "models/lora/targets.h"
 
 namespace sluice {
@@ -37,11 +37,16 @@ Json values_of(TrainOptions options) {
 
 /// Returns a checkpoint's description of its model: the sizes of a usual GPT-2, or the keys of a
 /// config.json that decide what is computed.
-nlohmann::json shape_of(const DecoderConfig& c) {
+nlohmann::json shape_of(DecoderConfig c) {
+  // These do not decide what a forward pass computes.
+  c.dropout = {};
+  c.unused_keys.clear();
+  c.n_positions = c.longest_sequence();
+  c.window = 0;
   if (c.family != Family::gpt2 || !c.norm_bias || c.activation != MlpActivation::gelu) {
     nlohmann::json json = nlohmann::json::parse(config_json(c, "float32", -1));
     for (const char* const key :
-         {"architectures", "torch_dtype", "initializer_range", "attention_dropout", "bos_token_id",
+         {"architectures", "torch_dtype", "attention_dropout", "bos_token_id", "pad_token_id",
           "eos_token_id", "rope_theta", "rope_scaling"})
       json.erase(key);
     return json;

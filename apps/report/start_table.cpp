@@ -6,6 +6,7 @@
 #include "apps/output/program_folder.h"
 #include "apps/report/shared_parts.h"
 #include "kernels/cpu/parallel_for.h"
+#include "models/decoder/config_json/config_file.h"
 
 namespace sluice {
 namespace {
@@ -40,6 +41,13 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                   c.n_embd, c.vocab_size, c.n_positions,
                   format_count(static_cast<double>(c.parameter_count())),
                   setup.model_folder.empty() ? "" : " from " + setup.model_folder.string()));
+  for (const std::string& note : notes_on(c))
+    row("", note);
+  if (const DropoutConfig& dropout = setup.trainer.dropout;
+      !options.dropout && dropout != DropoutConfig())
+    row("dropout", fmt::format("{} of tokens, {} in attention, {} of branches, as config.json has "
+                               "it (--dropout)",
+                               dropout.embedding, dropout.attention, dropout.residual));
   if (c.lora.rank > 0) row("adapters", adapters_text(c));
   if (c.lora.int8_base) row("base", int8_base_text);
   row("data",

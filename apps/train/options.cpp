@@ -133,7 +133,9 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--weight-decay", o.weight_decay, "Decoupled; on tensors of two or more dimensions", 0,
            infinity);
   line.add("--grad-clip", o.grad_clip, "Bound on the global gradient norm; 0: none", 0, infinity);
-  line.add("--dropout", o.dropout, "Probability, everywhere that GPT-2 has it", 0, 0.999);
+  line.add("--dropout", o.dropout,
+           "Probability, everywhere that GPT-2 has it; default: the model's config.json, or 0", 0,
+           0.999);
   line.add("--attention-dropout", o.attention_dropout,
            "Probability for attention's weights; default: --dropout", 0, 0.999);
   line.add("--embedding-dropout", o.embedding_dropout,

@@ -46,7 +46,7 @@ struct TrainOptions {
   std::optional<std::int64_t> lora_rank;  ///< none: no adapters, or those of `adapter`
   std::optional<double> lora_alpha, lora_dropout;
   std::string lora_targets, adapter;
-  double dropout = 0;
+  std::optional<double> dropout;  ///< none: as the model's config.json has it
   std::optional<double> attention_dropout, embedding_dropout;  ///< none: as `dropout`
 
   std::optional<PrecisionName> precision;

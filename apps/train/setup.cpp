@@ -13,7 +13,7 @@
 #include "apps/trace/trace_file.h"
 #include "apps/train/adapters.h"
 #include "engine/io/json_document.h"
-#include "models/decoder/config_file.h"
+#include "models/decoder/config_json/config_file.h"
 #include "models/decoder/shard.h"
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
@@ -66,6 +66,7 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
   if (!o.bias) leave_out_biases(config);
   config.activation = o.activation.value_or(config.activation);
   resolve_adapters(o, config);
+  setup.trainer.dropout = dropout_of(o, config);
 }
 
 /// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
@@ -138,13 +139,9 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
   trainer.batch_size = o.batch_size;
   const auto& train = setup.data.train;
-  trainer.seq_len =
-      o.seq_len.value_or(train && train->in_rows() ? train->row() - 1 : setup.config.n_positions);
-  if (trainer.seq_len > setup.config.n_positions)
-    fail(fmt::format("--seq-len {} is longer than the model's context of {}; give {} at most{}",
-                     trainer.seq_len, setup.config.n_positions, setup.config.n_positions,
-                     setup.model_folder.empty() ? ", or a longer --context" : ""),
-         ErrorKind::usage);
+  trainer.seq_len = o.seq_len.value_or(train && train->in_rows() ? train->row() - 1
+                                                                 : setup.config.longest_sequence());
+  require_length(setup.config, trainer.seq_len, fmt::format("--seq-len {}", trainer.seq_len));
   const std::int64_t dp = o.dp.value_or(1), share = o.batch_size / dp;
   if (o.batch_size % dp != 0)
     fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}; every rank has as "
@@ -183,9 +180,6 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
                      trainer.seq_len, trainer.micro_batch * trainer.seq_len, o.tp),
          ErrorKind::usage);
   trainer.grad_clip = o.grad_clip;
-  trainer.dropout = o.dropout;
-  trainer.attention_dropout = o.attention_dropout;
-  trainer.embedding_dropout = o.embedding_dropout;
   trainer.graphs = o.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
@@ -315,7 +309,7 @@ void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
                     device_name));
   if (size_of(setup.precision.dtype) != 2)
     refuse(fmt::format("is for bf16 and fp16, and the precision is {}", name_of(setup.precision)));
-  if (const double dropout = o.attention_dropout.value_or(o.dropout); dropout > 0)
+  if (const double dropout = setup.trainer.dropout.attention; dropout > 0)
     refuse(fmt::format("has no dropout, and attention's is {}", dropout));
   if (width % 8 != 0 || width > 128)
     refuse(fmt::format("is for heads of 8, 16 and so on to 128, and they are {} wide", width));
@@ -335,6 +329,15 @@ void require_free_trace(const TrainOptions& o, const DataFiles& data, const Data
 }
 
 }  // namespace
+
+DropoutConfig dropout_of(const TrainOptions& o, const DecoderConfig& config) {
+  const auto chosen = [&](std::optional<double> own, double read) {
+    return own ? *own : o.dropout.value_or(read);
+  };
+  return {.embedding = chosen(o.embedding_dropout, config.dropout.embedding),
+          .attention = chosen(o.attention_dropout, config.dropout.attention),
+          .residual = o.dropout.value_or(config.dropout.residual)};
+}
 
 RunSetup resolve(const TrainOptions& o) {
   RunSetup setup;
@@ -361,9 +364,10 @@ RunSetup resolve(const TrainOptions& o) {
         gpu ? make_runtime(setup.device)->info() : DeviceInfo{.name = "the CPU"};
     resolve_attention(o, setup, info.wgmma_attention, info.name);
   }
-  setup.data = open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text,
-                            setup.tokenizer.get(), setup.config.vocab_size,
-                            {.given = o.seq_len, .most = setup.config.n_positions, .pack = o.pack});
+  setup.data =
+      open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text, setup.tokenizer.get(),
+                   setup.config.vocab_size,
+                   {.given = o.seq_len, .most = setup.config.longest_sequence(), .pack = o.pack});
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);

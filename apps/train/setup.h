@@ -53,6 +53,9 @@ RunSetup resolve(const TrainOptions& options);
 /// If it throws, `setup` must be resolved again with other options before it is used.
 void resolve_memory(const TrainOptions& options, RunSetup& setup);
 
+/// Returns the probabilities of dropout: those of the flags, else of the model's config.json.
+DropoutConfig dropout_of(const TrainOptions& options, const DecoderConfig& config);
+
 /// Returns the order in which the run reads its training data.
 SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
 

@@ -208,9 +208,9 @@ TrainStep Trainer::step(std::int64_t step, const Batch& batch) {
       .dropout = {.seed = options_.seed,
                   .step = static_cast<std::uint64_t>(step),
                   .first_sample = batch.first_sequence,
-                  .probability = static_cast<float>(options_.dropout),
-                  .attention = options_.attention_dropout,
-                  .embedding = options_.embedding_dropout,
+                  .probability = static_cast<float>(options_.dropout.residual),
+                  .attention = static_cast<float>(options_.dropout.attention),
+                  .embedding = static_cast<float>(options_.dropout.embedding),
                   .adapters = static_cast<float>(model_.config().lora.dropout)},
       .documents = batch.documents};
   const std::int64_t undone = speculation_ != nullptr ? speculation_->undone() : 0;

@@ -51,8 +51,7 @@ class Trainer {
     std::int64_t seq_len = 1;
     std::int64_t head_chunk = LinearCrossEntropyOptions().chunk;  ///< tokens
     double grad_clip = 1;
-    double dropout = 0;
-    std::optional<double> attention_dropout{}, embedding_dropout{};  ///< none: as `dropout`
+    DropoutConfig dropout{};
     std::uint64_t seed = 0;
     bool loss_scaling = false;  ///< needed for f16
     bool copy_stream = true;    ///< copy batches on a stream of their own
@@ -61,7 +60,7 @@ class Trainer {
     bool graphs = false;
     SpikeGuard::Options spikes{};
 
-    bool drops_attention() const { return attention_dropout.value_or(dropout) > 0; }
+    bool drops_attention() const { return dropout.attention > 0; }
   };
 
   /// Makes the model's forward passes wait, block by block, for updates still under way.

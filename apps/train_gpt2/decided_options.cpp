@@ -40,6 +40,10 @@ void decide_model(TrainOptions& o, const RunSetup& setup) {
   o.vocab_size = setup.config.vocab_size;
   o.context = setup.config.n_positions;
   o.seq_len = setup.trainer.seq_len;
+  const DropoutConfig& dropout = setup.trainer.dropout;
+  o.dropout = dropout.residual;
+  if (dropout.attention != dropout.residual) o.attention_dropout = dropout.attention;
+  if (dropout.embedding != dropout.residual) o.embedding_dropout = dropout.embedding;
   if (o.data.empty()) o.data = {setup.data_name};
   o.tokenizer.reset();
   if (setup.tokenizer) o.tokenizer = value_in(tokenizers, setup.tokenizer->kind());

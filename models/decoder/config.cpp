@@ -168,6 +168,18 @@ void validate(const DecoderConfig& config) {
          ErrorKind::usage);
 }
 
+void require_length(const DecoderConfig& config, std::int64_t length, std::string_view what) {
+  if (length > config.n_positions)
+    fail(fmt::format("{} is longer than the model's context of {}; give {} at most", what,
+                     config.n_positions, config.longest_sequence()),
+         ErrorKind::usage);
+  if (length > config.longest_sequence())
+    fail(fmt::format("{} is longer than the model's sliding window of {}, beyond which nothing is "
+                     "computed yet; give {} at most",
+                     what, config.window, config.longest_sequence()),
+         ErrorKind::usage);
+}
+
 DecoderConfig config_of(Family family) {
   DecoderConfig config;
   config.family = family;

@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/linear/mlp.h"
 #include "engine/ops/norm.h"
-#include "kernels/rotary.h"
+#include "models/decoder/rotary_config.h"
 #include "models/lora/lora_config.h"
 
 namespace sluice {
@@ -20,25 +21,12 @@ inline constexpr std::int64_t largest_size = std::int64_t{1} << 24;
 /// Families of models, which differ in the names of their parameters and in config.json.
 enum class Family : std::uint8_t { gpt2, gptj, gpt_neox, llama, mistral, qwen2, qwen3 };
 
-/// Frequencies for contexts longer than those of pretraining, as Llama 3.1 has them: a pair of
-/// columns whose wave is longer than original_context / low_frequency turns by 1/factor of its
-/// angle, one shorter than original_context / high_frequency by all of it.
-struct Llama3Scaling {
-  double factor = 8, low_frequency = 1, high_frequency = 4;
-  std::int64_t original_context = 8192;
+/// Probabilities of dropout in training, as a config.json has them.
+struct DropoutConfig {
+  double embedding = 0, attention = 0;
+  double residual = 0;  ///< of what attention and the MLP add to the residual stream
 
-  friend bool operator==(const Llama3Scaling&, const Llama3Scaling&) = default;
-};
-
-/// Rotary position embeddings. Pair i of w columns turns by base^(-2 i / w) a position.
-struct RotaryConfig {
-  std::int64_t width = 0;  ///< columns of a head that turn, from its first on; 0: all
-  RotaryPairs pairs = RotaryPairs::halves;
-  double base = 10000;
-  double divisor = 1;  ///< all angles are divided by it ("linear" scaling)
-  std::optional<Llama3Scaling> llama3{};
-
-  friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
+  friend bool operator==(const DropoutConfig&, const DropoutConfig&) = default;
 };
 
 /// Each kind of block adds other branches to the residual stream x.
@@ -57,6 +45,9 @@ struct DecoderConfig {
   std::int64_t n_inner = 0;  ///< width of the MLP; 0: 4 * n_embd
   std::int64_t vocab_size = 50257;
   std::int64_t n_positions = 1024;
+  /// Tokens that attention sees in layers with a sliding window, the last one included; 0: no layer
+  /// has one. Windows are not computed, so sequences are no longer than this.
+  std::int64_t window = 0;
   double layer_norm_epsilon = 1e-5;  ///< of either kind of norm
 
   Family family = Family::gpt2;
@@ -73,11 +64,20 @@ struct DecoderConfig {
   /// Biases of q, k and v, of attention's output, of the MLP's matrices, of the vocabulary head.
   bool qkv_bias = true, output_bias = true, mlp_bias = true, head_bias = false;
   bool tied = true;  ///< the vocabulary head is the token table
+  DropoutConfig dropout{};
+  /// The token whose row in the table gets no gradient from the tokens of a text.
+  std::optional<std::int64_t> padding_id{};
+  /// Keys of config.json that decide nothing here, as a JSON object; they are written again.
+  std::string unused_keys{};
   /// Ids of config.json that begin and end a text; written again where no tokenizer knows better.
   std::optional<std::int64_t> begin_id{};
   std::vector<std::int64_t> end_ids{};
   LoraConfig lora{};  ///< with rank 0: no adapters. No part of config.json.
 
+  /// Tokens of the longest sequence that is computed.
+  std::int64_t longest_sequence() const {
+    return window > 0 && window < n_positions ? window : n_positions;
+  }
   std::int64_t inner() const { return n_inner != 0 ? n_inner : 4 * n_embd; }
   std::int64_t kv_heads() const { return n_kv_head != 0 ? n_kv_head : n_head; }
   std::int64_t width_of_head() const { return head_width != 0 ? head_width : n_embd / n_head; }
@@ -125,6 +125,10 @@ struct DecoderConfig {
 /// Throws Error (usage) naming the field, for zero or negative sizes, heads that do not divide, or
 /// products that do not fit in 63 bits.
 void validate(const DecoderConfig& config);
+
+/// Throws Error (usage) that begins with `what`, such as a flag and its value, unless a sequence of
+/// `length` tokens can be computed.
+void require_length(const DecoderConfig& config, std::int64_t length, std::string_view what);
 
 /// Returns a configuration with everything that a family decides, and GPT-2's sizes.
 DecoderConfig config_of(Family family);

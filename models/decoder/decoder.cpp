@@ -121,7 +121,8 @@ ResidualPair Decoder::embed(const Tensor& tokens, const DropoutSource& dropout,
   const EmbeddingOptions options{.group = share_.group,
                                  .first_row = shard_.vocabulary.begin,
                                  .divided = divided,
-                                 .documents = documents};
+                                 .documents = documents,
+                                 .padding = config_.padding_id.value_or(-1)};
   const Tensor stream = embedding(tokens, token_embedding_, position_embedding_, options);
   return {drop_stream(stream, divided, share_, dropout.mask(0, dropout.embedding)),
           {},

@@ -91,7 +91,7 @@ NextToken make_next_token(const Decoder& model, const DevicePtr& device, const S
 std::int64_t cache_positions(const DecoderConfig& config, std::size_t prompt,
                              const Generation& options) {
   if (options.positions > 0) return options.positions;
-  const std::int64_t context = config.n_positions;
+  const std::int64_t context = config.longest_sequence();
   return std::min(context,
                   static_cast<std::int64_t>(prompt) + std::min(context, options.max_tokens));
 }
@@ -124,7 +124,7 @@ std::vector<std::int32_t> generate(const DecoderConfig& config, const NextToken&
                                    const std::function<bool(std::int32_t)>& on_token) {
   check(!prompt.empty(), "generation needs a prompt of at least one token");
   require_tokens(config, prompt);
-  const auto context = static_cast<std::size_t>(config.n_positions);
+  const auto context = static_cast<std::size_t>(config.longest_sequence());
   std::vector<std::int32_t> window = window_of(prompt, context);
   std::size_t cached = 0;
   std::vector<std::int32_t> made;
@@ -177,7 +177,7 @@ void generate_many(const Decoder& model, const DevicePtr& device,
   const auto begin = [&](const GenerationRequest& request) {
     check(!request.prompt.empty(), "generation needs a prompt of at least one token");
     require_tokens(config, request.prompt);
-    const auto context = static_cast<std::size_t>(config.n_positions);
+    const auto context = static_cast<std::size_t>(config.longest_sequence());
     return Text{
         .request = &request,
         .cache = make_cache(model, {{0, config.n_layer}}, device, model.dtype(),
@@ -193,7 +193,7 @@ void generate_many(const Decoder& model, const DevicePtr& device,
         requests[next].on_end();
     std::vector<Text*> together;
     for (Text& text : texts) {
-      if (cut(text.window, static_cast<std::size_t>(config.n_positions)))
+      if (cut(text.window, static_cast<std::size_t>(config.longest_sequence())))
         text.cached = static_cast<std::size_t>(text.cache.length = 0);
       if (text.fresh().size() == 1)
         together.push_back(&text);

@@ -7,7 +7,7 @@
 
 #include "engine/io/json_document.h"
 #include "engine/io/stored_tensor.h"
-#include "models/decoder/config_file.h"
+#include "models/decoder/config_json/config_file.h"
 #include "models/decoder/names.h"
 
 namespace sluice {

@@ -5,8 +5,8 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/token_file.h"
 #include "models/decoder/config.h"
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "tests/fuzz/harness.h"
 
 namespace sluice::fuzz {

@@ -2,12 +2,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/weights.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
+#include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
 
@@ -71,7 +72,10 @@ TEST_CASE("a family's config.json has what transformers 4 and 5 write", "[family
   // The base and the scaling, in either version's place.
   const RotaryConfig far{.base = 5e5,
                          .llama3 = Llama3Scaling{.factor = 32, .original_context = 16}};
-  const Json scaling{{"factor", 32}, {"original_max_position_embeddings", 16}};
+  const Json scaling{{"factor", 32},
+                     {"low_freq_factor", 1},
+                     {"high_freq_factor", 4},
+                     {"original_max_position_embeddings", 16}};
   CHECK(parsed({{"rope_theta", 5e5}, {"rope_scaling", rope("llama3", scaling)}}).rotary == far);
   Json newer = rope("llama3", scaling);
   newer["rope_theta"] = 5e5;
@@ -80,22 +84,25 @@ TEST_CASE("a family's config.json has what transformers 4 and 5 write", "[family
         RotaryConfig{.divisor = 2});
   CHECK(parsed({{"eos_token_id", {3, 5}}, {"bos_token_id", 1}}).end_ids ==
         std::vector<std::int64_t>{3, 5});
-  CHECK(parsed({{"model_type", "mistral"}, {"max_position_embeddings", 32768}}).n_positions ==
-        4096);
+  CHECK(
+      parsed({{"model_type", "mistral"}, {"max_position_embeddings", 32768}}).longest_sequence() ==
+      4096);
   // Qwen2 has biases of q, k and v; a window that is not shorter than the context changes nothing.
   CHECK(parsed({{"model_type", "qwen2"}}).qkv_bias);
-  CHECK(parsed({{"model_type", "qwen2"}, {"sliding_window", 8}}).n_positions == 32);
-  CHECK(parsed({{"model_type", "mistral"}, {"sliding_window", 32}}).n_positions == 32);
-  CHECK(parsed({{"model_type", "mistral"}, {"sliding_window", 20}}).n_positions == 20);
-  CHECK(parsed({{"model_type", "qwen2"}, {"use_sliding_window", true}, {"sliding_window", 8}})
-            .n_positions == 8);
+  CHECK(parsed({{"model_type", "qwen2"}, {"sliding_window", 8}}).longest_sequence() == 32);
+  CHECK(parsed({{"model_type", "mistral"}, {"sliding_window", 32}}).longest_sequence() == 32);
+  CHECK(parsed({{"model_type", "mistral"}, {"sliding_window", 20}}).longest_sequence() == 20);
 }
 
 TEST_CASE("what is written of a family is read again as the same", "[family]") {
   const Json changes = GENERATE(
       Json::object(), Json{{"head_dim", 8}, {"tie_word_embeddings", true}},
       Json{{"rope_scaling", {{"rope_type", "linear"}, {"factor", 3}}}, {"rope_theta", 1e6}},
-      Json{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 32}}}},
+      Json{{"rope_scaling",
+            {{"rope_type", "llama3"},
+             {"factor", 32},
+             {"low_freq_factor", 1},
+             {"high_freq_factor", 4}}}},
       Json{{"model_type", "mistral"}, {"sliding_window", 20}}, Json{{"model_type", "qwen2"}},
       Json{{"bos_token_id", 1}, {"eos_token_id", {3, 5}}}, Json{{"eos_token_id", 7}});
   const DecoderConfig config = parsed(changes);
@@ -127,7 +134,6 @@ TEST_CASE("what a family's configuration asks and is not there is refused by nam
       {{{"hidden_act", "gelu"}}, "\"hidden_act\" is \"gelu\"; only \"silu\" is supported"},
       {{{"attention_bias", true}}, "\"attention_bias\" is true; only false is supported"},
       {{{"mlp_bias", true}}, "\"mlp_bias\" is true; only false is supported"},
-      {{{"pretraining_tp", 2}}, "\"pretraining_tp\" is 2; only 1 is supported"},
       {{{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\" is 1; it must be true or false"},
       {{{"rms_norm_eps", 0}}, "\"rms_norm_eps\" is 0; it must be a number between"},
       {{{"rope_theta", 0.5}}, "\"rope_theta\" is 0.5; it must be a number from 1"},
@@ -136,8 +142,10 @@ TEST_CASE("what a family's configuration asks and is not there is refused by nam
       {{{"rope_scaling", rope("yarn")}}, "rope_scaling: \"rope_type\" is \"yarn\"; only"},
       {{{"rope_parameters", rope("dynamic")}}, "rope_parameters: \"rope_type\" is \"dynamic\""},
       {{{"rope_scaling", rope("linear", {{"factor", 0.5}})}}, "\"factor\" is 0.5; it must be"},
-      {{{"rope_scaling", rope("llama3", {{"high_freq_factor", 1}})}},
-       "\"high_freq_factor\" is 1; high_freq_factor must be above low_freq_factor"},
+      {{{"rope_scaling", rope("llama3", {{"factor", 8}})}}, "\"low_freq_factor\" is missing"},
+      {{{"rope_scaling",
+         rope("llama3", {{"factor", 8}, {"low_freq_factor", 2}, {"high_freq_factor", 1}})}},
+       "\"high_freq_factor\" is 1; it must be above low_freq_factor"},
       {{{"rope_parameters", rope("default", {{"partial_rotary_factor", 0.5}})}},
        "\"partial_rotary_factor\" is 0.5; only 1.0 is supported"},
       {{{"model_type", "mistral"}, {"sliding_window", 0}}, "\"sliding_window\" is 0; it must be"},
@@ -145,7 +153,8 @@ TEST_CASE("what a family's configuration asks and is not there is refused by nam
        "\"num_key_value_heads\" is missing"},
       {{{"model_type", "qwen3"}, {"head_dim", 258}, {"attention_bias", true}},
        "\"attention_bias\" is true"},
-      {{{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"; only \"gpt2\", \"gptj\""}};
+      {{{"model_type", "mixtral"}},
+       "\"model_type\" is \"mixtral\"; no supported family; the nearest are mistral"}};
   for (const auto& [changes, says] : rows) {
     INFO(changes.dump());
     CHECK_THAT(refusal(changes), Contains(says) && Contains("config.json"));
@@ -225,8 +234,9 @@ TEST_CASE("what GPT-J or GPT-NeoX asks and is not there is refused by name", "[f
        "rotary width is 3; with rotary positions it must be even"},
       {neox_json({{"rotary_pct", 0.01}}), "0.01 of the columns of a head are none"},
       {neox_json({{"num_attention_heads", 5}}), "n_embd 64 is not divisible by n_head 5"},
-      {neox_json({{"rope_parameters", {{"rope_type", "yarn"}}}}), "only \"default\" is supported"},
-      {neox_json({{"rope_scaling", {{"type", "linear"}}}}), "only null is supported"},
+      {neox_json({{"rope_parameters", {{"rope_type", "yarn"}}}}),
+       "only \"default\", \"linear\" and"},
+      {neox_json({{"rope_scaling", {{"type", "linear"}}}}), "\"factor\" is missing"},
       {neox_json({{"intermediate_size", nullptr}}), "\"intermediate_size\" is missing"}};
   for (const auto& [json, says] : rows) {
     INFO(json.dump());

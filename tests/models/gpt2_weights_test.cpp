@@ -1,5 +1,5 @@
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/weights.h"
 
 #include <catch2/catch.hpp>

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "engine/io/stored_tensor.h"
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/weights.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

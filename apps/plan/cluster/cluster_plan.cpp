@@ -78,7 +78,7 @@ StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, doubl
           .streamed_state = streamed,
           .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
                      task.options.sequence_parallel},
-          .dropout = task.options.attention_dropout.value_or(task.options.dropout) > 0,
+          .dropout = dropout_of(task.options, task.config).attention > 0,
           .orthogonalizes = task.options.optimizer == OptimizerKind::muon,
           .splits_backward = candidate.pipeline == ScheduleName::zero_bubble_h1};
 }

@@ -11,8 +11,7 @@ namespace {
 // block and 6 + 2 + 8 + 2 = 18 in their biases; 3 * 4 in the LayerNorms; 92 in all.
 // Forward per token: 2 operations for each of the 48 weights, 2 * 4 * 2 for attention to 4
 // positions, of which half count; 2 * 3 * 2 in the head; 124 in all, 112 of them in the block.
-constexpr DecoderConfig tiny{
-    .n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
+const DecoderConfig tiny{.n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
 
 /// Sixteen tokens, of which eight at a time.
 constexpr StepWork work{.batch = 4, .seq_len = 4, .dtype = DType::f32, .resident_state = 184};

@@ -11,8 +11,7 @@ namespace {
 
 // Numbers in a layer's MLP, of a token: 8. Weights in the matrices of the block: 2 * 6 + 2 * 2 + 2
 // * 8 + 8 * 2 = 48. Attention to 4 positions, of which half count: 2 * 4 * 2 operations.
-constexpr DecoderConfig tiny{
-    .n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
+const DecoderConfig tiny{.n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
 constexpr double tokens = 8;
 const MemoryChoice two_rows{.micro_batch = 2, .recompute = {Recompute::none}};
 constexpr StepWork work{.batch = 2, .seq_len = 4, .dtype = DType::bf16};

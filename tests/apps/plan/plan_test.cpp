@@ -17,10 +17,10 @@ namespace {
 
 /// Sizes that kernels like, and odd ones whose matrices are large (the second) or small (the
 /// third).
-constexpr DecoderConfig even(std::int64_t layers) {
+const DecoderConfig even(std::int64_t layers) {
   return {.n_layer = layers, .n_head = 2, .n_embd = 64, .vocab_size = 64, .n_positions = 16};
 }
-constexpr DecoderConfig odd(std::int64_t layers) {
+const DecoderConfig odd(std::int64_t layers) {
   return {.n_layer = layers,
           .n_head = 3,
           .n_embd = 66,
@@ -28,7 +28,7 @@ constexpr DecoderConfig odd(std::int64_t layers) {
           .vocab_size = 101,
           .n_positions = 13};
 }
-constexpr DecoderConfig tiny(std::int64_t layers) {
+const DecoderConfig tiny(std::int64_t layers) {
   return {.n_layer = layers,
           .n_head = 3,
           .n_embd = 15,
@@ -37,7 +37,7 @@ constexpr DecoderConfig tiny(std::int64_t layers) {
           .n_positions = 11};
 }
 
-constexpr DecoderConfig with_context(DecoderConfig config, std::int64_t positions) {
+const DecoderConfig with_context(DecoderConfig config, std::int64_t positions) {
   config.n_positions = positions;
   return config;
 }

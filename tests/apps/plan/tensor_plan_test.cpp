@@ -37,9 +37,9 @@ Elements elements_of(const DecoderConfig& config, int rank, int ranks) {
   return count;
 }
 
-constexpr DecoderConfig even{
+const DecoderConfig even{
     .n_layer = 3, .n_head = 4, .n_embd = 64, .vocab_size = 96, .n_positions = 16};
-constexpr DecoderConfig five_heads{
+const DecoderConfig five_heads{
     .n_layer = 3, .n_head = 5, .n_embd = 80, .vocab_size = 101, .n_positions = 16};
 
 std::size_t bytes_of(const Json& shard, const char* use) {
@@ -70,7 +70,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
   const std::string wide =
       "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 256 "
       "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --recompute none ";
-  constexpr DecoderConfig config{
+  const DecoderConfig config{
       .n_layer = 3, .n_head = 4, .n_embd = 256, .vocab_size = 256, .n_positions = 16};
   const Json one = plan_of(wide).at("chosen"), two = plan_of(wide + "--tp 2").at("tensor"),
              four = plan_of(wide + "--tp 4").at("tensor");

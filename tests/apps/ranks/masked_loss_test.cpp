@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cross_entropy.h"
-#include "models/decoder/config_file.h"
+#include "models/decoder/config_json/config_file.h"
 #include "models/decoder/weights.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"

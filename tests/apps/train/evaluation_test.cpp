@@ -167,7 +167,7 @@ TEST_CASE("evaluate refuses what it cannot count") {
   refused({"--model", runs.at("run"), "--data", runs.at("one.txt")}, "a loss needs two");
   refused({"--model", runs.at("run"), "--data", runs.at("none.txt")}, "none.txt");
   refused({"--model", runs.at("run"), "--data", runs.at("text.txt"), "--seq-len", "17"},
-          "--seq-len 17 is longer than the model's 16 positions");
+          "--seq-len 17 is longer than the model's context of 16; give 16 at most");
   refused({"--model", runs.at("run")}, "--data");
 }
 

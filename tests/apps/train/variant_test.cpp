@@ -2,8 +2,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/decoder/config_file.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_file.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"

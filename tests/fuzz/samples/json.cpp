@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/config.h"
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_writer.h"
 #include "tests/fuzz/samples.h"
 
 namespace sluice::fuzz {
@@ -45,7 +45,12 @@ std::string rope(const Json& patch) {
 Samples llama_samples() {
   return {
       {"accepted-llama", llama(Json::object()), ""},
-      {"accepted-llama-3", rope({{"rope_type", "llama3"}, {"factor", 32}}), ""},
+      {"accepted-llama-3",
+       rope({{"rope_type", "llama3"},
+             {"factor", 32},
+             {"low_freq_factor", 1},
+             {"high_freq_factor", 4}}),
+       ""},
       {"accepted-llama-4.0", llama({{"rope_parameters", nullptr}, {"rope_theta", 5e5}}), ""},
       {"accepted-qwen2", llama({{"model_type", "qwen2"}, {"head_dim", 10}}), ""},
       {"accepted-mistral", llama({{"model_type", "mistral"}, {"sliding_window", 16}}), ""},
@@ -61,11 +66,22 @@ Samples llama_samples() {
       {"unknown-scaling", rope({{"rope_type", "yarn"}}), "\"llama3\" are supported"},
       {"scaling-as-text", llama({{"rope_parameters", "llama3"}}), "must be an object"},
       {"base-below-one", rope({{"rope_theta", 0}}), "from 1 to"},
-      {"crossed-frequencies", rope({{"rope_type", "llama3"}, {"low_freq_factor", 9}}),
-       "high_freq_factor must be above low_freq_factor"},
+      {"no-factor", rope({{"rope_type", "llama3"}, {"low_freq_factor", 9}}),
+       "\"factor\" is missing"},
+      {"crossed-frequencies",
+       rope({{"rope_type", "llama3"},
+             {"factor", 2},
+             {"low_freq_factor", 9},
+             {"high_freq_factor", 4}}),
+       "it must be above low_freq_factor"},
       {"half-rotary", rope({{"partial_rotary_factor", 0.5}}), "only 1.0"},
       {"negative-original-context",
-       rope({{"rope_type", "llama3"}, {"original_max_position_embeddings", -1}}), "from 1 to"},
+       rope({{"rope_type", "llama3"},
+             {"factor", 2},
+             {"low_freq_factor", 1},
+             {"high_freq_factor", 4},
+             {"original_max_position_embeddings", -1}}),
+       "from 1 to"},
       {"no-window", llama({{"model_type", "mistral"}, {"sliding_window", -1}}), "from 1 to"},
       {"accepted-qwen3", llama({{"model_type", "qwen3"}}), ""},
       {"biases-of-qwen3", llama({{"model_type", "qwen3"}, {"attention_bias", true}}), "only false"},

@@ -1,4 +1,4 @@
-#include "models/decoder/config_writer.h"
+#include "models/decoder/config_json/config_writer.h"
 
 #include <fmt/format.h>
 
@@ -58,11 +58,10 @@ nlohmann::ordered_json gpt_json(const DecoderConfig& config) {
       {"n_ctx", config.n_positions},
       {"vocab_size", config.vocab_size},
       {"layer_norm_epsilon", config.layer_norm_epsilon},
-      {"initializer_range", 0.02},
       {"tie_word_embeddings", config.tied},
-      {"attn_pdrop", 0.0},
-      {"embd_pdrop", 0.0},
-      {"resid_pdrop", 0.0},
+      {"attn_pdrop", config.dropout.attention},
+      {"embd_pdrop", config.dropout.embedding},
+      {"resid_pdrop", config.dropout.residual},
   };
   if (config.n_inner != 0) json["n_inner"] = config.n_inner;
   // Transformers does not know this key; it makes missing biases zeros.
@@ -88,8 +87,7 @@ nlohmann::ordered_json llama_json(const DecoderConfig& config) {
       {"max_position_embeddings", config.n_positions},
       {"vocab_size", config.vocab_size},
       {"rms_norm_eps", config.layer_norm_epsilon},
-      {"initializer_range", 0.02},
-      {"attention_dropout", 0.0},
+      {"attention_dropout", config.dropout.attention},
       {"tie_word_embeddings", config.tied},
       {"rope_theta", config.rotary->base},
       {"rope_scaling", nullptr},
@@ -100,7 +98,8 @@ nlohmann::ordered_json llama_json(const DecoderConfig& config) {
     rope.erase("rope_theta");
     json["rope_scaling"] = rope;
   }
-  if (config.family == Family::mistral) json["sliding_window"] = nullptr;
+  if (config.padding_id) json["pad_token_id"] = *config.padding_id;
+  if (config.family == Family::mistral && config.window == 0) json["sliding_window"] = nullptr;
   if (config.family == Family::qwen2 || config.family == Family::qwen3)
     json["use_sliding_window"] = false;
   if (config.family == Family::qwen3) json["attention_bias"] = false;
@@ -113,6 +112,8 @@ nlohmann::ordered_json neox_json(const DecoderConfig& config) {
   // A reader takes the whole part of part * head.
   if (static_cast<std::int64_t>(part * head) != config.rotary_width())
     part = std::nextafter(part, 1.0);
+  nlohmann::ordered_json rope = rope_of(*config.rotary);
+  rope["partial_rotary_factor"] = part;
   return {{"architectures", {"GPTNeoXForCausalLM"}},
           {"model_type", name_of(config.family)},
           {"hidden_act", name_of(config.activation)},
@@ -123,18 +124,14 @@ nlohmann::ordered_json neox_json(const DecoderConfig& config) {
           {"max_position_embeddings", config.n_positions},
           {"vocab_size", config.vocab_size},
           {"layer_norm_eps", config.layer_norm_epsilon},
-          {"initializer_range", 0.02},
-          {"attention_dropout", 0.0},
-          {"hidden_dropout", 0.0},
+          {"attention_dropout", config.dropout.attention},
+          {"hidden_dropout", config.dropout.residual},
           {"attention_bias", true},
           {"use_parallel_residual", config.block == BlockKind::parallel},
           {"tie_word_embeddings", config.tied},
           {"rotary_pct", part},
           {"rotary_emb_base", config.rotary->base},
-          {"rope_parameters",
-           {{"partial_rotary_factor", part},
-            {"rope_theta", config.rotary->base},
-            {"rope_type", "default"}}}};
+          {"rope_parameters", rope}};
 }
 
 /// The keys that say what the family's model is.
@@ -180,6 +177,10 @@ std::string config_json(const DecoderConfig& config, std::string_view torch_dtyp
     if (config.begin_id) json["bos_token_id"] = *config.begin_id;
     if (!config.end_ids.empty()) json["eos_token_id"] = ids_of(config.end_ids);
   }
+  if (config.unused_keys.empty()) return json.dump(2) + "\n";
+  const auto unused = nlohmann::ordered_json::parse(config.unused_keys);
+  for (const auto& [key, value] : unused.items())
+    json[key] = value;
   return json.dump(2) + "\n";
 }
 
