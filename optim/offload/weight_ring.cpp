@@ -13,6 +13,8 @@ WeightRing::WeightRing(ParameterSpace& space) : space_(space), device_(space.dev
   for (WeightPlace& place : weights_) {
     place.arrived = runtime.make_event();
     place.released = runtime.make_event();
+    // The space has zeroed the place in the compute stream.
+    runtime.record(place.released, device_->stream());
   }
   for (GradientPlace& place : gradients_) {
     place.complete = runtime.make_event();
