@@ -52,8 +52,12 @@ double largest_in_block(const Values& x, std::int64_t columns, std::int64_t i) {
 }  // namespace
 
 TEST_CASE("a matrix in 8 bits is as near as its documentation says", "[quantized]") {
-  for (const auto& [rows, columns] :
-       {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 32}, {5, 33}, {7, 96}, {300, 1001}})
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                      {3, 32},
+                                      {5, 33},
+                                      {7, 96},
+                                      {300, 1001},
+                                      {2, 70'001}})
     for (const double size : {1.0, 1e-2, 1e-4, 1e-7, 1e6}) {
       CAPTURE(rows, columns, size);
       const Values x = Array(DType::f32, random_values(rows * columns, 1, size)).values();

@@ -326,9 +326,21 @@ TEST_CASE("cuda: dropout of a stretch of the batch", "[cuda]") {
   const DropoutMask mask{.key = 9, .probability = 0.3f, .first_sample = 7};
   const struct {
     std::int64_t first, count, per_sample;
-  } cases[] = {{0, 17, 40},  {17, 44, 40},  {61, 59, 40},   {16, 64, 40},
-               {8, 24, 40},  {24, 61, 40},  {40, 40, 40},   {20, 64, 44},
-               {24, 64, 33}, {3, 4000, 37}, {8, 4096, 1000}};
+  } cases[] = {{0, 17, 40},
+               {17, 44, 40},
+               {61, 59, 40},
+               {16, 64, 40},
+               {8, 24, 40},
+               {24, 61, 40},
+               {40, 40, 40},
+               {20, 64, 44},
+               {24, 64, 33},
+               {3, 4000, 37},
+               {8, 4096, 1000},
+               // Only the first element keeps these from 16 bytes at a time.
+               {4, 64, 40},
+               {13, 24, 40},
+               {39, 48, 16}};
   for (const DType dtype : cuda_dtypes) {
     for (const auto& [first, count, per_sample] : cases) {
       for (const auto offsets : all_offsets) {

@@ -61,6 +61,25 @@ TEST_CASE("cuda: division by a norm", "[cuda]") {
       }
 }
 
+TEST_CASE("cuda: division by a norm below epsilon, or of zero", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const double size : {0.0, 1e-9, 2.0})
+      for (const double epsilon : {1e-7, 10.0}) {
+        CAPTURE(name_of(dtype), size, epsilon);
+        constexpr std::int64_t count = 1025;
+        Parity parity(devices);
+        const auto matrix = parity.state("matrix", dtype, {count}, random_values(count, 3, size));
+        const auto partial =
+            parity.input("partial", DType::f64, {3}, Values{size * size, 0, size * size / 2});
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(DivideByNorm{.matrix = at[matrix], .partial = at[partial], .epsilon = epsilon},
+              stream);
+        });
+      }
+}
+
 TEST_CASE("cuda: symmetric sums", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;

@@ -49,6 +49,23 @@ TEST_CASE("cuda: sums down columns", "[cuda]") {
   }
 }
 
+TEST_CASE("cuda: sums down the first columns of wider rows", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  for (const DType dtype : cuda_dtypes)
+    for (const std::int64_t stride : {65, 72}) {
+      CAPTURE(name_of(dtype), stride);
+      Parity parity(devices);
+      const auto in = parity.input("in", dtype, {130, stride});
+      const auto out = parity.output("out", DType::f32, {64});
+      parity.compare([=](const Parity::Views& at, Stream stream) {
+        View first = at[in];
+        first.shape[1] = 64;
+        run(ColumnSum{.out = at[out], .in = first}, stream);
+      });
+    }
+}
+
 TEST_CASE("cuda: sums of all", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;
@@ -128,6 +145,24 @@ TEST_CASE("cuda: squared norms of many arrays at once", "[cuda]") {
     run(SquaredNormBatch{norms}, stream);
     run(SquaredNormBatch{}, stream);
   });
+}
+
+TEST_CASE("cuda: squared norms of blocks that fours do not divide", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  // Chunks of few rows have such blocks. The array is aligned, and most of its blocks are not.
+  for (const std::int64_t block : {3, 6, 7, 10, 4098})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const std::int64_t count : {block, 4 * block, 5 * block + 2}) {
+        CAPTURE(block, name_of(dtype), count);
+        Parity parity(devices);
+        const auto in = parity.input("in", dtype, {count}, 3);
+        const auto partial =
+            parity.output("partial", DType::f64, {(count + block - 1) / block}, norm_tolerance);
+        parity.compare([=](const Parity::Views& at, Stream stream) {
+          run(SquaredNorm{.partial = at[partial], .in = at[in], .block = block}, stream);
+        });
+      }
 }
 
 TEST_CASE("cuda: squared norms of numbers that are not finite", "[cuda]") {

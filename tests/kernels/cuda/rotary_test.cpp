@@ -11,8 +11,16 @@ struct Sizes {
   int heads, unchanged;  ///< heads that are rotated, and behind them
   int head_width, width;
 };
-constexpr Sizes all_sizes[] = {{1, 1, 1, 0, 2, 2},   {2, 5, 3, 1, 20, 6},  {1, 7, 5, 3, 64, 64},
-                               {2, 3, 2, 1, 80, 32}, {1, 3, 9, 1, 64, 16}, {1, 2, 2, 1, 256, 256}};
+constexpr Sizes all_sizes[] = {{1, 1, 1, 0, 2, 2},
+                               {2, 5, 3, 1, 20, 6},
+                               {1, 7, 5, 3, 64, 64},
+                               {2, 3, 2, 1, 80, 32},
+                               {1, 3, 9, 1, 64, 16},
+                               {1, 2, 2, 1, 256, 256},
+                               // The second head begins where no 16 bytes do.
+                               {1, 3, 3, 1, 17, 16},
+                               {2, 2, 3, 0, 33, 32},
+                               {1, 3, 2, 1, 20, 16}};
 
 }  // namespace
 

@@ -180,6 +180,17 @@ TEST_CASE("cuda: sampling from equal logits", "[cuda]") {
       if (in_form(2, {place++ / 2, logit < 0})) compare(devices, 5, 100, Values(500, logit), how);
 }
 
+TEST_CASE("cuda: equal logits are told apart up to the last token", "[cuda]") {
+  const CudaDevices devices;
+  if (!devices) return;
+  // The number of a token takes one bit more from each power of two on.
+  for (const std::int64_t vocabulary : {2, 3, 63, 64, 65, 129})
+    for (const std::int64_t top_k : {vocabulary / 2, vocabulary - 1})
+      if (top_k > 0)
+        compare(devices, 9, vocabulary, Values(static_cast<std::size_t>(9 * vocabulary), 1.5),
+                {1, top_k, 1});
+}
+
 TEST_CASE("cuda: to sampling, both zeros are equal", "[cuda]") {
   const CudaDevices devices;
   if (!devices) return;

@@ -97,14 +97,15 @@ std::vector<Parity::Bytes> Parity::run_cpu(std::vector<Bytes> memory, const Body
 }
 
 std::vector<Parity::Bytes> Parity::run_device(CudaDevice& device, const std::vector<Bytes>& before,
-                                              const Body& body) const {
+                                              const Body& body,
+                                              std::optional<std::size_t> alone) const {
   std::vector<std::unique_ptr<DeviceArray>> arrays;
   std::vector<View> views;
   for (std::size_t i = 0; i < before.size(); ++i) {
     const Argument& argument = arguments_[i];
-    arrays.push_back(
-        std::make_unique<DeviceArray>(device, argument.dtype, count_of(argument),
-                                      argument.written ? offsets_.written : offsets_.read));
+    const std::int64_t offset = argument.written ? offsets_.written : offsets_.read;
+    arrays.push_back(std::make_unique<DeviceArray>(device, argument.dtype, count_of(argument),
+                                                   alone == i ? 1 : offset));
     arrays.back()->set_bytes(before[i]);
     views.push_back(shaped(arrays.back()->flat().address, argument));
   }
@@ -159,6 +160,25 @@ void Parity::compare(const Argument& argument, const Bytes& before, const Bytes&
                            << results[worst] << ", not " << references[worst]);
 }
 
+void Parity::compare_alone(const std::vector<Bytes>& before, const std::vector<Bytes>& expected,
+                           const Body& body) const {
+  constexpr std::size_t most = std::size_t{1} << 16;  // bytes; a large case shows no more
+  std::size_t bytes = 0;
+  for (const Bytes& each : before)
+    bytes += each.size();
+  if (!anywhere_ || bytes > most || offsets_.read != 0 || offsets_.written != 0) return;
+  for (std::size_t alone = 0; alone < arguments_.size(); ++alone) {
+    INFO("with " << arguments_[alone].name << " an element past an aligned address");
+    try {
+      const auto actual = run_device(*devices_.runs().front(), before, body, alone);
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        compare(arguments_[i], before[i], expected[i], actual[i]);
+    } catch (const Error& error) {
+      FAIL_CHECK("it threw: " << error.what());
+    }
+  }
+}
+
 void Parity::compare(const Body& body) const {
   const std::vector<Bytes> before = start();
   const std::vector<Bytes> expected = run_cpu(before, body);
@@ -182,6 +202,7 @@ void Parity::compare(const Body& body) const {
       if (actual[i] != first[i])
         FAIL_CHECK(arguments_[i].name << ": run " << run << " has other bits than run 1");
   }
+  compare_alone(before, expected, body);
   SUCCEED();
 }
 
