@@ -1,10 +1,14 @@
 #include "engine/offload/host_stack.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "engine/host_memory.h"
+#include "kernels/base/run.h"
+#include "kernels/elementwise.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
+#include "tests/support/gpu/gpu.h"
 
 // A pushed tensor comes back unchanged, in reverse order, and is off the device in between.
 
@@ -17,8 +21,9 @@ constexpr std::int64_t count = 300;
 constexpr std::size_t block = 1280;  ///< of the arena: count * 4 bytes, rounded up
 
 struct Stack {
-  explicit Stack(DeviceKind kind)
-      : device(open_device(kind)),
+  explicit Stack(DeviceKind kind) : Stack(open_device(kind)) {}
+  explicit Stack(const DevicePtr& on)
+      : device(on),
         host(make_host_memory(device, std::size_t{1} << 16).pinned),
         stack(device, host) {}
 
@@ -106,6 +111,34 @@ TEST_CASE("tensors of other sizes take other memory", "[host_stack]") {
         CHECK(back.item(size - 1) == static_cast<double>(size + i));
       }
     }
+  }
+}
+
+TEST_CASE("what comes back waits for work that still uses its memory", "[host_stack]") {
+  if (!have_gpu()) return;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    Stack s(open_gpu(seed));
+    std::vector<HostStack::Ticket> tickets;
+    for (int i = 0; i < 4; ++i)
+      tickets.push_back(s.put(i));
+    const Tensor sum = Tensor::zeros(s.device, {count}, DType::f32);
+    std::set<const std::byte*> places;
+    {
+      std::vector<Tensor> used;
+      for (int i = 0; i < 4; ++i) {
+        used.push_back(Tensor::empty(s.device, {count}, DType::f32));
+        places.insert(used.back().view().address);
+        run(Fill{.out = used.back().view(), .value = 5}, s.device->stream());
+        run(Add{.out = sum.view(), .a = sum.view(), .b = used.back().view()}, s.device->stream());
+      }
+    }
+    // The third has not left yet. The second takes memory that was given back.
+    const Tensor fourth = s.stack.take(tickets[3]), third = s.stack.take(tickets[2]);
+    const Tensor second = s.stack.take(tickets[1]);
+    CHECK(places.contains(second.view().address));
+    CHECK(sum.to_host() == std::vector<double>(count, 20));
+    CHECK(second.to_host() == Stack::numbers(1));
   }
 }
 

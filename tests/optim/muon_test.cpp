@@ -283,6 +283,24 @@ TEST_CASE("Muon updates embeddings and vectors as AdamW does", "[muon]") {
   CHECK(fields[0].count == 120 * 33);
 }
 
+TEST_CASE("Muon moves nothing along a gradient of zeros", "[muon]") {
+  const DevicePtr device = open_device(GENERATE(from_range(device_kinds())));
+  for (const DType working : {DType::f32, DType::bf16}) {
+    Model model(device, working, StateLayout::fp32);
+    const auto optimizer = make_muon(model.space, {.weight_decay = 0.5});
+    const Values before = model.weights("tall");
+    model.space.forget_gradients();
+    for (const auto& slot : model.space.slots())
+      set_gradient(model.space, slot, Values(static_cast<std::size_t>(slot.size)));
+    optimizer->step(0.1, model.scale(1));
+    Values decayed = before;
+    for (double& value : decayed)
+      value *= 1 - 0.1 * 0.5;
+    CAPTURE(name_of(working));
+    CHECK(relative_l2(model.weights("tall"), decayed) <= 1e-6);
+  }
+}
+
 TEST_CASE("Muon leaves everything where the scale is not finite", "[muon]") {
   const DevicePtr device = open_device(GENERATE(from_range(device_kinds())));
   for (const StateLayout layout : {StateLayout::fp32, StateLayout::split}) {

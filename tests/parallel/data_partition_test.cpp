@@ -97,6 +97,13 @@ TEST_CASE("partitions have their fractions of the data to less than one item") {
   CHECK(course.partition(0).size() == 700);
   CHECK(course.partition(1).size() == 200);
   CHECK(course.partition(2).size() == 100);
+  // Of a million items the thirds above would leave out one.
+  const DataPartitioner thirds(1'000'000, choices[5], 3);
+  CHECK(thirds.size() == 1'000'000);
+  CHECK(thirds.partition(0).size() == 333'333);
+  CHECK(thirds.partition(1).size() == 333'334);
+  CHECK(thirds.partition(2).size() == 333'333);
+  CHECK((joined(thirds) == joined(DataPartitioner(1'000'000, choices[6], 3))));
 }
 
 TEST_CASE("the order of the data is a function of the seed, whoever asks and however it is cut") {

@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
 #include "tests/engine/safetensors_files.h"
 #include "tests/support/data_folders.h"
 
@@ -207,6 +209,27 @@ TEST_CASE_METHOD(SafetensorsTest, "a file that shrinks while open is an error",
   std::filesystem::resize_file(path, 200);
   REQUIRE_THAT(error_message([&] { read_all(reader, reader.tensors()[0]); }),
                Contains(path.string()) && Contains("truncated"));
+}
+
+TEST_CASE_METHOD(SafetensorsTest, "a weight that is not finite is named by its place in the tensor",
+                 "[io][safetensors]") {
+  // Weights are converted 1048576 at a time.
+  constexpr std::size_t count = 1048579;
+  const std::string header = "{" + entry("a", "F32", "[1048579]", "[0,4194316]") + "}";
+  const auto message = [&](std::size_t bad) {
+    std::vector<float> values(count, 0.5f);
+    values[bad] = INFINITY;
+    const auto raw = std::as_bytes(std::span(values));
+    const SafetensorsReader reader =
+        load(length_field(header.size()) + header +
+             std::string(reinterpret_cast<const char*>(raw.data()), raw.size()));
+    return error_message([&] {
+      read_floats(reader, *reader.find("a"), 0, count, DType::bf16,
+                  [](std::int64_t, std::span<std::byte>) {});
+    });
+  };
+  for (const std::size_t bad : {std::size_t{3}, std::size_t{1048575}, std::size_t{1048578}})
+    CHECK_THAT(message(bad), Contains("\"a\" is not finite at element " + std::to_string(bad)));
 }
 
 TEST_CASE_METHOD(SafetensorsTest, "mutated files load or are refused", "[io][safetensors]") {
