@@ -301,6 +301,22 @@ TEST_CASE("beyond the context, its later half goes on") {
   }
 }
 
+TEST_CASE("of an odd context the larger half goes on") {
+  const ThreadCount one(1);
+  auto config = small_config();
+  config.n_positions = 15;
+  const auto device = make_cpu_device();
+  const auto loaded = random_model(config, device, DType::f64, 1, ParameterSpace::Use::inference);
+  const Ids prompt = random_ids(15, 64, 6);
+  const Generation options{.max_tokens = 4, .sampling = {.temperature = 0}};
+  const auto generated = generate(*loaded.model, device, prompt, options);
+  // The first token fills the context, so that the second is made after the last eight.
+  Ids half(prompt.end() - 7, prompt.end());
+  half.push_back(generated.at(0));
+  CHECK(generate(*loaded.model, device, half, {.max_tokens = 3, .sampling = {.temperature = 0}}) ==
+        Ids(generated.begin() + 1, generated.end()));
+}
+
 TEST_CASE("of a prompt longer than the context its end counts") {
   const ThreadCount one(1);
   const Made made;

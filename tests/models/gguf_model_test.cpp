@@ -51,6 +51,23 @@ TEST_CASE("a GGUF file's model is Hugging Face's, row by row", "[gguf]") {
   CHECK(flat_weights(*read.space).to_host() == flat_weights(*made.space).to_host());
 }
 
+TEST_CASE("what a GGUF file leaves out is what llama.cpp takes", "[gguf]") {
+  DecoderConfig config = config_of_test(Family::llama);
+  config.n_kv_head = 4;
+  const auto made = random_model(config, make_cpu_device(), DType::f32, 1);
+  GgufFile file = gguf_of(made);
+  const std::size_t before = file.keys.size();
+  std::erase_if(file.keys, [](const auto& key) {
+    return key.name == "llama.rope.freq_base" || key.name == "llama.attention.head_count_kv" ||
+           key.name == "llama.attention.key_length" || key.name == "llama.rope.dimension_count";
+  });
+  REQUIRE(file.keys.size() == before - 4);
+  const Folder folder;
+  const DecoderConfig read = gguf_config(GgufReader(folder.put(file)));
+  config.rotary->base = 10000;
+  CHECK(read == config);
+}
+
 TEST_CASE("a GGUF file's linear scaling of positions counts, with a type or without", "[gguf]") {
   const auto made = random_model(config_of_test(Family::llama), make_cpu_device(), DType::f32, 1);
   const Folder folder;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/autograd.h"
 #include "engine/io/stored_tensor.h"
@@ -47,6 +48,24 @@ TEST_CASE("weights saved and loaded are the same bits, and saving them again giv
   CHECK(weights_of(*loaded.space) == folder.weights);
   save_weights(folder.path() / "again", *loaded.space, StoredType::F32);
   CHECK(read_file(folder.path() / "again") == read_file(folder.path() / "model.safetensors"));
+}
+
+TEST_CASE("the checksum of weights is of all of their bytes") {
+  const TempDir dir;
+  // Read in pieces of 4 MiB. What the bytes mean does not count here.
+  std::string bytes(std::size_t{9} << 20, 'x');
+  const auto sum = [&] {
+    write_file(dir.path() / "model.safetensors", bytes);
+    return weights_checksum(dir.path());
+  };
+  std::set<std::uint32_t> sums{sum()};
+  for (const std::size_t at : {std::size_t{0}, (std::size_t{4} << 20) - 1, std::size_t{4} << 20,
+                               std::size_t{5} << 20, bytes.size() - 1}) {
+    bytes[at] = 'y';
+    CHECK(sums.insert(sum()).second);
+  }
+  bytes.pop_back();
+  CHECK(sums.insert(sum()).second);
 }
 
 TEST_CASE("BF16 and F16 files hold the weights rounded to nearest, and load exactly") {

@@ -4,6 +4,7 @@
 #include "engine/autograd.h"
 #include "engine/ops/linear/quantized_matrix.h"
 #include "kernels/quantized.h"
+#include "models/decoder/shard.h"
 #include "models/decoder/weights.h"
 #include "models/lora/frozen_weights.h"
 #include "models/lora/targets.h"
@@ -133,6 +134,26 @@ TEST_CASE("a base of 8 bits is read from a model's file row by row", "[lora]") {
   }
 }
 
+TEST_CASE("a base of 8 bits begins with the values that other weights begin with", "[lora]") {
+  DecoderConfig config = config_for("llama");
+  config.n_layer = 1;
+  config.n_embd = 500;
+  config.n_inner = 2200;  // more than a million elements, which are made in two pieces
+  const auto device = make_cpu_device();
+  Decoder plain(config);
+  ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
+  weights.initialize(5);
+  config.lora = beside_8_bits;
+  Decoder model(config);
+  FrozenWeights frozen(model, {{0, 1}}, device, DType::f32);
+  frozen.initialize(5);
+  for (const auto& slot : frozen.quantized()->slots()) {
+    CAPTURE(slot.name);
+    CHECK(relative_l2(slot.quantized->dequantized(DType::f32).to_host(),
+                      weights.find(slot.name)->tensor->to_host()) < 0.01);
+  }
+}
+
 TEST_CASE("ranks read their shards of a base of 8 bits", "[lora]") {
   const TempDir dir;
   const auto device = make_cpu_device();
@@ -166,6 +187,28 @@ TEST_CASE("ranks read their shards of a base of 8 bits", "[lora]") {
         CHECK((slot.quantized->dequantized(DType::f32).to_host() == mine));
       }
     }
+  }
+}
+
+TEST_CASE("ranks that would cut a block of 8 bits are refused, whichever matrix it is in",
+          "[lora]") {
+  // Heads of 32 columns, which two or four ranks divide between blocks.
+  const auto fault = [](Family family, std::int64_t inner, int ranks) {
+    DecoderConfig config = config_for(family == Family::gpt2 ? "gpt2" : "llama");
+    config.n_embd = 128;
+    config.n_inner = inner;
+    config.lora = beside_8_bits;
+    return division_fault(config, ranks);
+  };
+  using Catch::Matchers::Contains;
+  for (const Family family : {Family::gpt2, Family::llama}) {
+    CAPTURE(name_of(family));
+    for (const int ranks : {1, 2, 4})
+      CHECK(fault(family, 256, ranks) == "");
+    // Only the MLP is divided within a block: into two parts of 96 columns, or four of 48.
+    CHECK(fault(family, 192, 2) == "");
+    CHECK_THAT(fault(family, 192, 4), Contains("divided at column 48") && Contains("--tp 1, 2, "));
+    CHECK_THAT(fault(family, 80, 2), Contains("divided at column 40") && Contains("--tp 1, or"));
   }
 }
 

@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "engine/autograd.h"
 #include "models/decoder/decoder.h"
@@ -167,7 +169,7 @@ TEST_CASE("a large matrix is merged piece by piece, in either layout", "[lora]")
     config.n_layer = 1;
     config.n_embd = 512;
     config.n_inner = 9000;  // 4.6M elements, of which a piece has 4.2M
-    config.lora = {.rank = 1, .alpha = 3, .targets = lora_targets(config, "mlp")};
+    config.lora = {.rank = 3, .alpha = 9, .targets = lora_targets(config, "mlp")};
     const auto device = make_cpu_device();
     Decoder adapted(config), plain(config.without_adapters());
     ParameterSpace adapters(adapted.parameters(), device, DType::f32,
@@ -221,6 +223,33 @@ TEST_CASE("targets are the ends of layers' names, as PEFT has them", "[lora]") {
   CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
   config.lora = {.rank = 1, .alpha = 1, .targets = {"c_attn", "q_proj"}};
   CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
+  // Two heads of k, 8 wide, have fewer outputs than inputs.
+  DecoderConfig grouped = config_for("llama");
+  grouped.lora = {.rank = 16, .alpha = 1, .targets = {"k_proj"}};
+  require_lora_fits(grouped, "it");
+  grouped.lora.rank = 17;
+  CHECK_THROWS_AS(require_lora_fits(grouped, "it"), Error);
+}
+
+TEST_CASE("rank-stabilised adapters are scaled by the root of the rank", "[lora]") {
+  const TempDir dir;
+  DecoderConfig config = config_for("gpt2");
+  for (const std::int64_t rank : {1, 4, 6}) {
+    config.lora = {.rank = rank, .alpha = 3, .targets = lora_targets(config, "mlp")};
+    Decoder model(config);
+    ParameterSpace adapters(model.parameters(), make_cpu_device(), DType::f32,
+                            ParameterSpace::Use::inference);
+    save_weights(dir.path() / adapter_weights_file, adapters, StoredType::F32);
+    nlohmann::json json = nlohmann::json::parse(adapter_config_json(config, ""));
+    const auto scale = [&](bool stabilised) {
+      json["use_rslora"] = stabilised;
+      std::ofstream(dir.path() / adapter_config_file) << json;
+      return read_adapter(dir.path()).lora.scale();
+    };
+    CAPTURE(rank);
+    CHECK(scale(false) == Approx(3.0 / static_cast<double>(rank)));
+    CHECK(scale(true) == Approx(3 / std::sqrt(static_cast<double>(rank))));
+  }
 }
 
 }  // namespace sluice::test::lora_test
