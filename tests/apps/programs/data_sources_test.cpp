@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
@@ -114,6 +115,12 @@ TEST_CASE("few documents are divided by bytes, many by document") {
   CHECK(training_bytes(documents, 0.4, 1) == std::vector<std::uint64_t>{100, 300, 0});
   CHECK(training_bytes(documents, 1, 1) == std::vector<std::uint64_t>{100, 300, 600});
   CHECK(training_bytes(std::vector<DocumentFacts>{{1, 1}}, 0.9, 1).at(0) == 1);
+  // In binary these products are a little less than whole numbers.
+  for (const auto& [bytes, fraction, training] :
+       {std::tuple{100, 0.57, 57}, {100, 0.29, 29}, {1000, 0.999, 999}, {1000, 1 - 0.1, 900}})
+    CHECK(training_bytes(std::vector{DocumentFacts{static_cast<std::uint64_t>(bytes), 1}}, fraction,
+                         1)
+              .at(0) == static_cast<std::uint64_t>(training));
 
   documents.clear();
   std::uint64_t all = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -98,8 +99,14 @@ TEST_CASE("packed pairs share rows, and each is a document", "[pairs][pack]") {
   // Rows of another length are other data, and those of one pair are as long as it.
   CHECK(pairs->checksum() != pairs_of(marks, {.given = 9, .pack = true})->checksum());
   CHECK(pairs->checksum() != pairs_of(marks, {.given = 8})->checksum());
+  // Documents of 3, 5 and, with what fills the rows, 2 and 6, and 8: their squares in 24 places.
+  CHECK(pairs->attended(8) == std::llround((9 + 25 + 4 + 36 + 64) / 24.0));
+  CHECK(pairs_of(marks, {.given = 8})->attended(8) == 8);
   CHECK(pairs_of(marks, {.most = 40, .pack = true})->text() ==
         "5 pairs of 9 tokens at most, packed into 1 sequence of 24, 92 % full");
+  // One that fits exactly into what another has left: 4 and 5 tokens in a row of 9.
+  CHECK(all_of(*pairs_of({2, 1, 1, 1, 2, 1, 1, 1, 1}, {.given = 8, .pack = true})) ==
+        Ids{1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
 TEST_CASE("pairs that are too long are cut, and those without a completion then left out",
@@ -295,6 +302,13 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
   CHECK(val.at("tokens").get<std::int64_t>() == val.at("bytes").get<std::int64_t>());
   CHECK_THAT(out, Contains(fmt::format("validation {:.4f}", val.at("loss").get<double>())));
   CHECK(loss_in("data/train.bin").at("sequences") == 1438);
+  // Whole rows of 8 tokens are computed, and one at least.
+  const auto one_row = loss_in("data", "--max-tokens 8");
+  CHECK(one_row.at("sequences") == 1);
+  for (const char* const fewer : {"1", "7", "15"})
+    CHECK(loss_in("data", std::string("--max-tokens ") + fewer) == one_row);
+  CHECK(loss_in("data", "--max-tokens 16").at("sequences") == 2);
+  CHECK(loss_in("data", "--pack --max-tokens 1").at("sequences") == 1);
 
   const auto packed = loss_in("data", "--pack");
   CHECK(packed.at("sequences") < 50);

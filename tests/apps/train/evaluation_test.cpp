@@ -150,8 +150,16 @@ TEST_CASE("evaluate gives what validation gave, of every kind of folder") {
   CHECK(tokens.at("bits_per_byte").is_null());
   CHECK(tokens.at("bytes").is_null());
   // The mean over all tokens is that over both parts, by their tokens.
-  const Json begin = runs.evaluate("run", runs.at("val.txt"), "--max-tokens 160");
-  CHECK(begin.at("loss") != all.at("loss"));
+  const auto loss_of = [&](const std::string& file, const std::string& flags) {
+    return runs.evaluate("run", runs.at(file), flags).at("loss").get<double>();
+  };
+  write_file(runs.path() / "rest.txt", text.substr(text.size() * 9 / 10 + 160));
+  const double begin = loss_of("val.txt", "--max-tokens 160");
+  const double rest = loss_of("rest.txt", "--max-tokens 3");
+  CHECK(begin != all.at("loss"));
+  CHECK(std::abs(begin - rest) > 1e-3);
+  CHECK(loss_of("val.txt", "--max-tokens 163") ==
+        Approx((160 * begin + 3 * rest) / 163).epsilon(1e-6));
 }
 
 TEST_CASE("evaluate refuses what it cannot count") {
