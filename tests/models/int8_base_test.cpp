@@ -10,6 +10,7 @@
 #include "models/lora/targets.h"
 #include "tests/models/adapted_models.h"
 #include "tests/support/error_message.h"
+#include "tests/support/fixture.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/temp_dir.h"
 
