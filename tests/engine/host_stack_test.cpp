@@ -96,18 +96,24 @@ TEST_CASE("tensors are taken up in one order alone", "[host_stack]") {
   CHECK_THAT(error_message([&] { s.stack.take(first); }), Contains("another order"));
 }
 
-TEST_CASE("tensors of other sizes take other memory", "[host_stack]") {
+TEST_CASE("tensors of other sizes or types take other memory", "[host_stack]") {
   for (const DeviceKind kind : device_kinds()) {
     Stack s(kind);
-    for (const std::int64_t size : {100, 400, 50}) {
+    for (const auto& [size, dtype] : {std::pair<std::int64_t, DType>{100, DType::f32},
+                                      {400, DType::f32},
+                                      {50, DType::f32},
+                                      {50, DType::bf16},
+                                      {50, DType::f32}}) {
+      CAPTURE(name_of(kind), size, name_of(dtype));
       std::vector<HostStack::Ticket> tickets;
       for (int i = 0; i < 4; ++i)
         tickets.push_back(s.stack.put(Tensor::from_host(
-            s.device, {size}, DType::f32,
+            s.device, {size}, dtype,
             std::vector<double>(static_cast<std::size_t>(size), static_cast<double>(size + i)))));
       for (int i = 4; i-- > 0;) {
         const Tensor back = s.stack.take(tickets[static_cast<std::size_t>(i)]);
         REQUIRE(back.size() == size);
+        REQUIRE(back.dtype() == dtype);
         CHECK(back.item(size - 1) == static_cast<double>(size + i));
       }
     }

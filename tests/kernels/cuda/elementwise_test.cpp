@@ -218,6 +218,8 @@ TEST_CASE("cuda: columns are copied as on the CPU, bit for bit", "[cuda]") {
                            {70, 96, 64, 64, 32, 32},
                            {5, 64, 96, 0, 8, 40},
                            {5, 64, 96, 4, 8, 40},
+                           {5, 64, 96, 8, 2, 40},
+                           {5, 64, 96, 0, 8, 38},
                            {3, 8, 8, 2, 1, 0}})
       for (const Parity::Offsets offsets : {Parity::Offsets{0, 0}, Parity::Offsets{1, 1}}) {
         CAPTURE(name_of(dtype), row.rows, row.out_columns, row.in_columns, offsets.read);
