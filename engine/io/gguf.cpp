@@ -37,6 +37,14 @@ struct TypeFacts {
 constexpr TypeFacts types[] = {{0, "F32", 1, 4},    {1, "F16", 1, 2},    {30, "BF16", 1, 2},
                                {2, "Q4_0", 32, 18}, {3, "Q4_1", 32, 20}, {8, "Q8_0", 32, 34}};
 
+/// ggml's names of all its types, by their codes; "": there is no such type any more.
+constexpr std::string_view ggml_names[] = {
+    "F32",     "F16",   "Q4_0",   "Q4_1",  "",      "",       "Q5_0", "Q5_1",    "Q8_0",
+    "Q8_1",    "Q2_K",  "Q3_K",   "Q4_K",  "Q5_K",  "Q6_K",   "Q8_K", "IQ2_XXS", "IQ2_XS",
+    "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",   "I16",     "I32",
+    "I64",     "F64",   "IQ1_M",  "BF16",  "",      "",       "",     "TQ1_0",   "TQ2_0",
+    "",        "",      "",       "MXFP4", "NVFP4", "Q1_0"};
+
 const TypeFacts& facts(GgufType type) {
   return types[static_cast<std::size_t>(type)];
 }
@@ -203,10 +211,11 @@ GgufType tensor_type(Header& header, const std::string& name) {
   const auto code = header.number<std::uint32_t>();
   for (std::size_t i = 0; i < std::size(types); ++i)
     if (types[i].code == code) return static_cast<GgufType>(i);
+  const std::string_view known = code < std::size(ggml_names) ? ggml_names[code] : "";
   refuse(header.path(),
-         fmt::format("stores tensor {} in ggml's type {}; only F32, F16, BF16, Q8_0, Q4_0 and Q4_1 "
-                     "are supported, so take the model's file in one of them",
-                     quote(name), code));
+         fmt::format("stores tensor {} as {}; only F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are "
+                     "supported, so take the model's file in one of them",
+                     quote(name), known.empty() ? fmt::format("ggml's type {}", code) : known));
 }
 
 std::uint64_t bytes_of(const GgufTensor& tensor) {

@@ -74,6 +74,7 @@ class HeaderParser {
   }
 
   std::map<std::string, std::string> metadata_from(const Json& object) const {
+    if (object.is_null()) return {};  // as the reference implementation reads it
     if (!object.is_object())
       refuse(fmt::format("{} is {}, but must be an object", metadata_key, shown(object)));
     std::map<std::string, std::string> metadata;
@@ -121,6 +122,11 @@ class HeaderParser {
     if (value.is_string())
       for (const StoredType type : all_stored_types)
         if (name_of(type) == value.get_ref<const std::string&>()) return type;
+    for (const std::string_view narrow : {"F8_", "F6_", "F4"})
+      if (value.is_string() && value.get_ref<const std::string&>().starts_with(narrow))
+        refuse_tensor(name, fmt::format("is quantised, to {}, which is not supported; take the "
+                                        "model in BF16, F16 or F32",
+                                        shown(value)));
     refuse_tensor(name, fmt::format("has the unknown dtype {}", shown(value)));
   }
 

@@ -114,7 +114,11 @@ TEST_CASE("a malformed GGUF file is refused in one sentence", "[gguf]") {
       {[](GgufFile& f) { f.number("general.alignment", 24); }, "must be a power of two"},
       {[](GgufFile& f) { f.text("general.alignment", "8"); }, "must be a power of two"},
       {[](GgufFile& f) { f.tensors[1].name = "f32"; }, "has the tensor \"f32\" twice"},
-      {[](GgufFile& f) { f.tensors[0].type = 14; }, "stores tensor \"f32\" in ggml's type 14"},
+      {[](GgufFile& f) { f.tensors[0].type = 14; }, "stores tensor \"f32\" as Q6_K;"},
+      {[](GgufFile& f) { f.tensors[0].type = 12; }, "stores tensor \"f32\" as Q4_K;"},
+      {[](GgufFile& f) { f.tensors[0].type = 41; }, "stores tensor \"f32\" as Q1_0;"},
+      {[](GgufFile& f) { f.tensors[0].type = 4; }, "stores tensor \"f32\" as ggml's type 4;"},
+      {[](GgufFile& f) { f.tensors[0].type = 42; }, "stores tensor \"f32\" as ggml's type 42;"},
       {[](GgufFile& f) { f.tensors[0].dimensions = {}; }, "gives tensor \"f32\" 0 dimensions"},
       {[](GgufFile& f) {
          f.tensors[0].dimensions = {1, 1, 1, 1, 6};

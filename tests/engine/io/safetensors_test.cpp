@@ -44,6 +44,7 @@ TEST_CASE_METHOD(SafetensorsTest, "unusual but legal files are read", "[io][safe
   CHECK(load(file_of("{}", 0)).tensors().empty());
   CHECK(load(file_of("{}   \n ", 0)).tensors().empty());
   CHECK(load(file_of("{\"__metadata__\":{}}", 0)).metadata().empty());
+  CHECK(load(file_of("{\"__metadata__\":null}", 0)).metadata().empty());
   const SafetensorsReader scalar = load(file_of("{" + entry("s", "F64", "[]", "[0,8]") + "}", 8));
   CHECK(scalar.tensors().at(0).shape.empty());
   const SafetensorsReader empty = load(file_of("{" + entry("e", "F32", "[0,5]", "[4,4]") + "," +
@@ -134,6 +135,7 @@ TEST_CASE_METHOD(SafetensorsTest, "malformed headers are refused", "[io][safeten
       {R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"x":1}})", 0, R"(unknown key "x")"},
       {one("F31", "[2]", "[0,8]"), 8, R"(tensor "a" has the unknown dtype "F31")"},
       {one("f32", "[2]", "[0,8]"), 8, R"(the unknown dtype "f32")"},
+      {one("F8_E4M3", "[8]", "[0,8]"), 8, R"(tensor "a" is quantised, to "F8_E4M3")"},
       {R"({"a":{"dtype":7,"shape":[],"data_offsets":[0,0]}})", 0, "the unknown dtype 7"},
       {one("F32", "2", "[0,8]"), 8, R"(tensor "a" has the shape 2, which is not an array)"},
       {one("F32", "{}", "[0,8]"), 8, "the shape {}, which is not an array"},

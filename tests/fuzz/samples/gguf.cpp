@@ -99,7 +99,7 @@ Samples gguf_samples() {
        "a dimension of 1125899906842624"},
       {"wrapped-offset", model([](GgufFile& f) { f.tensors[0].offset_error = ~std::uint64_t{31}; }),
        "was it cut short?"},
-      {"quantized-3-bits", model([](GgufFile& f) { f.tensors[0].type = 11; }), "ggml's type 11"},
+      {"quantized-3-bits", model([](GgufFile& f) { f.tensors[0].type = 11; }), "as Q3_K"},
       {"other-architecture",
        model([](GgufFile& f) { f.keys[0].value = GgufFile::text_of("gptneox"); }),
        "architecture \"gptneox\""},
