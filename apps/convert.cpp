@@ -76,6 +76,11 @@ Input read_gguf(const Options& o) {
 }
 
 int run(const Options& o) {
+  if (is_gguf_name(o.output))
+    fail(fmt::format("--output {}: GGUF files are read and not written yet; give a folder, which "
+                     "llama.cpp's convert_hf_to_gguf.py makes a GGUF file of",
+                     o.output),
+         ErrorKind::usage);
   if (!o.merge.empty()) {
     require_apart(o.output, o.merge, "--merge");
     if (is_gguf_name(o.input))
@@ -85,7 +90,12 @@ int run(const Options& o) {
   const auto [loaded, tokenizer] = is_gguf_name(o.input) ? read_gguf(o) : read_folder(o);
   const StoredType type = stored_type(dtype_of(o));
   ModelExport files(o.output, loaded.model->config());
-  save_weights(files.weights(), *loaded.space, type);
+  try {
+    save_weights(files.weights(), *loaded.space, type);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::numerical) throw;
+    fail(fmt::format("--dtype {}: {}", o.dtype, error.what()), ErrorKind::numerical);
+  }
   files.publish(tokenizer.get(), type, is_gguf_name(o.input) ? "" : o.input);
   fmt::print("{} parameters written to {} as {}\n", loaded.space->parameters(), printable(o.output),
              o.dtype);

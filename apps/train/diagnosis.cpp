@@ -7,38 +7,13 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/io/stored_tensor.h"
+
 namespace sluice {
 namespace {
 
 /// The layer number of the head and of everything else after the blocks.
 constexpr std::int32_t above_all = 1 << 30;
-
-/// Returns true if a word has all exponent bits set, which only infinity and NaN have.
-template <class Word>
-bool has_exponent(std::span<const std::byte> bytes, Word exponent) {
-  bool found = false;
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Word)) {
-    Word word;
-    std::memcpy(&word, bytes.data() + at, sizeof(Word));
-    found |= (word & exponent) == exponent;
-  }
-  return found;
-}
-
-bool all_finite(std::span<const std::byte> bytes, DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return !has_exponent(bytes, std::uint64_t{0x7FF} << 52);
-    case DType::f32:
-      return !has_exponent(bytes, std::uint32_t{0x7F800000});
-    case DType::bf16:
-      return !has_exponent(bytes, std::uint16_t{0x7F80});
-    case DType::f16:
-      return !has_exponent(bytes, std::uint16_t{0x7C00});
-    default:
-      return true;
-  }
-}
 
 /// Returns "h.3.mlp" for h.3.mlp.c_fc.weight and h.3.mlp.c_proj.bias. Names with nothing in common
 /// give the part of the first name before its first dot.
@@ -58,7 +33,7 @@ bool all_finite(const Tensor& tensor) {
     const std::int64_t count = std::min(piece, tensor.size() - first);
     bytes.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype()));
     tensor.slice(first, {count}).copy_bytes_to(bytes);
-    if (!all_finite(bytes, tensor.dtype())) return false;
+    if (first_not_finite(bytes, tensor.dtype()) >= 0) return false;
   }
   return true;
 }

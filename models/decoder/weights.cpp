@@ -15,6 +15,7 @@
 #include "engine/io/stored_tensor.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/names.h"
+#include "models/decoder/quantized_folder.h"
 
 namespace sluice {
 namespace {
@@ -102,8 +103,9 @@ std::map<std::string, Found> collect(const std::vector<SafetensorsReader>& reade
       const std::string name = plain_name(tensor.name, names);
       if (is_constant(name, tensor, names)) continue;
       if (!found.emplace(name, Found{&reader, &tensor}).second)
-        fail(fmt::format("{}: tensor {} is there twice", reader.path().string(), quote(name)),
-             ErrorKind::usage);
+        fail(
+            fmt::format("{}: tensor {} is there twice", reader.path().string(), quote(tensor.name)),
+            ErrorKind::usage);
     }
   }
   return found;
@@ -122,7 +124,7 @@ void require_tied(const Found& head, const Found& table, const DecoderConfig& co
     equal = std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(count), b.begin());
   }
   if (!equal)
-    fail(fmt::format("{}: lm_head.weight differs from {}; {}", head.reader->path().string(),
+    fail(fmt::format("{}: {} differs from {}; {}", head.reader->path().string(), head.tensor->name,
                      table.tensor->name,
                      config.family == Family::gpt2
                          ? "only tied embeddings are supported"
@@ -141,8 +143,11 @@ bool has_shape(const StoredTensor& tensor, const std::string& name, const Shape&
 class WeightFiles {
  public:
   WeightFiles(const fs::path& folder, const DecoderConfig& config) {
-    for (const auto& file : weight_files(folder))
+    refuse_quantized(folder);
+    for (const auto& file : weight_files(folder)) {
       readers_.emplace_back(file);
+      refuse_quantized(readers_.back());
+    }
     const DecoderNames& names = names_of(config.family);
     found_ = collect(readers_, names);
     std::set<std::string, std::less<>> known{std::string(names.head)};
@@ -164,7 +169,8 @@ class WeightFiles {
     for (const auto& [name, entry] : found_)
       if (!known.contains(name))
         fail(fmt::format("{}: tensor {} does not belong to a {} of {} layers",
-                         entry.reader->path().string(), quote(name), names.title, config.n_layer),
+                         entry.reader->path().string(), quote(entry.tensor->name), names.title,
+                         config.n_layer),
              ErrorKind::usage);
   }
 
@@ -214,17 +220,25 @@ bool is_weights_file(std::string_view name) {
          is_number(name.substr(of + 4));
 }
 
+void read_slice(const SafetensorsReader& reader, const StoredTensor& tensor, ParameterSpace& space,
+                const ParameterSpace::Slot& slot, const StoredSlice& slice) {
+  const DType dtype = space.weight_dtype(), computes = space.working().dtype();
+  const std::string what = fmt::format("{}: tensor {}", reader.path().string(), quote(tensor.name));
+  read_floats(reader, tensor, 0, element_count(slice.shape), dtype,
+              [&](std::int64_t first, std::span<std::byte> values) {
+                if (computes != dtype)
+                  require_held(values, dtype, stored_type(computes), first, what);
+                space.write_shard(slot, slice.first + first, values);
+              });
+}
+
 void load_weights(const fs::path& folder, const DecoderConfig& config, ParameterSpace& space) {
   const WeightFiles files(folder, config);
-  for (const auto& slot : space.slots()) {
+  for (const auto& slot : space.slots())
     for (const StoredSlice& slice : slot.stored()) {
       const Found& found = files.at(slice.name);
-      read_floats(*found.reader, *found.tensor, 0, element_count(slice.shape), space.weight_dtype(),
-                  [&](std::int64_t first, std::span<std::byte> values) {
-                    space.write_shard(slot, slice.first + first, values);
-                  });
+      read_slice(*found.reader, *found.tensor, space, slot, slice);
     }
-  }
   if (!config.tied) return;
   const DecoderNames& names = names_of(config.family);
   if (const Found* const head = files.find(std::string(names.head)))
@@ -268,13 +282,16 @@ SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type) {
 void save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
   SafetensorsHeader header = weights_header(space.layout(), type);
   SafetensorsWriter writer(file, std::move(header.tensors), header.metadata);
+  const DType dtype = space.weight_dtype();
   for (const auto& slot : space.slots())
-    write_floats(
-        writer, slot.size, space.weight_dtype(),
-        [&](std::int64_t first, std::span<std::byte> values) {
-          space.read_weights(slot.offset + first, values);
-        },
-        type);
+    for (const StoredSlice& slice : slot.stored())
+      write_floats(
+          writer, element_count(slice.shape), dtype,
+          [&](std::int64_t first, std::span<std::byte> values) {
+            space.read_weights(slot.offset + slice.first + first, values);
+            require_held(values, dtype, type, first, fmt::format("tensor {}", quote(slice.name)));
+          },
+          type);
   writer.finish();
 }
 

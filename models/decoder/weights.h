@@ -26,6 +26,12 @@ void load_weights(const std::filesystem::path& folder, const DecoderConfig& conf
 void load_weights(const std::filesystem::path& folder, const DecoderConfig& config,
                   QuantizedSpace& space);
 
+/// Fills a slice of a slot of `space` from a tensor of its shape. Throws Error naming file and
+/// tensor: see read_floats(). A value that would be infinite in the dtype in which the model
+/// computes is refused too.
+void read_slice(const SafetensorsReader& reader, const StoredTensor& tensor, ParameterSpace& space,
+                const ParameterSpace::Slot& slot, const StoredSlice& slice);
+
 /// Throws the errors that load_weights() would throw because of tensor names and shapes. Reads only
 /// the files' headers, so it can run before memory is allocated.
 void check_weights(const std::filesystem::path& folder, const DecoderConfig& config);

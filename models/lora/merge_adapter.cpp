@@ -65,9 +65,9 @@ struct Loss {
 };
 
 /// Adds scale * B A to a weight that lies in the space from element `first` on, some rows at a
-/// time.
+/// time. `what`: for errors.
 void add_change(ParameterSpace& space, std::int64_t first, WeightLayout layout, Pair& pair,
-                double scale, DType stored_as, Loss& loss) {
+                double scale, DType stored_as, Loss& loss, const std::string& what) {
   const bool in_out = layout == WeightLayout::in_out;
   const std::int64_t rows = in_out ? pair.inputs : pair.outputs;
   const std::int64_t columns = in_out ? pair.outputs : pair.inputs;
@@ -98,6 +98,9 @@ void add_change(ParameterSpace& space, std::int64_t first, WeightLayout layout, 
       sum[i] = static_cast<float>(static_cast<double>(sum[i]) + added);
       loss.changes += added * added;
     }
+    for (const DType kept : {dtype, stored_as})
+      require_held(std::as_bytes(std::span(sum)), DType::f32, stored_type(kept), row * columns,
+                   what);
     std::vector<std::byte> narrow(elements * size_of(stored_as));
     cast(host_view(sum), host_view(narrow, stored_as));
     cast(host_view(narrow, stored_as), host_view(rounded));
@@ -146,7 +149,9 @@ double merge_adapter(const fs::path& folder, const DecoderConfig& config, Parame
         Pair pair{rank, inputs, outputs, floats_of(reader, tensor), floats_of(reader, *b)};
         add_change(space, slot.offset + slice.first,
                    in_out ? WeightLayout::in_out : WeightLayout::out_in, pair, adapter.lora.scale(),
-                   stored_as, loss);
+                   stored_as, loss,
+                   fmt::format("{}: tensor {} with this change", reader.path().string(),
+                               quote(slice.name)));
         left.erase(tensor.name);
         left.erase(other);
       }

@@ -118,6 +118,17 @@ struct Folder : TempDir {
                "<!doctype html>\n<html>\n<head>\n</head>\n</html>\n");
     write_file(in / "cut-config/config.json", read_file(in / "gpt2/config.json").substr(0, 40));
     write_file(in / "bloom/config.json", R"({"model_type": "bloom", "n_embd": 64})");
+    for (const char* name : {"large", "gptq", "unknown"}) {
+      fs::copy(in / "gpt2", in / name, fs::copy_options::recursive);
+      Weights weights_of_all = weights_of(*open_model(in / "gpt2", make_cpu_device()).space);
+      if (name == std::string("large")) weights_of_all.at("ln_f.weight").second[3] = 70000;
+      if (name == std::string("unknown"))
+        weights_of_all["transformer.h.0.attn.extra"] = {Shape{2}, {1, 2}};
+      write_weights(in / name / "model.safetensors", weights_of_all);
+    }
+    std::string config_of_gptq = read_file(in / "gpt2/config.json");
+    config_of_gptq.insert(1, R"("quantization_config": {"quant_method": "gptq", "bits": 4},)");
+    write_file(in / "gptq/config.json", config_of_gptq);
 
     std::string text;
     for (int line = 0; line < 500; ++line)
@@ -232,7 +243,8 @@ TEST_CASE(
     CHECK(in.entries() == before);
   }
   CHECK(programs == std::set<std::string>{"train_gpt2", "plan", "generate", "prepare_data",
-                                          "convert", "probe", "train_mlp", "scripts/launch"});
+                                          "convert", "evaluate", "probe", "train_mlp",
+                                          "scripts/launch"});
 }
 
 }  // namespace sluice::test::mistakes_test
