@@ -61,6 +61,7 @@ struct Score {
   std::int64_t last = 0;                   ///< length of a shorter last sequence; 0: none
   double loss = 0;                         ///< mean over the tokens, in nats
   std::optional<std::int64_t> bytes{};     ///< the predicted text's bytes; none without a tokenizer
+  std::string not_finite{};                ///< the first sequences whose loss is not; "": none
 
   double bits_per_byte() const {
     return loss * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(*bytes);
@@ -154,6 +155,14 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
     weights += weight;
   }
   result.loss = sum / weights;
+  if (std::isnan(result.loss)) result.loss = std::abs(result.loss);  // is printed without a sign
+  if (const auto bad = std::ranges::find_if_not(losses, [](double x) { return std::isfinite(x); });
+      bad != losses.end()) {
+    const Piece& piece = pieces[static_cast<std::size_t>(bad - losses.begin())];
+    result.not_finite = piece.rows > 1 ? fmt::format("sequences {} to {}", piece.first,
+                                                     piece.first + piece.rows - 1)
+                                       : fmt::format("sequence {}", piece.first);
+  }
   const auto sum_of = [&](std::int64_t value, std::string_view name) {
     const auto all = ranks->gather_values(value, name);
     return std::accumulate(all.begin(), all.end(), std::int64_t{0});
@@ -167,6 +176,11 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
   return result;
 }
 
+/// A large loss has a perplexity of many digits, of which few mean something.
+std::string spell_perplexity(double value) {
+  return value < 1e7 ? fmt::format("{:.4f}", value) : fmt::format("{:.4g}", value);
+}
+
 void print(const Options& o, const Score& s, std::int64_t length) {
   const bool text = s.bytes && *s.bytes > 0;
   if (o.json) {
@@ -178,7 +192,7 @@ void print(const Options& o, const Score& s, std::int64_t length) {
     return say(all.dump() + "\n");
   }
   say(fmt::format("loss         {:.6f} nats a token\n", s.loss));
-  say(fmt::format("perplexity   {:.4f}\n", std::exp(s.loss)));
+  say(fmt::format("perplexity   {}\n", spell_perplexity(std::exp(s.loss))));
   if (text)
     say(fmt::format("bits/byte    {:.4f} ({} bytes of text)\n", s.bits_per_byte(), *s.bytes));
   say(fmt::format("tokens       {} predicted, in {} sequences of {}{}\n", s.tokens, s.sequences,
@@ -221,6 +235,11 @@ void run(const Options& o, const World& world) {
   const Score result =
       score(*loaded.model, device, *tokens, tokenizer.get(), length, o.max_tokens, world);
   print(o, result, length);
+  if (!result.not_finite.empty())
+    fail(fmt::format("the loss is not finite, first that of {} of {} (counted from 0, {} tokens "
+                     "each); compute in a wider --precision, or look for the place with probe",
+                     result.not_finite, result.sequences, length),
+         ErrorKind::numerical);
 }
 
 }  // namespace

@@ -357,6 +357,7 @@ int run(Options& o, const CommandLine& line) {
           .on_token = [&, i](std::int32_t id) { return continues(answers.printer(i), id); },
           .on_end = [&, i] { answers.end(i); }});
       request.options.sampling.seed += i % static_cast<std::size_t>(o.num);
+      request.options.sampling.prompt = static_cast<std::int64_t>(prompt) + 1;
     }
     generate_many(*loaded.model, device, requests, at_once);
     return 0;
@@ -365,10 +366,19 @@ int run(Options& o, const CommandLine& line) {
     if (n > 0) fmt::print("\n---\n");
     print_text(prompts.front());
     Printer printer(o.stop, print_text);
-    generate(*loaded.model, device, ids.front(), generation,
-             [&](std::int32_t id) { return continues(printer, id); });
-    printer.finish();
-    fmt::print("\n");
+    const auto end_text = [&] {
+      printer.finish();
+      fmt::print("\n");
+      std::fflush(stdout);
+    };
+    try {
+      generate(*loaded.model, device, ids.front(), generation,
+               [&](std::int32_t id) { return continues(printer, id); });
+    } catch (const Error&) {
+      end_text();  // the message has a line of its own
+      throw;
+    }
+    end_text();
   }
   return 0;
 }

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <cmath>
+#include <functional>
+
 #include "apps/checkpoint/model_folder.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
 #include "apps/cli/run_program.h"
 #include "apps/output/output_file.h"
+#include "apps/train/diagnosis.h"
 #include "engine/autograd.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
@@ -14,6 +18,7 @@
 #include "models/lora/adapter_file.h"
 #include "models/lora/frozen_weights.h"
 #include "models/lora/targets.h"
+#include "parallel/comm/communicator.h"
 
 namespace sluice {
 namespace {
@@ -86,6 +91,24 @@ std::pair<std::unique_ptr<FrozenWeights>, LoadedModel> load(const Options& o,
   return {std::move(frozen), std::move(loaded)};
 }
 
+/// Says where the first number that is not finite comes from. `pass` computes loss and gradients
+/// again.
+[[noreturn]] void refuse_numbers(const LoadedModel& loaded, const std::function<void()>& pass,
+                                 bool dumped) {
+  Diagnosis diagnosis(*loaded.space, loaded.model->names());
+  diagnosis.look_at_weights();
+  {
+    const Observed observed(diagnosis);
+    pass();
+  }
+  Communicator alone(make_self_transport(), nullptr, {});
+  const Sighting first = diagnosis.first(alone);
+  fail(fmt::format("numbers are not finite, first seen in {}; compute in a wider --precision{}",
+                   first.phase == Sighting::Phase::nowhere ? "sums of gradients" : first.text,
+                   dumped ? "; the dump has them all" : ", and see them all with --dump"),
+       ErrorKind::numerical);
+}
+
 int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (o.int8_base && o.adapter.empty())
@@ -115,13 +138,23 @@ int run(const Options& o) {
     const NoGrad no_grad;
     return loaded.model->logits(loaded.model->hidden(inputs));
   }();
-  const auto loss =
-      loaded.model->loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)});
-  backward(loss.loss);
-  loaded.space->zero_unused_gradients();
+  Tensor loss;
+  const auto pass = [&, &model = *loaded.model, &space = *loaded.space] {
+    space.forget_gradients();
+    loss = model.loss(inputs, targets, {.scale = 1.0 / static_cast<double>(count)}).loss;
+    backward(loss);
+    space.zero_unused_gradients();
+  };
+  pass();
   loaded.space->clip_gradients(0);
-  fmt::print("loss {:.9g} grad_norm {:.9g}\n", loss.loss.item(), loaded.space->gradient_norm());
-  if (!o.dump.empty()) dump(o.dump, logits, loss.loss, *loaded.space);
+  const double value = loss.item(), norm = loaded.space->gradient_norm();
+  // NaN is printed without a sign.
+  fmt::print("loss {:.9g} grad_norm {:.9g}\n", std::isnan(value) ? std::abs(value) : value,
+             std::abs(norm));
+  // Whoever looks for a number that is not finite needs the dump.
+  if (!o.dump.empty()) dump(o.dump, logits, loss, *loaded.space);
+  if (!std::isfinite(value) || !std::isfinite(norm) || !all_finite(logits))
+    refuse_numbers(loaded, pass, !o.dump.empty());
   return 0;
 }
 

@@ -11,7 +11,9 @@ namespace sluice {
 /// the first among equals. Otherwise the candidates are the top_k largest (0: all; the first among
 /// equals), of those the fewest whose probability reaches top_p (Holtzman et al., "The curious case
 /// of neural text degeneration", 2020). The token is the first candidate, in vocabulary order, at
-/// which the running sum of probabilities exceeds `point` times their total.
+/// which the running sum of probabilities exceeds `point` times their total. A token of logit
+/// -infinity is impossible. No token, -1, is drawn from a row that has NaN or +infinity, or nothing
+/// but -infinity.
 /// logits: [rows, vocabulary] f32; points: [rows] f32 in [0, 1); tokens: [rows] i32.
 struct SampleToken {
   View tokens;

@@ -12,6 +12,16 @@ bool is_loss(double loss) {
   return std::isfinite(loss) && loss >= least;
 }
 
+double checked_validation(double loss, std::int64_t step) {
+  if (!is_loss(loss))
+    fail(
+        fmt::format("the validation loss of step {} is {:g}, which no cross-entropy is; no model "
+                    "was written of it; use a wider --precision, or go on from an older checkpoint",
+                    step, std::isnan(loss) ? std::abs(loss) : loss),
+        ErrorKind::numerical);
+  return loss;
+}
+
 std::string BadSteps::record(std::int64_t step, const TrainStep& result) {
   if (result.applied) {
     in_a_row_ = 0;
@@ -24,14 +34,13 @@ std::string BadSteps::record(std::int64_t step, const TrainStep& result) {
   ++skipped_;
   const bool finite = std::isfinite(result.gradient_norm);
   // A loss scale above 1 is the likely cause. It has been halved by now and reaches 1 in 16 steps.
-  if (!finite && result.weights_finite && result.loss_scale > 1)
-    return fmt::format(
-        "step {}: the gradient overflowed with a loss scale of {}; the update was skipped and the "
-        "scale halved",
-        step, result.loss_scale);
+  if (!finite && result.weights_finite && result.loss_scale > 1) {
+    last_ = fmt::format("the gradient overflowed with a loss scale of {}", result.loss_scale);
+    return fmt::format("step {}: {}; the update was skipped and the scale halved", step, last_);
+  }
   ++in_a_row_;
   if (finite) ++spikes_;
-  why_ = (finite ? "" : "the gradient is not finite; ") + result.reason;
+  last_ = why_ = (finite ? "" : "the gradient is not finite; ") + result.reason;
   return fmt::format("step {}: {}; the update was skipped ({} in a row)", step, why_, in_a_row_);
 }
 
@@ -52,6 +61,15 @@ void BadSteps::require_good(std::int64_t step) const {
                    "are those of the last good step and were not saved over; lower --lr or check "
                    "the data",
                    in_a_row_, step, why_),
+       ErrorKind::numerical);
+}
+
+void BadSteps::require_some(std::int64_t step, std::int64_t updates) const {
+  if (step == 0 || updates > 0) return;
+  fail(fmt::format(
+           "every update of {} steps was skipped, the last because {}; the weights are those "
+           "of the start, so no model was written; use --precision bf16, or more --steps",
+           step, last_),
        ErrorKind::numerical);
 }
 

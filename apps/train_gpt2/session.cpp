@@ -279,7 +279,7 @@ void Session::validate_now(std::int64_t step) {
   const Stopwatch watch;
   Trainer& trainer = training_.trainer;
   const EvaluationBatches batches = validation_batches(options_, setup_);
-  last_val_ = trainer.evaluate(*setup_.data.val, batches);
+  last_val_ = checked_validation(trainer.evaluate(*setup_.data.val, batches), step);
   Validation result{.step = step, .loss = *last_val_};
   if (options_.eval_train)
     result.train_loss = trainer.evaluate(*setup_.data.train, training_batches(options_, setup_));
@@ -299,8 +299,8 @@ void Session::sample_now(std::int64_t step) {
     const std::string text = sample_text(options_, setup_, training_, step);
     printer_->print_sample(step, text);
     log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
-  } catch (const Error& error) {
-    if (job_.size() > 1) throw;  // other ranks would go on with another operation
+  } catch (const Error& error) {  // without it other ranks would go on with another operation
+    if (job_.size() > 1 || error.kind() == ErrorKind::numerical) throw;
     warn(step, fmt::format("no sample after step {}: {}", step, error.what()));
   }
 }
@@ -350,6 +350,7 @@ void Session::finish() {
   const bool stopped = stopped_by_ != nullptr;
   if (stopped)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
+  if (!stopped) bad_steps_.require_some(step_, training_.optimizer->updates());
   if (!options_.no_save) {
     save_now(step_);
     saver_.synchronize(job_.control());

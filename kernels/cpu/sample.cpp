@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -14,7 +15,7 @@ namespace sluice {
 namespace {
 
 /// A token and its logit as one number: a larger logit gives a larger number, and among equal
-/// logits the first token does. The order of keys has no ties, and NaN has a place in it too.
+/// logits the first token does. The order of keys has no ties.
 using Key = std::uint64_t;
 
 Key key_of(float logit, std::int64_t token) {
@@ -68,8 +69,7 @@ std::int32_t draw_of_all(const Row& row, double point) {
     sum += weights[token];
     if (sum > point * total) return static_cast<std::int32_t>(token);
   }
-  // The running sum ends at the total, so the total is not a number: a logit was infinite, or none
-  // was a number.
+  // A point just below 1 may have been rounded up to it.
   return static_cast<std::int32_t>(std::ranges::max_element(row.logits) - row.logits.begin());
 }
 
@@ -123,6 +123,17 @@ std::int32_t draw(std::span<const float> logits, double point, const SampleToken
   return all ? draw_of_all(row, point) : draw_of_candidates(row, point, op);
 }
 
+/// Returns true if the logits make a distribution: none is NaN or +infinity, some is finite.
+bool can_be_drawn(std::span<const float> logits) {
+  constexpr float most = std::numeric_limits<float>::max();
+  int bad = 0, finite = 0;  // without an exit, so that the loop takes several logits at a time
+  for (const float logit : logits) {
+    bad |= static_cast<int>(!(logit <= most));
+    finite |= static_cast<int>(logit >= -most);
+  }
+  return bad == 0 && finite != 0;
+}
+
 }  // namespace
 
 void launch_cpu(const SampleToken& op) {
@@ -130,9 +141,12 @@ void launch_cpu(const SampleToken& op) {
   auto* tokens = op.tokens.data<std::int32_t>();
   for (std::int64_t row = 0; row < op.logits.rows(); ++row) {
     const std::span mine(op.logits.data<float>() + row * op.logits.dim(-1), vocabulary);
-    tokens[row] = op.temperature > 0
-                      ? draw(mine, static_cast<double>(op.points.data<float>()[row]), op)
-                      : static_cast<std::int32_t>(std::ranges::max_element(mine) - mine.begin());
+    if (!can_be_drawn(mine))
+      tokens[row] = -1;
+    else if (op.temperature > 0)
+      tokens[row] = draw(mine, static_cast<double>(op.points.data<float>()[row]), op);
+    else
+      tokens[row] = static_cast<std::int32_t>(std::ranges::max_element(mine) - mine.begin());
   }
 }
 

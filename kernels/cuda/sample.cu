@@ -1,6 +1,7 @@
 #include "kernels/sample.h"
 
 #include <bit>
+#include <limits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/warp.h"
@@ -23,6 +24,9 @@ __device__ __forceinline__ Key key_of(float logit, std::int64_t token) {
   const std::uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<Key>(ordered) << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(token));
 }
+/// The key of NaN and +infinity, above those of all numbers.
+constexpr Key no_number = ~Key{0};
+constexpr float largest = std::numeric_limits<float>::max();
 __device__ __forceinline__ std::int64_t token_of(Key key) {
   return 0xFFFFFFFFu - static_cast<std::uint32_t>(key);
 }
@@ -73,7 +77,7 @@ __device__ Key threshold(const Row& row, double goal, Shared& shared, Measure&& 
 __device__ Key best_key(const Row& row, Shared& shared) {
   Key best = 0;
   for (std::int64_t i = threadIdx.x; i < row.vocabulary; i += threads) {
-    const Key key = key_of(row.logits[i], i);
+    const Key key = row.logits[i] <= largest ? key_of(row.logits[i], i) : no_number;
     best = key > best ? key : best;
   }
   best = warp_fold(best, [](Key a, Key b) { return b > a ? b : a; });
@@ -127,6 +131,10 @@ __global__ void __launch_bounds__(threads)
           .inverse_temperature = 0};
   const Key best = best_key(row, shared);
   const std::int64_t best_token = token_of(best);
+  if (best == no_number || row.logits[best_token] < -largest) {
+    if (threadIdx.x == 0) tokens[blockIdx.x] = -1;
+    return;
+  }
   if (temperature <= 0) {
     if (threadIdx.x == 0) tokens[blockIdx.x] = static_cast<std::int32_t>(best_token);
     return;

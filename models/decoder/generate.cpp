@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
@@ -57,6 +59,21 @@ Tensor last_logits(const Decoder& model, const DevicePtr& device,
   return model.logits_of_token(hidden.slice((count - 1) * width, {1, width}));
 }
 
+[[noreturn]] void refuse_logits(const Tensor& logits, const Sampling& sampling,
+                                std::uint64_t position) {
+  const std::vector<double> values = logits.to_host();
+  // Infinity below zero is the logit of an impossible token, unless all are.
+  const auto bad = std::ranges::find_if(
+      values, [](double value) { return !(value <= std::numeric_limits<float>::max()); });
+  const auto id = bad != values.end() ? bad - values.begin() : 0;
+  const double value = values[static_cast<std::size_t>(id)];
+  fail(fmt::format("{}new token {}: the model's logits are not finite ({} for id {}), so no token "
+                   "can be drawn; compute in a wider type, or look for weights that are too large",
+                   sampling.prompt > 0 ? fmt::format("prompt {}, ", sampling.prompt) : "",
+                   position + 1, std::isnan(value) ? std::abs(value) : value, id),
+       ErrorKind::numerical);
+}
+
 }  // namespace
 
 std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t position) {
@@ -78,7 +95,9 @@ std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t 
                   .top_k = sampling.top_k,
                   .top_p = static_cast<float>(sampling.top_p)},
       logits.stream());
-  return static_cast<std::int32_t>(token.item());
+  const auto drawn = static_cast<std::int32_t>(token.item());
+  if (drawn < 0) refuse_logits(logits.slice(0, {1, known}), sampling, position);
+  return drawn;
 }
 
 NextToken make_next_token(const Decoder& model, const DevicePtr& device, const Sampling& sampling) {

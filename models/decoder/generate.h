@@ -24,16 +24,18 @@ struct KeyValueCache {
 /// Options for sampling the next token. temperature 0 is greedy (the smallest id wins a tie). top_k
 /// 0 and top_p 1 keep all tokens. The random number depends only on (seed, position). Only the
 /// first `vocabulary` tokens can be drawn, for a tokenizer with fewer tokens than the model; 0:
-/// all.
+/// all. `prompt`: number of the text's prompt among several, for errors; 0: there is one.
 struct Sampling {
   double temperature = 1;
   std::int64_t top_k = 0;
   double top_p = 1;
   std::uint64_t seed = 0;
   std::int64_t vocabulary = 0;
+  std::int64_t prompt = 0;
 };
 
-/// Draws the token at `position` of the sequence from `logits` (one per vocabulary entry).
+/// Draws the token at `position` of the sequence from `logits` (one per vocabulary entry). Throws
+/// Error (numerical), naming text and position, if a logit is NaN or infinity.
 std::int32_t draw(const Tensor& logits, const Sampling& sampling, std::uint64_t position);
 
 struct Generation {

@@ -65,6 +65,28 @@ struct Made {
 
 }  // namespace
 
+TEST_CASE("logits that are not finite give no token but an error that says where") {
+  const auto refused = [](const Values& logits, const Sampling& sampling) {
+    try {
+      draw(logits, sampling, 6);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::numerical);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const double temperature : {0.0, 1.0}) {
+    CHECK_THAT(refused({1, 2, NAN, INFINITY}, {.temperature = temperature}),
+               Catch::StartsWith("new token 7: the model's logits are not finite (nan for id 2)"));
+    CHECK_THAT(refused({1, INFINITY}, {.temperature = temperature, .prompt = 3}),
+               Catch::StartsWith("prompt 3, new token 7: ") && Contains("(inf for id 1)"));
+    CHECK_THAT(refused({-INFINITY, -INFINITY}, {.temperature = temperature}),
+               Contains("(-inf for id 0)"));
+    // A token that the tokenizer does not know counts for nothing.
+    CHECK(draw(Values{1, -INFINITY, NAN}, {.temperature = temperature, .vocabulary = 2}, 6) == 0);
+  }
+}
+
 TEST_CASE("temperature 0 takes the largest logit and the smallest id among equals") {
   CHECK(draw(Values{1, 5, 2, 5}, {.temperature = 0}, 0) == 1);
   CHECK(draw(Values{3, 3, 3}, {.temperature = 0}, 9) == 0);
@@ -103,7 +125,7 @@ TEST_CASE("extreme temperatures and logits stay within the vocabulary") {
     CHECK(times > 800);
   const double lowest = -std::numeric_limits<double>::infinity();
   CHECK(histogram({lowest, 0, lowest}, {}, 100) == std::vector<int>{0, 100, 0});
-  CHECK(histogram({1e308, -1e308}, {}, 100) == std::vector<int>{100, 0});
+  CHECK(histogram({3e38, -3e38}, {}, 100) == std::vector<int>{100, 0});
 }
 
 TEST_CASE("top-k leaves the k largest") {

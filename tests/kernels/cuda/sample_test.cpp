@@ -211,4 +211,22 @@ TEST_CASE("cuda: sampling never draws what is impossible", "[cuda]") {
     compare(devices, 5, 100, logits, how);
 }
 
+TEST_CASE("sampling draws no token of a row that is no distribution") {
+  Values logits = logits_of(6, 100, true);
+  logits[1 * 100 + 99] = NAN;
+  logits[2 * 100] = -NAN;
+  logits[3 * 100 + 41] = INFINITY;
+  std::fill_n(logits.begin() + 4 * 100, 100, -INFINITY);
+  for (std::size_t i = 0; i < 99; ++i)
+    logits[5 * 100 + i] = -INFINITY;  // the last token alone is possible
+  const CudaDevices devices;
+  for (const How how : {How{1, 0, 1}, How{1, 7, 1}, How{1, 0, 0.3f}, How{0, 0, 1}}) {
+    const auto tokens = sample_on_cpu(logits, Values(6, 0.5), how);
+    CHECK(tokens[0] >= 0);
+    CHECK(std::vector(tokens.begin() + 1, tokens.end()) ==
+          std::vector<std::int32_t>{-1, -1, -1, -1, 99});
+    if (devices) compare(devices, 6, 100, logits, how);
+  }
+}
+
 }  // namespace sluice::test::sample_test
