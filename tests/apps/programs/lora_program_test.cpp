@@ -232,20 +232,20 @@ TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
     const char *field, *value, *said;
   };
   for (const auto& [field, value, said] :
-       {Change{"use_dora", "true", "use_dora is true, which is not supported"},
+       {Change{"use_dora", "true", "use_dora is true; DoRA is not supported"},
         {"bias", "\"all\"", "trained biases are not supported"},
         {"rank_pattern", "{\"c_attn\":8}", "rank_pattern is"},
         {"modules_to_save", "[\"lm_head\"]", "modules_to_save is"},
-        {"peft_type", "\"IA3\"", "this program has LORA alone"},
+        {"peft_type", "\"IA3\"", "only adapters of the type LORA"},
         {"r", "0", "r is 0"},
         {"r", "\"4\"", "a rank is a whole number from 1"},
         {"r", "8.5", "a rank is a whole number from 1"},
         {"r", "200000000", "from 1 to 16777216"},
         {"lora_dropout", "1", "lora_dropout is 1"},
         {"lora_dropout", "-3", "lora_dropout is -3"},
-        {"init_lora_weights", "\"pissa\"", "changes the model's own weights"},
+        {"init_lora_weights", "\"pissa\"", "may change the model's own weights"},
         {"alora_invocation_tokens", "[1]", "alora_invocation_tokens is"},
-        {"lora_alpha", "null", "has another type"}}) {
+        {"lora_alpha", "null", "lora_alpha is null; it must be a number"}}) {
     INFO(field << " " << value);
     const fs::path changed = runs.path() / "changed";
     fs::remove_all(changed);
