@@ -9,7 +9,6 @@
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
 #include "models/decoder/weights.h"
-#include "models/lora/peft_config.h"
 
 namespace sluice {
 namespace {
@@ -68,11 +67,11 @@ bool is_adapter_folder(const fs::path& folder) {
   return fs::exists(folder / adapter_config_file);
 }
 
-AdapterDescription read_adapter(const fs::path& folder) {
+PeftConfig read_adapter(const fs::path& folder) {
   const fs::path file = folder / adapter_config_file;
   if (!fs::exists(file))
     refuse_adapter(folder, fmt::format("this is no adapter: it has no {}", adapter_config_file));
-  const PeftConfig config = read_peft_config(file);
+  PeftConfig config = read_peft_config(file);
   std::set<std::string> targets;
   if (!fs::exists(folder / adapter_weights_file) && fs::exists(folder / "adapter_model.bin"))
     refuse_adapter(folder,
@@ -90,9 +89,8 @@ AdapterDescription read_adapter(const fs::path& folder) {
   }
   if (targets.empty())
     refuse_adapter(reader.path(), "it has no tensor whose name ends with .lora_A.weight");
-  AdapterDescription found{.lora = config.lora, .base = config.base};
-  found.lora.targets.assign(targets.begin(), targets.end());
-  return found;
+  config.lora.targets.assign(targets.begin(), targets.end());
+  return config;
 }
 
 std::string adapter_config_json(const DecoderConfig& config, const std::string& base) {

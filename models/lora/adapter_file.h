@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "models/decoder/config.h"
+#include "models/lora/peft_config.h"
 #include "optim/space/parameter_space.h"
 
 // Adapters as Hugging Face's PEFT keeps them: a folder with adapter_config.json and
@@ -15,19 +16,14 @@ namespace sluice {
 inline constexpr const char* adapter_config_file = "adapter_config.json";
 inline constexpr const char* adapter_weights_file = "adapter_model.safetensors";
 
-/// The contents of adapter_config.json.
-struct AdapterDescription {
-  LoraConfig lora;   ///< its targets are those of the file's tensors
-  std::string base;  ///< the model that it is for: a folder, or a name at a hub; may be empty
-};
-
 /// Throws Error (usage).
 [[noreturn]] void refuse_adapter(const std::filesystem::path& file, const std::string& why);
 
 bool is_adapter_folder(const std::filesystem::path& folder);
-/// Throws Error (usage) for what is no LoRA adapter or has parts that this program lacks (DoRA,
-/// trained biases, ranks that differ between layers, modules saved whole).
-AdapterDescription read_adapter(const std::filesystem::path& folder);
+/// Reads adapter_config.json and takes the targets from the file's tensors. Throws Error (usage)
+/// for what is no LoRA adapter or has parts that this program lacks (DoRA, trained biases, ranks
+/// that differ between layers, modules saved whole), or tensors that PEFT would ignore.
+PeftConfig read_adapter(const std::filesystem::path& folder);
 
 /// Returns the layer that a matrix A of such a file belongs to: "h.0.attn.c_attn" for
 /// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight" with the prefix

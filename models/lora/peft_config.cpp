@@ -57,9 +57,14 @@ constexpr std::pair<std::string_view, std::string_view> lacking[] = {
     {"trainable_token_indices", "trained rows of the embedding are not supported"},
     {"target_parameters", "adapters of parameters that are no layer's weight are not supported"}};
 
-bool is_off(const Json& value) {
+/// Keys that PEFT ignores if they are empty. An empty kasa_config, for example, turns KaSA on.
+constexpr std::string_view may_be_empty[] = {"rank_pattern", "alpha_pattern", "modules_to_save",
+                                             "layer_replication", "target_parameters"};
+
+bool is_off(std::string_view key, const Json& value) {
   return value.is_null() || value == false ||
-         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+         (std::ranges::find(may_be_empty, key) != std::end(may_be_empty) &&
+          (value.is_array() || value.is_object()) && value.empty());
 }
 
 class Reader {
@@ -147,7 +152,7 @@ PeftConfig::Names Reader::names(const char* key) const {
 void Reader::require_known() const {
   for (const auto& [key, value] : json_.items()) {
     if (std::ranges::find(used, key) != std::end(used) ||
-        std::ranges::find(harmless, key) != std::end(harmless) || is_off(value))
+        std::ranges::find(harmless, key) != std::end(harmless) || is_off(key, value))
       continue;
     const auto* const known =
         std::ranges::find(lacking, key, &std::pair<std::string_view, std::string_view>::first);
@@ -163,30 +168,34 @@ bool chosen(const PeftConfig::Names& names, std::string_view module) {
 }
 
 /// Refuses adapters that begin with a change of the model's own weights, which PEFT makes again
-/// when it opens them.
-void require_own_start(const Reader& read) {
+/// when it opens them. Returns true for a start of random numbers.
+bool random_start(const Reader& read) {
   const Json start = read.has("init_lora_weights") ? read.at("init_lora_weights") : Json(true);
-  if (start.is_boolean() || start.is_null()) return;
+  if (start.is_boolean() || start.is_null()) return start != true;
   std::string name = start.is_string() ? start.get<std::string>() : "";
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (name == "gaussian" || start == "orthogonal" || start == "eva") return;
+  if (name == "gaussian" || start == "orthogonal" || start == "eva") return start == "orthogonal";
   read.refuse("init_lora_weights",
               "a start that may change the model's own weights is not supported; save the adapter "
               "with PEFT's path_initial_model_for_weight_conversion first");
 }
 
 void read_blocks(const Reader& read, PeftConfig& into) {
+  // PEFT refuses these pairs.
   const Json& blocks = read.at("layers_to_transform");
+  for (const char* const key : {"layers_to_transform", "layers_pattern"})
+    if (!read.at(key).is_null() && read.at("target_modules").is_string())
+      read.refuse(key, "target_modules must then be a list of names");
+  into.lists = read.texts("layers_pattern");
+  if (!into.lists.empty() && into.lists != std::vector<std::string>{""} && blocks.is_null())
+    read.refuse("layers_pattern", "layers_to_transform must be given too");
   const bool given = !blocks.is_null() && !(blocks.is_array() && blocks.empty());
-  if (given && read.at("target_modules").is_string())
-    read.refuse("layers_to_transform", "target_modules must then be a list, as for PEFT");
   const Json list = blocks.is_array() ? blocks : given ? Json::array({blocks}) : Json::array();
   for (const Json& block : list) {
     if (!block.is_number_unsigned() || block > largest_size)
       read.refuse("layers_to_transform", "it must be a block's number or a list of them");
     into.blocks.push_back(block.get<std::int64_t>());
   }
-  into.lists = read.texts("layers_pattern");
   for (const std::string& name : into.lists)
     if (!std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; }))
       read.refuse("layers_pattern", "only names, such as \"layers\", are supported");
@@ -236,12 +245,12 @@ PeftConfig read_peft_config(const fs::path& file) {
     read.refuse("peft_type", "only adapters of the type LORA are supported");
   if (const Json& task = read.at("task_type"); !task.is_null() && task != "CAUSAL_LM")
     read.refuse("task_type", "only adapters for CAUSAL_LM are supported");
-  if (const Json& bias = read.at("bias"); !bias.is_null() && bias != "none")
+  if (read.has("bias") && read.at("bias") != "none")
     read.refuse("bias", "trained biases are not supported");
   read.require_known();
-  require_own_start(read);
 
   PeftConfig config;
+  config.random_start = random_start(read);
   if (read.has("r") &&
       (!read.at("r").is_number_integer() || read.at("r") < 1 || read.at("r") > largest_size))
     read.refuse("r", fmt::format("a rank is a whole number from 1 to {}", largest_size));
@@ -259,7 +268,8 @@ PeftConfig read_peft_config(const fs::path& file) {
     read.refuse("base_model_name_or_path", "it must be a folder or a name");
   if (base.is_string()) config.base = base.get<std::string>();
 
-  if (is_off(read.at("target_modules")))
+  const Json& targets = read.at("target_modules");
+  if (targets.is_null() || targets.empty() || targets == "")
     refuse_adapter(
         file,
         fmt::format("target_modules is {}; it must name the layers, as PEFT writes "

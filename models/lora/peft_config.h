@@ -12,7 +12,7 @@ namespace sluice {
 
 /// What adapter_config.json says, by the meaning that PEFT gives its keys.
 struct PeftConfig {
-  LoraConfig lora;   ///< without targets: those are of the file's tensors
+  LoraConfig lora;   ///< its targets are set by read_adapter()
   std::string base;  ///< the model that it is for: a folder, or a name at a hub; may be empty
 
   /// The keys that choose modules: names or ends of names, or one regular expression.
@@ -24,6 +24,9 @@ struct PeftConfig {
   bool all_linear = false;           ///< target_modules is "all-linear"
   std::vector<std::int64_t> blocks;  ///< layers_to_transform; empty: all
   std::vector<std::string> lists;    ///< layers_pattern: what the list of blocks is called
+
+  /// PEFT would begin layers without tensors with random numbers, not with matrices B of zeros.
+  bool random_start = false;
 
   /// Returns why PEFT does not adapt the module of this name ("model.layers.0.mlp.up_proj"): the
   /// key that leaves it out. "": PEFT does.

@@ -12,6 +12,7 @@
 #include "models/lora/merge_adapter.h"
 #include "models/lora/targets.h"
 #include "tests/models/adapted_models.h"
+#include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -250,6 +251,36 @@ TEST_CASE("rank-stabilised adapters are scaled by the root of the rank", "[lora]
     CHECK(scale(false) == Approx(3.0 / static_cast<double>(rank)));
     CHECK(scale(true) == Approx(3 / std::sqrt(static_cast<double>(rank))));
   }
+}
+
+TEST_CASE("an adapter of some layers alone is merged unless the others would be random", "[lora]") {
+  const TempDir dir;
+  DecoderConfig config = config_for("llama");
+  config.lora = {.rank = 1, .alpha = 2, .targets = {"q_proj", "up_proj"}};
+  const auto device = make_cpu_device();
+  Decoder adapted(config), plain(config.without_adapters());
+  ParameterSpace adapters(adapted.parameters(), device, DType::f32, ParameterSpace::Use::inference);
+  ParameterSpace weights(plain.parameters(), device, DType::f32, ParameterSpace::Use::inference);
+  randomize(adapters, 1);
+  Weights all;
+  for (const auto& slot : adapters.slots())
+    for (const StoredSlice& slice : slot.stored())
+      if (slice.name.find(".layers.1.mlp.up_proj.") == std::string::npos)
+        all[slice.name] = {slice.shape,
+                           Values(static_cast<std::size_t>(element_count(slice.shape)), 0.5)};
+  write_weights(dir.path() / adapter_weights_file, all);
+  const auto merge = [&](const char* start) {
+    nlohmann::json json = nlohmann::json::parse(adapter_config_json(config, ""));
+    json["init_lora_weights"] = nlohmann::json::parse(start);
+    std::ofstream(dir.path() / adapter_config_file) << json.dump();
+    return error_message([&] { merge_adapter(dir.path(), plain.config(), weights, DType::f32); });
+  };
+  CHECK(merge("true") == "(no error)");
+  CHECK(merge("\"gaussian\"") == "(no error)");
+  for (const char* const start : {"false", "null", "\"orthogonal\""})
+    CHECK_THAT(merge(start),
+               Catch::Contains("layers.1.mlp.up_proj.lora_A.weight\" is missing, and by "
+                               "init_lora_weights of adapter_config.json it would be random"));
 }
 
 }  // namespace sluice::test::lora_test

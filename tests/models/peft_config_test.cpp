@@ -81,7 +81,7 @@ TEST_CASE("an adapter's configuration is read as PEFT reads it", "[lora]") {
                                                  {"init_lora_weights", "Gaussian"},
                                                  {"init_lora_weights", "orthogonal"},
                                                  {"init_lora_weights", "eva"},
-                                                 {"bias", nullptr},
+
                                                  {"task_type", nullptr},
                                                  {"a key of tomorrow", false}}) {
     INFO(key);
@@ -95,6 +95,7 @@ TEST_CASE("what changes an adapter and is not supported is refused by key and va
            {"peft_type", "ADALORA"},
            {"task_type", "SEQ_CLS"},
            {"bias", "lora_only"},
+           {"bias", nullptr},
            {"use_dora", true},
            {"lora_bias", true},
            {"rank_pattern", {{"q_proj", 2}}},
@@ -107,6 +108,8 @@ TEST_CASE("what changes an adapter and is not supported is refused by key and va
            {"velora_config", {{"a", 1}}},
            {"monteclora_config", {{"a", 1}}},
            {"kasa_config", {{"a", 1}}},
+           {"kasa_config", Json::object()},
+           {"trainable_token_indices", Json::array()},
            {"arrow_config", {{"top_k", 2}}},
            {"use_bdlora", {{"nblocks", 2}}},
            {"use_qalora", true},
@@ -133,7 +136,7 @@ TEST_CASE("what changes an adapter and is not supported is refused by key and va
            {"exclude_modules", 1},
            {"layers_to_transform", "1"},
            {"layers_to_transform", {-1}},
-           {"layers_pattern", "lay.*"}}) {
+           {"layers_pattern", "layers"}}) {
     const std::string said = adapter.refusal(with(key, value));
     INFO(said);
     CHECK_THAT(said, Contains("adapter_config.json: " + std::string(key) + " is " + value.dump()));
@@ -142,9 +145,19 @@ TEST_CASE("what changes an adapter and is not supported is refused by key and va
   Json json = plain();
   json.erase("target_modules");
   CHECK_THAT(adapter.refusal(json), Contains("target_modules is missing"));
+  json = with("layers_pattern", "lay.*");
+  json["layers_to_transform"] = 1;
+  CHECK_THAT(adapter.refusal(json), Contains("layers_pattern is \"lay.*\"; only names"));
   json = with("layers_to_transform", 1);
   json["target_modules"] = ".*q_proj";
   CHECK_THAT(adapter.refusal(json), Contains("layers_to_transform is 1; target_modules must then"));
+  for (const auto& [value, random] : std::vector<std::pair<Json, bool>>{{true, false},
+                                                                        {"gaussian", false},
+                                                                        {"eva", false},
+                                                                        {false, true},
+                                                                        {nullptr, true},
+                                                                        {"orthogonal", true}})
+    CHECK(adapter.read(with("init_lora_weights", value)).random_start == random);
 }
 
 TEST_CASE("modules are chosen by names, expressions and blocks as PEFT chooses them", "[lora]") {

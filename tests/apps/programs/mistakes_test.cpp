@@ -155,6 +155,16 @@ struct Folder : TempDir {
     run_here("train_gpt2",
              "--model gpt2/ --data text.txt --batch-size 2 --steps 2 --threads 1 --val-every 0 "
              "--sample-tokens 0 --output run");
+    run_here("train_gpt2",
+             "--model gpt2/ --data text.txt --batch-size 2 --steps 1 --threads 1 --val-every 0 "
+             "--sample-tokens 0 --lora-rank 1 --output adapted");
+    for (const char* name : {"lora", "dora", "head"})
+      fs::copy(in / "adapted/model", in / name, fs::copy_options::recursive);
+    std::string adapter = read_file(in / "lora/adapter_config.json");
+    write_file(in / "dora/adapter_config.json", adapter.insert(1, "\"use_dora\": true,"));
+    write_weights(
+        in / "head/adapter_model.safetensors",
+        {{"base_model.model.lm_head.lora_A.weight", {Shape{1, 16}, std::vector<double>(16)}}});
     fs::create_directory(in / "tmp");
   }
 
