@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 
+from own_files import checked_output
+
 DECIDES = re.compile(r"\b(if|for|while|switch|case)\b|\?|&&|\|\|")
 
 
@@ -91,4 +93,5 @@ def main():
         sys.exit(1)
 
 
-main()
+with checked_output():
+    main()

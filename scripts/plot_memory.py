@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write, write_picture
+
 VANILLA = "--micro-batch {batch} --precision fp32 --recompute none --state-layout fp32"
 BF16 = "--precision bf16 --gradients fp32"
 TRICKS = [
@@ -66,6 +68,9 @@ GUIDE = [
     ("the same with bf16 gradients", f"{ALL} --state-layout int8 --precision bf16 --gradients bf16", None),
 ]
 USES = ["weights", "gradients", "state", "staging", "activations", "head", "workspace"]
+# How the files begin, by which this script knows its own.
+TRIED = '[\n {\n  "name": '
+COLUMNS = "| | memory MiB | of vanilla |"
 COLOURS = ["#1f6fb4", "#d9641e", "#2b9348", "#b5308c", "#8c6d1f", "#7a5195", "#999999"]
 
 
@@ -100,7 +105,7 @@ def measure(options, flags):
 
 
 def table(rows):
-    text = "| | memory MiB | of vanilla | weights | gradients | state | activations, head |"
+    text = COLUMNS + " weights | gradients | state | activations, head |"
     text += " sequences/s |\n|---|---|---|---|---|---|---|---|\n"
     first = rows[0]["bytes"]
     for row in rows:
@@ -135,7 +140,7 @@ def draw(rows, path):
         axes[0][1].barh(places, [row["sequences_per_second"] for row in rows], color="#555555")
         axes[0][1].set_xlabel("sequences a second")
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
+    write_picture(figure, path, 130)
 
 
 def guide(options):
@@ -176,6 +181,8 @@ def main():
     if options.guide:
         guide(options)
         return
+    for end, mark in (("json", TRIED), ("md", COLUMNS), ("png", PICTURE)):
+        require_own("--output", f"{options.output}.{end}", mark)
     rows = []
     data = {"--data", "--val-data"}
     without_data = [word for at, word in enumerate(common)
@@ -189,8 +196,8 @@ def main():
             row["sequences_per_second"] = options.batch_size / milliseconds * 1e3
         rows.append(row)
         print(f"{name}: {row['bytes'] / 2**20:.0f} MiB", file=sys.stderr)
-    Path(f"{options.output}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    Path(f"{options.output}.md").write_text(table(rows), encoding="utf-8")
+    write(f"{options.output}.json", json.dumps(rows, indent=1) + "\n")
+    write(f"{options.output}.md", table(rows))
     print(table(rows), end="")
     try:
         draw(rows, f"{options.output}.png")
@@ -200,6 +207,7 @@ def main():
 
 if __name__ == "__main__":
     try:
-        main()
+        with checked_output():
+            main()
     except (Failure, OSError, ValueError) as failure:
         sys.exit(f"plot_memory: error: {failure}")

@@ -10,6 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write_picture
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -24,6 +26,7 @@ def main():
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--output", required=True)
     o = parser.parse_args()
+    require_own("--output", o.output, PICTURE)
     figure, columns = plt.subplots(1, len(o.files), figsize=(5 * len(o.files), 4), squeeze=False)
     for axes, file in zip(columns[0], o.files):
         result = json.loads(file.read_text())
@@ -41,7 +44,8 @@ def main():
         axes.set_ylabel("validation loss, nats a character")
         axes.legend()
     figure.tight_layout()
-    figure.savefig(o.output, dpi=120)
+    write_picture(figure, o.output, 120)
 
 
-main()
+with checked_output():
+    main()

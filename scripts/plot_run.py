@@ -13,6 +13,8 @@ import math
 import sys
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write_picture
+
 COLOURS = ["#1f6fb4", "#d9641e", "#2b9348", "#b5308c", "#7a5195", "#8c6d1f", "#2a9d9d", "#c1272d"]
 NAN = float("nan")
 
@@ -181,10 +183,7 @@ def draw(runs, smooth, title, output):
                    loc="left", fontsize=14, fontweight="bold")
     figure.align_ylabels()
     figure.tight_layout()
-    try:
-        figure.savefig(output, dpi=100)
-    except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror or error}", 1) from None
+    write_picture(figure, output, 100)
 
 
 def window_size(text):
@@ -209,6 +208,7 @@ def main():
         runs = [Run(given) for given in args.runs]
         name_apart(runs)
         output = args.output or runs[0].path.parent / "run.png"
+        require_own("--output", output, PICTURE)
         draw(runs, args.smooth, args.title, output)
     except Failure as failure:
         warn(failure)
@@ -218,4 +218,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with checked_output():
+        sys.exit(main())

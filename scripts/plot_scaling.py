@@ -15,6 +15,8 @@ import math
 import sys
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write_picture
+
 NAMES = {"dp": "data parallel", "no-overlap": "without overlap", "zero1": "ZeRO-1",
          "layer-split": "layer split", "gpipe": "pipeline (GPipe)", "1f1b": "pipeline (1F1B)"}
 COLOURS = ["#1f6fb4", "#d9641e", "#2b9348", "#b5308c", "#7a5195", "#8c6d1f"]
@@ -145,10 +147,7 @@ def draw(result, bars, epoch_tokens, title, output):
         shown += "\nhatched: more ranks than cores, so no speed-up can be expected"
     figure.suptitle(shown.replace("$", r"\$"), x=0.01, ha="left", fontsize=11)
     figure.tight_layout()
-    try:
-        figure.savefig(output, dpi=130)
-    except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror or error}") from None
+    write_picture(figure, output, 130)
 
 
 def tokens(text):
@@ -171,6 +170,7 @@ def main():
     output = options.output or options.result.with_suffix(".png")
     if output.suffix.lower() not in (".png", ".svg"):
         parser.error(f"--output {output}: the name must end in .png or .svg")
+    require_own("--output", output, PICTURE)
     result, bars = read(options.result)
     draw(result, bars, options.epoch_tokens, options.title, output)
     print(output)
@@ -178,7 +178,8 @@ def main():
 
 if __name__ == "__main__":
     try:
-        main()
+        with checked_output():
+            main()
     except (Failure, OSError) as failure:
         print(f"plot_scaling: error: {failure}", file=sys.stderr)
         sys.exit(1)

@@ -15,6 +15,8 @@ import json
 import sys
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write_picture
+
 COLOURS = ["#1f6fb4", "#d9641e", "#2b9348", "#b5308c", "#7a5195", "#8c6d1f"]
 
 
@@ -120,10 +122,7 @@ def draw(columns, titles, output):
         axis.set_ylim(low, high * 20)
     figure.align_ylabels()
     figure.tight_layout()
-    try:
-        figure.savefig(output, dpi=110)
-    except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror or error}") from None
+    write_picture(figure, output, 110)
 
 
 def main():
@@ -139,6 +138,7 @@ def main():
     options = parser.parse_args()
     if options.output.suffix.lower() not in (".png", ".svg"):
         parser.error(f"--output {options.output}: the name must end in .png or .svg")
+    require_own("--output", options.output, PICTURE)
     columns = [[Run(given) for given in runs] for runs in [options.runs, *options.column]]
     if any(len(runs) < 2 for runs in columns):
         parser.error("a column needs two runs or more to compare")
@@ -148,7 +148,8 @@ def main():
 
 if __name__ == "__main__":
     try:
-        main()
+        with checked_output():
+            main()
     except Failure as failure:
         print(f"plot_tensor_parallel: error: {failure}", file=sys.stderr)
         sys.exit(failure.code)

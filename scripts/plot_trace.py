@@ -14,6 +14,8 @@ import json
 import sys
 from pathlib import Path
 
+from own_files import PICTURE, checked_output, require_own, write_picture
+
 LANES = ["compute", "host to device", "device to host", "network"]
 COLOURS = {"forward": "#1f6fb4", "backward": "#d9641e", "weight gradient": "#e0a458",
            "update": "#2b9348", "reduce": "#b5308c", "wait": "#333333", "stall": "#333333",
@@ -112,7 +114,7 @@ def draw(options, pyplot):
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=COLOURS.get(name, "#999999")) for name in names]
     figure.legend(handles, names, ncols=len(names), loc="upper right", fontsize="small")
     figure.tight_layout()
-    figure.savefig(options.output, dpi=130)
+    write_picture(figure, options.output, 130)
 
 
 def main():
@@ -124,6 +126,7 @@ def main():
     parser.add_argument("--titles", default="", type=lambda text: text.split(",") if text else [],
                         help="one for each trace, with commas between")
     options = parser.parse_args()
+    require_own("--output", options.output, PICTURE)
     try:
         import matplotlib
     except ImportError as error:
@@ -135,6 +138,7 @@ def main():
 
 if __name__ == "__main__":
     try:
-        main()
+        with checked_output():
+            main()
     except (Failure, OSError) as failure:
         sys.exit(f"plot_trace: error: {failure}")

@@ -17,6 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from own_files import FIGURES, checked_output, require_own, write
 
 SAME = ("model", "batch", "seq", "threads", "precision")  # what makes a comparison fair
 NEEDED = ("median_ms", "tokens_per_second")
@@ -96,6 +100,7 @@ def main():
     for command in commands:
         if "{json}" not in command:
             p.error(f"no {{json}} in the command: {command}")
+    require_own("--json", a.json, FIGURES)
     try:
         open(a.json, "a").close()  # better now than after an hour of rounds
     except OSError as error:
@@ -123,10 +128,9 @@ def main():
         e["ours_over_this"] = spread([ours["tokens_per_second"] / theirs["tokens_per_second"]
                                       for ours, theirs in zip(entries[0]["runs"], e["runs"])])
     print_table(entries)
-    with open(a.json, "w") as f:
-        json.dump({"rounds": a.rounds, "commands": entries}, f, indent=1)
-        f.write("\n")
+    write(a.json, json.dumps({"program": "compare", "rounds": a.rounds, "commands": entries}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    with checked_output():
+        main()

@@ -10,6 +10,10 @@ import argparse
 import json
 import math
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from own_files import FIGURES, checked_output, require_own, write
 
 KEY = ("op", "variant", "shape", "dimensions", "dtype")
 
@@ -38,6 +42,8 @@ def main():
     p.add_argument("peer")
     p.add_argument("--json", metavar="OUT", help="write the pairs here")
     a = p.parse_args()
+    if a.json:
+        require_own("--json", a.json, FIGURES)
     ours, peer = load(a.ours), load(a.peer)
     for key in ("device", "threads"):
         if ours.get(key) != peer.get(key):
@@ -67,14 +73,10 @@ def main():
     mean = math.exp(sum(math.log(pair["peer_over_ours"]) for pair in pairs) / len(pairs))
     print(f"\n{len(pairs)} pairs, geometric mean {mean:.2f}x (above 1: ours is faster)")
     if a.json:
-        try:
-            with open(a.json, "w") as f:
-                both = {"ours": name_of(ours), "peer": name_of(peer), "pairs": pairs}
-                json.dump(both, f, indent=1)
-                f.write("\n")
-        except OSError as error:
-            sys.exit(f"cannot write {a.json}: {error.strerror}")
+        both = {"program": "compare_kernels", "ours": name_of(ours), "peer": name_of(peer), "pairs": pairs}
+        write(a.json, json.dumps(both, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    with checked_output():
+        main()

@@ -15,10 +15,14 @@ import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from own_files import FIGURES, checked_output, require_own, write
 
 SIZES = {  # layers, heads, width
     "124M": (12, 12, 768),
@@ -190,6 +194,8 @@ def parse():
     p.add_argument("--grad-clip", type=float, default=0.0, help="global norm; 0: none (default)")
     p.add_argument("--json", metavar="FILE", help="write the result here")
     a = p.parse_args()
+    if a.json:
+        require_own("--json", a.json, FIGURES)
     shape = (a.n_layer, a.n_head, a.n_embd)
     a.size = NAMES.get(a.model, a.size)
     a.model = a.size
@@ -259,13 +265,9 @@ def main():
     print("median ms: step %.2f forward %.2f backward %.2f update %.2f | %.1f tokens/s | "
           "peak %s" % (*medians, result["tokens_per_second"], peak))
     if a.json:
-        try:
-            with open(a.json, "w") as f:
-                json.dump(result, f)
-                f.write("\n")
-        except OSError as error:
-            sys.exit(f"cannot write {a.json}: {error.strerror}")
+        write(a.json, json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    with checked_output():
+        main()

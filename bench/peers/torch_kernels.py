@@ -15,10 +15,14 @@ import os
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 
 from torch_ops import FAMILIES, Extent, Row, normal
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from own_files import FIGURES, checked_output, require_own, write
 
 MODELS = {  # width, heads, parameters, tokens on a GPU
     "124M": (768, 12, 124439808, 16384),
@@ -138,6 +142,7 @@ def parse():
         if name not in MODELS:
             p.error("--shape: %s is not one of %s" % (name, ", ".join(MODELS)))
     if a.json:
+        require_own("--json", a.json, FIGURES)
         try:
             open(a.json, "a").close()
         except OSError as error:
@@ -209,12 +214,11 @@ def main():
                            else (line["tflop_per_s"], "TFLOP/s")),
                          line["percent_of_ceiling"]), flush=True)
     if a.json:
-        with open(a.json, "w") as f:
-            json.dump(result, f, indent=1)
-            f.write("\n")
+        write(a.json, json.dumps(result, indent=1) + "\n")
     if not result["rows"]:
         sys.exit("nothing was measured: see --op, --variant and --dtype")
 
 
 if __name__ == "__main__":
-    main()
+    with checked_output():
+        main()
