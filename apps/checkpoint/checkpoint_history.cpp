@@ -9,6 +9,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -166,6 +167,11 @@ void record(const ResumePoint& point, const fs::path& folder) {
   const bool here = fs::equivalent(folder_of(point.checkpoint), folder);
   const fs::path whole = fs::canonical(point.checkpoint);
   const fs::path path = here ? whole.lexically_relative(fs::canonical(folder)) : whole;
+  if (!is_utf8(path.string()))
+    fail(fmt::format("--resume {}: the name is not UTF-8, which the run's files could not hold; "
+                     "move the run to another folder",
+                     path.string()),
+         ErrorKind::usage);
   const Json json{{"checkpoint", path.string()},
                   {"named", point.named},
                   {"skip_batches", point.skip_batches},

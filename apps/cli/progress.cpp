@@ -21,6 +21,7 @@ struct Output {
   std::mutex mutex;
   bool speaking = true, quiet = false, terminal = true;
   int live_columns = 0;  ///< 0: there is no live line
+  int error = 0;         ///< the first of stdout
   std::string kept{};
 };
 
@@ -29,9 +30,11 @@ Output& output() {
   return one;
 }
 
+/// Expects the lock.
 void write(const std::string& text) {
+  errno = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  static_cast<void>(written && std::fflush(stdout) == 0);
+  if ((!written || std::fflush(stdout) != 0) && output().error == 0) output().error = errno;
 }
 
 /// Returns the codes that erase an unfinished line of that many columns. If the terminal has become
@@ -94,6 +97,18 @@ void say_live(const std::string& line, int columns, const std::string& kept) {
 
 void end_live_line() {
   say("");
+}
+
+int finish_stdout() {
+  Output& out = output();
+  const std::scoped_lock lock(out.mutex);
+  write("");
+  // Network file systems tell of a full disk when a file is closed.
+  const int copy = dup(STDOUT_FILENO);
+  if (copy >= 0 && close(copy) != 0 && out.error == 0) out.error = errno;
+  // What was written without say() has left no reason.
+  if (std::ferror(stdout) != 0 && out.error == 0) out.error = EIO;
+  return out.error;
 }
 
 void set_speaking(bool yes) {

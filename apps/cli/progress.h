@@ -8,8 +8,9 @@
 namespace sluice {
 
 // Output to stdout. Any thread may call these functions. Each writes whole lines; if there is a
-// live line on the terminal, its final form is left above them. Write errors are ignored: a reader
-// that has gone away must not end a training, whose log file has everything. Texts may hold what
+// live line on the terminal, its final form is left above them. Write errors end nothing: a reader
+// that has gone away must not end a training, whose log file has everything. run_program() reports
+// them at the end. Texts may hold what
 // strangers wrote, so they pass through printable().
 
 /// Writes at once. Silent with --quiet.
@@ -29,6 +30,10 @@ void say_warning(const std::string& text);
 void say_live(const std::string& line, int columns, const std::string& kept);
 /// Replaces the live line, if there is one, by its `kept` text.
 void end_live_line();
+
+/// Hands everything that was printed to the system. Returns the first error of this and of all
+/// writing before, as errno has it; 0: none.
+int finish_stdout();
 
 /// false silences this process: of several ranks only one prints. For a program's start.
 void set_speaking(bool speaking);

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <optional>
+#include <system_error>
 
 #include "apps/cli/processor.h"
 #include "apps/cli/progress.h"
@@ -19,19 +22,30 @@ namespace sluice {
 
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report) {
-  const auto report = [&](std::string message, bool usage = false) {
-    if (may_report && !may_report(message, usage)) return;
+  const auto print = [&](const std::string& message) {
     end_live_line();
     const std::string word = "error:";
     fmt::print(stderr, "{}: {} {}\n", name,
                has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word,
                printable_line(message));
   };
+  const auto report = [&](std::string message, bool usage = false) {
+    if (!may_report || may_report(message, usage)) print(message);
+  };
+  // Called where nothing else has failed; ranks that go on are left alone.
+  const auto end = [&](int first = 0) {
+    const int later = finish_stdout(), error = first != 0 ? first : later;
+    // A reader that has gone away, such as head, has all that it wants.
+    if (error == 0 || error == EPIPE) return 0;
+    print(fmt::format("the standard output could not be written: {}", std::strerror(error)));
+    return 1;
+  };
   require_processor();
   open_standard_streams();
   receive_signals_on_one_thread();
   try {
-    return body();
+    const int code = body();
+    return code == 0 ? end() : code;
   } catch (const Error& error) {
     report(error.what(), error.kind() == ErrorKind::usage);
     switch (error.kind()) {
@@ -44,6 +58,10 @@ int run_program(const std::string& name, const std::function<int()>& body,
     }
   } catch (const std::bad_alloc&) {
     report("the system has no memory left; use a smaller model or batch");
+  } catch (const std::system_error& error) {
+    // Thrown by fmt::print().
+    if (std::ferror(stdout) != 0) return end(error.code().value());
+    report(error.what());
   } catch (const std::exception& error) {
     report(error.what());
   }

@@ -119,7 +119,7 @@ void require_masks(const DataFiles& files) {
 }  // namespace
 
 DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::move(found)) {
-  if (!files.texts.empty()) text.emplace(files, options, fs::temp_directory_path());
+  if (!files.texts.empty()) text.emplace(files, options);
 }
 
 bool has_pairs(const DataFiles& files) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -17,9 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+fs::path temporary_folder() try {
+  return fs::temp_directory_path();
+} catch (const fs::filesystem_error&) {
+  const char* const named = std::getenv("TMPDIR");
+  fail(fmt::format("TMPDIR={}: there is no such folder, and input that can be read once is copied "
+                   "to it; name another, or write the input to a file first",
+                   named != nullptr ? named : ""),
+       ErrorKind::usage);
+}
+
 File copy_of_stream(const fs::path& path, const fs::path& folder) {
   File stream = path == "-" ? File::standard_input() : File::open_stream(path);
-  File copy = File::temporary(folder);
+  File copy = File::temporary(folder.empty() ? temporary_folder() : folder);
   std::vector<std::byte> buffer(1 << 16);
   while (const std::size_t got = stream.read(buffer))
     copy.write(std::span(buffer).first(got));

@@ -40,8 +40,8 @@ struct TextReport {
 /// memory. An input that can be read only once is first copied to an unnamed file.
 class TextSource {
  public:
-  /// `folder` is where such copies are made.
-  TextSource(const DataFiles& files, TextOptions options, const std::filesystem::path& folder);
+  /// `folder` is where such copies are made; empty: that for temporary files.
+  TextSource(const DataFiles& files, TextOptions options, const std::filesystem::path& folder = {});
 
   using Take = std::function<void(const Document&)>;
   /// Passes every document to `take`. Leaves out empty documents, and files with NUL bytes unless

@@ -4,6 +4,8 @@
 
 #include <system_error>
 
+#include "apps/cli/shell_quote.h"
+
 namespace sluice {
 
 std::filesystem::path program_folder() {
@@ -35,7 +37,10 @@ std::filesystem::path shipped_files() {
 
 std::string command_of(const std::string& program) {
   if (installed()) return "sluice " + program;
-  return std::filesystem::proximate(program_folder() / program).string();
+  const std::filesystem::path file = program_folder() / program;
+  std::error_code gone;  // a current folder that is deleted
+  const std::filesystem::path here = std::filesystem::current_path(gone);
+  return quoted((gone ? file : std::filesystem::proximate(file, here)).string());
 }
 
 }  // namespace sluice

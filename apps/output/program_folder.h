@@ -12,8 +12,8 @@ std::filesystem::path program_folder();
 /// build, beside libexec/ where the programs are installed.
 std::filesystem::path shipped_files();
 
-/// Returns what a user types to start another program of Sluice: its path in a build, `sluice NAME`
-/// where the programs are installed.
+/// Returns what a user types to start another program of Sluice: its path in a build, quoted for a
+/// shell, or `sluice NAME` where the programs are installed.
 std::string command_of(const std::string& program);
 
 }  // namespace sluice

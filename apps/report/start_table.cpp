@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/progress.h"
+#include "apps/cli/shell_quote.h"
 #include "apps/output/program_folder.h"
 #include "apps/report/shared_parts.h"
 #include "kernels/cpu/parallel_for.h"
@@ -123,13 +124,14 @@ void print_done(std::int64_t step, std::int64_t steps, std::optional<double> los
 
 void print_what_next(const std::filesystem::path& output, bool stopped, bool saved) {
   if (stopped)
-    say_always(fmt::format("go on with   the same command and --output {}\n", output.string()));
+    say_always(
+        fmt::format("go on with   the same command and --output {}\n", quoted(output.string())));
   if (!saved) return;
   say_always(fmt::format("model        {}\n", (output / "model").string()));
   say_always(fmt::format("next         {} --model {} --prompt \"...\"\n", command_of("generate"),
-                         (output / "model").string()));
+                         quoted((output / "model").string())));
   if (std::filesystem::exists("scripts/plot_run.py"))  // in the project's own folder
-    say_always(fmt::format("             scripts/plot_run.py {}\n", output.string()));
+    say_always(fmt::format("             scripts/plot_run.py {}\n", quoted(output.string())));
 }
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/shell_quote.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
 #include "kernels/cpu/parallel_for.h"
@@ -109,11 +110,15 @@ Job::Job() {
 void Job::choose_folder(const TrainOptions& o) {
   std::string path = o.rank_files;
   if (path.empty() && rank() == 0) {
-    path = (fs::temp_directory_path() / "sluice-ranks-XXXXXX").string();
+    std::error_code error;
+    fs::path folder = fs::temp_directory_path(error);
+    // mkdtemp() says what is wrong with it.
+    if (const char* const named = std::getenv("TMPDIR"); error && named != nullptr) folder = named;
+    path = (folder / "sluice-ranks-XXXXXX").string();
     if (mkdtemp(path.data()) == nullptr)
       fail(
           fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
-                      fs::temp_directory_path().string(), std::strerror(errno)));
+                      folder.string(), std::strerror(errno)));
   }
   folder_is_ours_ = o.rank_files.empty();
   if (!folder_is_ours_ && rank() == 0) {
@@ -287,7 +292,7 @@ bool Job::may_report(std::string& message, bool usage) {
     fs::rename(folder_, gone, ignored);  // atomic, so that no other rank speaks
     fs::remove_all(gone, ignored);
   } else if (folder_is_ours_) {
-    message += fmt::format(" (post_mortem {})", folder_.string());
+    message += fmt::format(" (post_mortem {})", quoted(folder_.string()));
   }
   return true;
 }

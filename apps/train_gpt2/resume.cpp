@@ -9,6 +9,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/cli/progress.h"
 #include "engine/io/file_identity.h"
+#include "engine/io/utf8.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/keep_alive.h"
@@ -104,6 +105,11 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
          ErrorKind::usage);
   }
   const std::string& path = o.resume.path;
+  if (!is_utf8(path))
+    fail(fmt::format("--resume {}: the name is not UTF-8, which the run's files could not hold; "
+                     "move the run to another folder",
+                     path),
+         ErrorKind::usage);
   const fs::path run = run_of_resume(path);
   if (o.resume.from == ResumeOption::From::path && run.empty()) {
     if (!is_checkpoint(path)) fail(no_checkpoint(path), ErrorKind::usage);

@@ -59,6 +59,12 @@ std::size_t utf8_size(std::string_view text) {
   return overlong || surrogate || too_large ? 0 : size;
 }
 
+bool is_utf8(std::string_view text) {
+  while (const std::size_t size = utf8_size(text))
+    text.remove_prefix(size);
+  return text.empty();
+}
+
 char32_t utf8_code_point(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return lead;

@@ -10,6 +10,9 @@ namespace sluice {
 /// stray or cut sequence, an overlong form, a surrogate, or a value above U+10FFFF.
 std::size_t utf8_size(std::string_view text);
 
+/// Returns true if all of the text is UTF-8.
+bool is_utf8(std::string_view text);
+
 /// Returns the code point of `character`, which holds exactly one valid character.
 char32_t utf8_code_point(std::string_view character);
 
