@@ -28,7 +28,9 @@ void declare(CommandLine& line, Options& o) {
   line.add("--input", o.input,
            "Hugging Face folder: single file or shards, any float type; or a .gguf file");
   line.require("--input");
-  line.add("--output", o.output, "Folder to write: config.json, model.safetensors, tokenizer");
+  line.add_output("--output", o.output,
+                  "Folder to write: config.json, model.safetensors, tokenizer",
+                  [](const std::string& folder) { require_own_model("convert", folder); });
   line.require("--output");
   line.add("--merge", o.merge, "Folder of LoRA adapters, in PEFT's form, to add to the weights");
   line.add_choice("--dtype", o.dtype, "Type of the stored weights", {"f32", "bf16", "f16"});
@@ -91,7 +93,7 @@ int run(const Options& o) {
   const StoredType type = stored_type(dtype_of(o));
   ModelExport files(o.output, loaded.model->config());
   try {
-    save_weights(files.weights(), *loaded.space, type);
+    save_weights(files.weights(), *loaded.space, type, "convert");
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::numerical) throw;
     fail(fmt::format("--dtype {}: {}", o.dtype, error.what()), ErrorKind::numerical);

@@ -52,7 +52,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--tokenizer-dir", o.tokenizer_dir, "Folder of the tokenizer; default: the model's");
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
   line.group("Text");
-  line.add("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
+  line.add_text("--prompt", o.prompt, "Text to continue; @FILE reads a file, - the standard input");
   line.add("--prompts", o.prompts,
            "File of prompts: one a line, or JSON Lines with a field prompt; prints a line of JSON "
            "for each continuation");
@@ -60,7 +60,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--special", o.special,
            "Text such as <|endoftext|> becomes the special token of that name");
   line.add("--max-tokens", o.max_tokens, "New tokens at most");
-  line.add("--stop", o.stop, "End when this text appears");
+  line.add_text("--stop", o.stop, "End when this text appears");
   line.add("--num", o.num, "Continuations", 1);
   line.add("--batch-size", o.batch_size, "With --prompts: continuations that are made at a time", 1,
            1 << 10);
@@ -141,15 +141,14 @@ std::vector<std::string> read_prompts(const std::string& file) {
   if (files.texts.empty())
     fail(fmt::format("--prompts {}: these are tokens; give a text", file), ErrorKind::usage);
   const bool json = is_json_lines(files.texts.front(), options.format);
-  const TextReport report =
-      TextSource(files, options, fs::temp_directory_path()).read([&](const Document& document) {
-        if (json) return prompts.emplace_back(document.text), void();
-        for (const auto line : std::views::split(document.text, '\n')) {
-          std::string_view text(line.begin(), line.end());
-          if (text.ends_with('\r')) text.remove_suffix(1);
-          if (!text.empty()) prompts.emplace_back(text);
-        }
-      });
+  const TextReport report = TextSource(files, options).read([&](const Document& document) {
+    if (json) return prompts.emplace_back(document.text), void();
+    for (const auto line : std::views::split(document.text, '\n')) {
+      std::string_view text(line.begin(), line.end());
+      if (text.ends_with('\r')) text.remove_suffix(1);
+      if (!text.empty()) prompts.emplace_back(text);
+    }
+  });
   if (!report.skipped.none())
     fmt::print(stderr, "generate: left out {}\n", printable(report.skipped.text()));
   if (prompts.empty())
@@ -263,8 +262,7 @@ void take_defaults(Options& o, const CommandLine& line, const GenerationDefaults
 /// Prints a continuation as an object. Bytes that are not UTF-8 become U+FFFD.
 void print_line(const std::string& prompt, const std::string& completion) {
   const nlohmann::ordered_json line{{"prompt", prompt}, {"completion", completion}};
-  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  std::fflush(stdout);
+  say_made(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 /// The continuations of many prompts, printed in their order as soon as they and all before them

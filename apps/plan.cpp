@@ -7,6 +7,8 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
+#include "apps/output/output_file.h"
+#include "apps/report/pipeline_report.h"
 #include "apps/report/plan_report.h"
 #include "apps/train/options.h"
 #include "kernels/cpu/parallel_for.h"
@@ -50,11 +52,9 @@ int main(int argc, char** argv) {
                          fmt::join(known_profiles(), ", ")));
     line.add("--probe", options.probe,
              "Plan for the machine on which --save-probe wrote this file");
-    line.add("--save-probe", save_probe, "Measure this machine, write the file and stop");
-    line.add("--schedule-svg", options.schedule_svg,
-             "Write a picture of the pipeline's schedule (--pp) to this file");
-    line.add("--schedule-csv", options.schedule_csv,
-             "Write what each rank of the pipeline does to this file, as --pipeline reads it");
+    add_output_file(line, "--save-probe", save_probe, "a file of --save-probe", is_profile,
+                    "Measure this machine, write the file and stop");
+    declare_schedule_files(line, options);
     line.add("--scaling", options.scaling,
              "Predict steps of 1, 2, 4, ... 4096 ranks (--dp, --zero), and what they send");
     line.add("--gpus", options.gpus,

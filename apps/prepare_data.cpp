@@ -49,8 +49,10 @@ void declare(CommandLine& line, Options& o) {
                   "How text becomes tokens; auto: as --tokenizer-dir says, else bytes", tokenizers);
   line.add("--tokenizer-dir", o.tokenizer_dir,
            "Folder with tokenizer.json, vocab.json + merges.txt or encoder.json + vocab.bpe");
-  line.add("--output", o.output, "Folder for train.bin, val.bin and the tokenizer's files");
-  line.add("--encode-only", o.encode_only, "Write one file of tokens instead");
+  line.add_output("--output", o.output, "Folder for train.bin, val.bin and the tokenizer's files",
+                  [](const std::string& folder) { require_prepared_or_new("--output", folder); });
+  add_unmarked_output(line, "--encode-only", o.encode_only,
+                      "Write one file of tokens instead, which must be new, empty or a device");
   line.add("--val-fraction", o.val_fraction,
            "Part of the text for val.bin: whole documents, or the end of few", 0, 0.9);
   line.add("--shard-tokens", o.shard_tokens,
@@ -106,26 +108,19 @@ std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   return inputs;
 }
 
-/// Refuses to overwrite inputs, and token files that another program has made.
-void require_free(const Options& o, const DataFiles& files) {
+/// Refuses to overwrite inputs.
+void require_not_inputs(const Options& o, const DataFiles& files) {
   const auto inputs = inputs_of(o, files);
   if (!o.encode_only.empty()) return require_not_input("--encode-only", o.encode_only, inputs);
   if (!fs::is_directory(o.output)) return;
-  const bool ours = has_tokenizer(o.output);
-  for (const auto& entry : fs::directory_iterator(o.output)) {
-    const bool tokens = is_prepared_part(entry.path());
-    if (!tokens && !is_tokenizer_file(entry.path().filename().string())) continue;
-    require_not_input("--output", entry.path(), inputs);
-    if (tokens && !ours)
-      fail(fmt::format("--output: {} was not written by prepare_data, for there is no tokenizer "
-                       "beside it; give another folder",
-                       entry.path().string()),
-           ErrorKind::usage);
-  }
+  for (const auto& entry : fs::directory_iterator(o.output))
+    if (is_prepared_part(entry.path()) || is_tokenizer_file(entry.path().filename().string()))
+      require_not_input("--output", entry.path(), inputs);
 }
 
 /// Returns a folder with room for a copy of input that can be read only once: beside the result.
 fs::path folder_for_copies(const Options& o) {
+  if (fs::exists(o.encode_only) && !fs::is_regular_file(o.encode_only)) return {};
   fs::path folder = fs::absolute(o.output.empty() ? o.encode_only : o.output);
   while (!fs::is_directory(folder) && folder.has_relative_path())
     folder = folder.parent_path();
@@ -313,6 +308,12 @@ void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
                      "process",
                      ranks),
          ErrorKind::usage);
+  if (!o.encode_only.empty() && ranks > 1 && fs::exists(o.encode_only) &&
+      !fs::is_regular_file(o.encode_only))
+    fail(fmt::format("--encode-only {}: {} ranks write a file together, and this is none; start "
+                     "one process",
+                     o.encode_only, ranks),
+         ErrorKind::usage);
 }
 
 /// Throws Error (usage) on a rank that reads another text than rank 0, or would make other tokens.
@@ -350,7 +351,7 @@ void run(Options o, const World& world) {
     fail("--shard-tokens is for --output, not for --encode-only", ErrorKind::usage);
   const DataFiles files = find_texts(o);
   require_one_rank(o, files, world.size());
-  require_free(o, files);
+  require_not_inputs(o, files);
   const TextSource source(files, o.text, folder_for_copies(o));
   // Reads everything once, so that errors are found before anything is written.
   const TextScan found = scan(source);

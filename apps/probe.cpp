@@ -10,6 +10,7 @@
 #include "apps/output/output_file.h"
 #include "apps/train/diagnosis.h"
 #include "engine/autograd.h"
+#include "engine/io/output.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
 #include "engine/io/token_file.h"
@@ -31,6 +32,15 @@ struct Options {
   std::int64_t batch = 1, seq = 16, threads = 0;
 };
 
+/// Recognises this program's own dumps: they have logits, and their gradients have other names.
+bool is_dump(const File& file) {
+  try {
+    return SafetensorsReader(file.path()).find("logits") != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void declare(CommandLine& line, Options& o) {
   line.add("--model", o.model, "Hugging Face folder");
   line.require("--model");
@@ -41,19 +51,11 @@ void declare(CommandLine& line, Options& o) {
   line.require("--tokens");
   line.add("--batch", o.batch, "Sequences", 1, 1 << 20);
   line.add("--seq", o.seq, "Tokens per sequence", 1, 1 << 20);
-  line.add("--dump", o.dump, "Write logits, loss and every gradient to this safetensors file");
+  add_output_file(line, "--dump", o.dump, "a dump of probe", is_dump,
+                  "Write logits, loss and every gradient to this safetensors file");
   line.add_choice("--precision", o.precision, "Arithmetic", all_precisions);
   line.add_choice("--device", o.device, "Where to compute", devices);
   line.add("--threads", o.threads, "CPU threads; 0: all cores", 0, 4096);
-}
-
-/// Recognises this program's own dumps: they have logits, and their gradients have other names.
-bool is_dump(const File& file) {
-  try {
-    return SafetensorsReader(file.path()).find("logits") != nullptr;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
@@ -64,7 +66,8 @@ void dump(const std::string& path, const Tensor& logits, const Tensor& loss,
   for (const auto& slot : space.slots())
     for (const StoredSlice& slice : slot.stored())
       list.push_back({.name = "grad." + slice.name, .type = type, .shape = slice.shape});
-  SafetensorsWriter writer(path, list, {});
+  DurableOutput file(path);
+  SafetensorsWriter writer(file, list, {});
   write_floats(writer, logits, type);
   write_floats(writer, loss, type);
   for (const auto& slot : space.slots())
@@ -113,10 +116,7 @@ int run(const Options& o) {
   cpu::set_threads(static_cast<int>(o.threads));
   if (o.int8_base && o.adapter.empty())
     fail("--int8-base is for a model with adapters: give --adapter too", ErrorKind::usage);
-  if (!o.dump.empty()) {
-    require_own_file("--dump", o.dump, "a dump of probe", is_dump);
-    require_not_input("--dump", o.dump, {o.tokens});
-  }
+  if (!o.dump.empty()) require_not_input("--dump", o.dump, {o.tokens});
   const DeviceKind kind = choose_device(o.device);
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);

@@ -71,7 +71,8 @@ void declare(CommandLine& line, Options& o) {
                   {"all-reduce", "gather"});
   line.add_choice("--precision", o.precision, "Arithmetic", {"fp32", "fp64"});
   line.add("--threads", o.threads, "CPU threads of a rank; 0: its share of the cores", 0, 4096);
-  line.add("--output", o.output, "Folder for log.jsonl; default: runs/<time>");
+  line.add_output("--output", o.output, "Folder for log.jsonl; default: runs/<time>",
+                  require_run_or_new);
 }
 
 /// Points in the plane and the arms they lie on.

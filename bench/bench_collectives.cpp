@@ -34,7 +34,7 @@ struct Options {
 
 void declare(CommandLine& line, Options& o) {
   line.group("What");
-  line.add("--collective", o.collectives, "Collectives, separated by commas. Empty: all");
+  line.add_text("--collective", o.collectives, "Collectives, separated by commas. Empty: all");
   line.add("--min-bytes", o.min_bytes, "The smallest array: bytes, or 64KiB, 16MiB");
   line.add("--max-bytes", o.max_bytes, "The largest array");
   line.add("--factor", o.factor, "From one size to the next", 2, 1 << 20);
@@ -48,7 +48,7 @@ void declare(CommandLine& line, Options& o) {
            "Count wrong elements, and time with the ranks comparing their operations; exit 1 when "
            "one is wrong");
   line.group("Results");
-  line.add("--json", o.json, "Write all figures here");
+  add_json_output(line, o.json, "Write all figures here");
 }
 
 /// Parses "4", "64KiB", "64MiB"; arrays may be smaller than any memory that --gpu-memory accepts.
@@ -284,8 +284,13 @@ nlohmann::ordered_json Bench::to_json() const {
                     {"bus_gb_per_s", row.bus_rate()}});
     if (options_.checked) rows.back()["wrong"] = row.wrong;
   }
-  return {{"commit", commit()},        {"transport", c_.backend()},   {"ranks", c_.size()},
-          {"threads", cpu::threads()}, {"checked", options_.checked}, {"rows", rows}};
+  return {{"program", "bench_collectives"},
+          {"commit", commit()},
+          {"transport", c_.backend()},
+          {"ranks", c_.size()},
+          {"threads", cpu::threads()},
+          {"checked", options_.checked},
+          {"rows", rows}};
 }
 
 int Bench::run() {

@@ -45,7 +45,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--temperature", o.temperature, "0: greedy", 0, 1e6);
   line.add("--top-k", o.top_k, "Only the k most likely tokens; 0: all");
   line.add("--top-p", o.top_p, "Only the likeliest tokens that reach this probability", 0, 1);
-  line.add("--json", o.json, "Write the figures here");
+  bench::add_json_output(line, o.json, "Write the figures here");
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

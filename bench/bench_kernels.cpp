@@ -29,10 +29,10 @@ struct Options {
 
 void declare(CommandLine& line, Options& o) {
   line.group("What");
-  line.add("--op", o.op, "Ops, separated by commas; gemm stands for all gemm_*. Empty: all");
-  line.add("--variant", o.variant, "Variants, likewise: forward, backward, wgrad, ...");
-  line.add("--shape", o.shape, "124M, 355M, 774M, 1558M, all. Empty: all on a GPU, else 124M");
-  line.add("--dtype", o.dtype, "fp32, bf16, fp16, all. Empty: bf16 on a GPU, else fp32");
+  line.add_text("--op", o.op, "Ops, separated by commas; gemm stands for all gemm_*. Empty: all");
+  line.add_text("--variant", o.variant, "Variants, likewise: forward, backward, wgrad, ...");
+  line.add_text("--shape", o.shape, "124M, 355M, 774M, 1558M, all. Empty: all on a GPU, else 124M");
+  line.add_text("--dtype", o.dtype, "fp32, bf16, fp16, all. Empty: bf16 on a GPU, else fp32");
   line.add("--list", o.list, "Print the cases and exit");
   line.add("--calibrate", o.calibrate, "Measure only the copy and the matrix product");
   line.group("Size");
@@ -54,8 +54,8 @@ void declare(CommandLine& line, Options& o) {
       "The card (h200, 4090, ...) for which to print predicted times: beside those measured or, "
       "without a GPU, alone; default: this GPU");
   line.group("Results");
-  line.add("--json", o.json, "Write all figures here");
-  line.add("--csv", o.csv, "Write the rows here");
+  add_json_output(line, o.json, "Write all figures here");
+  add_csv_output(line, o.csv, "Write the rows here");
   line.add("--compare", o.compare, "A file of --json: exit 1 when a case is slower than it was");
   line.add("--threshold", o.threshold, "How much slower counts; 0.1: 10 percent", 0, 100);
 }

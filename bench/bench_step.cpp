@@ -63,7 +63,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--cuda-graph", o.cuda_graph, "As of train_gpt2");
   line.add("--lora-rank", o.lora_rank, "Train adapters of all matrices; 0: the weights");
   line.add("--int8-base", o.int8_base, "As of train_gpt2");
-  line.add("--json", o.json, "Write the figures here");
+  bench::add_json_output(line, o.json, "Write the figures here");
 }
 
 /// Time marks within a step. On a GPU they are events, so that the host need not wait between them;

@@ -38,7 +38,7 @@ void declare(CommandLine& line, Options& o) {
   line.add("--sequences", o.sequences, "That each rank reads in a round", 1, 1 << 24);
   line.add("--seq-len", o.seq_len, "Tokens of a sequence", 1, 1 << 20);
   line.add("--rounds", o.rounds, "The ways take turns", 1, 1000);
-  line.add("--json", o.json, "Write all figures here");
+  add_json_output(line, o.json, "Write all figures here");
 }
 
 /// The whole file in the address space.

@@ -20,7 +20,7 @@ set(SLUICE_PARSERS
   apps/checkpoint/checkpoint.cpp apps/checkpoint/checkpoint_folder.cpp apps/checkpoint/checkpoint_history.cpp
   apps/checkpoint/checkpoint_manifest.cpp apps/checkpoint/checkpoint_saver.cpp
   apps/cli/command_line.cpp apps/plan/cost/device_profile.cpp apps/data/json_lines.cpp
-  apps/cli/options_file.cpp
+  apps/cli/parse/options_file.cpp
   apps/checkpoint/save_cadence.cpp apps/cli/sizes.cpp apps/data/text_source.cpp)
 
 if(SLUICE_COVERAGE)

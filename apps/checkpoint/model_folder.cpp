@@ -7,9 +7,11 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/shell_quote.h"
 #include "engine/io/durable.h"
 #include "engine/io/file.h"
 #include "engine/io/gguf.h"
+#include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/config_json/config_writer.h"
@@ -100,13 +102,56 @@ std::string_view torch_name(StoredType type) {
 /// Says how a GGUF file becomes a model folder.
 void refuse_gguf(const fs::path& path) {
   if (is_gguf_name(path))
-    fail(fmt::format("{0} is a GGUF file, not a model folder; convert --input {0} --output FOLDER "
+    fail(fmt::format("{} is a GGUF file, not a model folder; convert --input {} --output FOLDER "
                      "makes one of it",
-                     path.string()),
+                     path.string(), quoted(path.string())),
          ErrorKind::usage);
 }
 
+bool is_of_a_model(std::string_view name) {
+  return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
+         name == adapter_config_file || name == adapter_weights_file ||
+         name == generation_config_file;
+}
+
+bool wrote_weights(const std::string& program, const fs::path& file) {
+  try {
+    const SafetensorsReader reader(file);
+    const auto mark = reader.metadata().find(weights_writer);
+    return mark != reader.metadata().end() && mark->second == program;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Returns true if the program was killed while it replaced the folder's files one by one: the new
+/// weights are in a temporary folder then, and the folder has no configuration.
+bool was_replacing(const std::string& program, const fs::path& folder) {
+  if (fs::exists(folder / "config.json")) return false;
+  std::error_code none;
+  for (const fs::path& place : {directory_of(fs::weakly_canonical(folder, none)), folder})
+    for (const auto& entry : fs::directory_iterator(place, none))
+      if (!temporary_of(entry.path().filename().string()).empty() &&
+          wrote_weights(program, entry.path() / "model.safetensors"))
+        return true;
+  return false;
+}
+
 }  // namespace
+
+void require_own_model(const std::string& program, const fs::path& folder) {
+  std::error_code none;
+  if (fs::exists(folder, none) && !fs::is_directory(folder, none))
+    fail(fmt::format("--output {} is not a folder; give another name", folder.string()),
+         ErrorKind::usage);
+  if (wrote_weights(program, folder / "model.safetensors") || was_replacing(program, folder))
+    return;
+  for (const auto& entry : fs::directory_iterator(folder, none))
+    if (is_of_a_model(entry.path().filename().string()))
+      fail(fmt::format("--output {} holds a model that {} did not write ({}); give another folder",
+                       folder.string(), program, entry.path().filename().string()),
+           ErrorKind::usage);
+}
 
 ModelSource find_model(const fs::path& path, const fs::path& adapter) {
   if (!adapter.empty()) {
@@ -232,11 +277,7 @@ ModelExport::ModelExport(const fs::path& folder, const DecoderConfig& config, Mo
     : config_(config),
       note_(std::move(note)),
       files_(folder, config.lora.rank > 0 ? adapter_config_file : "config.json",
-             [this](std::string_view name) {
-               return name == "config.json" || is_weights_file(name) || is_tokenizer_file(name) ||
-                      name == adapter_config_file || name == adapter_weights_file ||
-                      name == generation_config_file || name == note_.name;
-             }) {}
+             [this](std::string_view name) { return is_of_a_model(name) || name == note_.name; }) {}
 
 fs::path ModelExport::weights() const {
   return files_.path() / (config_.lora.rank > 0 ? adapter_weights_file : "model.safetensors");

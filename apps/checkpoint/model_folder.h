@@ -73,6 +73,10 @@ LoadedModel load_model(const ModelSource& source, const DevicePtr& device, DType
 LoadedModel load_model(const std::filesystem::path& folder, const DevicePtr& device, DType dtype,
                        ParameterSpace::Use use, std::optional<std::int64_t> context = {});
 
+/// Refuses an --output for a model if it holds files of a model that `program` did not write, which
+/// gives its name to save_weights(). Throws Error (usage).
+void require_own_model(const std::string& program, const std::filesystem::path& folder);
+
 /// A small file that is exported with a model; an empty name means none.
 struct ModelNote {
   std::string name{}, text{};

@@ -8,9 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/cli/meant.h"
-#include "apps/cli/number_checks.h"
-#include "apps/cli/options_file.h"
+#include "apps/cli/parse/flag_mistakes.h"
+#include "apps/cli/parse/meant.h"
+#include "apps/cli/parse/number_checks.h"
+#include "apps/cli/parse/options_file.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/shell_quote.h"
 #include "apps/cli/sizes.h"
@@ -27,6 +28,14 @@ CLI::Validator numbers(double low, double high) {
 
 CLI::Validator whole_numbers(std::int64_t low, std::int64_t high) {
   return {[=](const std::string& text) { return wrong_whole_number(text, low, high); }, ""};
+}
+
+/// Refuses the empty value that --flag=$VARIABLE has if there is no such variable.
+CLI::Validator some_text(const std::string& help) {
+  return {[help](const std::string& text) {
+            return text.empty() ? "the value is empty; --help says of it: " + help : "";
+          },
+          ""};
 }
 
 using Json = nlohmann::ordered_json;
@@ -48,14 +57,6 @@ Json json_of(const std::vector<std::string>& values) {
   return values.empty() ? Json() : Json(values);
 }
 
-/// Replaces _ by - in the name of a flag, so that --n_layer is accepted for --n-layer.
-std::string kebab(std::string argument) {
-  if (argument.rfind("--", 0) != 0) return argument;
-  const auto end = std::min(argument.find('='), argument.size());
-  std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
-  return argument;
-}
-
 }  // namespace
 
 struct CommandLine::Impl {
@@ -68,6 +69,12 @@ struct CommandLine::Impl {
   CLI::App app;
   std::string heading = "Options";
   std::vector<Value> values;
+  std::vector<std::function<void()>> checks;  ///< of what will be written
+
+  /// Gives an option what all have but flags and those of add_text.
+  CLI::Option* finish(CLI::Option* option) const {
+    return option->check(some_text(option->get_description()))->group(heading);
+  }
 
   template <class T>
   void remember(const std::string& flag, const T& value) {
@@ -80,104 +87,17 @@ struct CommandLine::Impl {
            const std::string& none = "") {
     const Json now = read();
     values.push_back({flag.substr(2), std::move(read)});
-    app.add_option_function<std::string>(flag, std::move(write), help)
+    finish(app.add_option_function<std::string>(flag, std::move(write), help))
         ->default_str(now.is_null()     ? none
                       : now.is_string() ? now.get<std::string>()
-                                        : now.dump())
-        ->group(heading);
+                                        : now.dump());
   }
 
   template <class T>
   void add_number(const std::string& flag, T& value, const std::string& help,
                   const CLI::Validator& check) {
     remember(flag, value);
-    app.add_option(flag, value, help)->check(check)->group(heading);
-  }
-
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const CLI::Option* option : app.get_options())
-      all.insert(all.end(), option->get_lnames().begin(), option->get_lnames().end());
-    return all;
-  }
-
-  [[noreturn]] void unknown(const std::string& what, const std::string& name) const {
-    const std::string flag = name.substr(0, name.find('='));
-    const std::string bare = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-    const std::string spelt = lower(kebab("--" + bare).substr(2));
-    const auto all = names();
-    const auto has = [&](const std::string& meant) {
-      return std::ranges::find(all, meant.substr(2)) != all.end();
-    };
-    std::string guess;
-    FlagMeant meant = flag_meant(spelt, has);
-    if (has("--" + spelt))
-      meant = {.flag = "", .text = "--" + spelt, .why = ""};
-    else if (meant.text.empty())
-      if (const std::string near = nearest_name(spelt, all); !near.empty())
-        meant.text = "--" + near;
-    // Keys in a configuration file have no dashes.
-    if (what != "flag" && !meant.text.empty()) meant.text.erase(0, 2);
-    if (!meant.text.empty())
-      guess = "did you mean " + meant.text + "?" + (meant.why.empty() ? "" : " " + meant.why);
-    fail(fmt::format("unknown {} '{}'{}; --help lists all", what, excerpt(flag),
-                     guess.empty() ? "" : " (" + guess + ")"),
-         ErrorKind::usage);
-  }
-
-  /// Reports an unknown flag, if there is one, in place of the error that it has caused.
-  void refuse_extras() const {
-    const auto extras = app.remaining();
-    if (extras.empty()) return;
-    if (extras.front().rfind('-', 0) == 0) unknown("flag", extras.front());
-    fail(fmt::format("unexpected argument '{}': a value stands after its flag; --help lists all",
-                     excerpt(extras.front())),
-         ErrorKind::usage);
-  }
-
-  /// Returns the help text of the option whose name begins CLI11's message.
-  std::string help_of(const std::string& message) const {
-    const auto* const option =
-        app.get_option_no_throw(message.substr(0, message.find_first_of(": ")));
-    return option != nullptr ? option->get_description() : "";
-  }
-
-  /// CLI11 takes whatever follows a flag as its value, so --resume --output would be one.
-  void refuse_flags_as_values(const std::vector<std::string>& given) const {
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      const auto* const option =
-          given[i].starts_with("--") ? app.get_option_no_throw(given[i]) : nullptr;
-      if (option == nullptr || option->get_items_expected_max() == 0) continue;
-      const std::string next = i + 1 < given.size() ? given[i + 1] : "";
-      const std::string flag = next.substr(0, next.find('='));
-      if (flag.starts_with("--") && app.get_option_no_throw(flag) != nullptr)
-        fail(fmt::format("{0} needs a value, and {1} is a flag (write {0}={1} if it is the value); "
-                         "--help says of {0}: {2}",
-                         given[i], excerpt(flag), help_of(given[i])),
-             ErrorKind::usage);
-      ++i;
-    }
-  }
-
-  /// CLI11 says "Could not convert: --flag = perhaps", with all of the value.
-  [[noreturn]] void wrong_value(const std::string& message) const {
-    const std::string marker = "Could not convert: ";
-    const auto equals = message.find(" = ");
-    if (!message.starts_with(marker) || equals == message.npos)
-      fail(excerpt(message), ErrorKind::usage);
-    const std::string flag = message.substr(marker.size(), equals - marker.size());
-    fail(fmt::format("{}: '{}' is neither true nor false; --help says of it: {}", flag,
-                     excerpt(message.substr(equals + 3)), help_of(flag)),
-         ErrorKind::usage);
-  }
-
-  /// CLI11 says "--lr: 1 required FLOAT missing" and "--lr: At Most 1 required but received 2".
-  [[noreturn]] void wrong_count(const std::string& message) const {
-    const std::string flag = message.substr(0, message.find(':'));
-    if (message.ends_with("missing"))
-      fail(fmt::format("{} needs a value; --help says of it: {}", flag, help_of(flag)),
-           ErrorKind::usage);
-    fail(fmt::format("{} is given more than once; give it once", flag), ErrorKind::usage);
+    finish(app.add_option(flag, value, help))->check(check);
   }
 };
 
@@ -200,14 +120,31 @@ void CommandLine::group(const std::string& heading) {
 
 void CommandLine::add(const std::string& flag, std::string& value, const std::string& help) {
   impl_->remember(flag, value);
+  impl_->finish(impl_->app.add_option(flag, value, help));
+}
+
+void CommandLine::add_text(const std::string& flag, std::string& value, const std::string& help) {
+  const auto read = [&value, usual = value] {
+    return value == usual ? json_of(value) : Json(value);
+  };
+  impl_->values.push_back({flag.substr(2), read});
   impl_->app.add_option(flag, value, help)->group(impl_->heading);
+}
+
+void CommandLine::add_output(const std::string& flag, std::string& value, const std::string& help,
+                             std::function<void(const std::string&)> check) {
+  add(flag, value, help);
+  impl_->app.get_option(flag)->type_name("OUTPUT");
+  impl_->checks.emplace_back([&value, check = std::move(check)] {
+    if (!value.empty()) check(value);
+  });
 }
 
 void CommandLine::add(const std::string& flag, std::vector<std::string>& values,
                       const std::string& help) {
   impl_->remember(flag, values);
   // The default is an empty list, which could not be read back from a file.
-  impl_->app.add_option(flag, values, help)->group(impl_->heading)->default_str("");
+  impl_->finish(impl_->app.add_option(flag, values, help))->default_str("");
 }
 
 void CommandLine::add(const std::string& flag, bool& value, const std::string& help) {
@@ -227,7 +164,7 @@ void CommandLine::add(const std::string& flag, std::optional<std::int64_t>& valu
 }
 
 void CommandLine::add(const std::string& flag, std::uint64_t& value, const std::string& help) {
-  impl_->add_number(flag, value, help, whole_numbers(0, std::numeric_limits<std::int64_t>::max()));
+  impl_->add_number(flag, value, help, {wrong_natural_number, ""});
 }
 
 void CommandLine::add(const std::string& flag, double& value, const std::string& help, double low,
@@ -282,7 +219,7 @@ void CommandLine::add_word(const std::string& flag, const std::string& help,
                            std::function<void(const std::string&)> write,
                            std::function<std::string()> read, const std::string& none) {
   const auto check = [choices](std::string& input) -> std::string {
-    if (std::ranges::find(choices, input) != choices.end()) return {};
+    if (input.empty() || std::ranges::find(choices, input) != choices.end()) return {};
     const std::string meant = choice_meant(input, choices);
     if (meant == lower(input) && !meant.empty()) {
       input = meant;  // accepts BF16 for bf16
@@ -304,9 +241,8 @@ void CommandLine::add_parsed(const std::string& flag, const std::string& help,
 }
 
 void CommandLine::allow_config_file() {
-  impl_->app.set_config("--config", "", "Read options from this file; flags win")
-      ->check(CLI::Validator(refuse_configuration, ""))
-      ->group(impl_->heading);
+  impl_->finish(impl_->app.set_config("--config", "", "Read options from this file; flags win"))
+      ->check(CLI::Validator(refuse_configuration, ""));
   impl_->app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
@@ -319,11 +255,10 @@ bool CommandLine::given(const std::string& flag) const {
 }
 
 bool CommandLine::parse(int argc, const char* const* argv) {
-  std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i)
-    arguments.push_back(kebab(argv[i]));  // CLI11 takes arguments from the end
-  const std::vector<std::string> given(arguments.rbegin(), arguments.rend());
-  impl_->refuse_flags_as_values(given);
+  std::vector<std::string> arguments =
+      as_meant(impl_->app, {argv + std::min(argc, 1), argv + argc});
+  refuse_flags_as_values(impl_->app, arguments);
+  std::ranges::reverse(arguments);  // CLI11 takes them from the end
   try {
     impl_->app.parse(arguments);
   } catch (const CLI::Success& done) {
@@ -335,21 +270,23 @@ bool CommandLine::parse(int argc, const char* const* argv) {
     const std::string text = error.what();
     const std::string marker = "INI was not able to parse ";
     if (text.rfind(marker, 0) == 0)
-      impl_->unknown("key in the configuration file", text.substr(marker.size()));
+      refuse_name(impl_->app, "key in the configuration file", text.substr(marker.size()));
     fail(text, ErrorKind::usage);
   } catch (const CLI::FileError& error) {
     fail(fmt::format("the configuration file cannot be read: {}", error.what()), ErrorKind::usage);
   } catch (const CLI::RequiredError& error) {
-    impl_->refuse_extras();
-    fail(fmt::format("{}: {}", error.what(), impl_->help_of(error.what())), ErrorKind::usage);
+    refuse_extras(impl_->app);
+    fail(fmt::format("{}: {}", error.what(), help_of(impl_->app, error.what())), ErrorKind::usage);
   } catch (const CLI::ArgumentMismatch& error) {
-    impl_->wrong_count(error.what());
+    refuse_count(impl_->app, error.what());
   } catch (const CLI::ConversionError& error) {
-    impl_->wrong_value(error.what());
+    refuse_value(impl_->app, error.what());
   } catch (const CLI::ParseError& error) {
     fail(error.what(), ErrorKind::usage);
   }
-  impl_->refuse_extras();
+  refuse_extras(impl_->app);
+  for (const auto& check : impl_->checks)
+    check();
   return true;
 }
 

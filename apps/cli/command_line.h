@@ -26,7 +26,15 @@ class CommandLine {
   void group(const std::string& heading);
 
   // `flag` is the long kebab-case name with its dashes. The value before the call is the default.
+  // An empty value (--flag=, --flag "") is refused, except with add_text().
   void add(const std::string& flag, std::string& value, const std::string& help);
+  /// A text that may be empty, such as a prompt.
+  void add_text(const std::string& flag, std::string& value, const std::string& help);
+  /// A file or folder that the program writes: --help shows OUTPUT beside the flag. At the end of
+  /// parse(), `check` is called with a value that is not empty; it throws Error (usage) if
+  /// something is there that must not be replaced. See apps/output/output_file.h.
+  void add_output(const std::string& flag, std::string& value, const std::string& help,
+                  std::function<void(const std::string&)> check);
   /// Takes one or more values; the flag may be given once or repeated. A file holds ["a", "b"].
   void add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   void add(const std::string& flag, bool& value, const std::string& help);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "apps/cli/meant.h"
+#include "apps/cli/parse/meant.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
 

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <utility>
 
+#include "apps/output/output_file.h"
 #include "engine/io/durable.h"
 #include "kernels/base/error.h"
 
@@ -71,6 +72,11 @@ void require_runs_folder(const fs::path& output) {
 }
 
 }  // namespace
+
+void require_run_or_new(const fs::path& output) {
+  require_folder_name("--output", output);
+  if (fs::exists(output)) require_runs_folder(output);
+}
 
 void require_other_model(const fs::path& model, const fs::path& output) {
   std::error_code none;

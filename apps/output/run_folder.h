@@ -34,6 +34,9 @@ class RunFolder {
   bool begun_ = false;
 };
 
+/// Throws Error (usage) unless the folder of --output is new, empty or a run's.
+void require_run_or_new(const std::filesystem::path& output);
+
 /// Throws Error (usage) if the initial model is one that the run would replace.
 void require_other_model(const std::filesystem::path& model, const std::filesystem::path& output);
 

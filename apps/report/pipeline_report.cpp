@@ -8,6 +8,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
+#include "apps/output/output_file.h"
 #include "apps/plan/cost/scaling.h"
 #include "apps/plan/cost/stage_times.h"
 #include "apps/plan/cost/weight_streaming.h"
@@ -17,6 +18,10 @@
 
 namespace sluice {
 namespace {
+
+// The first lines of the files, by which plan knows them as its own.
+constexpr const char* csv_mark = "# written by plan --schedule-csv\n";
+constexpr const char* svg_mark = "<!-- written by plan --schedule-svg -->\n";
 
 std::int64_t count_of(const std::vector<Parameter>& parameters) {
   std::int64_t count = 0;
@@ -294,18 +299,27 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
   return made;
 }
 
+void declare_schedule_files(CommandLine& line, TrainOptions& o) {
+  add_output_file(line, "--schedule-svg", o.schedule_svg, "a picture of --schedule-svg",
+                  begins_with({svg_mark}),
+                  "Write a picture of the pipeline's schedule (--pp) to this file");
+  add_output_file(line, "--schedule-csv", o.schedule_csv, "a file of --schedule-csv",
+                  begins_with({csv_mark}),
+                  "Write what each rank of the pipeline does to this file, as --pipeline reads it");
+}
+
 void write_schedule(const TrainOptions& o, const RunSetup& setup,
                     const std::vector<StageCosts>& costs) {
-  const auto write = [&](const char* flag, const std::string& file, auto&& make) {
+  const auto write = [&](const char* flag, const std::string& file, const char* mark, auto&& make) {
     if (file.empty()) return;
     if (!setup.pipeline)
       fail(fmt::format("{} {}: there is no schedule without --pp or --pipeline", flag, file),
            ErrorKind::usage);
-    const std::string text = make(setup.pipeline->schedule);
+    const std::string text = mark + make(setup.pipeline->schedule);
     write_file_durably(file, std::as_bytes(std::span(text)));
   };
-  write("--schedule-csv", o.schedule_csv, to_csv);
-  write("--schedule-svg", o.schedule_svg, [&](const Schedule& schedule) {
+  write("--schedule-csv", o.schedule_csv, csv_mark, to_csv);
+  write("--schedule-svg", o.schedule_svg, svg_mark, [&](const Schedule& schedule) {
     std::vector<StageCosts> milliseconds;
     for (const auto& [forward, backward, send, weights] : costs)
       milliseconds.push_back({forward * 1e3, backward * 1e3, send * 1e3, weights * 1e3});

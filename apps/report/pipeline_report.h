@@ -22,6 +22,9 @@ PipelineReport report_pipeline(const TrainOptions& options, const RunSetup& setu
                                const DeviceProfile& profile, const Interconnect& interconnect,
                                const Plan& chosen);
 
+/// Declares --schedule-svg and --schedule-csv.
+void declare_schedule_files(CommandLine& line, TrainOptions& options);
+
 /// Writes --schedule-svg and --schedule-csv; `costs` are those of the stages. Throws Error (usage)
 /// for them without a pipeline.
 void write_schedule(const TrainOptions& options, const RunSetup& setup,

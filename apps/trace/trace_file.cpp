@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 
 #include "apps/output/output_file.h"
@@ -49,13 +48,14 @@ void TraceFile::write(std::span<const RankSpan> spans) {
   append(text);
 }
 
-void require_trace_or_new(const std::filesystem::path& file) {
-  require_own_file("--trace", file, "a trace of train_gpt2", [](const File& old) {
-    constexpr std::string_view start = "[\n{\"name\":\"process_name\"";
-    std::string found(std::min<std::uint64_t>(start.size(), old.size()), '\0');
-    old.read_at(0, std::as_writable_bytes(std::span(found)));
-    return found == start || found == "[\n";  // killed before it had named a rank
-  });
+void add_trace(CommandLine& line, std::string& value, const std::string& help) {
+  const std::string start = "[\n";
+  const auto is_ours = [=](const File& old) {
+    // A run that is killed early has named no rank.
+    return begins_with({start + R"({"name":"process_name")"})(old) ||
+           (old.size() == start.size() && begins_with({start})(old));
+  };
+  add_output_file(line, "--trace", value, "a trace of train_gpt2", is_ours, help);
 }
 
 }  // namespace sluice

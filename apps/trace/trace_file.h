@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "apps/cli/command_line.h"
 #include "apps/trace/rank_spans.h"
 #include "engine/io/file.h"
 
@@ -26,7 +27,7 @@ class TraceFile {
   File file_;
 };
 
-/// Throws Error (usage) if the file of --trace exists and holds anything but an older trace.
-void require_trace_or_new(const std::filesystem::path& file);
+/// Declares --trace, which replaces only an older trace.
+void add_trace(CommandLine& line, std::string& value, const std::string& help);
 
 }  // namespace sluice

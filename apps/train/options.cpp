@@ -7,6 +7,10 @@
 #include <limits>
 #include <utility>
 
+#include "apps/output/output_file.h"
+#include "apps/output/run_folder.h"
+#include "apps/trace/trace_file.h"
+
 namespace sluice {
 
 std::size_t bucket_bytes(const TrainOptions& o, bool gpu) {
@@ -264,16 +268,18 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   line.add("--checked", o.checked, "Compare the ranks' operations with each other, one by one");
   line.add("--collective-timeout", o.collective_timeout,
            "Seconds after which an operation that some rank does not join ends the job", 1, 1e6);
-  line.add("--rank-files", o.rank_files,
-           "Folder for what each rank was doing; default: a temporary one");
+  line.add_output("--rank-files", o.rank_files,
+                  "Folder for what each rank was doing; default: a temporary one",
+                  [](const std::string& folder) { require_folder_name("--rank-files", folder); });
   line.add(
       "--inject", o.inject,
       "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|abort|segfault|throw|"
       "memory|skip|mismatch|count|type|slow");
 
   line.group("Run");
-  line.add("--output", o.output, "Folder of the run; default runs/<time>");
-  line.add("--trace", o.trace, "Write when what ran on the device to this file, for Perfetto");
+  line.add_output("--output", o.output, "Folder of the run; default runs/<time>",
+                  require_run_or_new);
+  add_trace(line, o.trace, "Write when what ran on the device to this file, for Perfetto");
   line.add_or_auto(
       "--save-every", o.save_every,
       "Checkpoint every so many steps, or so often: 500, 10min; 0: only at the end; auto: every "
@@ -293,7 +299,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "Keep the model with the lowest validation loss in OUTPUT/best");
   line.add("--sample-every", o.sample_every, "Sample every this many steps; 0: only at the end");
   line.add("--sample-tokens", o.sample_tokens, "Tokens of a sample; 0: no samples");
-  line.add("--prompt", o.prompt, "Text that samples continue");
+  line.add_text("--prompt", o.prompt, "Text that samples continue");
   line.add("--log-every", o.log_every,
            "Print a line every this many steps; default: about 50 lines, on a terminal one line "
            "that is drawn over. log.jsonl has every step",

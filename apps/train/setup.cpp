@@ -316,9 +316,8 @@ void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
   setup.precision.wgmma_attention = true;
 }
 
-/// Refuses a trace file that the run reads as data; an existing trace may be overwritten.
-void require_free_trace(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
-  require_trace_or_new(o.trace);
+/// Refuses a trace file that the run reads as data.
+void require_trace_apart(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
   for (const DataFiles* const files : {&data, &val}) {
     std::vector<fs::path> inputs = files->tokens;
     inputs.insert(inputs.end(), files->val_tokens.begin(), files->val_tokens.end());
@@ -347,7 +346,7 @@ RunSetup resolve(const TrainOptions& o) {
   DataFiles files = find_data("--data", names);
   DataFiles val_files;
   if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
-  if (!o.trace.empty()) require_free_trace(o, files, val_files);
+  if (!o.trace.empty()) require_trace_apart(o, files, val_files);
   resolve_model(o, setup);
   check_model_weights(setup);
   require_streams_once(files, val_files, planned_mesh(o).size());

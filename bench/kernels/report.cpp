@@ -7,12 +7,19 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "apps/cli/version.h"
+#include "apps/output/output_file.h"
+#include "engine/io/durable.h"
 #include "kernels/base/error.h"
 
 namespace sluice::bench {
 namespace {
+
+constexpr const char* csv_columns =
+    "op,variant,shape,dimensions,dtype,mode,median_ms,p20_ms,p80_ms,repetitions,bytes,flops,"
+    "gb_per_s,tflop_per_s,ceiling,percent_of_ceiling,error,error_bound\n";
 
 using Json = nlohmann::ordered_json;
 
@@ -157,9 +164,7 @@ Json to_json(const Machine& machine, Calibration& calibration, const std::vector
 }
 
 std::string to_csv(const std::vector<Row>& rows) {
-  std::string text =
-      "op,variant,shape,dimensions,dtype,mode,median_ms,p20_ms,p80_ms,repetitions,bytes,flops,"
-      "gb_per_s,tflop_per_s,ceiling,percent_of_ceiling,error,error_bound\n";
+  std::string text = csv_columns;
   for (const Row& row : rows)
     text += fmt::format(
         "{},{},{},{},{},{},{:.7g},{:.7g},{:.7g},{},{:.0f},{:.0f},{:.6g},{:.6g},{},"
@@ -188,15 +193,24 @@ std::map<std::string, double> saved_medians(const std::string& path) {
   return medians;
 }
 
+void add_json_output(CommandLine& line, std::string& value, const std::string& help) {
+  std::vector<std::string> marks;
+  for (const char* const start : {"{\"program\":\"", "{\n \"program\": \""})
+    for (const char* const program : {"sluice\"", "bench_"})
+      marks.push_back(std::string(start) + program);
+  add_output_file(line, "--json", value, "a file of figures", begins_with(marks), help);
+}
+
+void add_csv_output(CommandLine& line, std::string& value, const std::string& help) {
+  add_output_file(line, "--csv", value, "a table of figures", begins_with({csv_columns}), help);
+}
+
 void require_writable(const std::string& path) {
   if (!std::ofstream(path, std::ios::app)) fail(fmt::format("{} cannot be written", path));
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) fail(fmt::format("{} cannot be written", path));
+  write_file_durably(path, std::as_bytes(std::span(text)));
 }
 
 }  // namespace sluice::bench

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/command_line.h"
 #include "bench/kernels/calibration.h"
 #include "bench/kernels/check.h"
 
@@ -54,6 +55,12 @@ std::string to_csv(const std::vector<Row>& rows);
 
 /// Reads medians by Row::key from a file that --json wrote. Throws Error (usage) for other files.
 std::map<std::string, double> saved_medians(const std::string& path);
+
+/// Declares --json, which replaces only figures of these programs: an object whose first member is
+/// "program".
+void add_json_output(CommandLine& line, std::string& value, const std::string& help);
+/// Declares --csv, which replaces only a table with the columns of to_csv().
+void add_csv_output(CommandLine& line, std::string& value, const std::string& help);
 
 /// Throws Error if the file cannot be written; creates it if it does not exist.
 void require_writable(const std::string& path);

@@ -54,6 +54,13 @@ std::optional<TemporaryName> parse_temporary(std::string_view name) {
   return found;
 }
 
+bool is_device(const std::filesystem::path& path) {
+  std::error_code none;
+  const auto status = std::filesystem::status(path, none);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
 void remove_left_behind(const std::filesystem::path& path) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory_of(path), ignored)) {
@@ -61,6 +68,14 @@ void remove_left_behind(const std::filesystem::path& path) {
     if (temporary_of(name) == path.filename().string() && writer_is_gone(name))
       std::filesystem::remove(entry.path(), ignored);
   }
+}
+
+/// Returns what a link points to; a link that points to nothing is replaced itself.
+std::filesystem::path without_links(std::filesystem::path path) {
+  std::error_code none;
+  if (!std::filesystem::is_symlink(path, none)) return path;
+  std::filesystem::path target = std::filesystem::canonical(path, none);
+  return none || is_device(path) ? path : target;
 }
 
 }  // namespace
@@ -148,10 +163,12 @@ bool writer_is_gone(std::string_view name) {
 }
 
 DurableFile::DurableFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(File::create_new(temporary_name(path_))) {}
+    : path_(without_links(std::move(path))),
+      in_place_(is_device(path_)),
+      temporary_(in_place_ ? File::create(path_) : File::create_new(temporary_name(path_))) {}
 
 DurableFile::~DurableFile() {
-  if (committed_) return;
+  if (committed_ || in_place_) return;
   std::error_code ignored;
   std::filesystem::remove(temporary_.path(), ignored);
 }
@@ -165,6 +182,7 @@ void DurableFile::complete() {
 
 void DurableFile::commit() {
   complete();
+  if (in_place_) return;
   rename_durably(temporary_.path(), path_);
   committed_ = true;
   remove_left_behind(path_);

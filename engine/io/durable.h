@@ -51,7 +51,8 @@ bool writer_is_gone(std::string_view name);
 
 /// A file that appears under its name only when it is complete. It is written under the temporary
 /// name, which must not exist. The next writer of this path removes what a crash leaves behind.
-/// Only one writer per path and process at a time.
+/// Only one writer per path and process at a time. If `path` is a link, what it points to is
+/// replaced. A device or a pipe is not replaced but written to.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);
@@ -72,6 +73,7 @@ class DurableFile {
 
  private:
   std::filesystem::path path_;
+  bool in_place_;  ///< a device or a pipe
   File temporary_;
   bool complete_ = false, committed_ = false;
 };

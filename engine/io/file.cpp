@@ -190,7 +190,7 @@ void File::truncate(std::uint64_t bytes) {
 void File::sync() {
   if (uninterrupted([&] { return ::fsync(descriptor_); }) == 0) return;
   const int error = errno;
-  const bool unsupported = error == EINVAL && S_ISDIR(status_of(descriptor_, path_).st_mode);
+  const bool unsupported = error == EINVAL && !S_ISREG(status_of(descriptor_, path_).st_mode);
   errno = error;
   if (!unsupported) fail_with_errno("sync", path_);
 }

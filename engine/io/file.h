@@ -56,7 +56,7 @@ class File {
   /// Tells the system to drop its cached pages of a part of the file (0 bytes: to the end).
   void drop_cache(std::uint64_t offset, std::uint64_t bytes) const;
   /// Returns once the contents are on the disk. On a file system that cannot sync directories a
-  /// directory counts as synced.
+  /// directory counts as synced, and so does a device.
   void sync();
   void close();
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "engine/io/durable.h"
 #include "engine/io/file.h"
 
 namespace sluice {
@@ -37,6 +38,19 @@ class FileOutput final : public Output {
  private:
   File file_;
   std::uint64_t unsynced_ = 0;
+};
+
+/// Writes a file that appears under its name at finish().
+class DurableOutput final : public Output {
+ public:
+  explicit DurableOutput(std::filesystem::path path) : file_(std::move(path)) {}
+
+  std::string name() const override { return file_.path().string(); }
+  void write(std::span<const std::byte> bytes) override { file_.write(bytes); }
+  void finish() override { file_.commit(); }
+
+ private:
+  DurableFile file_;
 };
 
 /// Discards everything; for a process that only helps another one to write.

@@ -279,8 +279,10 @@ SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type) {
   return header;
 }
 
-void save_weights(const fs::path& file, const ParameterSpace& space, StoredType type) {
+void save_weights(const fs::path& file, const ParameterSpace& space, StoredType type,
+                  const std::string& writer_name) {
   SafetensorsHeader header = weights_header(space.layout(), type);
+  if (!writer_name.empty()) header.metadata[weights_writer] = writer_name;
   SafetensorsWriter writer(file, std::move(header.tensors), header.metadata);
   const DType dtype = space.weight_dtype();
   for (const auto& slot : space.slots())

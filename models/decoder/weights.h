@@ -47,8 +47,12 @@ bool is_weights_file(std::string_view name);
 /// of `layout`, in order.
 SafetensorsHeader weights_header(const SpaceLayout& layout, StoredType type);
 
+/// Key of the metadata under which a program leaves its name, to know the file as its own.
+inline constexpr const char* weights_writer = "written_by";
+
 /// Writes the weights to such a file, converted from the master weights to `type` (F32, BF16 or
-/// F16). The file is synced.
-void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type);
+/// F16), with the name of the program, if given. The file is synced.
+void save_weights(const std::filesystem::path& file, const ParameterSpace& space, StoredType type,
+                  const std::string& writer_name = {});
 
 }  // namespace sluice

@@ -119,16 +119,19 @@ TEST_CASE("convert over another model, killed at any call, leaves the old or the
   if (!have_strace()) return;
   const Replaced replaced("convert", {"--input", "new", "--output", "model"});
   DecoderConfig config = small_config();
-  write_model(replaced.base() / "model", config);
+  write_model(replaced.base() / "raw", config);
+  REQUIRE(run_program("convert", {"--input", "raw", "--output", "model"}, {}, replaced.base())
+              .exit_code == 0);
+  fs::remove_all(replaced.base() / "raw");
   config.n_embd = 8;
   config.vocab_size = 256;
   write_model(replaced.base() / "new", config, 2);
-  // The old one has another tokenizer and shards.
+  // The old one has another tokenizer, and shards beside its file.
   const Contents mine{{"README", "mine"}, {".git/HEAD", "ref"}, {"notes/config.json", "mine"}};
   const fs::path model = replaced.base() / "model";
   write_file(model / "chars.json", R"({"characters": ["a"]})");
   write_file(model / "tokenizer.json", R"({"model": {"merges": []}})");
-  fs::rename(model / "model.safetensors", model / "model-00001-of-00001.safetensors");
+  fs::copy(model / "model.safetensors", model / "model-00001-of-00001.safetensors");
   write_file(model / "model.safetensors.index.json", "{}");
   const Contents old = files_of(model);
   write_file(replaced.base() / "new" / "bytes.json",

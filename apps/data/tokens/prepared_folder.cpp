@@ -36,6 +36,34 @@ bool is_prepared_part(const fs::path& path) {
          (part == "train" || part == "val");
 }
 
+void require_prepared_or_new(const std::string& flag, const fs::path& folder) {
+  std::error_code none;
+  if (fs::exists(folder, none) && !fs::is_directory(folder, none))
+    fail(fmt::format("{} {} is not a folder; give another name", flag, folder.string()),
+         ErrorKind::usage);
+  const auto refuse = [&](const fs::path& file, const char* why) {
+    fail(fmt::format("{}: {} was not written by prepare_data, for there is {} beside it; give "
+                     "another folder",
+                     flag, file.string(), why),
+         ErrorKind::usage);
+  };
+  fs::path tokens, tokenizer, model;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    // A process that was killed has left tokens under their temporary names.
+    if (is_prepared_part(name) || is_prepared_part(temporary_of(name)))
+      tokens = entry.path();
+    else if (is_tokenizer_file(name))
+      tokenizer = entry.path();
+    else if (name == "config.json")
+      model = entry.path();
+  }
+  if (!tokenizer.empty() && !model.empty()) refuse(tokenizer, "a model");
+  if (!tokenizer.empty() && tokens.empty()) refuse(tokenizer, "no file of tokens");
+  if (!tokens.empty() && tokenizer.empty() && is_prepared_part(tokens))
+    refuse(tokens, "no tokenizer");
+}
+
 void ShardedPart::append(std::span<const std::int32_t> ids) {
   while (!ids.empty()) {
     if (files_.empty() || (shard_tokens_ > 0 && files_.back()->size() == shard_tokens_)) {

@@ -17,6 +17,10 @@ namespace sluice {
 /// Returns true if a path is named like the files below: train.bin, val_000001.bin, train.mask.
 bool is_prepared_part(const std::filesystem::path& path);
 
+/// Refuses a folder to write such files to if it holds tokens without a tokenizer, a tokenizer
+/// without tokens, or a model: prepare_data did not write it. Throws Error (usage).
+void require_prepared_or_new(const std::string& flag, const std::filesystem::path& folder);
+
 /// A stream of tokens, or of the marks of a mask, on its way to a file.
 class PreparedPart {
  public:

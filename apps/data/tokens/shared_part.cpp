@@ -19,7 +19,8 @@ void SharedPart::append(std::span<const std::int32_t> ids) {
 void SharedPart::open() {
   if (ranks_.rank() == 0) file_.emplace(path_);
   // The name has the process id of rank 0.
-  temporary_ = ranks_.share_text(temporary_name(path_).string(), 0, "token file");
+  temporary_ =
+      ranks_.share_text(temporary_name(file_ ? file_->path() : path_).string(), 0, "token file");
   if (!std::filesystem::exists(temporary_))
     fail(
         fmt::format("rank {} does not see {}, which rank 0 has made; all ranks must share the disk "

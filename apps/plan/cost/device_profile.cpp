@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/cli/meant.h"
+#include "apps/cli/parse/meant.h"
 #include "apps/plan/cost/calibrate.h"
 #include "engine/host_memory.h"
 #include "engine/io/durable.h"
@@ -343,6 +343,13 @@ void save_profile(const fs::path& file, const DeviceProfile& p) {
                   {"link_latency", p.link_latency}};
   const std::string text = json.dump(2) + "\n";
   write_file_durably(file, std::as_bytes(std::span(text)));
+}
+
+bool is_profile(const File& file) try {
+  load_profile(file.path());
+  return true;
+} catch (const Error&) {
+  return false;
 }
 
 DeviceProfile load_profile(const fs::path& file) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/cli/machine.h"
+#include "engine/io/file.h"
 
 namespace sluice {
 
@@ -65,6 +66,8 @@ DeviceProfile profile_at_hand(DeviceKind kind, const Precision& precision,
 
 /// Saves a profile as a JSON file, so that a plan can be made on another machine.
 void save_profile(const std::filesystem::path& file, const DeviceProfile& profile);
+/// Returns true for a file that save_profile() wrote.
+bool is_profile(const File& file);
 DeviceProfile load_profile(const std::filesystem::path& file);
 
 }  // namespace sluice

@@ -285,7 +285,14 @@ TEST_CASE("converting to BF16 and back rounds once") {
   const std::string narrow = convert("f32", "bf16", "bf16");
   convert("bf16", "back", "f32");
   CHECK(convert("back", "bf16again", "bf16") == narrow);
-  CHECK(convert("f32", "same", "f32") == work.bytes("f32/model.safetensors"));
+  // The header names the writer, by which convert knows the file.
+  const std::string same = convert("f32", "same", "f32");
+  const std::string given = work.bytes("f32/model.safetensors");
+  const auto data_of = [](const std::string& file) {
+    return file.substr(file.find("}}") + 2 + (8 - (file.find("}}") + 2) % 8) % 8);
+  };
+  CHECK((data_of(same) == data_of(given)));
+  CHECK((convert("same", "again", "f32") == same));
   const auto dtype = [&](const std::string& name) {
     return Json::parse(work.bytes(name + "/config.json")).at("torch_dtype");
   };

@@ -3,7 +3,7 @@
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
-#include "apps/cli/meant.h"
+#include "apps/cli/parse/meant.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/device_profile.h"
 #include "apps/train/options.h"

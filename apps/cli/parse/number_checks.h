@@ -13,6 +13,8 @@ std::optional<std::int64_t> whole_number(const std::string& text, std::int64_t l
                                          std::int64_t high);
 /// Returns why the text is no whole number from `low` to `high`; "" if it is one.
 std::string wrong_whole_number(const std::string& text, std::int64_t low, std::int64_t high);
+/// The same for a whole number from 0 to 2^64 - 1, such as a seed.
+std::string wrong_natural_number(const std::string& text);
 /// The same for a real number; NaN is none.
 std::string wrong_number(const std::string& text, double low, double high);
 

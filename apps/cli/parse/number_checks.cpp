@@ -1,4 +1,4 @@
-#include "apps/cli/number_checks.h"
+#include "apps/cli/parse/number_checks.h"
 
 #include <fmt/format.h>
 
@@ -31,6 +31,14 @@ std::string wrong_whole_number(const std::string& text, std::int64_t low, std::i
   if (high == std::numeric_limits<std::int64_t>::max())
     return fmt::format("'{}' is not a whole number of at least {}", excerpt(text), low);
   return fmt::format("'{}' is not a whole number from {} to {}", excerpt(text), low, high);
+}
+
+std::string wrong_natural_number(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return fmt::format("'{}' is not a whole number from 0 to {}", excerpt(text),
+                     std::numeric_limits<std::uint64_t>::max());
 }
 
 std::string wrong_number(const std::string& text, double low, double high) {

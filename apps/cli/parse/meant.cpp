@@ -1,4 +1,4 @@
-#include "apps/cli/meant.h"
+#include "apps/cli/parse/meant.h"
 
 #include <algorithm>
 #include <sstream>

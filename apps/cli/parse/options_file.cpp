@@ -1,4 +1,4 @@
-#include "apps/cli/options_file.h"
+#include "apps/cli/parse/options_file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
