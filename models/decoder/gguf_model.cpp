@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -49,11 +50,52 @@ std::int64_t interleaved_heads(const std::string& name, const DecoderConfig& con
   return name.find("self_attn.k_proj") != name.npos ? config.kv_heads() : 0;
 }
 
+/// Keys of an architecture that are read here, or that decide nothing.
+constexpr std::string_view known_keys[] = {
+    "attention.head_count", "attention.head_count_kv", "attention.key_length",
+    "attention.layer_norm_rms_epsilon", "attention.sliding_window", "attention.value_length",
+    "block_count", "context_length", "embedding_length", "expert_count", "feed_forward_length",
+    "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.factor",
+    "rope.scaling.type", "vocab_size",
+    // Of other scalings than linear, of experts, of generation, of how a converter read the file.
+    "rope.scaling.finetuned", "rope.scaling.original_context_length", "expert_used_count",
+    "decoder_start_token_id", "tensor_data_layout"};
+
+/// Keys that change what an architecture computes, and the value with which they change nothing.
+struct IdleKey {
+  std::string_view key;
+  double idle;
+};
+constexpr IdleKey idle_keys[] = {{"attention.scale", 0},
+                                 {"attention.clamp_kqv", 0},
+                                 {"attention.max_alibi_bias", 0},
+                                 {"attn_logit_softcapping", 0},
+                                 {"embedding_scale", 1},
+                                 {"final_logit_softcapping", 0},
+                                 {"logit_scale", 1},
+                                 {"residual_scale", 1},
+                                 {"rope.scaling.attn_factor", 1}};
+
 /// Reads a key of the architecture, such as "llama.block_count".
 class Keys {
  public:
   Keys(const GgufReader& reader, std::string architecture)
       : reader_(reader), prefix_(std::move(architecture) + ".") {}
+
+  /// Refuses keys of the architecture that nothing here reads: each may change what is computed.
+  void account_for_all() const {
+    for (const auto& [name, value] : reader_.metadata().items()) {
+      if (!name.starts_with(prefix_)) continue;
+      const std::string_view key = std::string_view(name).substr(prefix_.size());
+      const auto* const idle = std::ranges::find(idle_keys, key, &IdleKey::key);
+      const bool same = idle != std::end(idle_keys)
+                            ? value.is_number() && value.get<double>() == idle->idle
+                            : key == "attention.causal" && value == true;
+      if (!same && std::ranges::find(known_keys, key) == std::end(known_keys))
+        refuse(reader_,
+               fmt::format("has {} as {}, which is not supported", quote(name), shown(value)));
+    }
+  }
 
   bool has(const char* key) const { return reader_.metadata().contains(prefix_ + key); }
   const Json& at(const char* key) const {
@@ -98,6 +140,7 @@ DecoderConfig gguf_config(const GgufReader& reader) {
                                shown(type)));
   const Keys keys(reader, type.get<std::string>());
   keys.require("expert_count", 0);
+  keys.account_for_all();
   if (all.contains("split.count") && all.at("split.count") != 1)
     refuse(reader, fmt::format("is one of {} files of a model; join them first (llama.cpp's "
                                "llama-gguf-split --merge)",
@@ -123,6 +166,9 @@ DecoderConfig gguf_config(const GgufReader& reader) {
             {"rope_theta", keys.has("rope.freq_base") ? keys.at("rope.freq_base") : Json(10000.0)},
             {"vocab_size", table->shape.front()},
             {"tie_word_embeddings", reader.find("output.weight") == nullptr}};
+  if (keys.has("vocab_size") && keys.at("vocab_size") != table->shape.front())
+    refuse(reader, fmt::format("has {} tokens by its \"vocab_size\", and {} rows in its table",
+                               shown(keys.at("vocab_size")), table->shape.front()));
   if (keys.has("attention.key_length")) json["head_dim"] = keys.size("attention.key_length");
   if (keys.has("attention.sliding_window")) {
     json["sliding_window"] = keys.size("attention.sliding_window");
@@ -140,6 +186,11 @@ DecoderConfig gguf_config(const GgufReader& reader) {
                                   {"tokenizer.ggml.eos_token_id", "eos_token_id"}})
     if (all.contains(key)) json[ours] = all.at(key);
   const DecoderConfig config = parse_config(json, reader.path().string());
+  if (keys.has("attention.value_length") &&
+      keys.at("attention.value_length") != config.width_of_head())
+    refuse(reader, fmt::format("has values of {} columns in heads of {}; only equal widths are "
+                               "supported",
+                               shown(keys.at("attention.value_length")), config.width_of_head()));
   if (keys.has("rope.dimension_count") && keys.at("rope.dimension_count") != config.width_of_head())
     refuse(reader, fmt::format("rotates {} columns of its heads, which are {} wide; only all are "
                                "supported",
