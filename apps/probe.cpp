@@ -83,7 +83,7 @@ std::pair<std::unique_ptr<FrozenWeights>, LoadedModel> load(const Options& o,
   if (o.adapter.empty()) return {nullptr, load_model(o.model, device, dtype, use)};
   const ModelSource source = find_model(o.model);
   DecoderConfig config = source.config;
-  config.lora = read_adapter(o.adapter).lora;
+  config.lora = read_adapter(o.adapter, config).lora;
   config.lora.int8_base = o.int8_base;
   require_lora_fits(config, "--adapter " + o.adapter);
   LoadedModel loaded = make_model(config, device, dtype, use);

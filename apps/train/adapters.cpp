@@ -55,7 +55,7 @@ void resolve_adapters(const TrainOptions& o, DecoderConfig& config) {
   if (!o.lora_rank && o.adapter.empty()) return;
   require_alone(o);
   if (!o.adapter.empty()) {
-    config.lora = read_adapter(o.adapter).lora;
+    config.lora = read_adapter(o.adapter, config).lora;
     config.lora.dropout = o.lora_dropout.value_or(config.lora.dropout);
   } else {
     const auto rank = static_cast<double>(*o.lora_rank);

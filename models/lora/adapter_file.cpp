@@ -8,7 +8,9 @@
 #include "engine/io/json_document.h"
 #include "engine/io/safetensors.h"
 #include "kernels/base/error.h"
+#include "models/decoder/names.h"
 #include "models/decoder/weights.h"
+#include "models/lora/targets.h"
 
 namespace sluice {
 namespace {
@@ -91,6 +93,23 @@ PeftConfig read_adapter(const fs::path& folder) {
     refuse_adapter(reader.path(), "it has no tensor whose name ends with .lora_A.weight");
   config.lora.targets.assign(targets.begin(), targets.end());
   return config;
+}
+
+PeftConfig read_adapter(const fs::path& folder, const DecoderConfig& config) {
+  PeftConfig adapter = read_adapter(folder);
+  if (!adapter.random_start) return adapter;
+  const SafetensorsReader reader(folder / adapter_weights_file);
+  const std::string prefix = names_of(config.family).adapter_prefix();
+  for (const std::string& layer : layers_of_blocks(config)) {
+    const std::string module = prefix + layer, tensor = fmt::format("{}{}", module, a_end);
+    if (adapter.left_out_by(std::string_view(module).substr(peft_prefix.size())).empty() &&
+        reader.find(tensor) == nullptr)
+      refuse_adapter(reader.path(),
+                     fmt::format("tensor {} is missing, and by init_lora_weights of {} it would be "
+                                 "random",
+                                 quote(tensor), adapter_config_file));
+  }
+  return adapter;
 }
 
 std::string adapter_config_json(const DecoderConfig& config, const std::string& base) {

@@ -24,6 +24,9 @@ bool is_adapter_folder(const std::filesystem::path& folder);
 /// for what is no LoRA adapter or has parts that this program lacks (DoRA, trained biases, ranks
 /// that differ between layers, modules saved whole), or tensors that PEFT would ignore.
 PeftConfig read_adapter(const std::filesystem::path& folder);
+/// The same for a model, of which PEFT must not begin adapted layers with random numbers because
+/// the file has no tensors of them.
+PeftConfig read_adapter(const std::filesystem::path& folder, const DecoderConfig& config);
 
 /// Returns the layer that a matrix A of such a file belongs to: "h.0.attn.c_attn" for
 /// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight" with the prefix

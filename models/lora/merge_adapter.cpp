@@ -64,25 +64,6 @@ struct Loss {
   double part() const { return changes > 0 ? std::sqrt(moved / changes) : 0; }
 };
 
-/// Refuses layers that PEFT would adapt by random numbers, since the file has no tensors of them.
-void require_all_layers(const SafetensorsReader& reader, const PeftConfig& adapter,
-                        const DecoderNames& names, const ParameterSpace& space) {
-  if (!adapter.random_start) return;
-  constexpr std::string_view end = ".weight", before = "base_model.model.";
-  for (const auto& slot : space.slots())
-    for (const StoredSlice& slice : slot.stored()) {
-      if (slice.shape.size() != 2 || !slice.name.starts_with(names.blocks)) continue;
-      const std::string module =
-          names.adapter_prefix() + slice.name.substr(0, slice.name.size() - end.size());
-      if (adapter.left_out_by(std::string_view(module).substr(before.size())).empty() &&
-          reader.find(module + ".lora_A.weight") == nullptr)
-        refuse_adapter(reader.path(),
-                       fmt::format("tensor {} is missing, and by init_lora_weights of {} it would "
-                                   "be random",
-                                   quote(module + ".lora_A.weight"), adapter_config_file));
-    }
-}
-
 /// Adds scale * B A to a weight that lies in the space from element `first` on, some rows at a
 /// time. `what`: for errors.
 void add_change(ParameterSpace& space, std::int64_t first, WeightLayout layout, Pair& pair,
@@ -136,13 +117,12 @@ void add_change(ParameterSpace& space, std::int64_t first, WeightLayout layout, 
 
 double merge_adapter(const fs::path& folder, const DecoderConfig& config, ParameterSpace& space,
                      DType stored_as) {
-  const PeftConfig adapter = read_adapter(folder);
+  const PeftConfig adapter = read_adapter(folder, config);
   const DecoderNames& names = names_of(config.family);
   const SafetensorsReader reader(folder / adapter_weights_file);
   std::set<std::string> left;
   for (const StoredTensor& tensor : reader.tensors())
     left.insert(tensor.name);
-  require_all_layers(reader, adapter, names, space);
   Loss loss;
   for (const StoredTensor& tensor : reader.tensors()) {
     const std::string layer = adapted_layer(tensor.name, names.adapter_prefix());

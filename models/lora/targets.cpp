@@ -77,6 +77,14 @@ std::vector<std::string> lora_targets(const DecoderConfig& config, const std::st
   return targets;
 }
 
+std::vector<std::string> layers_of_blocks(const DecoderConfig& config) {
+  std::vector<std::string> names;
+  for (std::int64_t block = 0; block < config.n_layer; ++block)
+    for (const Layer& layer : layers_of(config))
+      names.push_back(fmt::format("{}{}.{}", names_of(config.family).blocks, block, layer.name));
+  return names;
+}
+
 std::int64_t adapter_parameters(const DecoderConfig& config) {
   if (config.lora.rank == 0) return 0;  // a plan asks thousands of times
   std::int64_t count = 0;

@@ -12,6 +12,9 @@ namespace sluice {
 /// between commas. Throws Error (usage) for a name that is the end of no layer's name.
 std::vector<std::string> lora_targets(const DecoderConfig& config, const std::string& spec);
 
+/// The names of the linear layers of all blocks, such as "h.0.attn.c_attn".
+std::vector<std::string> layers_of_blocks(const DecoderConfig& config);
+
 /// Number of elements in all adapters of the model; 0 without adapters.
 std::int64_t adapter_parameters(const DecoderConfig& config);
 

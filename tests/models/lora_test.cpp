@@ -275,12 +275,18 @@ TEST_CASE("an adapter of some layers alone is merged unless the others would be 
     std::ofstream(dir.path() / adapter_config_file) << json.dump();
     return error_message([&] { merge_adapter(dir.path(), plain.config(), weights, DType::f32); });
   };
+  // A run that goes on with the adapter reads it so.
+  const auto read = [&] {
+    return error_message([&] { read_adapter(dir.path(), plain.config()); });
+  };
   CHECK(merge("true") == "(no error)");
+  CHECK(read() == "(no error)");
   CHECK(merge("\"gaussian\"") == "(no error)");
   for (const char* const start : {"false", "null", "\"orthogonal\""})
     CHECK_THAT(merge(start),
                Catch::Contains("layers.1.mlp.up_proj.lora_A.weight\" is missing, and by "
                                "init_lora_weights of adapter_config.json it would be random"));
+  CHECK_THAT(read(), Catch::Contains("it would be random"));
 }
 
 }  // namespace sluice::test::lora_test
