@@ -28,6 +28,31 @@ if(MANUALS AND NOT EXISTS ${prefix}/share/man/man1/sluice-train_gpt2.1)
   message(FATAL_ERROR "the manual pages were not installed")
 endif()
 
+# Each header compiles by itself, so nothing that it includes is missing. Those of kernels/cuda/ need a
+# device compiler; examples/ has one of them.
+file(GLOB_RECURSE headers RELATIVE ${prefix}/include/sluice ${prefix}/include/sluice/*.h)
+list(FILTER headers EXCLUDE REGEX "^kernels/cuda/")
+list(LENGTH headers count)
+if(count LESS 150)
+  message(FATAL_ERROR "${count} headers were installed")
+endif()
+set(sources "")
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "[/.]" "_" name ${header})
+  file(WRITE ${WORK_DIR}/headers/${name}.cpp "#include \"${header}\"\n")
+  list(APPEND sources ${name}.cpp)
+endforeach()
+list(JOIN sources " " sources)
+file(WRITE ${WORK_DIR}/headers/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)
+project(headers CXX)
+find_package(sluice REQUIRED)
+add_library(headers OBJECT ${sources})
+target_link_libraries(headers PRIVATE sluice::sluice)
+")
+expect("Build files" ${CMAKE_COMMAND} -S ${WORK_DIR}/headers -B ${WORK_DIR}/headers/build -G Ninja
+       -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_FLAGS=-Wall\ -Wextra\ -Werror)
+expect("${count}/${count}" ${CMAKE_COMMAND} --build ${WORK_DIR}/headers/build -j 2)
+
 expect("generate +Continues text" ${prefix}/bin/sluice --help)
 expect("next +sluice generate" ${prefix}/bin/sluice train_gpt2 --steps 2 --n-layer 1 --n-embd 16
        --n-head 2 --context 16 --val-every 0 --sample-tokens 0 --output run)
