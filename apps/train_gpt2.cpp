@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     return !job || job->may_report(message, usage);
   };
   const auto body = [&] {
-    job.emplace();
+    job.emplace(argc, argv);
     sluice::TrainOptions options;
     sluice::CommandLine line("train_gpt2",
                              "Trains a GPT-2, GPT-J, GPT-NeoX, Llama, Mistral or Qwen. Without "

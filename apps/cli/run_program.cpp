@@ -20,24 +20,26 @@
 
 namespace sluice {
 
+void print_error(const std::string& name, const std::string& message) {
+  end_live_line();
+  const std::string word = "error:";
+  fmt::print(stderr, "{}: {} {}\n", name,
+             has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word,
+             printable_line(message));
+}
+
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report) {
-  const auto print = [&](const std::string& message) {
-    end_live_line();
-    const std::string word = "error:";
-    fmt::print(stderr, "{}: {} {}\n", name,
-               has_colours(STDERR_FILENO) ? in_colour(Colour::red, word) : word,
-               printable_line(message));
-  };
   const auto report = [&](std::string message, bool usage = false) {
-    if (!may_report || may_report(message, usage)) print(message);
+    if (!may_report || may_report(message, usage)) print_error(name, message);
   };
   // Called where nothing else has failed; ranks that go on are left alone.
   const auto end = [&](int first = 0) {
     const int later = finish_stdout(), error = first != 0 ? first : later;
     // A reader that has gone away, such as head, has all that it wants.
     if (error == 0 || error == EPIPE) return 0;
-    print(fmt::format("the standard output could not be written: {}", std::strerror(error)));
+    print_error(name,
+                fmt::format("the standard output could not be written: {}", std::strerror(error)));
     return 1;
   };
   require_processor();
@@ -71,7 +73,8 @@ int run_program(const std::string& name, const std::function<int()>& body,
 int run_ranks(const std::string& name, const std::function<void(const World&)>& body) {
   std::optional<World> world;
   const auto run = [&] {
-    world.emplace();
+    world.emplace(World::StartLimit{
+        .on_late = [&](const std::string& sentence) { print_error(name, sentence); }});
     set_speaking(world->rank() == 0);
     if (world->size() > 1) forget_terminal();
     body(*world);

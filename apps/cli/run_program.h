@@ -16,6 +16,9 @@ using MayReport = std::function<bool(std::string& message, bool usage)>;
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report = {});
 
+/// Prints an error as run_program() does.
+void print_error(const std::string& name, const std::string& message);
+
 /// The same for a program whose ranks mpirun may start. Only rank 0 prints. A rank that fails ends
 /// the whole job, after it has given rank 0 time to print its own error.
 int run_ranks(const std::string& name, const std::function<void(const World&)>& body);

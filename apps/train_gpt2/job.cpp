@@ -16,6 +16,7 @@
 
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/run_program.h"
 #include "apps/cli/shell_quote.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
@@ -94,6 +95,22 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   return lines;
 }
 
+/// Returns how long ranks may take to start: --collective-timeout of the command line, which is
+/// parsed only when they have. A faulty value is refused then.
+double start_limit(const std::vector<std::string>& arguments) {
+  const std::string flag = "--collective-timeout";
+  double seconds = TrainOptions().collective_timeout;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string text;
+    if (arguments[i].starts_with(flag + "="))
+      text = arguments[i].substr(flag.size() + 1);
+    else if (arguments[i] == flag && i + 1 < arguments.size())
+      text = arguments[i + 1];
+    if (const double given = std::strtod(text.c_str(), nullptr); given >= 1) seconds = given;
+  }
+  return std::min(seconds, 1e6);
+}
+
 std::string text_of(const Schedule& schedule) {
   const std::string text = to_csv(schedule);
   return fmt::format("{} stages x {} micro-batches, checksum {:08x}", schedule.stages,
@@ -102,7 +119,10 @@ std::string text_of(const Schedule& schedule) {
 
 }  // namespace
 
-Job::Job() {
+Job::Job(int argc, const char* const* argv)
+    : world_(
+          {.seconds = start_limit({argv, argv + argc}),
+           .on_late = [](const std::string& sentence) { print_error("train_gpt2", sentence); }}) {
   set_speaking(rank() == 0);
   if (size() > 1) forget_terminal();
 }
@@ -154,18 +174,18 @@ void Job::start(TrainOptions& o) {
     const auto here = local.gather_values(rank(), "ranks");
     if (threads == 0) threads = share;
     choose_folder(o);
-    const auto print_error = [](const std::string& sentence) {
+    const auto say_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };
     const RankMonitor::Reactions reactions{
         .on_failure =
-            [folder = folder_, print_error](const std::string& sentence) {
-              if (speak_first(folder, sentence)) print_error(sentence);
+            [folder = folder_, say_error](const std::string& sentence) {
+              if (speak_first(folder, sentence)) say_error(sentence);
               MpiProcess::abort(1);
             },
         .on_stuck =
-            [this, print_error](std::string sentence) {
-              if (may_report(sentence, false)) print_error(sentence);
+            [this, say_error](std::string sentence) {
+              if (may_report(sentence, false)) say_error(sentence);
               MpiProcess::abort(1);
             },
         .on_delay = [](const std::string& sentence) { say_warning(sentence); }};

@@ -28,8 +28,9 @@ struct GpuLinks {
 /// tells the user what went wrong.
 class Job {
  public:
-  /// Joins the other ranks if a launcher has started several. All but rank 0 become silent.
-  Job();
+  /// Joins the other ranks if a launcher has started several. All but rank 0 become silent. The
+  /// arguments of main() may hold --collective-timeout, which bounds the start too.
+  Job(int argc, const char* const* argv);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 

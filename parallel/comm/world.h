@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/transport/mpi_transport.h"
@@ -11,7 +13,16 @@ namespace sluice {
 /// This process as a rank of its job, which mpirun or srun has started, or as the only rank.
 class World {
  public:
-  World();
+  /// A rank that never starts would let the others wait in MPI without bound.
+  struct StartLimit {
+    double seconds = 120;
+    /// Called on another thread when they are over, with a sentence; it should print it. Then this
+    /// process ends with exit code 1. Null: there is no limit.
+    std::function<void(const std::string& sentence)> on_late{};
+  };
+
+  World() : World(StartLimit{}) {}
+  explicit World(const StartLimit& limit);
 
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }

@@ -46,6 +46,28 @@ TEST_CASE("flags that all ranks get wrong are refused once") {
                 });
 }
 
+TEST_CASE("ranks do not wait without bound for one that is stopped before it starts") {
+  if (!have_mpirun()) return;
+  const RankRuns runs;
+  // Rank 0 speaks, or the others after it had the time.
+  for (const std::string stopped : {"1", "0"}) {
+    CAPTURE(stopped);
+    const fs::path script = runs.path() / ("stopped" + stopped);
+    write_file(script, "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = " + stopped +
+                           " ] && kill -STOP $$\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\"\n");
+    fs::permissions(script, fs::perms::owner_all);
+    const RanksResult result =
+        runs.run(3, "late", {{"--collective-timeout", "2"}}, script.string());
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.exit_code == 1);
+    REQUIRE(result.errors.size() == 1);
+    const std::string speaker = stopped == "0" ? "rank 1" : "rank 0";
+    CHECK_THAT(result.errors[0], Contains("train_gpt2: error: " + speaker +
+                                          " has waited 2 seconds for all ranks to start"));
+    CHECK_FALSE(fs::exists(runs.at("late")));
+  }
+}
+
 TEST_CASE("ranks of one computer divide its memory") {
   if (!have_mpirun()) return;
   const RankRuns runs;
