@@ -201,6 +201,7 @@ CheckpointManifest describe(std::int64_t step, const Json& run, const Checkpoint
   if (state.scaler.enabled())
     fields["loss_scale"] = {{"scale", state.scaler.state().scale},
                             {"good_updates", state.scaler.state().good_updates}};
+  if (state.schedule.rate > 0) fields["next_rate"] = state.schedule.at(step);
   if (const Json spikes = state.spikes ? state.spikes->state() : Json(); !spikes.is_null())
     fields["spikes"] = spikes;
   return {.step = step, .fields = std::make_shared<const Json>(std::move(fields))};

@@ -11,6 +11,7 @@
 #include "engine/io/stored_tensor.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "optim/space/parameter_space.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "parallel/data_parallel/model_state.h"
@@ -33,6 +34,7 @@ struct CheckpointState {
   SpikeGuard* spikes = nullptr;
   std::int64_t micro_batch = 1;    ///< sequences; recorded only
   std::int64_t head_chunk = 1024;  ///< tokens; recorded only
+  RateSchedule schedule{};         ///< of which the rate that comes next is recorded
 
   /// All ranks call it together.
   ModelState model() const {

@@ -88,6 +88,7 @@ class Trainer {
   void set_speculation(SpeculativeUpdates* updates) { speculation_ = updates; }
 
   const Options& options() const { return options_; }
+  const RateSchedule& schedule() const { return schedule_; }
   LossScaler& scaler() { return scaler_; }
   SpikeGuard& spikes() { return spikes_; }
   /// The timeline's spans of the last step.

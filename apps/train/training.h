@@ -43,7 +43,8 @@ struct Training {
             .mesh = ranks.mesh,
             .spikes = &trainer.spikes(),
             .micro_batch = trainer.options().micro_batch,
-            .head_chunk = trainer.options().head_chunk};
+            .head_chunk = trainer.options().head_chunk,
+            .schedule = trainer.schedule()};
   }
 
   Ranks ranks;

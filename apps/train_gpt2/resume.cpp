@@ -216,6 +216,17 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
   return found;
 }
 
+void warn_of_rate(Resumption& found, const RateSchedule& schedule) {
+  const auto recorded = found.manifest.fields->find("next_rate");
+  if (recorded == found.manifest.fields->end() || !recorded->is_number()) return;
+  const double before = *recorded, now = schedule.at(found.manifest.step);
+  if (now > 2 * before || now < before / 2)
+    found.warn(
+        fmt::format("the learning rate goes from {:.3g} to {:.3g} at step {}: --lr, --steps or the "
+                    "schedule are not those with which the checkpoint was saved",
+                    before, now, found.manifest.step));
+}
+
 void take_up(Resumption& found, const fs::path& output) {
   const fs::path folder = output / "checkpoints";
   if (!found.checkpoint.empty() && is_folder_of(output, folder_of(found.checkpoint)))

@@ -13,6 +13,7 @@
 #include "apps/output/run_folder.h"
 #include "apps/train/options.h"
 #include "apps/train_gpt2/job.h"
+#include "optim/schedule.h"
 
 namespace sluice {
 
@@ -44,6 +45,10 @@ std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, Job& job);
 /// runtime if the checkpoints are damaged. Rank 0 holds the lock of `output`.
 Resumption find_checkpoint(const TrainOptions& options, const std::filesystem::path& output,
                            Job& job);
+
+/// Warns if the next update's learning rate is more than twice what it was to be when the
+/// checkpoint was saved, or less than half of it.
+void warn_of_rate(Resumption& found, const RateSchedule& schedule);
 
 /// Records what the run resumes from, sets aside the checkpoints that the run does not continue,
 /// and removes leftovers of a crash. Adds its messages to `found.warnings`. Call it on rank 0 when

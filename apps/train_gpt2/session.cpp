@@ -176,6 +176,7 @@ void Session::resume() {
   step_ = load_checkpoint(found_.checkpoint, found_.manifest, identity_, training_.checkpoint());
   saved_step_ = step_;
   say(fmt::format("resumed      {} (step {})\n", found_.checkpoint.string(), step_));
+  warn_of_rate(found_, setup_.schedule);
 }
 
 void Session::run() {

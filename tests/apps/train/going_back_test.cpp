@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -146,6 +147,26 @@ TEST_CASE("the same command goes back to the same checkpoint as often as it is g
   CHECK(runs.names(runs.folder("out") / "set-aside") == Names{"step-00000008", "step-00000008-2",
                                                               "step-00000009", "step-00000010",
                                                               "step-00000015", "step-00000020"});
+}
+
+TEST_CASE("a run that goes on with another rate says so", "[files]") {
+  const Runs runs;
+  const auto run = [&](const std::string& more) {
+    Arguments flags = runs.flags("out", "--warmup-steps 0 " + more);
+    const auto schedule = std::ranges::find(flags, "--lr-schedule");
+    *(schedule + 1) = "linear";
+    return run_well("train_gpt2", flags);
+  };
+  const std::string warning = "warning      the learning rate goes from ";
+  run("--steps 4 --lr 0.001");
+  // It has come to its end, a tenth. Of 40 steps, four are done.
+  const std::string more = run("--steps 40 --lr 0.001 --quiet");
+  CHECK_THAT(more,
+             Contains(warning + "0.0001 to 0.00091 at step 4: --lr, --steps or the schedule"));
+  CHECK_THAT(read_file(runs.path() / "out/log.jsonl"), Contains("from 0.0001 to 0.00091"));
+  // The same at step 40: its last rate, and what comes next of 44 steps.
+  CHECK_THAT(run("--steps 44 --lr 0.001"), !Contains(warning));
+  CHECK_THAT(run("--steps 45 --lr 0.00001"), Contains(warning));
 }
 
 TEST_CASE("a run keeps as many checkpoints as before, or says what goes", "[files]") {
