@@ -7,6 +7,7 @@
 #include "engine/io/durable.h"
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/text/content_hash.h"
 #include "models/text/hugging_face_files.h"
 
 namespace sluice {
@@ -37,6 +38,12 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
   for (const auto id : ids)
     text.push_back(static_cast<char>(index(id)));
   return text;
+}
+
+std::string ByteTokenizer::content_hash() const {
+  ContentHash hash;
+  hash.add("bytes");
+  return hash.text();
 }
 
 void ByteTokenizer::save(const std::filesystem::path& directory) const {

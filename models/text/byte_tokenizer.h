@@ -15,6 +15,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return 256; }
   std::string_view kind() const override { return "bytes"; }
+  std::string content_hash() const override;
   /// Writes bytes.json, which only says that the folder belongs to this tokenizer, and the files of
   /// write_byte_files().
   void save(const std::filesystem::path& directory) const override;

@@ -10,6 +10,7 @@
 #include "engine/io/json_document.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
+#include "models/text/content_hash.h"
 #include "models/text/hugging_face_files.h"
 
 namespace sluice {
@@ -124,6 +125,14 @@ std::string CharTokenizer::decode(std::span<const std::int32_t> ids) const {
   for (const auto id : ids)
     text += symbols_[index(id)];
   return text;
+}
+
+std::string CharTokenizer::content_hash() const {
+  ContentHash hash;
+  hash.add("chars");
+  for (const std::string& symbol : symbols_)
+    hash.add(symbol);
+  return hash.text();
 }
 
 void CharTokenizer::save(const std::filesystem::path& directory) const {

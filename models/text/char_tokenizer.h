@@ -28,6 +28,7 @@ class CharTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(symbols_.size()); }
   std::string_view kind() const override { return "chars"; }
+  std::string content_hash() const override;
   /// Writes chars.json: {"characters": [...]} in the order of the ids, with a character as a string
   /// and a stray byte or NUL as a number. Also writes the files of write_character_files().
   void save(const std::filesystem::path& directory) const override;

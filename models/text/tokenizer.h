@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,10 +34,15 @@ class Tokenizer {
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
   /// Returns true if the vocabulary has a special token.
   virtual bool has_special() const { return end_of_text().has_value(); }
+  /// Calls `found` with each name of a special token in `text`: what encode() takes for text.
+  virtual void find_special(std::string_view, const std::function<void(std::string_view)>&) const {}
   /// The tokens that begin every prompt.
   virtual std::vector<std::int32_t> begin_of_text() const { return {}; }
   /// "bytes", "chars", "gpt2" or "bpe".
   virtual std::string_view kind() const = 0;
+  /// Returns a hash of what decides the ids of a text, in 16 hexadecimal digits. It is the same for
+  /// one tokenizer, whatever files describe it, and leaves out which token ends a text.
+  virtual std::string content_hash() const = 0;
 
   /// Writes the files that load_tokenizer() needs. Makes the folder if it is absent.
   virtual void save(const std::filesystem::path& directory) const = 0;

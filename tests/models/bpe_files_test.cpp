@@ -110,6 +110,7 @@ TEST_CASE("Every description of a tokenizer loads as the same one", "[bpe_files]
     CAPTURE(folder.string());
     CHECK(load_tokenizer(folder)->kind() == "gpt2");
     CHECK(sample(folder) == ids);
+    CHECK(load_tokenizer(folder)->content_hash() == load_tokenizer(hf.path())->content_hash());
   }
 }
 

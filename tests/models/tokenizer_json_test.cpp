@@ -2,9 +2,12 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/io/file.h"
 #include "models/text/bpe/bpe_tokenizer.h"
+#include "models/text/byte_tokenizer.h"
+#include "models/text/char_tokenizer.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/text_support.h"
 
@@ -216,6 +219,43 @@ TEST_CASE("Whole pieces, first tokens and bytes without a symbol", "[tokenizer_j
              Contains("the text has \" ~\" with the byte 126") && Contains("no token"));
   without["model"]["unk_token"] = "<|endoftext|>";
   CHECK(parsed().encode("ab~") == Ids{256, 259});
+}
+
+TEST_CASE("The hash of a tokenizer follows what decides ids, and nothing else",
+          "[tokenizer_json]") {
+  const auto hash = [](const json& patch, const json& config = {}) {
+    return tokenizer_of(patch, config).content_hash();
+  };
+  const json end = {{"id", 259}, {"content", "<|endoftext|>"}, {"special", true}};
+  const json more = {{"id", 260}, {"content", "<x>"}, {"special", true}};
+  const auto added = [](const json& tokens) { return json{{"added_tokens", tokens}}; };
+  std::set<std::string> hashes{hash(json::object())};
+  const json others[] = {
+      {{"normalizer", {{"type", "NFC"}}}},
+      {{"model", {{"ignore_merges", true}}}},
+      {{"model", {{"merges", {"ab c", "a b", "\u0120 a"}}}}},
+      {{"pre_tokenizer",
+        {{"type", "Sequence"},
+         {"pretokenizers",
+          {{{"type", "Digits"}, {"individual_digits", true}}, {{"type", "ByteLevel"}}}}}}},
+      added({end, more}),
+      added({end, json{{"id", 260}, {"content", "<x>"}, {"special", false}}}),
+      added({end, json{{"id", 260}, {"content", "<y>"}, {"special", true}}})};
+  for (const json& patch : others) {
+    CAPTURE(patch.dump());
+    CHECK(hashes.insert(hash(patch)).second);
+  }
+  CHECK(hash(added({more, end})) == hash(added({end, more})));
+  CHECK(hash(added({end, more}), {{"eos_token", "<x>"}}) == hash(added({end, more})));
+
+  // Exported and read again.
+  const TemporaryFolder folder;
+  tokenizer_of(others[0]).save(folder.path());
+  CHECK(load_tokenizer(folder.path())->content_hash() == hash(others[0]));
+  const auto chars = [](const char* text) { return CharTokenizer::from_text(text).content_hash(); };
+  CHECK(chars("ab") == chars("ba"));
+  CHECK(chars("ab") != chars("ac"));
+  CHECK(ByteTokenizer().content_hash() != chars("ab"));
 }
 
 TEST_CASE("A tokenizer.json of another kind is refused", "[tokenizer_json]") {

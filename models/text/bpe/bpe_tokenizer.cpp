@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "models/text/bpe/bpe_files.h"
 #include "models/text/bpe/normalizer.h"
+#include "models/text/content_hash.h"
 
 namespace sluice {
 
@@ -124,6 +125,18 @@ bool BpeTokenizer::has_special() const {
   return std::ranges::any_of(tables_.added, &AddedToken::special);
 }
 
+void BpeTokenizer::find_special(std::string_view text,
+                                const std::function<void(std::string_view)>& found) const {
+  const auto look_in = [&](const AddedTokens& added, std::string_view rest) {
+    while (const auto next = added.find(rest, true)) {
+      if (next->token->special) found(next->token->text);
+      rest.remove_prefix(next->at + next->token->text.size());
+    }
+  };
+  look_in(added_, text);
+  look_in(added_normalized_, text);
+}
+
 std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text, bool special) const {
   Encoding encoding(*this, text.size());
   std::deque<std::string> normalized;  // what the encoding refers to
@@ -153,6 +166,37 @@ std::string BpeTokenizer::decode(std::span<const std::int32_t> ids) const {
   for (const auto id : ids)
     text += tables_.symbols[index(id)];
   return text;
+}
+
+std::string BpeTokenizer::content_hash() const {
+  ContentHash hash;
+  hash.add("bpe");
+  hash.add(vocab_size());
+  for (const std::string& symbol : tables_.symbols)
+    hash.add(symbol);
+  hash.add(static_cast<std::int64_t>(tables_.merges.size()));
+  for (const BpeMerge& merge : tables_.merges)
+    for (const std::int32_t id : {merge.left, merge.right, merge.result})
+      hash.add(id);
+  hash.add(static_cast<std::int64_t>(tables_.split.size()));
+  for (const std::string& expression : tables_.split)
+    hash.add(expression);
+  hash.add(tables_.nfc);
+  hash.add(tables_.whole_pieces);
+  // Where every byte has a symbol, nothing is unknown.
+  const bool all_bytes = std::ranges::find(tables_.byte_symbol, -1) == tables_.byte_symbol.end();
+  hash.add(all_bytes ? -1 : tables_.unknown.value_or(-1));
+  std::vector<const AddedToken*> added;  // files list them in any order
+  for (const AddedToken& token : tables_.added)
+    added.push_back(&token);
+  std::ranges::sort(added, {}, [](const AddedToken* token) { return token->id; });
+  for (const AddedToken* const token : added) {
+    hash.add(token->text);
+    hash.add(token->id);
+    hash.add(token->special);
+    hash.add(token->normalized && tables_.nfc);
+  }
+  return hash.text();
 }
 
 void BpeTokenizer::save(const std::filesystem::path& directory) const {

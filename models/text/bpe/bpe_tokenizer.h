@@ -24,8 +24,11 @@ class BpeTokenizer final : public Tokenizer {
   }
   std::optional<std::int32_t> end_of_text() const override { return tables_.end_of_text; }
   bool has_special() const override;
+  void find_special(std::string_view text,
+                    const std::function<void(std::string_view)>& found) const override;
   std::vector<std::int32_t> begin_of_text() const override { return tables_.begin; }
   std::string_view kind() const override { return tables_.is_gpt2() ? "gpt2" : "bpe"; }
+  std::string content_hash() const override;
   /// Writes vocab.json, merges.txt and tokenizer_config.json, Hugging Face's file names. What is
   /// not GPT-2's is written as it was read: tokenizer.json and tokenizer_config.json.
   void save(const std::filesystem::path& directory) const override;
