@@ -13,6 +13,8 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/data/dataset.h"
+#include "apps/data/encode_text.h"
+#include "apps/flags/no_effect.h"
 #include "apps/train/evaluation.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cross_entropy.h"
@@ -33,6 +35,7 @@ struct Options {
   std::optional<std::int64_t> seq_len;
   std::int64_t max_tokens = 0, threads = 0;
   bool pack = false, json = false;
+  GivenFlags given{};
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -47,7 +50,7 @@ void declare(CommandLine& line, Options& o) {
            "Tokens per sequence; default: the model's context, or what pairs need", 1);
   line.add("--pack", o.pack, "Puts as many pairs into each sequence as fit, as train_gpt2 does");
   line.add("--max-tokens", o.max_tokens, "Tokens at most, from the beginning; 0: all");
-  declare_text_options(line, o.text);
+  declare_text_options(line, o.text, false);
   line.add("--json", o.json, "Print one JSON object");
   line.group("Machine");
   line.add_choice("--precision", o.precision, "Arithmetic", precisions);
@@ -203,7 +206,16 @@ void print(const Options& o, const Score& s, std::int64_t length) {
 /// Returns the tokenizer. Text needs one; for tokens it only counts the bytes they stand for.
 std::unique_ptr<Tokenizer> tokenizer_of(const Options& o, const ModelSource& source, bool needed) {
   if (!o.tokenizer_dir.empty()) return load_tokenizer(o.tokenizer_dir);
-  return needed ? load_tokenizer(source) : find_tokenizer(source.folder);
+  return needed ? load_tokenizer(source) : find_tokenizer(source);
+}
+
+/// Refuses flags that would change nothing beside this data.
+void require_effects(const Options& o, const DataInput& input) {
+  const bool text = input.text.has_value();
+  const std::string& name = input.files.name;
+  refuse_without_effect(o.given,
+                        text_rules(text, any_json_lines(input.files, o.text.format), name));
+  refuse_without_effect(o.given, {{!text, "--special", "is for text, and " + name + " is tokens"}});
 }
 
 void run(const Options& o, const World& world) {
@@ -220,6 +232,12 @@ void run(const Options& o, const World& world) {
   const DataInput input(find_data("--data", o.data), o.text);
   require_streams_once(input.files, {}, world.size());
   const auto tokenizer = tokenizer_of(o, source, input.text.has_value());
+  require_effects(o, input);
+  if (tokenizer) require_special(*tokenizer, o.text.special);
+  if (tokenizer)
+    require_made_with(
+        "--data", input.files, *tokenizer,
+        o.tokenizer_dir.empty() ? "--model " + o.model : "--tokenizer-dir " + o.tokenizer_dir);
   std::vector<std::string> notes;
   const auto tokens =
       open_tokens("--data", input, o.text, tokenizer.get(), config.vocab_size,
@@ -250,6 +268,9 @@ int main(int argc, char** argv) {
     sluice::Options options;
     sluice::CommandLine line("evaluate", "The loss of a model on data, on the same tokens always.");
     sluice::declare(line, options);
-    if (line.parse(argc, argv)) sluice::run(options, world);
+    const auto defaults = line.values();
+    if (!line.parse(argc, argv)) return;
+    options.given = sluice::given_flags(line, defaults);
+    sluice::run(options, world);
   });
 }

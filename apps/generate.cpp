@@ -19,6 +19,8 @@
 #include "apps/cli/terminal.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
+#include "apps/data/special_names.h"
+#include "apps/flags/no_effect.h"
 #include "apps/plan/cost/device_profile.h"
 #include "apps/plan/generation_plan.h"
 #include "engine/io/utf8.h"
@@ -42,6 +44,7 @@ struct Options {
   double temperature = 0.8, top_p = 1;
   std::uint64_t seed = 0;
   bool special = false, no_cache = false;
+  GivenFlags given{};
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -135,7 +138,7 @@ class Printer {
 
 /// Returns the prompts of a file, in its order.
 std::vector<std::string> read_prompts(const std::string& file) {
-  const TextOptions options{.field = "prompt"};
+  const TextOptions options{.field = "prompt", .may_skip = false};
   std::vector<std::string> prompts;
   const DataFiles files = find_data("--prompts", {file});
   if (files.texts.empty())
@@ -292,7 +295,18 @@ class Answers {
   std::size_t printed_ = 0;
 };
 
+/// Refuses flags that would change nothing.
+void require_effects(const Options& o) {
+  refuse_without_effect(
+      o.given,
+      {{o.prompts.empty(), "--batch-size", "is for --prompts: one text is made at a time"},
+       {!o.tokens.empty(), "--tokenizer-dir --special --stop",
+        "is for text, and --tokens takes and prints ids"},
+       {o.temperature == 0, "--top-k --top-p", "is for sampling, and --temperature 0 is greedy"}});
+}
+
 int run(Options& o, const CommandLine& line) {
+  require_effects(o);
   cpu::set_threads(static_cast<int>(o.threads));
   if (!o.prompts.empty() && (!o.prompt.empty() || !o.tokens.empty()))
     fail("give --prompts alone, without --prompt and --tokens", ErrorKind::usage);
@@ -332,8 +346,12 @@ int run(Options& o, const CommandLine& line) {
   const std::vector<std::string> prompts =
       many ? read_prompts(o.prompts) : std::vector{read_prompt(o.prompt)};
   std::vector<std::vector<std::int32_t>> ids;
-  for (const std::string& prompt : prompts)
+  SpecialNames names(*tokenizer, o.special);
+  for (const std::string& prompt : prompts) {
+    names.look_at(prompt);
     ids.push_back(ids_of(*tokenizer, prompt, o.special));
+  }
+  names.warn(many ? "--prompts" : "--prompt");
   // The longest prompt takes the most memory, so it decides for all.
   const auto& longest =
       *std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
@@ -389,6 +407,9 @@ int main(int argc, char** argv) {
     sluice::Options options;
     sluice::CommandLine line("generate", "Continues text with a trained model.");
     sluice::declare(line, options);
-    return line.parse(argc, argv) ? sluice::run(options, line) : 0;
+    const auto defaults = line.values();
+    if (!line.parse(argc, argv)) return 0;
+    options.given = sluice::given_flags(line, defaults);
+    return sluice::run(options, line);
   });
 }

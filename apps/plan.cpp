@@ -2,15 +2,19 @@
 #include <fmt/ranges.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
+#include "apps/flags/no_effect.h"
 #include "apps/output/output_file.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/plan_report.h"
 #include "apps/train/options.h"
+#include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace {
@@ -25,6 +29,30 @@ void measure_and_save(const TrainOptions& options, const std::string& file) {
   const DeviceProfile profile = measure_profile(kind, resolve_precision(options.precision, kind));
   save_profile(file, profile);
   say(fmt::format("{} written: {}\n", file, profile.name));
+}
+
+/// Refuses flags of planning that would change nothing.
+void require_planning(const TrainOptions& o, const std::string& save_probe) {
+  const std::int64_t ranks = std::max<std::int64_t>(o.gpus, planned_mesh(o).size());
+  const bool one = ranks == 1 && !o.scaling;
+  refuse_without_effect(
+      o.given,
+      {{o.gpus == 0, "--top", "is for --gpus, which compares ways to train"},
+       {!o.probe.empty(), "--device-profile", "is another machine than that of --probe"},
+       {one,
+        "--link-bandwidth --link-latency --ranks-per-node --network-bandwidth "
+        "--network-latency",
+        "is for several ranks: --dp, --pp, --tp, --gpus or --scaling"},
+       {ranks <= o.ranks_per_node && !o.scaling, "--network-bandwidth --network-latency",
+        fmt::format("is between nodes, and {} ranks are on one (--ranks-per-node)", ranks)},
+       {true, "--plan", "is what this program does"}});
+  if (save_probe.empty()) return;
+  for (const std::string& flag : o.given.changed)
+    if (flag != "--save-probe" && flag != "--device" && flag != "--precision" &&
+        flag != "--threads")
+      fail(fmt::format("{}: --save-probe measures this machine and plans nothing; leave it out",
+                       flag),
+           ErrorKind::usage);
 }
 
 /// Keeps freed memory in the process. A plan makes hundreds of short trainings, and to give back
@@ -73,7 +101,10 @@ int main(int argc, char** argv) {
     line.add("--network-latency", options.network_latency,
              "Microseconds of a message between nodes", 0, 1e6);
     line.add("--json", options.json, "Print an object instead of a table");
+    const auto defaults = line.values();
     if (!line.parse(argc, argv)) return 0;
+    options.given = given_flags(line, defaults);
+    require_planning(options, save_probe);
     options.asked = flags_to_repeat(line, options.gpus > 0);
     if (!save_probe.empty())
       measure_and_save(options, save_probe);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
@@ -10,10 +11,12 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/data/data_files.h"
+#include "apps/data/document_split.h"
 #include "apps/data/encode_text.h"
 #include "apps/data/pair_encoder.h"
 #include "apps/data/tokens/prepared_folder.h"
 #include "apps/data/tokens/shared_part.h"
+#include "apps/flags/no_effect.h"
 #include "apps/output/output_file.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
@@ -39,6 +42,7 @@ struct Options {
   bool pairs = false;
   PairFields fields;
   std::optional<std::int64_t> shard_tokens;
+  GivenFlags given{};
 };
 
 void declare(CommandLine& line, Options& o) {
@@ -319,24 +323,30 @@ void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
 /// Throws Error (usage) on a rank that reads another text than rank 0, or would make other tokens.
 void require_same_work(const Options& o, const TextScan& found, const Tokenizer& tokenizer,
                        Communicator& ranks) {
-  std::uint32_t text = 0, vocabulary = 0;
+  std::uint32_t text = 0;
   for (const DocumentFacts& document : found.documents)
     text = crc32_of(std::as_bytes(std::span(&document.sum, 1)), text);
   require_equal(ranks, "text",
                 fmt::format("{} documents of {} bytes, checksum {:08x}", found.documents.size(),
                             found.report.bytes, text));
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    const std::string piece = tokenizer.decode(std::span(&id, 1)) + '\n';
-    vocabulary = crc32_of(std::as_bytes(std::span(piece)), vocabulary);
-  }
-  require_equal(ranks, "tokenizer",
-                fmt::format("{} of {} tokens, checksum {:08x}", tokenizer.kind(),
-                            tokenizer.vocab_size(), vocabulary));
+  require_equal(ranks, "tokenizer", facts_of(tokenizer).text());
   require_equal(ranks, "way to prepare",
                 fmt::format("--output '{}' --encode-only '{}' --val-fraction {} --split-seed {} "
                             "--pairs={} --special={}",
                             o.output, o.encode_only, o.val_fraction, o.text.split_seed, o.pairs,
                             o.text.special));
+}
+
+/// Refuses flags that would change nothing beside this text.
+void require_effects(const Options& o, const DataFiles& files) {
+  const bool json = any_json_lines(files, o.text.format);
+  const bool few = !json && files.texts.size() < few_documents;
+  refuse_without_effect(o.given, text_rules(true, json, files.name, few));
+  refuse_without_effect(
+      o.given, {{!o.encode_only.empty(), "--val-fraction --split-seed",
+                 "divides the text for training and validation, and --encode-only writes one file"},
+                {o.val_fraction == 0, "--split-seed",
+                 "draws documents for validation, and --val-fraction 0 takes none"}});
 }
 
 void run(Options o, const World& world) {
@@ -352,11 +362,12 @@ void run(Options o, const World& world) {
   const DataFiles files = find_texts(o);
   require_one_rank(o, files, world.size());
   require_not_inputs(o, files);
+  require_effects(o, files);
   const TextSource source(files, o.text, folder_for_copies(o));
-  // Reads everything once, so that errors are found before anything is written.
-  const TextScan found = scan(source);
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);
+  // Reads everything once, so that errors are found before anything is written.
+  const TextScan found = scan(source, *tokenizer, o.text.special, "--input");
   // A rank may read or encode for hours before the others hear of it. When one fails, mpirun ends
   // them all.
   constexpr double a_month = 30 * 24 * 3600;
@@ -382,6 +393,9 @@ int main(int argc, char** argv) {
     sluice::CommandLine line("prepare_data",
                              "Turns text into files of tokens. mpirun divides the work.");
     sluice::declare(line, options);
-    if (line.parse(argc, argv)) sluice::run(options, world);
+    const auto defaults = line.values();
+    if (!line.parse(argc, argv)) return;
+    options.given = sluice::given_flags(line, defaults);
+    sluice::run(options, world);
   });
 }

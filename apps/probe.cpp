@@ -7,6 +7,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
 #include "apps/cli/run_program.h"
+#include "apps/data/tokens/prepared_folder.h"
 #include "apps/output/output_file.h"
 #include "apps/train/diagnosis.h"
 #include "engine/autograd.h"
@@ -121,6 +122,9 @@ int run(const Options& o) {
   const Precision precision = resolve_precision(o.precision, kind);
   const auto device = make_device(kind, precision);
   const auto [frozen, loaded] = load(o, device, precision.dtype);
+  if (const auto tokenizer = find_tokenizer(o.model))
+    require_made_with("--tokens", std::vector<std::filesystem::path>{o.tokens}, *tokenizer,
+                      "--model " + o.model);
   TokenFile file(o.tokens);
   file.read_all(loaded.model->config().vocab_size);
   require_length(loaded.model->config(), o.seq, fmt::format("--seq {}", o.seq));

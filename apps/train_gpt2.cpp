@@ -1,7 +1,9 @@
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_program.h"
+#include "apps/flags/no_effect.h"
 #include "apps/train/options.h"
 #include "apps/train_gpt2/job.h"
 #include "apps/train_gpt2/session.h"
@@ -19,7 +21,9 @@ int main(int argc, char** argv) {
                              "arguments: a small one, on the text that "
                              "ships with the program.");
     sluice::declare_options(line, options);
+    const auto defaults = line.values();
     if (!line.parse(argc, argv)) return 0;
+    options.given = sluice::given_flags(line, defaults);
     options.asked = sluice::flags_to_repeat(line);
     sluice::run_training(options, line.resolved(), *job);
     return 0;

@@ -196,6 +196,12 @@ std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder) {
   return without_fault([&] { return load_tokenizer(folder); });
 }
 
+std::unique_ptr<Tokenizer> find_tokenizer(const ModelSource& source) {
+  if (source.run.empty() || has_tokenizer(source.folder)) return find_tokenizer(source.folder);
+  auto found = find_tokenizer(source.run / "model");
+  return found ? std::move(found) : find_tokenizer(source.run / "tokenizer");
+}
+
 std::unique_ptr<Tokenizer> without_fault(const std::function<std::unique_ptr<Tokenizer>()>& load) {
   try {
     return load();

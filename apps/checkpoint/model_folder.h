@@ -39,6 +39,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const ModelSource& source);
 /// Loads a folder's tokenizer where none is needed: none if it has none, or, with a warning, one
 /// that this program does not read.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder);
+/// The same, from the places where load_tokenizer() looks.
+std::unique_ptr<Tokenizer> find_tokenizer(const ModelSource& source);
 /// The same for what `load` returns.
 std::unique_ptr<Tokenizer> without_fault(const std::function<std::unique_ptr<Tokenizer>()>& load);
 

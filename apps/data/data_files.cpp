@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "apps/data/tokens/token_shards.h"
+#include "apps/output/program_folder.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -214,6 +215,15 @@ DataFiles find_data(const std::string& flag, const std::vector<std::string>& nam
   if (names.size() == 1 && found.texts.size() == 1 && found.texts.front().path == names.front())
     found.texts.front().as_is = true;
   return found;
+}
+
+std::string shipped_text() {
+  const fs::path text = shipped_files() / "corpus.txt";
+  if (!fs::exists(text))
+    fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
+                     text.string()),
+         ErrorKind::usage);
+  return text.string();
 }
 
 }  // namespace sluice

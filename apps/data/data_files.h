@@ -33,4 +33,7 @@ struct DataFiles {
 /// keep their order. Throws Error (usage) if there is nothing, or if inputs do not go together.
 DataFiles find_data(const std::string& flag, const std::vector<std::string>& names);
 
+/// Returns the path of the text that ships with the program: its own documentation and sources.
+std::string shipped_text();
+
 }  // namespace sluice

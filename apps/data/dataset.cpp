@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "apps/data/encode_text.h"
+#include "apps/data/special_names.h"
+#include "apps/data/tokens/prepared_folder.h"
 #include "engine/io/file.h"
 #include "engine/io/token_file.h"
 #include "kernels/base/error.h"
@@ -66,7 +68,7 @@ void note(std::vector<std::string>& notes, const std::string& flag, const TextRe
 
 void read_text_into(Dataset& dataset, const DataInput& data, bool divide, const TextOptions& o,
                     const Tokenizer& tokenizer) {
-  const TextScan found = scan(*data.text);
+  const TextScan found = scan(*data.text, tokenizer, o.special, "--data");
   MemorySink train(tokenizer, o.special), val(tokenizer, o.special);
   encode_text(*data.text, found, training_bytes(found.documents, divide ? 0.9 : 1, o.split_seed),
               train.encoder(), val.encoder());
@@ -124,6 +126,12 @@ DataInput::DataInput(DataFiles found, const TextOptions& options) : files(std::m
 
 bool has_pairs(const DataFiles& files) {
   return !files.tokens.empty() && has_mask(files.tokens.front());
+}
+
+void require_made_with(const std::string& flag, const DataFiles& files, const Tokenizer& tokenizer,
+                       const std::string& whose) {
+  require_made_with(flag, files.tokens, tokenizer, whose);
+  require_made_with(flag, files.val_tokens, tokenizer, whose);
 }
 
 void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks) {
@@ -195,8 +203,12 @@ std::unique_ptr<TokenSource> open_tokens(const std::string& flag, const DataInpu
   require_no_packing(length, files.name);
   require_tokenizer(tokenizer, files.name);
   MemorySink sink(*tokenizer, options.special);
-  const TextReport report =
-      input.text->read([&](const Document& document) { sink.encoder().add(document); });
+  SpecialNames names(*tokenizer, options.special);
+  const TextReport report = input.text->read([&](const Document& document) {
+    names.look_at(document.text);
+    sink.encoder().add(document);
+  });
+  names.warn(flag);
   note(notes, flag, report, flag == "--val-data" ? " for validation" : "");
   return sink.take();
 }

@@ -27,6 +27,11 @@ struct DataInput {
 /// True if these are tokens with a mask, so pairs.
 bool has_pairs(const DataFiles& files);
 
+/// Throws Error (usage) if these tokens were made with another tokenizer than that which `whose`
+/// has; see prepared_folder.h.
+void require_made_with(const std::string& flag, const DataFiles& files, const Tokenizer& tokenizer,
+                       const std::string& whose);
+
 /// Throws Error (usage) if both flags, or several ranks, would read the same pipe.
 void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks);
 

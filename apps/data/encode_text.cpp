@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/data/special_names.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -75,10 +76,15 @@ void DocumentEncoder::give(const std::vector<std::int32_t>& ids) {
   sink_(ids);
 }
 
-TextScan scan(const TextSource& source) {
+TextScan scan(const TextSource& source, const Tokenizer& tokenizer, bool special,
+              const std::string& where) {
   TextScan result;
-  result.report = source.read(
-      [&](const Document& document) { result.documents.push_back(facts_of(document.text)); });
+  SpecialNames names(tokenizer, special);
+  result.report = source.read([&](const Document& document) {
+    result.documents.push_back(facts_of(document.text));
+    names.look_at(document.text);
+  });
+  names.warn(where);
   return result;
 }
 

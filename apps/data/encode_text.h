@@ -56,7 +56,9 @@ struct TextScan {
   std::vector<DocumentFacts> documents;
   TextReport report;
 };
-TextScan scan(const TextSource& source);
+/// Warns if --special seems to have been forgotten; `where` names the flag of the text.
+TextScan scan(const TextSource& source, const Tokenizer& tokenizer, bool special,
+              const std::string& where);
 
 /// Reads the source again: the first `training` bytes of each document go to `train`, the rest to
 /// `val`. `advance` is told how many bytes are done. Throws Error if the text has changed since the

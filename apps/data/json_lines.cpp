@@ -66,11 +66,13 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
       o.pairs ? std::vector{o.pairs->prompt, o.pairs->completion} : std::vector{o.field};
   Lines lines(input);
   std::int64_t number = 0;
+  bool blank = true;
   while (auto line = lines.next()) {
     constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
     if (++number == 1 && line->starts_with(byte_order_mark))
       line->remove_prefix(byte_order_mark.size());
     if (line->find_first_not_of(" \t\r") == line->npos) continue;
+    blank = false;
     const std::string place = fmt::format("{}:{}", name, number);
     nlohmann::json object;
     try {
@@ -85,7 +87,8 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
                ErrorKind::usage);
     } catch (const Error& error) {
       if (!o.skip_bad_lines)
-        fail(fmt::format("{}; --skip-bad-lines leaves such lines out", error.what()),
+        fail(fmt::format("{}{}", error.what(),
+                         o.may_skip ? "; --skip-bad-lines leaves such lines out" : ""),
              ErrorKind::usage);
       skipped.add("bad line", "bad lines", place);
       continue;
@@ -114,7 +117,10 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
       take({place, *text});
     }
   }
-  if (number == 0) skipped.add("empty file", "empty files", name);
+  if (number == 0)
+    skipped.add("empty file", "empty files", name);
+  else if (blank)
+    skipped.add("file of blank lines", "files of blank lines", name);
 }
 
 }  // namespace sluice

@@ -29,12 +29,14 @@ struct TextOptions {
   std::optional<TextFormat> format{};  ///< none: by the file's name
   std::string field = "text";          ///< name of the text in a JSON line
   bool skip_bad_lines = false;
+  bool may_skip = true;  ///< the program has --skip-bad-lines
   bool special = false;  ///< names of special tokens in text become those tokens
   std::uint64_t split_seed = 1;
   std::optional<PairFields> pairs{};  ///< none: a line is one text
 };
 
-/// Declares the options under the current heading of --help.
-void declare_text_options(CommandLine& line, TextOptions& options);
+/// Declares the options under the current heading of --help; `divided`: some of the text may be set
+/// aside for validation.
+void declare_text_options(CommandLine& line, TextOptions& options, bool divided = true);
 
 }  // namespace sluice

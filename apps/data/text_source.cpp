@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/cli/progress.h"
+#include "apps/data/document_split.h"
 #include "apps/data/json_lines.h"
 #include "engine/io/input.h"
 #include "kernels/base/error.h"
@@ -69,6 +70,23 @@ bool is_json_lines(const TextFile& file, std::optional<TextFormat> format) {
   if (format) return format == TextFormat::jsonl;
   const fs::path name = file.path.extension() == ".gz" ? file.path.stem() : file.path;
   return name.extension() == ".jsonl" || name.extension() == ".ndjson";
+}
+
+bool any_json_lines(const DataFiles& files, std::optional<TextFormat> format) {
+  return std::ranges::any_of(files.texts,
+                             [&](const TextFile& file) { return is_json_lines(file, format); });
+}
+
+std::vector<NoEffect> text_rules(bool text, bool json, const std::string& name, bool few) {
+  return {{!text, "--text-format --text-field --skip-bad-lines --split-seed",
+           fmt::format("is for text, and {} holds tokens", name)},
+          {!json, "--text-field --skip-bad-lines",
+           fmt::format("is for JSON Lines, and {} is plain text (--text-format jsonl reads it as "
+                       "such)",
+                       name)},
+          {few, "--split-seed",
+           fmt::format("draws documents for validation, and of fewer than {} the end is taken",
+                       few_documents)}};
 }
 
 std::string TextReport::text() const {

@@ -11,6 +11,7 @@
 #include "apps/data/data_files.h"
 #include "apps/data/skipped.h"
 #include "apps/data/text_options.h"
+#include "apps/flags/no_effect.h"
 #include "engine/io/file.h"
 
 namespace sluice {
@@ -24,6 +25,11 @@ struct Document {
 
 /// Returns true if a file is read as JSON Lines: as `format` says, else by its name.
 bool is_json_lines(const TextFile& file, std::optional<TextFormat> format);
+/// Returns true if some of the files are.
+bool any_json_lines(const DataFiles& files, std::optional<TextFormat> format);
+/// Returns the rules of flags for text beside these files: text, of which some is JSON Lines, or
+/// tokens. `name`: of the files, for messages. `few`: surely too few documents to draw some.
+std::vector<NoEffect> text_rules(bool text, bool json, const std::string& name, bool few = false);
 
 /// The totals of one reading of a source.
 struct TextReport {

@@ -4,11 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/checkpoint/model_folder.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/continued_plan.h"
+#include "apps/plan/idle_flags.h"
 #include "apps/report/cluster_report.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/plan_advice.h"
@@ -19,6 +22,7 @@
 namespace sluice {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// The note on the machine comes first for people, and last for programs.
@@ -44,6 +48,24 @@ struct Target {
   std::string rates{};  ///< origin of the rates behind predicted times
 };
 
+/// Refuses folders of tokens that were made with another tokenizer than the model's, as a run does.
+/// A plan may name data that are on another machine.
+void require_data_made_for(const TrainOptions& o) {
+  const bool folder = !preset(o.model) && fs::is_directory(o.model);
+  const auto tokenizer = !o.tokenizer_dir.empty() ? load_tokenizer(o.tokenizer_dir)
+                         : folder                 ? find_tokenizer(o.model)
+                                                  : nullptr;
+  if (tokenizer == nullptr) return;
+  const std::string whose =
+      o.tokenizer_dir.empty() ? "--model " + o.model : "--tokenizer-dir " + o.tokenizer_dir;
+  const auto check = [&](const std::string& flag, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      if (fs::exists(name)) require_made_with(flag, find_data(flag, {name}), *tokenizer, whose);
+  };
+  check("--data", o.data);
+  check("--val-data", o.val_data);
+}
+
 Target find_target(const TrainOptions& o) {
   std::string note;
   std::optional<DeviceProfile> other;
@@ -57,6 +79,7 @@ Target find_target(const TrainOptions& o) {
     note = "there is no GPU here: times are those of an RTX 3090; --device-profile names others";
   }
   if (other) {
+    require_data_made_for(o);
     if (!knows_shape(o))
       fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
            ErrorKind::usage);
@@ -214,6 +237,7 @@ void divide_host_memory(const TrainOptions& o, DeviceProfile& profile) {
 void print_plan(const TrainOptions& o) {
   require_ranks(o);
   Target target = find_target(o);
+  require_effects(o, target.setup);
   divide_host_memory(o, target.profile);
   const auto [planned, warning] =
       plan_continued(o, target.setup, target.profile, expected_record(o));
@@ -274,8 +298,10 @@ void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
   if (o.cuda_graph) fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.
   TrainOptions alone = without_parallelism(o);
+  require_data_made_for(o);
   alone.data.clear();
   Target target = find_target(alone);
+  require_effects(o, target.setup);
   if (!target.profile.gpu && o.probe.empty())
     target.note = fmt::format(
         "no card is named, so this plans for {} computers like this one, by their CPUs; name a "

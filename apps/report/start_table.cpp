@@ -71,6 +71,11 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
         fmt::format("{:.3g}, scaled from batches of {} to those of {} ({})", setup.schedule.rate,
                     *options.lr_batch, options.batch_size,
                     name_in(rate_scalings, options.lr_scaling.value_or(RateScaling::sqrt))));
+  if (options.steps > 0 && options.warmup_steps > options.steps)
+    row("rate", fmt::format("reaches {:.3g} of {:.3g}: its warm-up of {} steps (--warmup-steps) is "
+                            "longer than the run",
+                            setup.schedule.at(options.steps - 1), setup.schedule.rate,
+                            options.warmup_steps));
   const Mesh& mesh = facts.mesh;
   if (mesh.size() > 1)
     row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",

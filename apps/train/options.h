@@ -8,6 +8,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/machine.h"
 #include "apps/data/text_options.h"
+#include "apps/flags/no_effect.h"
 #include "apps/train/choices.h"
 #include "models/decoder/config.h"
 #include "models/decoder/parallelize.h"
@@ -80,9 +81,7 @@ struct TrainOptions {
   std::int64_t check_replicas = 100;
   double collective_timeout = 120;
   std::string rank_files, inject;
-
-  std::string device_profile, probe;
-  std::string schedule_svg, schedule_csv;
+  std::string device_profile, probe, schedule_svg, schedule_csv;
   std::int64_t gpus = 0, top = 10, ranks_per_node = 8;
   std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes per second
   std::optional<double> link_latency, peak_tflops;           ///< microseconds; TFLOP/s
@@ -101,6 +100,7 @@ struct TrainOptions {
   double skip_loss_spike = 0, skip_grad_spike = 0;
   std::int64_t spike_window = 128, skip_batches = 0;
 
+  GivenFlags given{};
   /// The flags that a printed training command has to repeat; see flags_to_repeat.
   std::string asked;
 

@@ -9,7 +9,6 @@
 #include "apps/cli/sizes.h"
 #include "apps/data/encode_text.h"
 #include "apps/output/output_file.h"
-#include "apps/output/program_folder.h"
 #include "apps/trace/trace_file.h"
 #include "apps/train/adapters.h"
 #include "engine/io/json_document.h"
@@ -22,16 +21,6 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Returns the path of the text that ships with the program: its own documentation and sources.
-std::string shipped_text() {
-  const fs::path text = shipped_files() / "corpus.txt";
-  if (!fs::exists(text))
-    fail(fmt::format("no --data was given and the text that ships with the program is not at {}",
-                     text.string()),
-         ErrorKind::usage);
-  return text.string();
-}
 
 void resolve_model(const TrainOptions& o, RunSetup& setup) {
   DecoderConfig& config = setup.config;
@@ -116,6 +105,14 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSet
   if (o.tokenizer == TokenizerKind::chars)
     return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
+}
+
+/// Returns the flag that decided where the tokenizer is from.
+std::string origin_of_tokenizer(const TrainOptions& o, const RunSetup& setup,
+                                const fs::path& data) {
+  if (!o.tokenizer_dir.empty()) return "--tokenizer-dir " + o.tokenizer_dir;
+  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder)) return "--model " + o.model;
+  return data.empty() ? "this run" : "--data " + data.string();
 }
 
 void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
@@ -354,7 +351,12 @@ RunSetup resolve(const TrainOptions& o) {
   const DataInput data(std::move(files), o.text);
   const DataInput val(std::move(val_files), o.text);
   setup.tokenizer = resolve_tokenizer(o, setup, data);
-  if (setup.tokenizer) require_special(*setup.tokenizer, o.text.special);
+  if (setup.tokenizer) {
+    require_special(*setup.tokenizer, o.text.special);
+    const std::string whose = origin_of_tokenizer(o, setup, data.files.folder);
+    require_made_with("--data", data.files, *setup.tokenizer, whose);
+    require_made_with("--val-data", val.files, *setup.tokenizer, whose);
+  }
   setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
   if (o.attention != AttentionKernel::mma) {

@@ -71,7 +71,8 @@ TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
   decide_memory(o, choice);
   decide_start(o, output);
   o.lr = setup.schedule.rate;
-  o.min_lr = setup.schedule.final_rate;
+  o.min_lr.reset();
+  if (o.lr_schedule != ScheduleKind::constant) o.min_lr = setup.schedule.final_rate;
   o.precision = kind_of(setup.precision);
   o.device = setup.device;
   o.threads = cpu::threads();

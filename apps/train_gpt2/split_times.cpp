@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "apps/cli/progress.h"
+#include "apps/plan/idle_flags.h"
 #include "engine/autograd.h"
 #include "models/decoder/parallelize.h"
 #include "models/decoder/weights.h"
@@ -107,6 +108,7 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
   RunSetup setup;
   keep_alive(job.control(), "data", [&] {
     setup = resolve(options);
+    require_effects(options, setup);
     // Read here and not by resolve(), which plans call too.
     if (setup.config.lora.rank > 0) setup.base_checksum = weights_checksum(setup.model_folder);
   });

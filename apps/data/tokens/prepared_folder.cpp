@@ -3,15 +3,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "apps/data/tokens/token_shards.h"
 #include "engine/io/durable.h"
+#include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "models/text/bpe/bpe_description.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* description_file = "prepared.json";
+
+/// Returns the tokenizer that the tokens of a folder were made with; none if nothing tells it.
+std::optional<TokenizerFacts> maker_of(const fs::path& folder) {
+  const fs::path description = folder / description_file;
+  if (!fs::exists(description)) {
+    try {
+      if (has_tokenizer(folder)) return facts_of(*load_tokenizer(folder));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;  // a tokenizer that prepare_data did not write
+    }
+    return std::nullopt;
+  }
+  const nlohmann::json root = read_json_file(description, max_text_file);
+  const nlohmann::json& made = member(root, "tokenizer");
+  const nlohmann::json &kind = member(made, "kind"), &hash = member(made, "hash"),
+                       &tokens = member(made, "tokens");
+  if (!kind.is_string() || !hash.is_string() || !tokens.is_number_unsigned())
+    fail(fmt::format("{}: \"tokenizer\" is {}, not what prepare_data writes: \"kind\", "
+                     "\"tokens\" and \"hash\"; make the folder anew",
+                     description.string(), shown(made)),
+         ErrorKind::usage);
+  return TokenizerFacts{.kind = kind, .hash = hash, .tokens = tokens};
+}
+
+void write_description(const fs::path& folder, const Tokenizer& tokenizer) {
+  const TokenizerFacts facts = facts_of(tokenizer);
+  const nlohmann::ordered_json root{
+      {"tokenizer", {{"kind", facts.kind}, {"tokens", facts.tokens}, {"hash", facts.hash}}}};
+  write_text_file(folder / description_file, root.dump(2) + "\n");
+}
 
 /// Removes the files of an earlier call, beginning with the first training tokens.
 void remove_old(const fs::path& folder) {
@@ -29,7 +66,34 @@ void remove_old(const fs::path& folder) {
 
 }  // namespace
 
+std::string TokenizerFacts::text() const {
+  return fmt::format("{} tokenizer ({} tokens, hash {})", kind, tokens, hash);
+}
+
+TokenizerFacts facts_of(const Tokenizer& tokenizer) {
+  return {.kind = std::string(tokenizer.kind()),
+          .hash = tokenizer.content_hash(),
+          .tokens = tokenizer.vocab_size()};
+}
+
+void require_made_with(const std::string& flag, std::span<const fs::path> files,
+                       const Tokenizer& tokenizer, const std::string& whose) {
+  std::set<fs::path> folders;
+  for (const fs::path& file : files)
+    if (is_prepared_part(file)) folders.insert(directory_of(file));
+  for (const fs::path& folder : folders) {
+    const auto made = maker_of(folder);
+    const TokenizerFacts ours = facts_of(tokenizer);
+    if (made && made->hash != ours.hash)
+      fail(fmt::format("{} {}: its ids are of a {}, and {} has a {}; make the folder anew with "
+                       "prepare_data --tokenizer-dir and that one",
+                       flag, folder.string(), made->text(), whose, ours.text()),
+           ErrorKind::usage);
+  }
+}
+
 bool is_prepared_part(const fs::path& path) {
+  if (path.filename() == description_file) return true;
   const auto shard = shard_name(path);
   const std::string part = shard ? shard->prefix : path.stem().string();
   return (path.extension() == ".bin" || path.extension() == ".mask") &&
@@ -96,6 +160,7 @@ void publish(const fs::path& folder, const Tokenizer& tokenizer,
   const File lock = lock_directory(folder);  // concurrent calls publish one after the other
   remove_old(folder);
   tokenizer.save(folder);
+  write_description(folder, tokenizer);
   for (PreparedPart* const part : parts)
     part->publish();
 }

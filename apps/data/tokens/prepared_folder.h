@@ -14,7 +14,24 @@
 
 namespace sluice {
 
-/// Returns true if a path is named like the files below: train.bin, val_000001.bin, train.mask.
+/// What tells tokenizers apart.
+struct TokenizerFacts {
+  std::string kind, hash;
+  std::int64_t tokens = 0;
+
+  /// Returns "bpe tokenizer (49152 tokens, hash 0123456789abcdef)".
+  std::string text() const;
+};
+TokenizerFacts facts_of(const Tokenizer& tokenizer);
+
+/// Throws Error (usage), naming both tokenizers, if one of the files, which `flag` has named, is in
+/// a folder of prepare_data's that was made with another tokenizer. `whose` has `tokenizer`. A
+/// folder without a description, as older versions made it, is told by the tokenizer in it.
+void require_made_with(const std::string& flag, std::span<const std::filesystem::path> files,
+                       const Tokenizer& tokenizer, const std::string& whose);
+
+/// Returns true if a path is named like the files below: train.bin, val_000001.bin, train.mask, or
+/// like their description, prepared.json.
 bool is_prepared_part(const std::filesystem::path& path);
 
 /// Refuses a folder to write such files to if it holds tokens without a tokenizer, a tokenizer
@@ -65,7 +82,8 @@ class ShardedPart final : public PreparedPart {
   std::vector<std::unique_ptr<TokenFileWriter>> files_;
 };
 
-/// Replaces the contents of the folder by the parts and the tokenizer. The training tokens come
+/// Replaces the contents of the folder by the parts, the tokenizer and prepared.json, which says
+/// {"tokenizer": {"kind": "bytes", "tokens": 256, "hash": "..."}}. The training tokens come
 /// last. If the process is killed meanwhile, the folder is the old one, the new one, or one that is
 /// refused since the beginning of its training tokens is missing. New tokens never lie beside old
 /// ones.

@@ -252,8 +252,8 @@ TEST_CASE(
     if (!launched) CHECK(count_lines(result.err) == 1);
     CHECK(in.entries() == before);
   }
-  CHECK(programs == std::set<std::string>{"train_gpt2", "plan", "generate", "prepare_data",
-                                          "convert", "evaluate", "probe", "train_mlp",
+  CHECK(programs == std::set<std::string>{"train_gpt2", "plan", "evaluate", "generate",
+                                          "prepare_data", "convert", "probe", "train_mlp",
                                           "scripts/launch"});
 }
 

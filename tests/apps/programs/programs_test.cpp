@@ -83,7 +83,7 @@ TEST_CASE("every program explains itself") {
 TEST_CASE("the saved configuration gives the same run again") {
   const Work work;
   run_well("train_gpt2", work.train("a", {"--lr", "2.5e-3", "--seed", "77", "--dropout", "0.1",
-                                          "--prompt", "a \"b\" c", "--micro-batch", "2"}));
+                                          "--trace", work.at("a \"b\" c"), "--micro-batch", "2"}));
   run_well("train_gpt2", {"--config", work.at("a/config.toml"), "--output", work.at("b")});
   CHECK(work.bytes("a/model/model.safetensors") == work.bytes("b/model/model.safetensors"));
   std::string config = work.bytes("b/config.toml");

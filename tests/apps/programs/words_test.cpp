@@ -265,7 +265,7 @@ TEST_CASE("an unusual learning rate is warned about in one line and taken", "[wo
 TEST_CASE("plan prints a command that trains as planned, and the time of the whole run",
           "[words]") {
   const Runs runs;
-  const Arguments flags = runs.flags("--steps 3 --prompt it's --output planned");
+  const Arguments flags = runs.flags("--steps 3 --rank-files it's --output planned");
   const ProgramResult planned = run_program("plan", flags, "", runs.path());
   REQUIRE(planned.exit_code == 0);
   CHECK_THAT(planned.out, Contains("\nwhole run    3 steps x "));

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "apps/cli/sizes.h"
+#include "models/text/byte_tokenizer.h"
 #include "tests/support/training/ranks.h"
 
 namespace sluice::test::nccl_ranks_test {
@@ -25,6 +26,8 @@ struct Layout {
 
 TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
   if (!have_mpirun()) return;
+  const RankRuns runs;
+  ByteTokenizer().save(runs.path() / "bytes");
   // A GPU has room for one kernel of NCCL.
   const Layout layouts[] = {
       {2, {{"--dp", "2"}}, "seed=1 resident=1"},
@@ -33,7 +36,14 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
       {2, {{"--tp", "2"}}, "seed=4 resident=1"},
       {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}, "seed=5 resident=1 polls=0"},
       {2,
-       {{"--pp", "2"}, {"--val-every", "1"}, {"--sample-every", "1"}, {"--sample-tokens", "3"}},
+       {{"--pp", "2"},
+        {"--vocab-size", "256"},
+        {"--tokenizer-dir", runs.at("bytes")},
+        {"--val-data", runs.at("t.bin")},
+        {"--val-every", "1"},
+        {"--val-steps", "1"},
+        {"--sample-every", "1"},
+        {"--sample-tokens", "3"}},
        "seed=6 resident=1"},
       {3, {{"--pp", "3"}, {"--n-layer", "3"}, {"--pipeline", "zb-h1"}}, "seed=7 resident=1"},
       {2,
@@ -57,7 +67,6 @@ TEST_CASE("NCCL trains as the way through the host does, bit for bit") {
         {"--pipeline", "zb-h1"}},
        "seed=11 resident=1"},
   };
-  const RankRuns runs;
   int number = 0;
   for (const Layout& layout : layouts) {
     const Flags gpu =

@@ -141,11 +141,14 @@ TEST_CASE("evaluate gives what validation gave, of every kind of folder") {
   // A threads' number changes no bit, nor does where sequences of a last one end.
   CHECK(runs.evaluate("run", runs.at("val.txt"), "--threads 1") == all);
   CHECK(runs.events("run", "end").back().at("skipped_updates") == 0);
-  // Without a tokenizer nobody knows the bytes that tokens stand for. A checkpoint's own folder has
-  // none, and tokens need none.
+  // Without a tokenizer nobody knows the bytes that tokens stand for. A checkpoint away from its
+  // run has none, and tokens need none.
   write_tokens(runs.path() / "tokens.bin", 200, 256, 1);
-  const Json tokens =
-      runs.evaluate("run/checkpoints/step-00000006", runs.at("tokens.bin"), "--max-tokens 32");
+  const std::string step = "checkpoints/step-00000006";
+  fs::create_directories(runs.path() / "away/checkpoints");
+  fs::copy(runs.path() / "run" / step, runs.path() / "away" / step);
+  CHECK(runs.evaluate("run/" + step, runs.at("tokens.bin"), "--max-tokens 32").at("bytes") == 32);
+  const Json tokens = runs.evaluate("away/" + step, runs.at("tokens.bin"), "--max-tokens 32");
   CHECK(tokens.at("tokens") == 32);
   CHECK(tokens.at("bits_per_byte").is_null());
   CHECK(tokens.at("bytes").is_null());
