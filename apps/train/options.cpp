@@ -1,6 +1,7 @@
 #include "apps/train/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include "apps/output/output_file.h"
 #include "apps/output/run_folder.h"
 #include "apps/trace/trace_file.h"
+#include "models/decoder/config.h"
 
 namespace sluice {
 
@@ -67,8 +69,8 @@ void declare_options(CommandLine& line, TrainOptions& o) {
   const double infinity = std::numeric_limits<double>::max();
   line.group("Model");
   line.add("--model", o.model,
-           "A published shape with random weights, such as gpt2-xl or llama-3.2-1b, or a Hugging "
-           "Face folder");
+           fmt::format("A Hugging Face folder, or a published shape with random weights: {}",
+                       fmt::join(preset_names(), ", ")));
   line.add("--n-layer", o.n_layer, "Blocks of a shape of your own", 1);
   line.add("--n-head", o.n_head, "Attention heads", 1);
   line.add("--n-embd", o.n_embd, "Width; a multiple of --n-head", 1);

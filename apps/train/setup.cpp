@@ -1,6 +1,7 @@
 #include "apps/train/setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "apps/trace/trace_file.h"
 #include "apps/train/adapters.h"
 #include "engine/io/json_document.h"
+#include "engine/nearest_names.h"
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/shard.h"
 #include "models/text/byte_tokenizer.h"
@@ -43,8 +45,11 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
            ErrorKind::usage);
     config.n_positions = o.context.value_or(config.n_positions);
   } else {
-    fail(fmt::format("--model '{}' is neither a folder nor one of {}, which have random weights",
-                     o.model, fmt::join(preset_names(), ", ")),
+    const auto names = preset_names();
+    fail(fmt::format("--model '{}' is neither a folder nor a published shape with random weights; "
+                     "the nearest are {} (--help lists all)",
+                     excerpt(o.model),
+                     fmt::join(nearest_names(o.model, {names.begin(), names.end()}, 3), ", ")),
          ErrorKind::usage);
   }
   const bool plain = o.bias && !o.activation;

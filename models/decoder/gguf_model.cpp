@@ -140,7 +140,6 @@ DecoderConfig gguf_config(const GgufReader& reader) {
                                shown(type)));
   const Keys keys(reader, type.get<std::string>());
   keys.require("expert_count", 0);
-  keys.account_for_all();
   if (all.contains("split.count") && all.at("split.count") != 1)
     refuse(reader, fmt::format("is one of {} files of a model; join them first (llama.cpp's "
                                "llama-gguf-split --merge)",
@@ -172,8 +171,10 @@ DecoderConfig gguf_config(const GgufReader& reader) {
   if (keys.has("attention.key_length")) json["head_dim"] = keys.size("attention.key_length");
   if (keys.has("attention.sliding_window")) {
     json["sliding_window"] = keys.size("attention.sliding_window");
-    json["use_sliding_window"] = true;
-    if (type == "llama") json["model_type"] = "mistral";
+    if (type == "llama")
+      json["model_type"] = "mistral";
+    else
+      json["use_sliding_window"] = true;
   }
   // A factor without a type is linear, as for llama.cpp.
   if (!keys.has("rope.scaling.type") || keys.at("rope.scaling.type") != "none") {
@@ -185,6 +186,7 @@ DecoderConfig gguf_config(const GgufReader& reader) {
   for (const auto& [key, ours] : {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"},
                                   {"tokenizer.ggml.eos_token_id", "eos_token_id"}})
     if (all.contains(key)) json[ours] = all.at(key);
+  keys.account_for_all();
   const DecoderConfig config = parse_config(json, reader.path().string());
   if (keys.has("attention.value_length") &&
       keys.at("attention.value_length") != config.width_of_head())

@@ -12,7 +12,6 @@
 namespace sluice {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::string_view advice =
@@ -51,13 +50,6 @@ void refuse_quantized(const Json& config, const std::string& file) {
                      shown(named ? found->at("quant_method") : *found), advice),
          ErrorKind::usage);
   }
-}
-
-void refuse_quantized(const fs::path& folder) {
-  const fs::path file = folder / "config.json";
-  constexpr std::uintmax_t most = std::uintmax_t{1} << 20;
-  if (fs::is_directory(folder) && fs::exists(file))
-    refuse_quantized(read_json_file(file, most), file.string());
 }
 
 void refuse_quantized(const SafetensorsReader& weights) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -15,9 +14,6 @@ namespace sluice {
 /// Refuses a config.json whose "quantization_config" says that the weights are quantised. `file`
 /// is its path.
 void refuse_quantized(const nlohmann::json& config, const std::string& file);
-
-/// Refuses a folder for its config.json; one without it, and a file, pass.
-void refuse_quantized(const std::filesystem::path& folder);
 
 /// Refuses a file of weights with tensors that only quantised models have, such as "qweight".
 void refuse_quantized(const SafetensorsReader& weights);

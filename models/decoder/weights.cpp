@@ -143,7 +143,6 @@ bool has_shape(const StoredTensor& tensor, const std::string& name, const Shape&
 class WeightFiles {
  public:
   WeightFiles(const fs::path& folder, const DecoderConfig& config) {
-    refuse_quantized(folder);
     for (const auto& file : weight_files(folder)) {
       readers_.emplace_back(file);
       refuse_quantized(readers_.back());

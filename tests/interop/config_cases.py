@@ -236,9 +236,9 @@ def save(model, folder, family):
               folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def reference(model, ids):
-    """Logits in eval mode, gradients in train mode with dropout off, in float64."""
-    model.double().eval()
+def reference(model, ids, dtype=torch.float64):
+    """Logits in eval mode, gradients in train mode with dropout off."""
+    model.to(dtype).eval()
     with torch.no_grad():
         logits = model(ids[None, :-1]).logits[0]
     model.train()
@@ -252,20 +252,22 @@ def reference(model, ids):
     return logits, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def difference(dump, logits, gradients, family):
-    """What differs, in words; empty if nothing does."""
+def difference(dump, logits, gradients, family, rounded):
+    """What differs, in words; empty if nothing does. `rounded` gives the gradients of transformers in float32:
+    where these are far from those in float64 (a norm of four nearly equal numbers), so may ours be."""
     ours = load_file(dump)
     far = (ours["logits"][0].double() - logits).abs().max().item()
     if not far <= LOGITS * max(1.0, logits.abs().max().item()):
         return f"logits differ by {far:.3g}"
-    for name, gradient in gradients.items():
-        name = file_name(name, family)
+    for real, gradient in gradients.items():
+        name = file_name(real, family)
         names = [n for n in (f"grad.{name}", f"grad.{name.removeprefix('transformer.')}",
                              f"grad.{name.removeprefix('gpt_neox.')}") if n in ours]
         if not names:
             return f"no gradient of {name}"
-        far = (ours[names[0]].double() - gradient).norm() / gradient.norm().clamp_min(1e-4)
-        if not far.item() <= GRADIENT:
+        size = gradient.norm().clamp_min(1e-4)
+        far = (ours[names[0]].double() - gradient).norm() / size
+        if not far.item() <= GRADIENT and not far <= 4 * (rounded()[real].double() - gradient).norm() / size:
             return f"the gradient of {name} differs by {far.item():.3g}"
     return ""
 
@@ -320,7 +322,7 @@ class Runner:
         if model is None:
             self.verdicts[family]["accepted here alone"] += 1
             return None
-        if text := difference(dump, logits, gradients, family):
+        if text := difference(dump, logits, gradients, family, lambda: reference(model, ids, torch.float32)[1]):
             return self.fault(family, seed, config, text)
         self.verdicts[family]["equal"] += 1
         self.stored.append({"config": config, "is": effective(model)})

@@ -14,6 +14,7 @@
 #include "models/decoder/config_json/config_values.h"
 #include "models/decoder/config_json/rotary_keys.h"
 #include "models/decoder/names.h"
+#include "models/decoder/quantized_folder.h"
 
 namespace sluice {
 namespace {
@@ -192,6 +193,7 @@ DecoderConfig parse_config(const Json& json, const std::string& file) {
     fail(fmt::format("{}: a model configuration must be a JSON object", file), ErrorKind::usage);
   const ConfigValues values(json, file);
   const Family family = read_family(values, file);
+  refuse_quantized(json, file);
   const std::string unused = unused_keys(values, family);
   DecoderConfig config = is_gpt(family)               ? read_gpt(values, family)
                          : family == Family::gpt_neox ? read_neox(values)

@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 // are made like Llama.
 constexpr std::string_view used_by_all =
     "model_type vocab_size bos_token_id eos_token_id tie_word_embeddings hidden_size "
-    "num_hidden_layers num_attention_heads max_position_embeddings ";
+    "num_hidden_layers num_attention_heads max_position_embeddings quantization_config "
+    "compression_config ";
 constexpr std::string_view used_by_gpt =
     "n_layer n_head n_embd n_positions n_inner activation_function layer_norm_epsilon attn_pdrop "
     "embd_pdrop resid_pdrop ";
@@ -75,8 +76,6 @@ constexpr Fixed fixed_in_all[] = {{"is_causal", "[true]"},
                                   {"weight_mapping", none},
                                   {"fusion_config", none},
                                   {"extra_files", none},
-                                  {"quantization_config", none},
-                                  {"compression_config", none},
                                   {"is_quantized", no},
                                   {"number_of_conv_states", none},
                                   {"chain_hidden_post_norm", none},
