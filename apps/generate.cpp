@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "apps/cli/run_program.h"
 #include "apps/cli/sizes.h"
 #include "apps/cli/terminal.h"
+#include "apps/cli/text_printer.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
 #include "apps/data/special_names.h"
@@ -96,45 +96,6 @@ void print_text(const std::string& text) {
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
-
-/// Passes on text as it is generated, in whole UTF-8 characters, and stops before the stop text.
-class Printer {
- public:
-  using Print = std::function<void(const std::string&)>;
-  Printer(std::string stop, Print print) : stop_(std::move(stop)), print_(std::move(print)) {}
-
-  /// Returns false once the stop text has appeared.
-  bool add(const std::string& text) {
-    text_ += text;
-    if (!stop_.empty()) {
-      const auto at = text_.find(stop_, printed_ > stop_.size() ? printed_ - stop_.size() : 0);
-      if (at != std::string::npos) {
-        text_.resize(at);
-        return false;
-      }
-    }
-    // Holds back the bytes at the end that may begin a stop text or are an unfinished character.
-    std::size_t end = text_.size() - std::min(text_.size(), stop_.empty() ? 0 : stop_.size() - 1);
-    std::size_t start = end;
-    while (start > 0 && end - start < 3 && (text_[start - 1] & 0xC0) == 0x80)
-      --start;
-    if (start > 0 && (text_[start - 1] & 0xC0) == 0xC0) end = start - 1;
-    flush(end);
-    return true;
-  }
-  void finish() { flush(text_.size()); }
-
- private:
-  void flush(std::size_t end) {
-    if (end <= printed_) return;
-    print_(text_.substr(printed_, end - printed_));
-    printed_ = end;
-  }
-
-  std::string stop_, text_;
-  Print print_;
-  std::size_t printed_ = 0;
-};
 
 /// Returns the prompts of a file, in its order.
 std::vector<std::string> read_prompts(const std::string& file) {
@@ -278,7 +239,7 @@ class Answers {
       printers_.emplace_back(stop, [&text](const std::string& more) { text += more; });
     ended_.resize(texts_.size());
   }
-  Printer& printer(std::size_t i) { return printers_[i]; }
+  TextPrinter& printer(std::size_t i) { return printers_[i]; }
   void end(std::size_t i) {
     printers_[i].finish();
     ended_[i] = true;
@@ -290,7 +251,7 @@ class Answers {
   const std::vector<std::string>& prompts_;
   std::size_t each_;
   std::vector<std::string> texts_;
-  std::vector<Printer> printers_;
+  std::vector<TextPrinter> printers_;
   std::vector<bool> ended_;
   std::size_t printed_ = 0;
 };
@@ -359,7 +320,7 @@ int run(Options& o, const CommandLine& line) {
   const std::size_t at_once =
       many ? std::min(texts, static_cast<std::size_t>(o.batch_size)) : std::size_t{1};
   const LoadedModel loaded = load(o, source, device, precision.dtype, longest, generation, at_once);
-  const auto continues = [&](Printer& printer, std::int32_t id) {
+  const auto continues = [&](TextPrinter& printer, std::int32_t id) {
     return !is_end(id, *tokenizer, ends) && printer.add(tokenizer->decode(std::span(&id, 1)));
   };
   if (many) {
@@ -381,17 +342,17 @@ int run(Options& o, const CommandLine& line) {
   for (std::int64_t n = 0; n < o.num; ++n, ++generation.sampling.seed) {
     if (n > 0) fmt::print("\n---\n");
     print_text(prompts.front());
-    Printer printer(o.stop, print_text);
+    TextPrinter printer(o.stop, print_text);
     const auto end_text = [&] {
       printer.finish();
       fmt::print("\n");
-      std::fflush(stdout);
     };
     try {
       generate(*loaded.model, device, ids.front(), generation,
                [&](std::int32_t id) { return continues(printer, id); });
     } catch (const Error&) {
       end_text();  // the message has a line of its own
+      std::fflush(stdout);
       throw;
     }
     end_text();

@@ -314,8 +314,7 @@ void require_one_rank(const Options& o, const DataFiles& files, int ranks) {
          ErrorKind::usage);
   if (!o.encode_only.empty() && ranks > 1 && fs::exists(o.encode_only) &&
       !fs::is_regular_file(o.encode_only))
-    fail(fmt::format("--encode-only {}: {} ranks write a file together, and this is none; start "
-                     "one process",
+    fail(fmt::format("--encode-only {}: {} ranks write one file together, and this is no file",
                      o.encode_only, ranks),
          ErrorKind::usage);
 }

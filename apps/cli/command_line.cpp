@@ -33,7 +33,7 @@ CLI::Validator whole_numbers(std::int64_t low, std::int64_t high) {
 /// Refuses the empty value that --flag=$VARIABLE has if there is no such variable.
 CLI::Validator some_text(const std::string& help) {
   return {[help](const std::string& text) {
-            return text.empty() ? "the value is empty; --help says of it: " + help : "";
+            return text.empty() ? "the value is empty; --help says of it: " + brief(help) : "";
           },
           ""};
 }

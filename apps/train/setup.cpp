@@ -39,17 +39,13 @@ void resolve_model(const TrainOptions& o, RunSetup& setup) {
     require_model_folder(o.model);
     setup.model_folder = o.model;
     config = read_config(setup.model_folder / "config.json");
-    if (o.context && *o.context > config.n_positions)
-      fail(fmt::format("--context {} is longer than the model's {} positions; give {} at most",
-                       *o.context, config.n_positions, config.n_positions),
-           ErrorKind::usage);
-    config.n_positions = o.context.value_or(config.n_positions);
+    shorten_context(config, o.context);
   } else {
-    const auto names = preset_names();
+    const auto all = preset_names();
+    const auto near = nearest_names(o.model, {all.begin(), all.end()}, 3);
     fail(fmt::format("--model '{}' is neither a folder nor a published shape with random weights; "
                      "the nearest are {} (--help lists all)",
-                     excerpt(o.model),
-                     fmt::join(nearest_names(o.model, {names.begin(), names.end()}, 3), ", ")),
+                     excerpt(o.model), fmt::join(near, ", ")),
          ErrorKind::usage);
   }
   const bool plain = o.bias && !o.activation;
@@ -332,9 +328,7 @@ void require_trace_apart(const TrainOptions& o, const DataFiles& data, const Dat
 }  // namespace
 
 DropoutConfig dropout_of(const TrainOptions& o, const DecoderConfig& config) {
-  const auto chosen = [&](std::optional<double> own, double read) {
-    return own ? *own : o.dropout.value_or(read);
-  };
+  const auto chosen = [&](auto own, double read) { return own.value_or(o.dropout.value_or(read)); };
   return {.embedding = chosen(o.embedding_dropout, config.dropout.embedding),
           .attention = chosen(o.attention_dropout, config.dropout.attention),
           .residual = o.dropout.value_or(config.dropout.residual)};
@@ -346,8 +340,7 @@ RunSetup resolve(const TrainOptions& o) {
   setup.precision = resolve_precision(o.precision, setup.device);
   const auto names = o.data.empty() ? std::vector{shipped_text()} : o.data;
   DataFiles files = find_data("--data", names);
-  DataFiles val_files;
-  if (!o.val_data.empty()) val_files = find_data("--val-data", o.val_data);
+  DataFiles val_files = o.val_data.empty() ? DataFiles() : find_data("--val-data", o.val_data);
   if (!o.trace.empty()) require_trace_apart(o, files, val_files);
   resolve_model(o, setup);
   check_model_weights(setup);

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "apps/checkpoint/best_model.h"
-#include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "apps/checkpoint/model_folder.h"
 #include "apps/checkpoint/save_cadence.h"

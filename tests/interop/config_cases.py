@@ -4,7 +4,7 @@
   config_cases.py --bin-dir build/default/bin [--cases 2000] [--seed 1] [--family llama]... [--keep FOLDER]
 
 Each case is a tiny model of random sizes with random weights, whose config.json has a few random
-changes: keys of transformers (tests/data/config_keys.json) with values that are not their default,
+changes: keys of transformers (tests/interop/config_keys.json) with values that are not their default,
 rotary positions and windows as version 4 and 5 of transformers write them, aliases, keys left out or
 null, keys that nobody knows. transformers reads the folder and computes logits, and in train mode
 gradients (with dropout off, since nobody draws its numbers). `probe` must give the same, or refuse in
@@ -12,7 +12,7 @@ one sentence of at most 300 characters that names the file and a key. Every four
 accepted is written again by `convert`, and transformers must find the same model in it, with the same
 dropout.
 
---store keeps a few of them with what transformers understood (tests/data/config_cases.json, with --cases 30),
+--store keeps a few of them with what transformers understood (tests/interop/config_cases.json, with --cases 30),
 which `models_test "[config_cases]"` holds our reader against without Python.
 
 Prints the counts by family and verdict, the keys that were refused, and every case that differs. Run
@@ -45,7 +45,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
-KEYS = json.loads((Path(__file__).resolve().parent.parent / "data/config_keys.json").read_text())
+KEYS = json.loads((Path(__file__).resolve().parent / "config_keys.json").read_text())
 FAMILIES = [name for name in KEYS if name != "transformers"]
 LOGITS, GRADIENT = 2e-5, 1e-4  # relative to the largest logit from 1 on; relative l2, of ill-conditioned models
 LONGEST_REFUSAL = 300
@@ -131,14 +131,10 @@ def change_dropout(config, pick, family):
 
 def other_value(default, pick):
     """A value of a key that is not its default."""
-    if isinstance(default, bool):
-        return not default
-    if isinstance(default, int):
-        return default + pick.choice((1, 2, 7))
-    if isinstance(default, float):
-        return pick.choice((0.0, 0.5, 1.0, 2.0))
-    if isinstance(default, str):
-        return default + "x"
+    for kind, other in ((bool, lambda: not default), (int, lambda: default + pick.choice((1, 2, 7))),
+                        (float, lambda: pick.choice((0.0, 0.5, 1.0, 2.0))), (str, lambda: default + "x")):
+        if isinstance(default, kind):
+            return other()
     return pick.choice((True, False, 1, 4, 0.5, "x", [], {}, ["full_attention"]))
 
 
@@ -226,8 +222,7 @@ def effective(model):
     return found
 
 
-def file_name(name, family):
-    """What a file calls a parameter."""
+def file_name(name, family):  # of a parameter
     return name.replace("lm_head", "embed_out") if family == "gpt_neox" else name
 
 
@@ -308,7 +303,7 @@ class Runner:
             logits, gradients = reference(model, ids)
         except Exception:  # not a model of transformers
             model = None
-            self.stand_in(family, model_folder)
+            save_file({"none": torch.zeros(1)}, model_folder / "model.safetensors")
             ids, length = torch.arange(3), 2
         tokens, dump = self.folder / "tokens.bin", self.folder / "dump.st"
         tokens.write_bytes(b"".join(int(i).to_bytes(2, "little") for i in ids))
@@ -329,10 +324,6 @@ class Runner:
         if seed % 4 == 0:
             self.export(family, seed, config, made, model_folder, ids, logits)
         return None
-
-    def stand_in(self, family, folder):
-        """Weights for a configuration that transformers cannot open, so that ours is read whole."""
-        save_file({"none": torch.zeros(1)}, folder / "model.safetensors")
 
     def refusal(self, family, seed, config, text, known):
         line = text.strip().splitlines()[-1] if text.strip() else ""

@@ -5,7 +5,7 @@
 
 For each family: the fields of its configuration class, their aliases, and every attribute that the
 family's own code, and the code which all families share (masks, rotary positions, caches, loading),
-reads of a configuration. The file (tests/data/config_keys.json) holds names and defaults alone;
+reads of a configuration. The file (tests/interop/config_keys.json) holds names and defaults alone;
 `models_test "[config_keys]"` holds our table of keys against it. Run it again for a new version, by
 hand, with a python that has transformers.
 """

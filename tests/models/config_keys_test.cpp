@@ -20,7 +20,7 @@ using Catch::Contains;
 using Json = nlohmann::json;
 
 Json data(const char* name) {
-  std::ifstream file(std::string(SLUICE_TEST_DATA_DIR) + "/" + name);
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/interop/" + name);
   REQUIRE(file);
   return Json::parse(file);
 }

@@ -103,10 +103,15 @@ void refuse_name(const CLI::App& app, const std::string& what, const std::string
        ErrorKind::usage);
 }
 
+std::string brief(const std::string& help) {
+  constexpr std::size_t most = 160;
+  return help.size() <= most ? help : help.substr(0, help.rfind(' ', most - 3)) + "...";
+}
+
 std::string help_of(const CLI::App& app, const std::string& message) {
   const auto* const option =
       app.get_option_no_throw(message.substr(0, message.find_first_of(": ")));
-  return option != nullptr ? option->get_description() : "";
+  return option != nullptr ? brief(option->get_description()) : "";
 }
 
 void refuse_value(const CLI::App& app, const std::string& message) {

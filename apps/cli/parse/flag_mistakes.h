@@ -29,6 +29,9 @@ void refuse_extras(const CLI::App& app);
 [[noreturn]] void refuse_name(const CLI::App& app, const std::string& what,
                               const std::string& name);
 
+/// Returns a help text, cut to what fits into an error.
+std::string brief(const std::string& help);
+
 /// Returns the help text of the option whose name begins CLI11's message.
 std::string help_of(const CLI::App& app, const std::string& message);
 

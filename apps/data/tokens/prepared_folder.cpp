@@ -50,12 +50,15 @@ void write_description(const fs::path& folder, const Tokenizer& tokenizer) {
   write_text_file(folder / description_file, root.dump(2) + "\n");
 }
 
-/// Removes the files of an earlier call, beginning with the first training tokens.
+/// Removes the files of an earlier call, beginning with the first training tokens and ending with
+/// their description.
 void remove_old(const fs::path& folder) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(folder))
     if (is_prepared_part(entry.path())) old.push_back(entry.path());
   std::ranges::sort(old);
+  std::ranges::stable_partition(
+      old, [](const fs::path& path) { return path.filename() != description_file; });
   for (const fs::path& path : old) {
     std::error_code error;
     fs::remove(path, error);

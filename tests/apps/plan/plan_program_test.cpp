@@ -122,8 +122,8 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
   const Row rows[] = {
       {"t.bin", "--steps 3"},
       {"t.bin", "--steps 1"},
-      {"t.bin", "--steps 3 --val-every 1 --save-every 1 --precision bf16"},
-      {"t.bin", "--steps 2 --micro-batch 1 --seq-len 4 --sample-tokens 40"},
+      {"t.bin", "--steps 3 --save-every 1 --precision bf16"},
+      {"t.bin", "--steps 2 --micro-batch 1 --seq-len 4"},
       {"text.txt", "--steps 3 --val-every 2 --sample-every 1 --sample-tokens 30"},
       {"text.txt", "--steps 2 --micro-batch 1 --seq-len 4 --sample-tokens 7 --prompt abcde"},
       {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --recompute block"},

@@ -363,7 +363,7 @@ TEST_CASE("sources that cannot be read end the programs with one line and exit c
   const Row rows[] = {
       {"prepare_data", {"--input", dir.at("bad.jsonl"), "--output", out}, "bad.jsonl:2"},
       {"prepare_data", {"--input", bin, "--output", out}, "file of tokens"},
-      {"prepare_data", {"--input", text, "--encode-only", text}, "overwrite"},
+      {"prepare_data", {"--input", text, "--encode-only", text}, "is there already"},
       {"prepare_data", {"--input", "-", "--output", out}, "the standard input holds no text"},
       {"prepare_data", {"--input", text, "--output", out, "--special"}, "--special"},
       {"prepare_data",

@@ -60,7 +60,7 @@ TEST_CASE("programs whose streams are closed write into no file of theirs", "[ro
   const std::vector<std::pair<std::string, std::string>> rows{
       {train + "--steps 5 --output run", "run/log.jsonl"},
       {bin + "/train_mlp --steps 5 --threads 1 --output mlp", "mlp/log.jsonl"},
-      {bin + "/plan --model gpt2/ --threads 1 --save-probe probe.json", "probe.json"},
+      {bin + "/plan --threads 1 --save-probe probe.json", "probe.json"},
       {bin + "/convert --input gpt2 --output half --dtype bf16", "half/config.json"}};
   for (const char* closed : {" >&-", " <&- >&- 2>&-"})
     for (const auto& [command, file] : rows) {

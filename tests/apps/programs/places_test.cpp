@@ -27,6 +27,10 @@ struct Desk : TempDir {
     ByteTokenizer().save(path() / "model");
     write_file(path() / "text.txt", std::string(3000, 'a') + "\n");
     write_file(path() / "prompts.txt", "one\ntwo\n");
+    std::string lines;  // documents, of which some are drawn for validation
+    for (int i = 0; i < 20; ++i)
+      lines += "{\"text\": \"a document\"}\n";
+    write_file(path() / "lines.jsonl", lines);
     write_tokens(path() / "t.bin", 300, 64);
   }
 
@@ -190,7 +194,7 @@ TEST_CASE("a run with the largest seed is logged, saved and resumed", "[places]"
   for (const std::string& command :
        {std::string("generate --model a/model --prompt x --max-tokens 2 --num 2 --seed ") + seed,
         "train_mlp --steps 1 --threads 1 --output mlp --seed " + seed,
-        "prepare_data --input text.txt --output data --split-seed " + seed,
+        "prepare_data --input lines.jsonl --output data --split-seed " + seed,
         "plan --data text.txt " + shape + "--seed " + seed})
     desk.works("$bin/" + command + " > /dev/null");
 }

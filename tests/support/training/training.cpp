@@ -60,7 +60,7 @@ RunSetup TrainingTask::setup(DeviceKind kind) const {
                    .micro_batch = 1,
                    .seq_len = seq_len,
                    .grad_clip = grad_clip,
-                   .dropout = dropout,
+                   .dropout = {dropout, dropout, dropout},
                    .seed = 5,
                    .loss_scaling = dtype == DType::f16,
                    .graphs = cuda_graph};
