@@ -7,8 +7,8 @@
 #include <span>
 
 // Which keys there are is a fact about transformers 5: tests/interop/config_keys.py lists those of
-// its configuration classes and those that its code reads (tests/interop/config_keys.json), and a test
-// holds these tables against that list. tests/interop/config_cases.py compares what they do.
+// its configuration classes and those that its code reads (tests/interop/config_keys.json), and a
+// test holds these tables against that list. tests/interop/config_cases.py compares what they do.
 
 namespace sluice {
 namespace {
