@@ -308,7 +308,7 @@ void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
   if (size_of(setup.precision.dtype) != 2)
     refuse(fmt::format("is for bf16 and fp16, and the precision is {}", name_of(setup.precision)));
   if (const double dropout = setup.trainer.dropout.attention; dropout > 0)
-    refuse(fmt::format("has no dropout, and attention's is {}", dropout));
+    refuse(fmt::format("has no dropout, and attention's is {} (--dropout)", dropout));
   if (width % 8 != 0 || width > 128)
     refuse(fmt::format("is for heads of 8, 16 and so on to 128, and they are {} wide", width));
   setup.precision.wgmma_attention = true;
