@@ -27,6 +27,8 @@ __device__ __forceinline__ Key key_of(float logit, std::int64_t token) {
 /// The key of NaN and +infinity, above those of all numbers.
 constexpr Key no_number = ~Key{0};
 constexpr float largest = std::numeric_limits<float>::max();
+/// A key below those of all finite numbers has -infinity.
+constexpr Key lowest = Key{~std::bit_cast<std::uint32_t>(-largest)} << 32;
 __device__ __forceinline__ std::int64_t token_of(Key key) {
   return 0xFFFFFFFFu - static_cast<std::uint32_t>(key);
 }
@@ -74,6 +76,7 @@ __device__ Key threshold(const Row& row, double goal, Shared& shared, Measure&& 
   return found;
 }
 
+/// Returns the largest key; 0 if there is none, or a logit is NaN or +infinity.
 __device__ Key best_key(const Row& row, Shared& shared) {
   Key best = 0;
   for (std::int64_t i = threadIdx.x; i < row.vocabulary; i += threads) {
@@ -85,7 +88,7 @@ __device__ Key best_key(const Row& row, Shared& shared) {
   __syncthreads();
   for (const Key key : shared.keys)
     best = key > best ? key : best;
-  return best;
+  return best < lowest || best == no_number ? 0 : best;
 }
 
 /// Finds the first token, in vocabulary order, at which the running sum of the candidates' weights
@@ -120,8 +123,8 @@ __device__ void choose(const Row& row, Key last_candidate, float point, Shared& 
   }
 }
 
-/// One block per row.
-__global__ void __launch_bounds__(threads)
+/// One block per row. For several blocks on a multiprocessor the compiler would spill registers.
+__global__ void __launch_bounds__(threads, 1)
     sample(std::int32_t* tokens, const float* logits, const float* points, std::int64_t vocabulary,
            float temperature, std::int64_t top_k, float top_p) {
   auto& shared = shared_memory<Shared>();
@@ -130,17 +133,12 @@ __global__ void __launch_bounds__(threads)
           .top = 0,
           .inverse_temperature = 0};
   const Key best = best_key(row, shared);
-  const std::int64_t best_token = token_of(best);
-  if (best == no_number || row.logits[best_token] < -largest) {
-    if (threadIdx.x == 0) tokens[blockIdx.x] = -1;
+  if (threadIdx.x == 0) shared.chosen = best == 0 ? -1 : static_cast<int>(token_of(best));
+  if (best == 0 || temperature <= 0) {
+    if (threadIdx.x == 0) tokens[blockIdx.x] = shared.chosen;
     return;
   }
-  if (temperature <= 0) {
-    if (threadIdx.x == 0) tokens[blockIdx.x] = static_cast<std::int32_t>(best_token);
-    return;
-  }
-  if (threadIdx.x == 0) shared.chosen = static_cast<int>(best_token);
-  row.top = row.logits[best_token];
+  row.top = row.logits[token_of(best)];
   row.inverse_temperature = 1.0f / temperature;
   Key last = 0;
   if (top_k > 0 && top_k < vocabulary)
