@@ -255,13 +255,14 @@ def difference(dump, logits, gradients, family, rounded):
     if not far <= LOGITS * max(1.0, logits.abs().max().item()) and not (
             far <= 8 * (rounded()[0].double() - logits).abs().max().item()):
         return f"logits differ by {far:.3g}"
+    largest = max(gradient.norm() for gradient in gradients.values())
     for real, gradient in gradients.items():
         name = file_name(real, family)
         names = [n for n in (f"grad.{name}", f"grad.{name.removeprefix('transformer.')}",
                              f"grad.{name.removeprefix('gpt_neox.')}") if n in ours]
         if not names:
             return f"no gradient of {name}"
-        size = gradient.norm().clamp_min(1e-4)
+        size = max(gradient.norm(), 1e-3 * largest)
         far = (ours[names[0]].double() - gradient).norm() / size
         if not far.item() <= GRADIENT and not far <= 8 * (rounded()[1][real].double() - gradient).norm() / size:
             return f"the gradient of {name} differs by {far.item():.3g}"
