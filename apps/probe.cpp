@@ -155,7 +155,7 @@ int run(const Options& o) {
   // NaN is printed without a sign.
   fmt::print("loss {:.9g} grad_norm {:.9g}\n", std::isnan(value) ? std::abs(value) : value,
              std::abs(norm));
-  // Whoever looks for a number that is not finite needs the dump.
+  // The dump is written first: it helps to find the NaN.
   if (!o.dump.empty()) dump(o.dump, logits, loss, *loaded.space);
   if (!std::isfinite(value) || !std::isfinite(norm) || !all_finite(logits))
     refuse_numbers(loaded, pass, !o.dump.empty());

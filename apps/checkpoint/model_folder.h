@@ -96,8 +96,7 @@ class ModelExport {
   /// Returns the file to write the weights to, before publish().
   std::filesystem::path weights() const;
   /// Writes the other files and puts all in their place. `type` is that of the weights; `base` is
-  /// the folder of the model that this one was made of, whose generation_config.json stays with it,
-  /// or that adapters are for.
+  /// the source model's folder: its generation_config.json is copied, and adapters name it.
   void publish(const Tokenizer* tokenizer, StoredType type, const std::filesystem::path& base = {});
 
  private:

@@ -106,7 +106,7 @@ int finish_stdout() {
   // Network file systems tell of a full disk when a file is closed.
   const int copy = dup(STDOUT_FILENO);
   if (copy >= 0 && close(copy) != 0 && out.error == 0) out.error = errno;
-  // What was written without say() has left no reason.
+  // Output that bypassed say() recorded no errno.
   if (std::ferror(stdout) != 0 && out.error == 0) out.error = EIO;
   return out.error;
 }

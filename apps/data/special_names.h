@@ -13,7 +13,7 @@ namespace sluice {
 /// tokens of plain text, which a chat template's text never means.
 class SpecialNames {
  public:
-  /// With `special` there is nothing to count.
+  /// Counts nothing if `special` is set.
   SpecialNames(const Tokenizer& tokenizer, bool special)
       : tokenizer_(special || !tokenizer.has_special() ? nullptr : &tokenizer) {}
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the values of --data and --val-data are.
+/// The formats of --data and --val-data.
 struct Kinds {
   bool known = true;            ///< false: they are not on this machine
   bool text = false;            ///< some of it is text
@@ -74,7 +74,7 @@ std::vector<NoEffect> rules_of(const TrainOptions& o, const RunSetup& setup, con
       {mute && !silent, "--prompt --sample-every --sample-tokens",
        fmt::format("is for samples, and {} has no tokenizer; give --tokenizer-dir", data.name)},
       {silent, "--prompt --sample-every", "is for samples, and --sample-tokens is 0"},
-      // With --val-every 0 the user knows that there is none.
+      // The user turned validation off with --val-every 0.
       {resolved && !setup.data.val && o.val_every > 0, "--val-every --val-steps --keep-best",
        fmt::format("is for validation, for which {} has no data; give --val-data", data.name)},
       // Beside other flags.

@@ -224,7 +224,7 @@ TEST_CASE("targets are the ends of layers' names, as PEFT has them", "[lora]") {
   CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
   config.lora = {.rank = 1, .alpha = 1, .targets = {"c_attn", "q_proj"}};
   CHECK_THROWS_AS(require_lora_fits(config, "it"), Error);
-  // Two heads of k, 8 wide, have fewer outputs than inputs.
+  // The k projection (two heads of width 8) has fewer outputs than inputs.
   DecoderConfig grouped = config_for("llama");
   grouped.lora = {.rank = 16, .alpha = 1, .targets = {"k_proj"}};
   require_lora_fits(grouped, "it");

@@ -16,7 +16,7 @@
 namespace sluice::test::weight_ring_test {
 namespace {
 
-constexpr int sections[] = {1, 2, 3, 4, 5};  // 0 has the embedding, which stays on the device
+constexpr int sections[] = {1, 2, 3, 4, 5};  // section 0, the embedding, is resident
 /// The largest of a place is none of the first two.
 constexpr std::int64_t rows[] = {0, 64, 70, 96, 64, 128}, columns = 64;
 constexpr std::int64_t elements_of(int section) {

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-/// What tells tokenizers apart.
+/// The identity of a tokenizer: equal facts mean equal ids.
 struct TokenizerFacts {
   std::string kind, hash;
   std::int64_t tokens = 0;

@@ -285,7 +285,7 @@ TEST_CASE("the same flags are taken where they have an effect", "[flags]") {
     const ProgramResult result = run_program("train_gpt2", flags, "", folder.path());
     CHECK(result.err == "");
     CHECK(result.exit_code == 0);
-    // The configuration that a run has written repeats every flag, and stays good.
+    // A run's own config.toml repeats every flag and must remain valid.
     CHECK(run_program("train_gpt2", {"--config", "run/config.toml"}, "", folder.path()).err == "");
     fs::remove_all(folder.path() / "run");
   }

@@ -213,7 +213,7 @@ TEST_CASE("what a program wrote it writes again, through a link too", "[outputs]
       fs::remove(desk.at("empty"));
     }
   }
-  // Files of the user's beside a model or a run's data stay.
+  // The program keeps the user's own files in the folder.
   write_file(desk.at("convert--output.link/README.md"), "mine\n");
   desk.written(writers()[12], "convert--output.link");
   CHECK(read_file(desk.at("convert--output.link/README.md")) == "mine\n");
