@@ -136,7 +136,8 @@ void require_graphs(const TrainOptions& o, const RunSetup& setup, const DevicePr
   for (const double dropout : {setup.trainer.dropout.residual, setup.trainer.dropout.attention,
                                setup.trainer.dropout.embedding})
     if (dropout > 0)
-      refuse(fmt::format("would draw the same numbers in every step, and --dropout is {}", dropout));
+      refuse(
+          fmt::format("would draw the same numbers in every step, and --dropout is {}", dropout));
   if (setup.data.train && setup.data.train->in_rows())
     refuse("divides each batch by the same number of targets, and in batches of pairs it differs");
   if (const char* flag = away_flag(o, setup.config.n_layer); flag != nullptr)
