@@ -10,11 +10,12 @@
 namespace sluice {
 namespace {
 
-/// Message tags: eight for each operation under way, and one for all p2p operations, which match in
-/// order.
-constexpr std::uint64_t operations_under_way = std::uint64_t{1} << 14;
-constexpr int tags_of_operation = 8, signature_channel = 7;
-constexpr int p2p_tag = 1 << 29;
+/// Message tags have 15 bits, what the MPI standard promises: two for the channel of an operation's
+/// messages, nine for its sequence number and four for a hash of its signature.
+constexpr int channels = 4, signature_channel = 3;  ///< of Phase::channel, the data have the others
+constexpr std::uint64_t operations_under_way = 512;
+/// All p2p operations share a tag, since they match in order. No signature has this hash.
+constexpr int p2p_tag = Transport::tags - 1;
 
 std::uint64_t hash_of(const Signature& s) {
   std::uint64_t mixed = static_cast<std::uint64_t>(s.count) * 64;
@@ -25,13 +26,12 @@ std::uint64_t hash_of(const Signature& s) {
   return mixed;
 }
 
-/// Returns the upper bits of the tags of an operation's data, a hash of its signature. Different
-/// operations thus do not exchange data: MPI may write a message that is too long past the end of
-/// its buffer.
+/// Returns the upper bits of the tags of an operation's data, a hash of its signature, so that
+/// different operations rarely exchange data. Where they do, the signatures differ all the same.
 int data_tag(const Signature& signature) {
-  constexpr int bits = 12;  // 2^12 * operations_under_way * tags_of_operation is p2p_tag
-  return static_cast<int>((hash_of(signature) >> (64 - bits)) * operations_under_way) *
-         tags_of_operation;
+  constexpr int bits = 4;
+  static_assert((channels * operations_under_way) << bits == Transport::tags);
+  return static_cast<int>((hash_of(signature) >> (64 - bits)) * operations_under_way) * channels;
 }
 
 std::uint64_t hash_with_label(const Signature& signature) {
@@ -121,7 +121,8 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   call.scratch = options.scratch;
   call.op = options.op;
   call.any_order = options.any_order;
-  const int first_tag = static_cast<int>(sequence_ % operations_under_way) * tags_of_operation;
+  if (collective) wait_for_a_tag();
+  const int first_tag = static_cast<int>(sequence_ % operations_under_way) * channels;
   if (collective) ++sequence_;
   if (monitor_) operation->number_ = monitor_->begin(options_.name, signature);
   try {
@@ -137,6 +138,18 @@ Handle Communicator::start(CollectiveCall call, std::int64_t count, DType dtype,
   }
   open_.push_back(operation);
   return operation;
+}
+
+/// Waits until no operation under way has the tags of the next one.
+void Communicator::wait_for_a_tag() {
+  while (true) {
+    const auto oldest = std::ranges::find_if(open_, [](const Handle& operation) {
+      return !operation->over_ && operation->signature_.kind != Collective::p2p;
+    });
+    if (oldest == open_.end() || sequence_ - (*oldest)->signature_.sequence < operations_under_way)
+      return;
+    Handle(*oldest)->wait();
+  }
 }
 
 void Communicator::progress() {

@@ -115,6 +115,7 @@ class Communicator {
   bool has_agreed_on(const Signature& signature) const;
   std::vector<Part> used(const std::vector<Part>& parts) const;
   Handle start(CollectiveCall call, std::int64_t count, DType dtype, const CallOptions& options);
+  void wait_for_a_tag();
   void exchange(std::span<std::byte> all, std::size_t each, std::string_view label);
   [[noreturn]] void time_out(const Operation& operation);
   /// Drops the operations under way, here and in Options::together: their data may be freed as soon

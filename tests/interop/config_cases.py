@@ -317,7 +317,7 @@ class Runner:
                 raise ValueError("a size was left out, and the default is that of a large model")
             model = filled(made, seed)
             save(model, model_folder, family)
-            length = pick.randint(2, made.max_position_embeddings)
+            length = pick.randint(2, min(made.max_position_embeddings, 64))  # a context left out may be 131,072
             if (window := window_of(made)) and pick.random() < 0.8:  # longer ones are refused
                 length = min(length, window)
             ids = torch.randint(0, made.vocab_size, (length + 1,), generator=torch.Generator().manual_seed(seed))

@@ -28,7 +28,7 @@ class Phases final : public Work {
   struct Phase {
     std::function<void(Phases&)> post{};
     std::function<void()> then{};
-    int channel = 0;  ///< must be equal at both ends of a message
+    int channel = 0;  ///< 0, 1 or 2; must be equal at both ends of a message
   };
 
   Phases(Transport& transport, CollectiveCall what, int tag)

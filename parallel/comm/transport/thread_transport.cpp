@@ -117,6 +117,7 @@ class ThreadTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
+    check(tag >= 0 && tag < tags, "a message's tag is below Transport::tags");
     auto posted = std::make_shared<Posted>();
     if (bytes.size() <= short_bytes) posted->copy.assign(bytes.begin(), bytes.end());
     posted->bytes = posted->copy.empty() ? bytes : posted->copy;

@@ -43,7 +43,7 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  static constexpr int tags = 1 << 30;
+  static constexpr int tags = 1 << 15;  ///< no MPI has fewer (MPI 4.0, 9.1.2)
 
   /// Messages from one rank to another with the same tag arrive in order, in the sizes in which
   /// they were sent. `tag` is below `tags`.
