@@ -194,7 +194,7 @@ void StopSignal::note(std::string doing) {
   r.doing = std::move(doing);
 }
 
-const char* StopSignal::received() const {
+const char* StopSignal::received() {
   const Named* const first = request().first;
   return first != nullptr ? first->name : nullptr;
 }

@@ -39,8 +39,8 @@ class StopSignal {
 
   /// Sets what the training is doing, such as "finishing step 12".
   void note(std::string doing);
-  /// Returns the name of the first signal received, or null.
-  const char* received() const;
+  /// Returns the name of the first signal that the last StopSignal received, or null.
+  static const char* received();
 
  private:
   std::thread printer_;

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -18,12 +20,15 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/cli/shell_quote.h"
+#include "apps/cli/stop_signal.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
+#include "engine/process_state.h"
 #include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/flight_recorder/earlier_records.h"
 #include "parallel/flight_recorder/last_words.h"
+#include "parallel/flight_recorder/launcher_end.h"
 #include "parallel/pipeline/schedule_text.h"
 
 namespace sluice {
@@ -127,28 +132,62 @@ Job::Job(int argc, const char* const* argv)
   if (size() > 1) forget_terminal();
 }
 
-void Job::choose_folder(const TrainOptions& o) {
-  std::string path = o.rank_files;
-  if (path.empty() && rank() == 0) {
-    std::error_code error;
-    fs::path folder = fs::temp_directory_path(error);
-    // mkdtemp() says what is wrong with it.
-    if (const char* const named = std::getenv("TMPDIR"); error && named != nullptr) folder = named;
-    path = (folder / "sluice-ranks-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr)
-      fail(
-          fmt::format("a folder for the ranks' records cannot be made in {}: {}; give --rank-files",
-                      folder.string(), std::strerror(errno)));
+/// Makes a folder for the records of this computer's ranks, in its memory where that is possible.
+std::string new_folder() {
+  std::error_code error;
+  fs::path where = fs::temp_directory_path(error);
+  // mkdtemp() says what is wrong with it.
+  if (const char* const named = std::getenv("TMPDIR"); error && named != nullptr) where = named;
+  for (const fs::path& parent : {fs::path("/dev/shm"), where}) {
+    std::string path = (parent / "sluice-ranks-XXXXXX").string();
+    if (mkdtemp(path.data()) != nullptr) return path;
   }
+  fail(
+      fmt::format("a folder for the ranks' records cannot be made in /dev/shm or {}: {}; give "
+                  "--rank-files",
+                  where.string(), std::strerror(errno)));
+}
+
+void Job::choose_folder(const TrainOptions& o, Communicator& local) {
   folder_is_ours_ = o.rank_files.empty();
-  if (!folder_is_ours_ && rank() == 0) {
-    const fs::path earlier = set_earlier_records_aside(path, restarted_by_slurm());
+  const bool first_here = local.rank() == 0;
+  std::string mine = o.rank_files;
+  if (folder_is_ours_ && first_here) mine = new_folder();
+  folder_ = local.share_text(mine, 0, "rank files");
+  if (folder_is_ours_) return;
+  // Computers may share the folder, so one looks at it after the other, before any rank writes.
+  const auto set_aside = [&] {
+    const fs::path earlier = set_earlier_records_aside(folder_, restarted_by_slurm());
     if (!earlier.empty())
       say(fmt::format("{:<12} those of an earlier job are in {} now\n", "rank files",
                       earlier.string()));
+    fs::create_directories(folder_);
+  };
+  if (rank() == 0) set_aside();
+  control_->barrier("rank files")->wait();
+  if (rank() != 0 && first_here) set_aside();
+  control_->barrier("rank files")->wait();
+}
+
+std::vector<RankPlace> Job::places(Communicator& local) {
+  const int first = local.gather_values(rank(), "ranks").front();
+  const auto firsts = control_->gather_values(first, "hosts");
+  const auto hosts = control_->gather_texts(this_process().host, "hosts");
+  std::vector<RankPlace> places;
+  for (std::size_t i = 0; i < firsts.size(); ++i)
+    places.push_back({.first = firsts[i], .host = hosts[i]});
+  return places;
+}
+
+void Job::abort() {
+  constexpr unsigned patience = 4;  // seconds
+  if (monitor_ && monitor_->exchange().several_hosts()) {
+    end_launcher_after(std::chrono::seconds(patience));
+    // MPI_Abort may wait for a launcher that the network no longer reaches.
+    std::signal(SIGALRM, SIG_DFL);
+    ::alarm(patience);
   }
-  folder_ = control_->share_text(path, 0, "rank files");
-  fs::create_directories(folder_);
+  MpiProcess::abort(1);
 }
 
 void Job::start(TrainOptions& o) {
@@ -171,25 +210,36 @@ void Job::start(TrainOptions& o) {
     Communicator local(world_.local(), nullptr,
                        {.name = "this computer", .timeout = o.collective_timeout});
     const int share = share_of_cores(local);
-    const auto here = local.gather_values(rank(), "ranks");
     if (threads == 0) threads = share;
-    choose_folder(o);
+    choose_folder(o, local);
     const auto say_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };
     const RankMonitor::Reactions reactions{
         .on_failure =
-            [folder = folder_, say_error](const std::string& sentence) {
-              if (speak_first(folder, sentence)) say_error(sentence);
-              MpiProcess::abort(1);
+            [this, say_error](const std::string& sentence, bool seen_here) {
+              RecordExchange& exchange = monitor_->exchange();
+              if (speak_first(folder_, sentence) && (seen_here || exchange.await_turn())) {
+                say_error(sentence);
+                exchange.tell_reported();
+              }
+              abort();
             },
         .on_stuck =
             [this, say_error](std::string sentence) {
               if (may_report(sentence, false)) say_error(sentence);
-              MpiProcess::abort(1);
+              abort();
             },
-        .on_delay = [](const std::string& sentence) { say_warning(sentence); }};
-    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), size(), here, injection, reactions);
+        .on_delay = [](const std::string& sentence) { say_warning(sentence); },
+        .ending = [] { return StopSignal::received() != nullptr; },
+        .on_lost_elsewhere =
+            [this, say_error](const std::string& sentence) {
+              if (!speak_first(folder_, sentence)) return;
+              say_error(sentence);
+              monitor_->exchange().tell_reported();
+            }};
+    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), places(local), world_.mailbox(),
+                                             injection, reactions);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);
@@ -286,7 +336,7 @@ void Job::finish() {
   // Watchdogs of other ranks read the records until all ranks have come here.
   control_->barrier("records")->wait();
   std::error_code ignored;
-  if (folder_is_ours_ && rank() == 0) fs::remove_all(folder_, ignored);
+  if (folder_is_ours_ && world_.local_rank() == 0) fs::remove_all(folder_, ignored);
 }
 
 bool Job::may_report(std::string& message, bool usage) {
@@ -308,6 +358,15 @@ bool Job::may_report(std::string& message, bool usage) {
     std::this_thread::sleep_for(3s);
     return false;
   }
+  RecordExchange& exchange = monitor_->exchange();
+  const bool report =
+      monitor_->has_asked() ? exchange.await_turn() : !exchange.reported_elsewhere();
+  if (exchange.several_hosts()) end_launcher_after(4s);
+  if (!report) {
+    std::this_thread::sleep_for(3s);
+    return false;
+  }
+  exchange.tell_reported();
   if (usage && folder_is_ours_) {        // the records would tell nothing
     fs::rename(folder_, gone, ignored);  // atomic, so that no other rank speaks
     fs::remove_all(gone, ignored);

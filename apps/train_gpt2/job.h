@@ -76,7 +76,10 @@ class Job {
   bool may_report(std::string& message, bool usage);
 
  private:
-  void choose_folder(const TrainOptions& options);
+  void choose_folder(const TrainOptions& options, Communicator& local);
+  std::vector<RankPlace> places(Communicator& local);
+  /// Ends the job on all computers, after its report.
+  [[noreturn]] void abort();
   std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device,
                                       const GpuLinks& links);
 

@@ -33,6 +33,9 @@ class World {
   /// Returns the transport of this computer's ranks. Call it once.
   std::unique_ptr<Transport> local() { return mpi_ ? mpi_->local() : make_self_transport(); }
 
+  /// See MpiProcess::mailbox(); none for the only rank.
+  std::unique_ptr<Mailbox> mailbox() { return mpi_ ? mpi_->mailbox() : nullptr; }
+
   /// Call it when this rank ends because of an error: MPI_Finalize, which would wait for the other
   /// ranks, is then skipped.
   void leave() {

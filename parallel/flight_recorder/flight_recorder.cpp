@@ -2,21 +2,23 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <cstddef>
+#include <new>
 #include <system_error>
 
 #include "kernels/base/error.h"
 #include "parallel/flight_recorder/record_layout.h"
 
 namespace sluice {
-
-struct FlightRecorder::Image : RecordLayout {};
 
 namespace {
 
@@ -38,7 +40,7 @@ void write_text(std::array<char, bytes>& to, std::string_view text) {
   std::ranges::copy(text, to.begin());
 }
 
-/// A new file that is closed and removed again unless reserve() succeeds.
+/// A new file that is removed again unless map() succeeds.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& path) : path_(path) {
@@ -56,19 +58,20 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
-    if (kept_) return;
     ::close(descriptor_);
-    ::unlink(path_.c_str());
+    if (!kept_) ::unlink(path_.c_str());
   }
 
-  /// Reserves so many bytes for the file and returns its descriptor.
-  int reserve(std::size_t bytes) {
+  /// Reserves so many bytes for the file, so that no store to it can fail, and maps them.
+  void* map(std::size_t bytes) {
     int reason = EINTR;
     while (reason == EINTR)
       reason = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
     if (reason != 0) fail_with(fmt::format("reserve the {} bytes of", bytes), reason);
+    void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+    if (mapped == MAP_FAILED) fail_with("map", errno);
     kept_ = true;
-    return descriptor_;
+    return mapped;
   }
 
  private:
@@ -84,14 +87,50 @@ class NewFile {
   bool kept_ = false;
 };
 
+/// The mapped files of this process: one for each rank, of which only tests have several.
+std::array<std::atomic<std::byte*>, 64> mapped_records{};
+
+/// A store to a mapped file that somebody has truncated is answered by SIGBUS. Memory without a
+/// file takes the place of such a record, and the store is repeated.
+void replace_truncated(int signal, siginfo_t* info, void*) {
+  const auto* const at = static_cast<const std::byte*>(info->si_addr);
+  for (const auto& mapped : mapped_records) {
+    std::byte* const from = mapped.load();
+    if (from == nullptr || at < from || at >= from + sizeof(RecordLayout)) continue;
+    if (::mmap(from, sizeof(RecordLayout), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
+      return;
+  }
+  ::signal(signal, SIG_DFL);  // the faulty access is repeated, and ends the process
+}
+
+void protect(std::byte* record) {
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = replace_truncated;
+    action.sa_flags = SA_SIGINFO;
+    return ::sigaction(SIGBUS, &action, nullptr) == 0;
+  }();
+  for (auto& mapped : mapped_records) {
+    std::byte* none = nullptr;
+    if (installed && mapped.compare_exchange_strong(none, record)) return;
+  }
+}
+
+void forget(std::byte* record) {
+  for (auto& mapped : mapped_records)
+    if (mapped.load() == record) mapped = nullptr;
+}
+
 }  // namespace
 
 FlightRecorder::FlightRecorder(const std::filesystem::path& folder, int rank, int size)
-    : path_(record_path(folder, rank)), image_(std::make_unique<Image>()) {
+    : path_(record_path(folder, rank)) {
   check(size > 0 && rank >= 0 && rank < size, "a ring file is of one of the job's ranks");
-  descriptor_ = NewFile(path_).reserve(sizeof(Image));
+  record_ = new (NewFile(path_).map(sizeof(RecordLayout))) RecordLayout;
+  protect(reinterpret_cast<std::byte*>(record_));
   const ProcessId process = this_process();
-  RecordHeader& header = image_->header;
+  RecordHeader& header = record_->header;
   header.version = RecordHeader::version_value;
   header.slots = operations_kept;
   header.rank = rank;
@@ -101,43 +140,28 @@ FlightRecorder::FlightRecorder(const std::filesystem::path& folder, int rank, in
   header.process_started = process.started;
   header.pid_namespace = process.namespace_;
   write_text(header.host, process.host);
-  put(header);
-  header.magic = RecordHeader::magic_value;
-  put(header.magic);
+  std::atomic_ref(header.magic).store(RecordHeader::magic_value, std::memory_order_release);
 }
 
 FlightRecorder::~FlightRecorder() {
-  ::close(descriptor_);
-}
-
-template <typename Part>
-void FlightRecorder::put(const Part& part) {
-  const auto* const from = reinterpret_cast<const char*>(&part);
-  const auto offset = from - reinterpret_cast<const char*>(image_.get());
-  static_cast<void>(::pwrite(descriptor_, from, sizeof part, offset) < 0);
-}
-
-void FlightRecorder::restore_if_truncated() {
-  struct stat status {};
-  const bool whole = ::fstat(descriptor_, &status) == 0 && status.st_size == sizeof(Image);
-  if (!whole) put(*image_);
+  forget(reinterpret_cast<std::byte*>(record_));
+  ::munmap(record_, sizeof(RecordLayout));
 }
 
 template <typename Part, typename Change>
 void FlightRecorder::change_as_one(Part& part, Change change) {
-  restore_if_truncated();
-  ++part.version;
-  put(part.version);
+  const std::atomic_ref version(part.version);
+  version.fetch_add(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   change();
-  put(part);
-  ++part.version;
-  put(part.version);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  version.fetch_add(1);
 }
 
 std::uint64_t FlightRecorder::begin(std::string_view communicator, const Signature& signature) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = begun_++;
-  RecordSlot& slot = image_->slots[number % operations_kept];
+  RecordSlot& slot = record_->slots[number % operations_kept];
   change_as_one(slot, [&] {
     slot.number = number;
     slot.begin = now();
@@ -150,18 +174,16 @@ std::uint64_t FlightRecorder::begin(std::string_view communicator, const Signatu
 
 void FlightRecorder::end(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  RecordSlot& slot = image_->slots[number % operations_kept];
+  RecordSlot& slot = record_->slots[number % operations_kept];
   if (number >= begun_ || slot.number != number) return;
   // The system clock may have been set back meanwhile.
-  slot.end = std::max(now(), slot.begin);
-  restore_if_truncated();
-  put(slot.end);
+  std::atomic_ref(slot.end).store(std::max(now(), slot.begin), std::memory_order_release);
 }
 
 template <typename Change>
 void FlightRecorder::change_status(Change change) {
   const std::lock_guard lock(mutex_);
-  RecordStatus& status = image_->status;
+  RecordStatus& status = record_->status;
   change_as_one(status, [&] { change(status); });
 }
 

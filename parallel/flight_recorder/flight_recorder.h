@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,11 +13,12 @@
 
 namespace sluice {
 
+struct RecordLayout;
+
 /// Keeps a record of a rank's latest actions in the file FOLDER/rank-R.ring: its last 256
-/// operations, a note of what it does between them, and how it ended. Each write reaches the file
-/// at once and survives a kill of the process at any moment, but perhaps not a power failure.
-/// Thread-safe. The file is written, not mapped, so truncating it cannot end the rank by SIGBUS;
-/// the next record makes it whole again. A record that cannot be written is skipped.
+/// operations, a note of what it does between them, and how it ended. The file is mapped: a record
+/// is a few stores to memory, no call of the system, and survives a kill of the process at any
+/// moment. Where somebody truncates the file, the rank goes on without a record. Thread-safe.
 class FlightRecorder {
  public:
   static constexpr std::size_t operations_kept = 256;
@@ -49,12 +49,6 @@ class FlightRecorder {
   void fail(std::string_view message);
 
  private:
-  struct Image;
-  /// Writes a part of the image to its place in the file.
-  template <typename Part>
-  void put(const Part& part);
-  /// Writes the whole file again where somebody has truncated it.
-  void restore_if_truncated();
   /// Makes a change that readers see as a whole or not at all.
   template <typename Part, typename Change>
   void change_as_one(Part& part, Change change);
@@ -62,9 +56,8 @@ class FlightRecorder {
   void change_status(Change change);
 
   std::filesystem::path path_;
-  std::unique_ptr<Image> image_;  ///< the contents of the file
-  int descriptor_ = -1;
-  std::mutex mutex_;  ///< held by writers
+  RecordLayout* record_ = nullptr;  ///< the mapped file
+  std::mutex mutex_;                ///< held by writers
   std::uint64_t begun_ = 0;
 };
 
@@ -92,6 +85,7 @@ struct RankRecord {
   std::int64_t ended = 0;  ///< when finish() or fail() was called
   std::string note;
   std::string message;                        ///< given to fail()
+  bool silent = false;                        ///< its computer did not answer (RecordExchange)
   std::vector<RecordedOperation> operations;  ///< the last ones, oldest first
 
   /// Returns true if the process has ended without recording it.

@@ -85,8 +85,8 @@ class Job {
 
   std::string sentence() const {
     if (ranks_.empty()) return "no rank has left a record of what it did";
-    for (const auto find :
-         {&Job::failed, &Job::mismatch, &Job::lost, &Job::stopped, &Job::missing, &Job::behind})
+    for (const auto find : {&Job::failed, &Job::mismatch, &Job::lost, &Job::stopped, &Job::silent,
+                            &Job::missing, &Job::behind})
       if (auto text = (this->*find)()) return *text;
     return level();
   }
@@ -108,10 +108,21 @@ class Job {
     return found;
   }
 
+  /// " on node7, node8": where these ranks are, if the job has several computers.
+  std::string on_host(const Ranks& ranks) const {
+    std::set<std::string> all, these;
+    for (const auto& [rank, record] : ranks_) {
+      all.insert(record->id.host);
+      if (holds(ranks, rank)) these.insert(record->id.host);
+    }
+    return all.size() < 2 ? "" : fmt::format(" on {}", fmt::join(these, ", "));
+  }
+
   /// "rank 1 (pid 4711)", or a list without process ids for several ranks.
   std::string name(const Ranks& ranks) const {
     if (ranks.size() != 1) return list(ranks);
-    return fmt::format("rank {} (pid {})", ranks[0], ranks_.at(ranks[0])->id.pid);
+    const ProcessId& id = ranks_.at(ranks[0])->id;
+    return fmt::format("rank {}{} (pid {})", ranks[0], on_host(ranks), id.pid);
   }
 
   /// The same for several ranks: "(rank 1 in ..., rank 2 after ...)".
@@ -176,6 +187,14 @@ class Job {
     if (stopped.empty()) return std::nullopt;
     return fmt::format("{} {} stopped, by a signal or a debugger, {}{}", name(stopped),
                        stopped.size() == 1 ? "is" : "are", whereabouts(stopped), waiters(stopped));
+  }
+
+  std::optional<std::string> silent() const {
+    const Ranks silent = select([](const RankRecord& r) { return r.silent; });
+    if (silent.empty()) return std::nullopt;
+    return fmt::format("{}{} {} not answer: gone or stopped, or the network is down{}",
+                       list(silent), on_host(silent), silent.size() == 1 ? "does" : "do",
+                       waiters(silent));
   }
 
   std::optional<std::string> missing() const {

@@ -8,18 +8,45 @@
 
 namespace sluice {
 
-RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank, int size,
-                         std::vector<int> here, const Injection& injection,
-                         const Reactions& reactions)
+namespace {
+
+/// How long other computers may take to send their records: half of the second that mpirun leaves a
+/// rank between SIGTERM and SIGKILL.
+constexpr std::chrono::milliseconds patience(500);
+
+std::vector<int> ranks_beside(int rank, const std::vector<RankPlace>& places) {
+  std::vector<int> beside;
+  for (std::size_t other = 0; other < places.size(); ++other)
+    if (places[other].first == places[static_cast<std::size_t>(rank)].first)
+      beside.push_back(static_cast<int>(other));
+  return beside;
+}
+
+}  // namespace
+
+RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank,
+                         std::vector<RankPlace> places, std::unique_ptr<Mailbox> mailbox,
+                         const Injection& injection, const Reactions& reactions)
     : folder_(folder),
       rank_(rank),
-      size_(size),
+      size_(static_cast<int>(places.size())),
       injection_(injection),
       on_stuck_(reactions.on_stuck),
       on_delay_(reactions.on_delay),
-      ring_(folder, rank, size),
-      watchdog_(folder, rank, size, reactions.on_failure,
-                {.grace = std::chrono::milliseconds(1500), .here = std::move(here)}) {}
+      ring_(folder, rank, size_),
+      exchange_(std::move(mailbox), folder, rank, places),
+      watchdog_(folder, rank, size_, reactions.on_failure,
+                {.grace = std::chrono::milliseconds(1500),
+                 .here = ranks_beside(rank, places),
+                 .each_period = [this] { exchange_.serve(); },
+                 .records = [this] { return records(); },
+                 .ending = exchange_.several_hosts() ? reactions.ending : nullptr,
+                 .on_lost_elsewhere = reactions.on_lost_elsewhere}) {}
+
+std::vector<RankRecord> RankMonitor::records() {
+  asked_ = true;
+  return exchange_.collect(patience);
+}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
   return ring_.begin(communicator, signature);
@@ -45,7 +72,7 @@ void RankMonitor::gpu_is_stuck(std::string_view sentence) {
 }
 
 std::string RankMonitor::post_mortem() {
-  return shared_post_mortem(folder_, size_);
+  return shared_post_mortem(folder_, size_, std::chrono::seconds(2), [this] { return records(); });
 }
 
 std::string RankMonitor::whereabouts() const {

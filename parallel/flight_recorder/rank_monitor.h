@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "parallel/comm/monitor.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "parallel/flight_recorder/injection.h"
+#include "parallel/flight_recorder/record_exchange.h"
 #include "parallel/flight_recorder/watchdog.h"
 
 namespace sluice {
@@ -20,14 +23,18 @@ class RankMonitor final : public Monitor {
   /// A function that takes a sentence for the user.
   using Tell = std::function<void(const std::string& sentence)>;
   struct Reactions {
-    Tell on_failure;  ///< on the watchdog's thread: ends the job
-    Tell on_stuck{};  ///< see Monitor::gpu_is_stuck
-    Tell on_delay{};  ///< on any thread: about a rank that others wait for
+    Watchdog::OnFailure on_failure;  ///< on the watchdog's thread: ends the job
+    Tell on_stuck{};                 ///< see Monitor::gpu_is_stuck
+    Tell on_delay{};                 ///< on any thread: about a rank that others wait for
+    std::function<bool()> ending{};  ///< see Watchdog::Options
+    Tell on_lost_elsewhere{};        ///< the same
   };
 
-  /// `folder`: a new folder for this job, which all ranks of this computer, `here`, see.
-  RankMonitor(const std::filesystem::path& folder, int rank, int size, std::vector<int> here,
-              const Injection& injection, const Reactions& reactions);
+  /// `folder`: a new folder for this job, which all ranks of this computer see. `places` has the
+  /// place of every rank. `mailbox`: see RecordExchange.
+  RankMonitor(const std::filesystem::path& folder, int rank, std::vector<RankPlace> places,
+              std::unique_ptr<Mailbox> mailbox, const Injection& injection,
+              const Reactions& reactions);
 
   Fault before() override { return injection_.apply(rank_, operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
@@ -44,15 +51,21 @@ class RankMonitor final : public Monitor {
   void finish() { ring_.finish(); }
   void fail(std::string_view message) { ring_.fail(message); }
 
-  const std::filesystem::path& folder() const { return folder_; }
+  RecordExchange& exchange() { return exchange_; }
+  /// Returns true if this rank has asked what others did, so that they may be at fault.
+  bool has_asked() const { return asked_; }
 
  private:
+  std::vector<RankRecord> records();
+
   std::filesystem::path folder_;
   int rank_, size_;
   Injection injection_;
   Tell on_stuck_, on_delay_;
   std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
+  std::atomic<bool> asked_ = false;
   FlightRecorder ring_;
+  RecordExchange exchange_;
   Watchdog watchdog_;
 };
 

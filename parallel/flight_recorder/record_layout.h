@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <type_traits>
 
 #include "parallel/comm/backend/signature.h"
@@ -58,5 +60,11 @@ struct RecordLayout {
 static_assert(sizeof(RecordHeader) == 128 && sizeof(RecordSlot) == 112);
 static_assert(sizeof(RecordStatus) == 1152 && sizeof(RecordLayout) == 128 + 1152 + 256 * 112);
 static_assert(std::is_trivially_copyable_v<RecordLayout>);
+
+/// Copies a ring file without torn parts; none if it is not there or has another size.
+std::optional<RecordLayout> copy_of_record(const std::filesystem::path& path);
+
+/// Returns what such bytes mean, but for RankRecord::process; none if they are no record.
+std::optional<RankRecord> parse_record(const RecordLayout& bytes);
 
 }  // namespace sluice

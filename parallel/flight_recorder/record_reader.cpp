@@ -114,7 +114,9 @@ RecordedOperation operation_of(const RecordSlot& slot) {
   return operation;
 }
 
-std::optional<RankRecord> parse(const RecordLayout& ring) {
+}  // namespace
+
+std::optional<RankRecord> parse_record(const RecordLayout& ring) {
   constexpr auto last_outcome = static_cast<std::uint32_t>(RankRecord::Outcome::failed);
   if (!valid(ring.header) || ring.status.outcome > last_outcome) return std::nullopt;
   RankRecord record{.rank = ring.header.rank,
@@ -136,23 +138,25 @@ std::optional<RankRecord> parse(const RecordLayout& ring) {
   return record;
 }
 
-std::optional<RankRecord> read_once(const std::filesystem::path& path) try {
+std::optional<RecordLayout> copy_of_record(const std::filesystem::path& path) try {
   const File file = File::open(path);
   if (file.size() != sizeof(RecordLayout)) return std::nullopt;
-  return parse(Snapshot(file).bytes());
+  return Snapshot(file).bytes();
 } catch (const Error&) {
   return std::nullopt;
 }
 
-}  // namespace
-
 std::optional<RankRecord> read_record(const std::filesystem::path& path) {
-  auto record = read_once(path);
+  const auto read_once = [&]() -> std::optional<RankRecord> {
+    const auto bytes = copy_of_record(path);
+    return bytes ? parse_record(*bytes) : std::nullopt;
+  };
+  auto record = read_once();
   if (!record) return std::nullopt;
   record->process = state_of(record->id);
   if (record->process != ProcessState::gone) return record;
   // The process may have written its last record between the first reading and its end.
-  auto final_record = read_once(path);
+  auto final_record = read_once();
   if (final_record) final_record->process = ProcessState::gone;
   return final_record;
 }

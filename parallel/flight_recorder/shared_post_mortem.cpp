@@ -29,8 +29,8 @@ std::optional<std::string> sentence_in(const fs::path& path) try {
 
 }  // namespace
 
-std::string shared_post_mortem(const fs::path& folder, int size,
-                               std::chrono::milliseconds patience) {
+std::string shared_post_mortem(const fs::path& folder, int size, std::chrono::milliseconds patience,
+                               const ReadRecords& read) {
   const fs::path path = folder / post_mortem_name;
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0 && errno == EEXIST) {
@@ -40,7 +40,7 @@ std::string shared_post_mortem(const fs::path& folder, int size,
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     } while (std::chrono::steady_clock::now() < end);
   }
-  std::string text = post_mortem(read_records(folder), size);
+  std::string text = post_mortem(read ? read() : read_records(folder), size);
   if (file < 0) return text;
   // Ranks that miss the sentence read the records, so a disk that is full is no error here.
   const std::string line = text + '\n';

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "parallel/flight_recorder/flight_recorder.h"
-#include "parallel/flight_recorder/shared_post_mortem.h"
+#include "parallel/flight_recorder/post_mortem.h"
 
 namespace sluice {
 
@@ -52,10 +53,12 @@ void Watchdog::run() {
     const bool waiting = !waits_.empty();
     lock.unlock();
     // Files are read without the lock, so that begin() and end() do not wait for it.
+    if (options_.each_period) options_.each_period();
     if (wait || (waiting && lost_peer(now))) {
-      on_failure_(sentence(wait, now));
+      on_failure_(sentence(wait, now), !wait);
       return;
     }
+    if (waiting) look_elsewhere();
     lock.lock();
   }
 }
@@ -90,8 +93,17 @@ bool Watchdog::lost_peer(Clock::time_point now) {
   return false;
 }
 
+/// Looks once, when the process is asked to end while it waits.
+void Watchdog::look_elsewhere() {
+  if (ending_ || !options_.ending || !options_.ending()) return;
+  ending_ = true;
+  const auto records = options_.records();
+  if (std::ranges::any_of(records, [](const RankRecord& r) { return r.lost() || r.silent; }))
+    options_.on_lost_elsewhere(post_mortem(records, size_));
+}
+
 std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_point now) const {
-  std::string text = shared_post_mortem(folder_, size_);
+  std::string text = shared_post_mortem(folder_, size_, std::chrono::seconds(2), options_.records);
   if (!wait) return text;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - wait->begin).count();
   return text + fmt::format("; rank {} gave up after {} s", rank_, seconds);

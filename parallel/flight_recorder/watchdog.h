@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/process_state.h"
+#include "parallel/flight_recorder/shared_post_mortem.h"
 
 namespace sluice {
 
@@ -22,8 +23,9 @@ namespace sluice {
 class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Called once at most, on the watchdog's thread, with the sentence for the user.
-  using OnFailure = std::function<void(const std::string& sentence)>;
+  /// Called once at most, on the watchdog's thread, with the sentence for the user. `seen_here`: a
+  /// rank of this computer has died, which no other computer sees.
+  using OnFailure = std::function<void(const std::string& sentence, bool seen_here)>;
 
   struct Options {
     std::chrono::milliseconds period{100};
@@ -35,6 +37,16 @@ class Watchdog {
     /// The ranks of this computer: of others nobody here sees whether they are gone. If it is
     /// empty, all ranks are looked at.
     std::vector<int> here{};
+    /// Called once a period.
+    std::function<void()> each_period{};
+    /// Reads the records of all ranks; none: those in the folder.
+    ReadRecords records{};
+    /// Returns true once the process has been asked to end.
+    std::function<bool()> ending{};
+    /// Called once at most, with the sentence, if a rank of another computer is lost or does not
+    /// answer when this process is asked to end. A launcher asks because of that, and kills this
+    /// one a second later.
+    std::function<void(const std::string& sentence)> on_lost_elsewhere{};
   };
 
   Watchdog(std::filesystem::path folder, int rank, int size, OnFailure on_failure, Options options);
@@ -64,6 +76,7 @@ class Watchdog {
   void run();
   std::optional<Wait> overdue(Clock::time_point now) const;
   bool lost_peer(Clock::time_point now);
+  void look_elsewhere();
   std::string sentence(const std::optional<Wait>& wait, Clock::time_point now) const;
 
   const std::filesystem::path folder_;
@@ -77,6 +90,7 @@ class Watchdog {
   std::map<std::uint64_t, Wait> waits_;  ///< by operation
 
   std::map<int, Peer> peers_;  ///< used only by the thread
+  bool ending_ = false;        ///< the same
   std::thread thread_;
 };
 

@@ -9,6 +9,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <list>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -38,6 +42,9 @@ MpiProcess::~MpiProcess() {
 }
 std::unique_ptr<Transport> MpiProcess::world() {
   return make_self_transport();
+}
+std::unique_ptr<Mailbox> MpiProcess::mailbox() {
+  return nullptr;
 }
 void MpiProcess::abort(int exit_code) {
   std::_Exit(exit_code);
@@ -149,6 +156,52 @@ class MpiTransport final : public Transport {
   int size_ = 1;
 };
 
+/// Letters of any size from any rank. Codes of errors are ignored: a letter is lost then.
+class MpiMailbox final : public Mailbox {
+ public:
+  explicit MpiMailbox(MPI_Comm communicator) : communicator_(communicator) {
+    MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+  }
+
+  void send(int to, std::string_view text) override {
+    const std::lock_guard lock(mutex_);
+    Sent& sent = sent_.emplace_back();
+    sent.text = text;
+    if (MPI_Isend(sent.text.data(), static_cast<int>(sent.text.size()), MPI_BYTE, to, 0,
+                  communicator_, &sent.request) != MPI_SUCCESS)
+      sent_.pop_back();
+  }
+
+  std::optional<Letter> fetch() override {
+    const std::lock_guard lock(mutex_);
+    int some = 0, bytes = 0;
+    MPI_Message message;
+    MPI_Status status;
+    std::erase_if(sent_, [](Sent& each) {
+      int done = 0;
+      return MPI_Test(&each.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    });
+    if (MPI_Improbe(MPI_ANY_SOURCE, 0, communicator_, &some, &message, &status) != MPI_SUCCESS ||
+        some == 0)
+      return std::nullopt;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    Letter letter{.from = status.MPI_SOURCE,
+                  .text = std::string(static_cast<std::size_t>(bytes), '\0')};
+    if (MPI_Mrecv(letter.text.data(), bytes, MPI_BYTE, &message, &status) != MPI_SUCCESS)
+      return std::nullopt;
+    return letter;
+  }
+
+ private:
+  struct Sent {
+    std::string text;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  MPI_Comm communicator_;
+  std::mutex mutex_;
+  std::list<Sent> sent_;  ///< what MPI may still read; a list, so that a text keeps its address
+};
+
 }  // namespace
 
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
@@ -157,6 +210,7 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   // keep_alive() sends from another thread while the main one works.
   if (provided < MPI_THREAD_SERIALIZED)
     fail("this MPI lets only the main thread call it; take one that was built with threads");
+  threads_ = provided == MPI_THREAD_MULTIPLE;
   MPI_Comm local = MPI_COMM_NULL;
   require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
           "MPI_Comm_split_type");
@@ -173,6 +227,13 @@ std::unique_ptr<Transport> MpiProcess::world() {
   MPI_Comm communicator = MPI_COMM_NULL;
   require(MPI_Comm_dup(MPI_COMM_WORLD, &communicator), "MPI_Comm_dup");
   return std::make_unique<MpiTransport>(communicator);
+}
+
+std::unique_ptr<Mailbox> MpiProcess::mailbox() {
+  if (!threads_) return nullptr;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  require(MPI_Comm_dup(MPI_COMM_WORLD, &communicator), "MPI_Comm_dup");
+  return std::make_unique<MpiMailbox>(communicator);
 }
 
 void MpiProcess::abort(int exit_code) {

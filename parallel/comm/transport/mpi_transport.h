@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "parallel/comm/transport/mailbox.h"
 #include "parallel/comm/transport/transport.h"
 
 namespace sluice {
@@ -26,6 +27,9 @@ class MpiProcess {
   std::unique_ptr<Transport> world();
   /// Returns the transport of the ranks of this computer. Call it once.
   std::unique_ptr<Transport> local() { return std::move(local_); }
+  /// Returns a mailbox of all ranks; none if this MPI lets only one thread at a time call it. All
+  /// ranks call it.
+  std::unique_ptr<Mailbox> mailbox();
   /// This rank's index among the ranks of this computer, and their number.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
@@ -35,6 +39,7 @@ class MpiProcess {
  private:
   int uncaught_;
   bool left_ = false;
+  bool threads_ = false;  ///< any thread may call MPI at any time
   std::unique_ptr<Transport> local_;
   int local_rank_ = 0;
   int local_size_ = 1;

@@ -1,5 +1,7 @@
 #include "parallel/flight_recorder/flight_recorder.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
@@ -147,23 +149,34 @@ TEST_CASE("a ring file tells a rank that ended with words from one without", "[f
   CHECK(records[2].lost());
 }
 
-TEST_CASE("a ring file that somebody cuts is made whole by the next record",
-          "[flight_recorder][row18]") {
-  const TempDir folder;
-  FlightRecorder ring(folder.path(), 0, 1);
-  for (std::uint64_t i = 0; i < 3; ++i)
-    ring.begin("world", all_reduce(i, ""));
+TEST_CASE("a rank whose ring file somebody cuts goes on", "[flight_recorder][row18]") {
   for (const std::uintmax_t bytes : {0, 100, 5000}) {
-    std::filesystem::resize_file(ring.path(), bytes);
-    CHECK_FALSE(read_record(ring.path()));
-    ring.note("step 9");
-    const RankRecord record = read(folder, 0);
-    CHECK(record.operations.size() == 3);
-    CHECK(record.note == "step 9");
+    const TempDir folder;
+    Child child([&] {
+      FlightRecorder ring(folder.path(), 0, 1);
+      ring.begin("world", all_reduce(0, ""));
+      std::filesystem::resize_file(ring.path(), bytes);
+      for (std::uint64_t i = 1; i < 300; ++i)
+        ring.end(ring.begin("world", all_reduce(i, "")));
+      ring.note("step 9");
+      return 7;
+    });
+    CHECK(child.reap() == 7);
+    CHECK_FALSE(read_record(record_path(folder.path(), 0)));
   }
-  std::filesystem::resize_file(ring.path(), 0);
-  ring.end(1);
-  CHECK_FALSE(read(folder, 0).operations.at(1).open());
+}
+
+TEST_CASE("an access beyond another mapped file still ends the process", "[flight_recorder]") {
+  const TempDir folder;
+  Child child([&] {
+    const FlightRecorder ring(folder.path(), 0, 1);
+    const std::filesystem::path other = folder.path() / "other";
+    const int file = ::open(other.c_str(), O_RDWR | O_CREAT, 0600);
+    void* const mapped = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    *static_cast<volatile char*>(mapped) = 1;
+    return 7;
+  });
+  CHECK(child.reap() == -1);
 }
 
 TEST_CASE("a stopped rank is seen as stopped", "[flight_recorder]") {

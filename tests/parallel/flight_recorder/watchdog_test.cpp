@@ -20,13 +20,13 @@ using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 using Clock = Watchdog::Clock;
 
-constexpr Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
+const Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};
 
 /// Records the calls of a watchdog.
 class Heard {
  public:
   Watchdog::OnFailure listener() {
-    return [this](const std::string& sentence) {
+    return [this](const std::string& sentence, bool) {
       const std::lock_guard lock(mutex_);
       sentence_ = sentence;
       ++calls_;
@@ -230,6 +230,46 @@ TEST_CASE("threads may begin and end waits at the same time", "[watchdog][thread
     many_periods();
   }
   CHECK(heard.calls() == 0);
+}
+
+TEST_CASE("a watchdog that is asked to end while it waits names who does not answer",
+          "[watchdog][threads]") {
+  const TempDir folder;
+  FlightRecorder ring(folder.path(), 0, 2);
+  std::atomic<bool> asked = false;
+  std::atomic<int> read = 0;
+  RankRecord other;
+  other.rank = 1;
+  other.size = 2;
+  other.id.host = "node2";
+  SECTION("as its computer is cut off") { other.silent = true; }
+  SECTION("but nobody if all answer") {}
+  Heard failure, elsewhere;
+  Watchdog::Options options = quick;
+  options.here = {0};
+  options.records = [&] {
+    ++read;
+    std::vector<RankRecord> records = read_records(folder.path());
+    records.push_back(other);
+    return records;
+  };
+  options.ending = [&] { return asked.load(); };
+  options.on_lost_elsewhere = [hear = elsewhere.listener()](const std::string& sentence) {
+    hear(sentence, false);
+  };
+  Watchdog watchdog(folder.path(), 0, 2, failure.listener(), options);
+  asked = true;
+  many_periods();
+  CHECK(read == 0);  // it does not wait
+  watchdog.begin(ring.begin("world", barrier(3)), Clock::now() + 1h);
+  REQUIRE(eventually([&] { return read > 0; }));
+  many_periods();
+  CHECK(read == 1);
+  CHECK(failure.calls() == 0);
+  CHECK(elsewhere.calls() == (other.silent ? 1 : 0));
+  if (other.silent)
+    CHECK_THAT(elsewhere.sentence(), Contains("rank 1 on node2 does not answer") &&
+                                         Contains("rank 0 waits for it in barrier 'step end'"));
 }
 
 }  // namespace sluice::test::watchdog_test
