@@ -234,9 +234,10 @@ void Job::start(TrainOptions& o) {
         .ending = [] { return StopSignal::received() != nullptr; },
         .on_lost_elsewhere =
             [this, say_error](const std::string& sentence) {
-              if (!speak_first(folder_, sentence)) return;
+              RecordExchange& exchange = monitor_->exchange();
+              if (exchange.reported_elsewhere() || !speak_first(folder_, sentence)) return;
               say_error(sentence);
-              monitor_->exchange().tell_reported();
+              exchange.tell_reported();
             }};
     monitor_ = std::make_shared<RankMonitor>(folder_, rank(), places(local), world_.mailbox(),
                                              injection, reactions);
