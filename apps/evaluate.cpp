@@ -219,8 +219,7 @@ void require_effects(const Options& o, const DataInput& input) {
 }
 
 void run(const Options& o, const World& world) {
-  cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads)
-                                 : std::max(1, cpu::available_cores() / world.local_size()));
+  cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : world.cores());
   const DeviceKind kind = choose_device(o.device);
   if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
   const Precision precision = resolve_precision(o.precision, kind);

@@ -123,8 +123,9 @@ void require_ranks(const Options& o, int size) {
                        o.dp, *o.tp),
            ErrorKind::usage);
     if (o.dp != size)
-      fail(fmt::format("--dp {} needs {} ranks, and {} {} started; mpirun -n {} train_mlp ...",
-                       o.dp, o.dp, size, size == 1 ? "was" : "were", o.dp),
+      fail(fmt::format(
+               "--dp {} needs {} ranks, and {} {} started; scripts/launch -n {} train_mlp ...",
+               o.dp, o.dp, size, size == 1 ? "was" : "were", o.dp),
            ErrorKind::usage);
     if (o.batch_size % o.dp != 0)
       fail(fmt::format("--batch-size {} is no multiple of --dp {}", o.batch_size, o.dp),
@@ -135,18 +136,14 @@ void require_ranks(const Options& o, int size) {
          ErrorKind::usage);
   if (o.dp > 1 || !o.tp || *o.tp == size) return;
   if (size == 1)
-    fail(fmt::format("--tp {0} needs {0} ranks, and this process was started alone: mpirun -n {0} "
-                     "train_mlp ...",
+    fail(fmt::format("--tp {0} needs {0} ranks, and this process was started alone: scripts/launch "
+                     "-n {0} train_mlp ... (or mpirun -n {0})",
                      *o.tp),
          ErrorKind::usage);
-  fail(fmt::format("--tp {0} needs {0} ranks, but {1} were started; give --tp {1} or mpirun -n {0}",
-                   *o.tp, size),
+  fail(fmt::format(
+           "--tp {0} needs {0} ranks, but {1} were started; give --tp {1} or start {0} (-n {0})",
+           *o.tp, size),
        ErrorKind::usage);
-}
-
-void use_cores(const Options& o, int ranks) {
-  cpu::set_threads(static_cast<int>(o.threads));
-  if (o.threads == 0) cpu::set_threads(std::max(1, cpu::threads() / ranks));
 }
 
 /// Opens the log of the run, on rank 0.
@@ -235,7 +232,7 @@ void gather_gradients(const ParameterSpace& space, Communicator& replicas) {
 void train(const Options& o, const World& world) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
   require_ranks(o, world.size());
-  use_cores(o, world.local_size());
+  cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : world.cores());
   const auto ranks = world.communicator(nullptr, {});
   CommunicatorGroup group(*ranks, true);
   TensorShare share;

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
@@ -341,9 +340,8 @@ int run(const Options& o) {
   const auto chosen = chosen_collectives(o.collectives);
   if (parse_size("--min-bytes", o.min_bytes) > parse_size("--max-bytes", o.max_bytes))
     fail("--min-bytes is above --max-bytes", ErrorKind::usage);
-  const auto run_rank = [&](std::shared_ptr<Transport> transport, int neighbours) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : std::max(1, cores / neighbours));
+  const auto run_rank = [&](std::shared_ptr<Transport> transport, int cores) {
+    cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : std::max(1, cores));
     Communicator c(std::move(transport), nullptr, {.checked = o.checked});
     return Bench(o, chosen, c).run();
   };
@@ -351,13 +349,13 @@ int run(const Options& o) {
     if (o.ranks != 0)
       fail("--ranks is for threads: mpirun -n says how many there are", ErrorKind::usage);
     MpiProcess process;
-    return run_rank(process.world(), process.local_size());
+    return run_rank(process.world(), process.cores());
   }
   const int ranks = static_cast<int>(std::max<std::int64_t>(1, o.ranks));
   int exit_code = 0;
   run_on_threads(ranks, [&](std::unique_ptr<Transport> transport) {
     const bool first = transport->rank() == 0;
-    const int code = run_rank(std::move(transport), ranks);
+    const int code = run_rank(std::move(transport), cpu::available_cores() / ranks);
     if (first) exit_code = code;  // same on all ranks: wrong elements are summed over them
   });
   return exit_code;

@@ -77,6 +77,7 @@ int run_ranks(const std::string& name, const std::function<void(const World&)>& 
         .on_late = [&](const std::string& sentence) { print_error(name, sentence); }});
     set_speaking(world->rank() == 0);
     if (world->size() > 1) forget_terminal();
+    if (!world->note().empty()) say_note(world->note());
     body(*world);
     return 0;
   };

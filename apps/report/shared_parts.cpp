@@ -81,7 +81,7 @@ std::string training_command(const TrainOptions& o, std::int64_t ranks, const st
   if (ranks > 1)
     program = ranks <= o.ranks_per_node
                   ? fmt::format("scripts/launch -n {} train_gpt2", ranks)
-                  : fmt::format("mpirun -n {} --bind-to none train_gpt2", ranks);
+                  : fmt::format("scripts/launch -n {} --hostfile HOSTS train_gpt2", ranks);
   return program + o.asked + " " + flags;
 }
 

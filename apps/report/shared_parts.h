@@ -39,7 +39,8 @@ struct WholeRun {
 /// follows the bytes: " of 2 ranks"; or "".
 std::string state_file_text(const std::string& folder, std::size_t bytes, const std::string& whose);
 
-/// Returns the command that trains by the plan's `flags`. scripts/launch starts ranks of one node.
+/// Returns the command that trains by the plan's `flags`. On several nodes HOSTS stands for
+/// the file of their names.
 std::string training_command(const TrainOptions& options, std::int64_t ranks,
                              const std::string& flags);
 

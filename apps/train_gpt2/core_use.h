@@ -1,12 +1,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "parallel/comm/communicator.h"
 
 namespace sluice {
 
-/// Measures, from its construction on, how busy other programs keep the cores that this process may
+/// Measures, from its construction on, how busy other programs keep the cores that the ranks may
 /// use: the busy time in /proc/stat (with time that a hypervisor gives to other machines), less
 /// that of this job's own ranks.
 class CoreUse {
@@ -19,8 +20,8 @@ class CoreUse {
 
  private:
   struct Sample {
-    double busy = 0, all = 0;  ///< of the cores, in ticks
-    double own = 0;            ///< of this process, in ticks
+    std::vector<double> busy, all;  ///< of every core of the computer, in ticks
+    double own = 0;                 ///< of this process, in ticks
   };
   static Sample sample();
 

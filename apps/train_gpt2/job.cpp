@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,29 +48,17 @@ Mesh mesh_of(const TrainOptions& o, int size) {
   if (o.tp > 1) flags.push_back(fmt::format("--tp {}", o.tp));
   const std::string product = fmt::format("{}", fmt::join(flags, " x "));
   if (size == 1)
-    fail(fmt::format("{} needs {} ranks, and this process was started alone: mpirun -n {} "
-                     "train_gpt2 ... (or scripts/launch -n {})",
+    fail(fmt::format("{} needs {} ranks, and this process was started alone: scripts/launch -n {} "
+                     "train_gpt2 ... (or mpirun -n {})",
                      product, wanted, wanted, wanted),
          ErrorKind::usage);
   if (part > 1)
     fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
                      o.dp ? "" : ", or a multiple of them", size, wanted, wanted),
          ErrorKind::usage);
-  fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or mpirun -n {}", dp,
-                   dp, size, size, dp),
+  fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or start {} (-n {})",
+                   dp, dp, size, size, dp, dp),
        ErrorKind::usage);
-}
-
-/// Returns the cores that this rank may use, divided by the number of this computer's ranks, those
-/// of `local`, that may use the same cores.
-int share_of_cores(Communicator& local) {
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  sched_getaffinity(0, sizeof mine, &mine);
-  const auto all = local.gather_values(mine, "cores");
-  const auto together = std::ranges::count_if(
-      all, [&](const cpu_set_t& other) { return CPU_EQUAL(&other, &mine) != 0; });
-  return std::max(1, CPU_COUNT(&mine) / static_cast<int>(together));
 }
 
 /// Returns a resolved configuration without the options that ranks may set for themselves.
@@ -130,6 +117,7 @@ Job::Job(int argc, const char* const* argv)
            .on_late = [](const std::string& sentence) { print_error("train_gpt2", sentence); }}) {
   set_speaking(rank() == 0);
   if (size() > 1) forget_terminal();
+  if (!world_.note().empty()) say_note(world_.note());
 }
 
 /// Makes a folder for the records of this computer's ranks, in its memory where that is possible.
@@ -209,8 +197,7 @@ void Job::start(TrainOptions& o) {
     }
     Communicator local(world_.local(), nullptr,
                        {.name = "this computer", .timeout = o.collective_timeout});
-    const int share = share_of_cores(local);
-    if (threads == 0) threads = share;
+    if (threads == 0) threads = world_.cores();
     choose_folder(o, local);
     const auto say_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));

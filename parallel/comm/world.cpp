@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "parallel/comm/transport/launcher.h"
+
 namespace sluice {
 
 namespace {
@@ -58,6 +60,7 @@ class StartWatch {
 
 World::World(const StartLimit& limit) {
   if (launched_rank() < 0) {
+    note_ = find_launch(std::getenv).note;
     transport_ = make_self_transport();
     return;
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/cpu/parallel_for.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/transport/mpi_transport.h"
 
@@ -29,6 +30,10 @@ class World {
   /// This rank's index among the ranks of this computer, and their number.
   int local_rank() const { return mpi_ ? mpi_->local_rank() : 0; }
   int local_size() const { return mpi_ ? mpi_->local_size() : 1; }
+  /// Returns how many cores this rank may use, divided by the ranks that may use the same ones.
+  int cores() const { return mpi_ ? mpi_->cores() : cpu::available_cores(); }
+  /// Returns a warning about how this process was started; "" if there is none.
+  const std::string& note() const { return note_; }
   const std::shared_ptr<Transport>& transport() const { return transport_; }
   /// Returns the transport of this computer's ranks. Call it once.
   std::unique_ptr<Transport> local() { return mpi_ ? mpi_->local() : make_self_transport(); }
@@ -53,6 +58,7 @@ class World {
  private:
   std::optional<MpiProcess> mpi_;
   std::shared_ptr<Transport> transport_;
+  std::string note_;
 };
 
 }  // namespace sluice

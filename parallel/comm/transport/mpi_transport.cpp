@@ -1,6 +1,7 @@
 #include "parallel/comm/transport/mpi_transport.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #if SLUICE_HAS_MPI
 #include <mpi.h>
 #endif
@@ -17,14 +18,12 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "parallel/comm/transport/launcher.h"
 
 namespace sluice {
 
 int launched_rank() {
-  // Open MPI, PMI (MPICH, Slurm) and PMIx set these. Nothing else tells the rank before MPI starts.
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
-    if (const char* rank = std::getenv(name)) return std::atoi(rank);
-  return -1;
+  return find_launch(std::getenv).rank;
 }
 
 #if !SLUICE_HAS_MPI
@@ -34,7 +33,7 @@ MpiProcess::MpiProcess() : uncaught_(0) {
   if (launched_rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
   fail(
       "this program was started as one of several ranks but built without MPI; install "
-      "libopenmpi-dev and openmpi-bin and build again, or start it without mpirun",
+      "libopenmpi-dev and openmpi-bin and build again, or start it alone",
       ErrorKind::usage);
 }
 MpiProcess::~MpiProcess() {
@@ -202,6 +201,34 @@ class MpiMailbox final : public Mailbox {
   std::list<Sent> sent_;  ///< what MPI may still read; a list, so that a text keeps its address
 };
 
+/// Ends with an error where ranks do not know of each other: each would do the whole work.
+void refuse_wrongly_alone(int size) {
+  if (size > 1) return;
+  char library[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(library, &length);
+  const Launch launch = find_launch(std::getenv);
+  const std::string why = wrongly_alone(launch, library);
+  if (why.empty()) return;
+  MPI_Finalize();
+  // The first to say so makes most launchers end the others.
+  if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+  fail(why, ErrorKind::usage);
+}
+
+/// Returns the cores that this rank may use, divided by the ranks of `local` that may use the same.
+int share_of_cores(MPI_Comm local, int ranks) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  sched_getaffinity(0, sizeof mine, &mine);
+  std::vector<cpu_set_t> all(static_cast<std::size_t>(ranks));
+  require(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, local),
+          "MPI_Allgather");
+  const auto together = std::ranges::count_if(
+      all, [&](const cpu_set_t& other) { return CPU_EQUAL(&other, &mine) != 0; });
+  return std::max(1, CPU_COUNT(&mine) / static_cast<int>(together));
+}
+
 }  // namespace
 
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
@@ -211,12 +238,27 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   if (provided < MPI_THREAD_SERIALIZED)
     fail("this MPI lets only the main thread call it; take one that was built with threads");
   threads_ = provided == MPI_THREAD_MULTIPLE;
+  int rank = 0, size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  refuse_wrongly_alone(size);
+  int* highest = nullptr;
+  int known = 0;
+  require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");
+  if (known == 0 || *highest < Transport::tags - 1)
+    fail(fmt::format("this MPI has message tags up to {}, and {} are needed; use Open MPI",
+                     known != 0 ? *highest : 0, Transport::tags));
   MPI_Comm local = MPI_COMM_NULL;
   require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
           "MPI_Comm_split_type");
   local_ = std::make_unique<MpiTransport>(local);
   local_rank_ = local_->rank();
   local_size_ = local_->size();
+  // Open MPI binds each of up to two ranks to one core. Rank 0 decides for the hosts alike.
+  int widen = rank == 0 && has_default_binding(std::getenv, parent_command()) ? 1 : 0;
+  require(MPI_Bcast(&widen, 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Bcast");
+  if (widen != 0) widen_binding(local_size_);
+  cores_ = share_of_cores(local, local_size_);
 }
 
 MpiProcess::~MpiProcess() {

@@ -14,7 +14,8 @@ int launched_rank();
 /// MPI_Test: a rank that waits inside MPI would take the core from one that computes.
 class MpiProcess {
  public:
-  /// Throws Error (usage) if the program was built without MPI.
+  /// Throws Error (usage) if the program was built without MPI, or if a launcher started several
+  /// processes that are alone in MPI.
   MpiProcess();
   /// Calls MPI_Finalize together with the other ranks, unless leave() was called or an exception is
   /// in flight: then the launcher sees a rank that exited without MPI_Finalize and ends the others.
@@ -33,6 +34,8 @@ class MpiProcess {
   /// This rank's index among the ranks of this computer, and their number.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  /// Returns how many cores this rank may use, divided by the ranks that may use the same ones.
+  int cores() const { return cores_; }
   /// Ends all ranks at once.
   [[noreturn]] static void abort(int exit_code);
 
@@ -43,6 +46,7 @@ class MpiProcess {
   std::unique_ptr<Transport> local_;
   int local_rank_ = 0;
   int local_size_ = 1;
+  int cores_ = 1;
 };
 
 }  // namespace sluice

@@ -186,6 +186,16 @@ bool is_launched(const Row& row) {
   return row.command.starts_with("scripts/launch ");
 }
 
+/// Takes the variables off the front of a command, as in SLURM_PROCID=0 train_gpt2, which stand for
+/// a launcher.
+Arguments take_variables(Arguments& command) {
+  const auto first = std::ranges::find_if(
+      command, [](const std::string& word) { return word.find('=') == std::string::npos; });
+  Arguments variables(command.begin(), first);
+  command.erase(command.begin(), first);
+  return variables;
+}
+
 /// Returns the last line on stderr.
 std::string last_line(const std::string& text) {
   std::istringstream lines(text);
@@ -219,10 +229,12 @@ TEST_CASE(
   const auto before = in.entries();
   const auto run = [&](const Row& row) {
     Arguments command = split(row.command);
+    const Arguments variables = take_variables(command);
     const std::string program = command.front();
     // Jobs that begin at the same time would make the same folder for mpirun.
     const TempDir temporary;
     Arguments words{"TMPDIR=" + (is_launched(row) ? temporary.path() : in.path() / "tmp").string()};
+    words.insert(words.end(), variables.begin(), variables.end());
     if (is_launched(row))
       words.insert(words.end(), {SLUICE_SOURCE_DIR "/scripts/launch", "--bin", SLUICE_BIN_DIR});
     else
@@ -238,9 +250,11 @@ TEST_CASE(
   for (const auto& [command, job] : jobs)
     job.wait();
   for (const Row& row : rows) {
-    programs.insert(split(row.command).front());
+    Arguments command = split(row.command);
     const bool launched = is_launched(row);
-    if (launched && std::string(SLUICE_MPIRUN).empty()) continue;
+    const bool needs_mpi = launched || !take_variables(command).empty();
+    programs.insert(command.front());
+    if (needs_mpi && std::string(SLUICE_MPIRUN).empty()) continue;
     if (row.command.find("--device cuda") != std::string::npos && cuda_devices() > 0) continue;
     const ProgramResult result = launched ? jobs.at(row.command).get() : run(row);
     INFO(row.command);

@@ -302,7 +302,7 @@ TEST_CASE("plan --gpus says what it plans for, and prints the command of all ran
                        Contains("command      scripts/launch -n 8 train_gpt2 --model gpt2 "
                                 "--batch-size 16 --steps 100 --dp "));
   CHECK_THAT(plan("16 --device-profile h100"),
-             Contains("command      mpirun -n 16 --bind-to none train_gpt2 "));
+             Contains("command      scripts/launch -n 16 --hostfile HOSTS train_gpt2 "));
 }
 
 }  // namespace sluice::test::words_test

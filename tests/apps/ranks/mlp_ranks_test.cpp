@@ -147,7 +147,7 @@ TEST_CASE("an MLP that ranks cannot divide is refused once, with the arithmetic"
     int exit_code = 2;
   } rows[] = {
       {1, {{"--tp", "2"}}, {"--tp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
-      {2, {{"--tp", "4"}}, {"--tp 4 needs 4 ranks, but 2 were started", "mpirun -n 4"}},
+      {2, {{"--tp", "4"}}, {"--tp 4 needs 4 ranks, but 2 were started", "start 4 (-n 4)"}},
       {2, {{"--hidden", "33"}}, {"the hidden width is 33", "16 * 2 = 32"}},
       {4, {{"--classes", "3"}}, {"4 ranks: there are 3 classes"}},
       {2, {{"--lr", "1000"}, {"--steps", "50"}}, {"is not finite"}, 3},
