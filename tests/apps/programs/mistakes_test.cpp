@@ -166,6 +166,7 @@ struct Folder : TempDir {
         in / "head/adapter_model.safetensors",
         {{"base_model.model.lm_head.lora_A.weight", {Shape{1, 16}, std::vector<double>(16)}}});
     fs::create_directory(in / "tmp");
+    write_file(in / "hosts", "# two of them\nlocalhost slots=2\nnode1.invalid slots=2\n");
   }
 
   void run_here(const std::string& program, const std::string& flags) const {
