@@ -142,6 +142,16 @@ string(REPEAT "word " 1201 text)
 bad_page("${text}" "docs/guide/x.md: 1201 words, the budget is 1200")
 file(REMOVE_RECURSE "${TREE}/docs" "${TREE}/README.md")
 
+file(WRITE "${TREE}/scripts/run_guides" "LAUNCHER = re.compile(\"(OMPI|PMIX)_\")\n")
+file(WRITE "${TREE}/docs/guide/x.md" "RECORDS=\$SLURM_JOB_ID\n")
+run(guide_settings ACCEPT)
+file(WRITE "${TREE}/docs/guide/x.md" "OMPI_ALLOW_RUN_AS_ROOT=1 mpirun -n 2 x\n")
+run(guide_settings "docs/guide/x.md: 'OMPI_ALLOW_RUN_AS_ROOT=' sets")
+file(WRITE "${TREE}/docs/guide/x.md" "")
+file(WRITE "${TREE}/scripts/run_guides" "S = {\"OMPI_MCA_rmaps_base_oversubscribe\": \"1\"}\n")
+run(guide_settings "scripts/run_guides: 'OMPI_MCA_rmaps_base_oversubscribe\":' sets")
+file(REMOVE_RECURSE "${TREE}/docs" "${TREE}/scripts/run_guides")
+
 # Every violation is named, not only the first; an empty tree is a mistake of the caller's.
 file(WRITE "${TREE}/engine/x.cpp" "#include \"apps/a.h\"\n#include \"optim/b.h\"\n")
 run(include_order "2 violations")
