@@ -1,6 +1,7 @@
 #include <sched.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -252,6 +253,40 @@ TEST_CASE("scripts/launch gives up after the last restart, with the job's exit c
   const ProgramResult numbers = launch("3");
   CHECK(numbers.exit_code == 3);
   CHECK_THAT(numbers.err, !Contains("restart"));
+}
+
+TEST_CASE("scripts/launch starts no job again that its user has stopped") {
+  if (!have_mpirun()) return;
+  const Fakes fakes;
+  const std::string in = fakes.path().string();
+  // It knows no SIGUSR1, and so ends by it.
+  fakes.make("train_gpt2", "touch '" + in + "/started'; exec sleep 100");
+  RunningProgram job("/usr/bin/env", {"TMPDIR=" + in, script, "--bin", in, "--max-restarts", "2",
+                                      "train_gpt2", "--output", in + "/out"});
+  REQUIRE(eventually([&] { return fs::exists(fakes.path() / "started"); }));
+  job.send(SIGTERM);
+  const ProgramResult result = job.finish(60);
+  INFO(result.err);
+  CHECK(result.exit_code > 3);
+  CHECK_THAT(result.err, Contains("asking the ranks to stop") && !Contains("restart"));
+}
+
+TEST_CASE("scripts/launch names a host that cannot be reached") {
+  const Fakes fakes;
+  write_file(fakes.path() / "hosts", "localhost slots=1\n192.0.2.77 slots=1");
+  fakes.make("mpirun", "[ $1 = --version ] && echo 'mpirun (Open MPI) 4.1.4' || exit 1");
+  fakes.make("ssh",
+             "[ $1 = -G ] && exit; echo 'banner'; "
+             "echo 'ssh: connect to host 192.0.2.77 port 22: Connection refused' >&2; exit 255");
+  const std::string hosts = (fakes.path() / "hosts").string();
+  const Arguments command{script, "--bin", SLUICE_BIN_DIR, "--hostfile", hosts, "train_gpt2"};
+  const ProgramResult refused = fakes.run({}, command);
+  CHECK(refused.exit_code == 1);
+  CHECK(refused.err == "launch: error: --hostfile " + hosts +
+                           ": the host '192.0.2.77' cannot be reached: ssh: connect to host "
+                           "192.0.2.77 port 22: Connection refused\n");
+  // Another way to reach hosts was chosen.
+  CHECK(fakes.run({"OMPI_MCA_plm_rsh_agent=/opt/agent"}, command).err == "");
 }
 
 TEST_CASE("a rank that mpirun binds to a core unasked has its share of the cores") {
