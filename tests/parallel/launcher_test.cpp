@@ -59,7 +59,7 @@ TEST_CASE("a process that is one of several by its launcher must not be alone in
        {"mpiexec started", "one of 8", "PMI_SIZE=8", "another MPI, Open MPI v4.1.4;"}},
       {{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
        1,
-       {"Open MPI's mpirun started", "OMPI_COMM_WORLD_SIZE=2", "MPICH"},
+       {"Open MPI's mpirun started", "OMPI_COMM_WORLD_SIZE=2", "MPICH Version: 4.0.2;"},
        mpich},
       {{{"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"RANK", "3"}},
        3,

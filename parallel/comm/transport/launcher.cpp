@@ -58,7 +58,8 @@ Launch find_launch(const Environment& environment) {
 std::string wrongly_alone(const Launch& launch, const std::string& library) {
   if (launch.size <= 1) return {};
   const bool open_mpi = library.find("Open MPI") != std::string::npos;
-  std::string help;
+  std::string own = library.substr(0, library.find_first_of(",\n")), help;
+  std::ranges::replace(own, '\t', ' ');
   if (launch.launcher == "srun")
     help =
         fmt::format("give srun --mpi={} (srun --mpi=list says what it has), or use scripts/launch",
@@ -69,8 +70,7 @@ std::string wrongly_alone(const Launch& launch, const std::string& library) {
         "-n {0}",
         launch.size);
   else
-    help = fmt::format("the program has another MPI, {}; start it by the mpirun of that one",
-                       library.substr(0, library.find_first_of(",\n")));
+    help = fmt::format("the program has another MPI, {}; start it by the mpirun of that one", own);
   return fmt::format(
       "{} started this as one of {} processes ({}={}), but MPI says that it is alone: {}",
       launch.launcher, launch.size, launch.size_by, launch.size, help);
