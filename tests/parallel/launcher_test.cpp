@@ -73,6 +73,9 @@ TEST_CASE("a process that is one of several by its launcher must not be alone in
     const std::string said = wrongly_alone(launch, row.library);
     INFO(said);
     CHECK(launch.rank == row.rank);
+    CHECK(launch.pmi ==
+          (row.variables.contains("PMI_RANK") || row.variables.contains("PMIX_RANK") ||
+           row.variables.contains("OMPI_COMM_WORLD_RANK")));
     CHECK(said.size() <= 270);  // a program's name stands before it
     CHECK(said.find('\n') == std::string::npos);
     for (const std::string& word : row.words)

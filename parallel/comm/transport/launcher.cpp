@@ -30,7 +30,8 @@ Launch find_launch(const Environment& environment) {
     return Launch{.launcher = launcher,
                   .size_by = size,
                   .rank = number(environment, rank, 0),
-                  .size = number(environment, size, 0)};
+                  .size = number(environment, size, 0),
+                  .pmi = has("OMPI_COMM_WORLD_RANK") || has("PMI_RANK") || has("PMIX_RANK")};
   };
   // SLURM_NTASKS is of the allocation: the shell of salloc has it too. A step has its own number.
   const int tasks = number(environment, slurm_size, 0);

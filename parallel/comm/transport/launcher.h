@@ -16,6 +16,7 @@ struct Launch {
   std::string size_by{};   ///< the variable that has `size`
   int rank = -1;           ///< -1: not known
   int size = 0;            ///< the number of processes; 0: not known
+  bool pmi = false;        ///< the launcher gave what MPI finds the other processes by
   std::string note{};      ///< a sentence for the user; "" if there is nothing odd
 };
 

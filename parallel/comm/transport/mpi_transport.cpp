@@ -202,15 +202,15 @@ class MpiMailbox final : public Mailbox {
 };
 
 /// Ends with an error where ranks do not know of each other: each would do the whole work.
-void refuse_wrongly_alone(int size) {
-  if (size > 1) return;
+void refuse_wrongly_alone(const Launch& launch) {
   char library[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(library, &length);
-  const Launch launch = find_launch(std::getenv);
   const std::string why = wrongly_alone(launch, library);
   if (why.empty()) return;
-  MPI_Finalize();
+  int started = 0;
+  MPI_Initialized(&started);
+  if (started != 0) MPI_Finalize();
   // The first to say so makes most launchers end the others.
   if (launch.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
   fail(why, ErrorKind::usage);
@@ -232,6 +232,11 @@ int share_of_cores(MPI_Comm local, int ranks) {
 }  // namespace
 
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
+  const Launch launch = find_launch(std::getenv);
+#ifdef OPEN_MPI
+  // Under srun MPI_Init() would explain at length that it finds no PMI, and end the process.
+  if (!launch.pmi) refuse_wrongly_alone(launch);
+#endif
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   // keep_alive() sends from another thread while the main one works.
@@ -241,7 +246,7 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   int rank = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  refuse_wrongly_alone(size);
+  if (size == 1) refuse_wrongly_alone(launch);
   int* highest = nullptr;
   int known = 0;
   require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");

@@ -219,10 +219,12 @@ TEST_CASE("scripts/launch starts a job again that has lost a rank, from its newe
   const ProgramResult whole = launch("whole", {}, six);
   INFO(whole.err);
   REQUIRE(whole.exit_code == 0);
-  // --resume never would refuse the checkpoints of the first start.
-  const ProgramResult killed =
-      launch("killed", {"--max-restarts", "2"},
-             six + Flags{{"--inject", "rank=1,op=80,kind=kill"}, {"--resume", "never"}});
+  // --resume never, of the command and of a file, would refuse the checkpoints of the first start.
+  write_file(runs.path() / "never.toml", "resume = \"never\"\n");
+  const ProgramResult killed = launch("killed", {"--max-restarts", "2"},
+                                      six + Flags{{"--inject", "rank=1,op=80,kind=kill"},
+                                                  {"--resume", "never"},
+                                                  {"--config", runs.at("never.toml")}});
   INFO(killed.err);
   CHECK(killed.exit_code == 0);
   CHECK_THAT(killed.err, Contains("launch: restart 1 of 2 after exit code ") &&
@@ -269,6 +271,22 @@ TEST_CASE("scripts/launch starts no job again that its user has stopped") {
   INFO(result.err);
   CHECK(result.exit_code > 3);
   CHECK_THAT(result.err, Contains("asking the ranks to stop") && !Contains("restart"));
+}
+
+TEST_CASE("scripts/launch takes out what Open MPI 5 explains, and nothing that ranks say") {
+  const Fakes fakes;
+  const std::string rule(70, '-');
+  write_file(fakes.path() / "said", "x: error: first\n" + rule +
+                                        "\nprterun detected that one or more processes exited\n" +
+                                        "x: error: in between\n   Exit code:    2\n" + rule + "\n" +
+                                        rule + "\nThe host has no room.\n" + rule + "\nx: last");
+  fakes.make("mpirun", "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.11' && exit; cat '" +
+                           (fakes.path() / "said").string() + "' >&2; exit 2");
+  fakes.make("train_mlp", "");
+  const ProgramResult result = fakes.run({}, {script, "--bin", fakes.path().string(), "train_mlp"});
+  CHECK(result.exit_code == 2);
+  CHECK(result.err == "x: error: first\nx: error: in between\n" + rule +
+                          "\nThe host has no room.\n" + rule + "\nx: last\n");
 }
 
 TEST_CASE("scripts/launch names a host that cannot be reached") {
