@@ -247,12 +247,6 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (size == 1) refuse_wrongly_alone(launch);
-  int* highest = nullptr;
-  int known = 0;
-  require(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &known), "MPI_Comm_get_attr");
-  if (known == 0 || *highest < Transport::tags - 1)
-    fail(fmt::format("this MPI has message tags up to {}, and {} are needed; use Open MPI",
-                     known != 0 ? *highest : 0, Transport::tags));
   MPI_Comm local = MPI_COMM_NULL;
   require(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
           "MPI_Comm_split_type");
