@@ -6,6 +6,7 @@
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "apps/checkpoint/model_folder.h"
 #include "apps/cli/command_line.h"
@@ -14,6 +15,7 @@
 #include "apps/cli/run_program.h"
 #include "apps/data/dataset.h"
 #include "apps/data/encode_text.h"
+#include "apps/data/same_files.h"
 #include "apps/flags/no_effect.h"
 #include "apps/train/evaluation.h"
 #include "kernels/cpu/parallel_for.h"
@@ -121,8 +123,7 @@ std::int64_t predicted_tokens(const TokenSource& tokens, std::int64_t length, st
 
 Score score(const Decoder& model, const DevicePtr& device, const TokenSource& tokens,
             const Tokenizer* tokenizer, std::int64_t length, std::int64_t most,
-            const World& world) {
-  const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
+            Communicator& ranks) {
   const std::int64_t predicted = predicted_tokens(tokens, length, most);
   Score result{.sequences = (predicted + length - 1) / length,
                .tokens = predicted,
@@ -133,9 +134,9 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
   const std::int64_t stride = tokens.in_rows() ? tokens.row() : length;
   ProgressBar bar("evaluating", static_cast<double>(pieces.size()));
   // A rank that is slow may let the others wait long.
-  keep_alive(*ranks, "evaluation", [&] {
-    for (auto i = static_cast<std::size_t>(world.rank()); i < pieces.size();
-         i += static_cast<std::size_t>(world.size())) {
+  keep_alive(ranks, "evaluation", [&] {
+    for (auto i = static_cast<std::size_t>(ranks.rank()); i < pieces.size();
+         i += static_cast<std::size_t>(ranks.size())) {
       const Piece& piece = pieces[i];
       Sequences sequences;
       for (std::int64_t row = piece.first; row < piece.first + piece.rows; ++row)
@@ -143,11 +144,11 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
       mine.push_back(loss_of(model, device, sequences, piece.rows));
       counted += std::ranges::count_if(sequences.targets, [](auto id) { return id != no_target; });
       if (tokenizer != nullptr) bytes += bytes_of(*tokenizer, sequences.targets);
-      bar.advance(world.size());
+      bar.advance(ranks.size());
     }
   });
-  const auto losses = gather_losses(*ranks, mine, static_cast<std::int64_t>(pieces.size()),
-                                    world.rank(), world.size(), true);
+  const auto losses = gather_losses(ranks, mine, static_cast<std::int64_t>(pieces.size()),
+                                    ranks.rank(), ranks.size(), true);
   // A whole batch has weight one: without other pieces the sum is bit for bit the mean that
   // validation computes.
   double sum = 0, weights = 0;
@@ -167,7 +168,7 @@ Score score(const Decoder& model, const DevicePtr& device, const TokenSource& to
                                        : fmt::format("sequence {}", piece.first);
   }
   const auto sum_of = [&](std::int64_t value, std::string_view name) {
-    const auto all = ranks->gather_values(value, name);
+    const auto all = ranks.gather_values(value, name);
     return std::accumulate(all.begin(), all.end(), std::int64_t{0});
   };
   if (const std::int64_t all = sum_of(counted, "targets"); all < predicted) {
@@ -218,8 +219,20 @@ void require_effects(const Options& o, const DataInput& input) {
   refuse_without_effect(o.given, {{!text, "--special", "is for text, and " + name + " is tokens"}});
 }
 
+/// Returns the files that each rank reads.
+std::vector<FilesOfFlag> input_files(const Options& o) {
+  const auto find = [&] {
+    return model_files_of("--model", find_model(o.model, o.adapter).folder).files;
+  };
+  return {data_files_of("--data", o.data), files_of("--model", find),
+          model_files_of("--adapter", o.adapter),
+          model_files_of("--tokenizer-dir", o.tokenizer_dir)};
+}
+
 void run(const Options& o, const World& world) {
   cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : world.cores());
+  const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
+  if (world.size() > 1) require_same_files(*ranks, input_files(o));
   const DeviceKind kind = choose_device(o.device);
   if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
   const Precision precision = resolve_precision(o.precision, kind);
@@ -250,7 +263,7 @@ void run(const Options& o, const World& world) {
   for (const std::string& note : notes)
     if (!o.json) say(fmt::format("data         {}\n", note));
   const Score result =
-      score(*loaded.model, device, *tokens, tokenizer.get(), length, o.max_tokens, world);
+      score(*loaded.model, device, *tokens, tokenizer.get(), length, o.max_tokens, *ranks);
   print(o, result, length);
   if (!result.not_finite.empty())
     fail(fmt::format("the loss is not finite, first that of {} of {} (counted from 0, {} tokens "

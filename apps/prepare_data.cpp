@@ -14,10 +14,12 @@
 #include "apps/data/document_split.h"
 #include "apps/data/encode_text.h"
 #include "apps/data/pair_encoder.h"
+#include "apps/data/same_files.h"
 #include "apps/data/tokens/prepared_folder.h"
 #include "apps/data/tokens/shared_part.h"
 #include "apps/flags/no_effect.h"
 #include "apps/output/output_file.h"
+#include "apps/output/shared_folder.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
@@ -104,11 +106,8 @@ std::vector<fs::path> inputs_of(const Options& o, const DataFiles& files) {
   std::vector<fs::path> inputs;
   for (const TextFile& file : files.texts)
     inputs.push_back(file.path);
-  std::error_code error;
-  if (!o.tokenizer_dir.empty())
-    for (fs::directory_iterator at(o.tokenizer_dir, error), end; !error && at != end;
-         at.increment(error))
-      if (is_tokenizer_file(at->path().filename().string())) inputs.push_back(at->path());
+  for (const fs::path& file : model_files_of("--tokenizer-dir", o.tokenizer_dir).files)
+    inputs.push_back(file);
   return inputs;
 }
 
@@ -125,10 +124,7 @@ void require_not_inputs(const Options& o, const DataFiles& files) {
 /// Returns a folder with room for a copy of input that can be read only once: beside the result.
 fs::path folder_for_copies(const Options& o) {
   if (fs::exists(o.encode_only) && !fs::is_regular_file(o.encode_only)) return {};
-  fs::path folder = fs::absolute(o.output.empty() ? o.encode_only : o.output);
-  while (!fs::is_directory(folder) && folder.has_relative_path())
-    folder = folder.parent_path();
-  return folder;
+  return nearest_folder(fs::absolute(o.output.empty() ? o.encode_only : o.output));
 }
 
 void make_folder(const Options& o, const Tokenizer& tokenizer) {
@@ -325,15 +321,15 @@ void require_same_work(const Options& o, const TextScan& found, const Tokenizer&
   std::uint32_t text = 0;
   for (const DocumentFacts& document : found.documents)
     text = crc32_of(std::as_bytes(std::span(&document.sum, 1)), text);
-  require_equal(ranks, "text",
-                fmt::format("{} documents of {} bytes, checksum {:08x}", found.documents.size(),
-                            found.report.bytes, text));
-  require_equal(ranks, "tokenizer", facts_of(tokenizer).text());
-  require_equal(ranks, "way to prepare",
-                fmt::format("--output '{}' --encode-only '{}' --val-fraction {} --split-seed {} "
-                            "--pairs={} --special={}",
-                            o.output, o.encode_only, o.val_fraction, o.text.split_seed, o.pairs,
-                            o.text.special));
+  require_equal(ranks, {{.what = "text",
+                         .mine = fmt::format("{} documents of {} bytes, checksum {:08x}",
+                                             found.documents.size(), found.report.bytes, text)},
+                        {.what = "tokenizer", .mine = facts_of(tokenizer).text()},
+                        {.what = "way to prepare",
+                         .mine = fmt::format("--output '{}' --encode-only '{}' --val-fraction {} "
+                                             "--split-seed {} --pairs={} --special={}",
+                                             o.output, o.encode_only, o.val_fraction,
+                                             o.text.split_seed, o.pairs, o.text.special)}});
 }
 
 /// Refuses flags that would change nothing beside this text.
@@ -358,19 +354,23 @@ void run(Options o, const World& world) {
     fail("give --output FOLDER or --encode-only FILE", ErrorKind::usage);
   if (o.shard_tokens && o.output.empty())
     fail("--shard-tokens is for --output, not for --encode-only", ErrorKind::usage);
+  // A rank may read or encode for hours before the others hear of it. When one fails, mpirun ends
+  // them all. The deadline is a month.
+  const auto ranks = world.communicator({}, {.timeout = 30.0 * 24 * 3600});
+  if (world.size() > 1)
+    require_same_files(*ranks, {data_files_of("--input", o.input),
+                                model_files_of("--tokenizer-dir", o.tokenizer_dir)});
   const DataFiles files = find_texts(o);
   require_one_rank(o, files, world.size());
   require_not_inputs(o, files);
   require_effects(o, files);
+  require_shared_folder(*ranks, o.output.empty() ? "--encode-only" : "--output",
+                        o.output.empty() ? o.encode_only : o.output);
   const TextSource source(files, o.text, folder_for_copies(o));
   const auto tokenizer = make_tokenizer(o, source);
   require_special(*tokenizer, o.text.special);
   // Reads everything once, so that errors are found before anything is written.
   const TextScan found = scan(source, *tokenizer, o.text.special, "--input");
-  // A rank may read or encode for hours before the others hear of it. When one fails, mpirun ends
-  // them all.
-  constexpr double a_month = 30 * 24 * 3600;
-  const auto ranks = world.communicator({}, {.timeout = a_month});
   if (world.size() > 1) require_same_work(o, found, *tokenizer, *ranks);
   ProgressBar bar("encoding", static_cast<double>(found.report.bytes));
   const Job job{o,      source,

@@ -12,6 +12,7 @@
 
 #include "apps/cli/processor.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/same_program.h"
 #include "apps/cli/stop_signal.h"
 #include "apps/cli/terminal.h"
 #include "engine/io/utf8.h"
@@ -76,7 +77,10 @@ int run_ranks(const std::string& name, const std::function<void(const World&)>& 
     world.emplace(World::StartLimit{
         .on_late = [&](const std::string& sentence) { print_error(name, sentence); }});
     set_speaking(world->rank() == 0);
-    if (world->size() > 1) forget_terminal();
+    if (world->size() > 1) {
+      forget_terminal();
+      require_same_program(*world->communicator(nullptr, {}));
+    }
     if (!world->note().empty()) say_note(world->note());
     body(*world);
     return 0;

@@ -18,13 +18,13 @@
 #include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
+#include "apps/cli/same_program.h"
 #include "apps/cli/shell_quote.h"
 #include "apps/cli/stop_signal.h"
 #include "engine/io/section_sums.h"
 #include "engine/io/utf8.h"
 #include "engine/process_state.h"
 #include "kernels/cpu/parallel_for.h"
-#include "parallel/comm/agreement.h"
 #include "parallel/flight_recorder/earlier_records.h"
 #include "parallel/flight_recorder/last_words.h"
 #include "parallel/flight_recorder/launcher_end.h"
@@ -191,6 +191,7 @@ void Job::start(TrainOptions& o) {
       nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
   int threads = static_cast<int>(o.threads);
   if (size() > 1) {
+    require_same_program(*control_);
     if (const int gpus = cuda_devices(); gpus > 0) {
       use_gpu(world_.local_rank() % gpus);
       sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
@@ -295,6 +296,14 @@ Ranks Job::ranks_on(const DevicePtr& device, GpuLinks links, const Exchanges& ex
                     });
 }
 
+std::string Job::place() const {
+  return place_of(*control_);
+}
+
+void Job::require_equal(const std::vector<Fact>& facts) {
+  sluice::require_equal(*control_, facts);
+}
+
 void Job::require_equal(std::string_view what, const std::string& mine) {
   sluice::require_equal(*control_, what, mine);
 }
@@ -303,12 +312,14 @@ void Job::require_equal_options(const std::string& resolved) {
   if (size() == 1) return;
   const std::string mine = without_own(resolved);
   if (!all_equal(*control_, std::as_bytes(std::span(mine)), "options")) {
+    const std::string first = control_->share_text(place(), 0, "options");
     const auto [here, there] = first_difference(mine, control_->share_text(mine, 0, "options"));
-    if (here != there)
-      fail(fmt::format("rank {} was started with other options than rank 0: {} and {}", rank(),
-                       here, there),
-           ErrorKind::usage);
-    control_->barrier("options")->wait();
+    refuse_together(*control_,
+                    here == there ? ""
+                                  : fmt::format("{} was started with other options than {}: {} and "
+                                                "{}",
+                                                place(), first, here, there),
+                    "options");
   }
   control_->set_checked(communication_.checked);
 }

@@ -12,6 +12,7 @@
 #include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
 #include "engine/device_context.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/device_backend.h"
 #include "parallel/comm/world.h"
 #include "parallel/flight_recorder/rank_monitor.h"
@@ -39,6 +40,8 @@ class Job {
   int local_size() const { return world_.local_size(); }
   /// Returns an upper bound for the ranks, this one included, that compute on this rank's GPU.
   int sharers_of_gpu() const { return sharers_of_gpu_; }
+  /// Returns where this rank computes: "rank 3 on hostb".
+  std::string place() const;
 
   /// Checks --dp, --pp and --tp against the number of ranks, divides the cores among the ranks and
   /// begins to record what they do. Fills in the values that `options` leaves open.
@@ -59,7 +62,8 @@ class Job {
   /// Returns "nccl" or "staged" once GPUs are connected; "" if they exchange nothing.
   const std::string& exchange() const { return exchange_; }
 
-  /// Throws Error (usage) if a rank's `mine` differs from rank 0's. All ranks call it.
+  /// Throws Error (usage) if a rank's facts differ from rank 0's. All ranks call it.
+  void require_equal(const std::vector<Fact>& facts);
   void require_equal(std::string_view what, const std::string& mine);
   /// The same for a resolved configuration, except for options that ranks may set for themselves:
   /// paths, threads and injected faults.

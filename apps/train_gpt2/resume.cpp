@@ -8,6 +8,7 @@
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/cli/progress.h"
+#include "apps/output/shared_folder.h"
 #include "engine/io/file_identity.h"
 #include "engine/io/utf8.h"
 #include "kernels/base/error.h"
@@ -26,6 +27,16 @@ std::string damage_of(const fs::path& checkpoint, CheckpointManifest& manifest, 
   keep_alive(job.control(), "checkpoint",
              [&] { identity = identity_of(checkpoint / "state.json"); });
   const auto all = job.control().gather_values(identity, "checkpoint");
+  const auto absent = [](const FileIdentity& file) { return file.number == 0; };
+  if (!absent(all[0]) && std::ranges::any_of(all, absent)) {
+    const std::string first = job.control().share_text(job.place(), 0, "checkpoint");
+    refuse_together(job.control(),
+                    absent(identity) ? fmt::format("--resume: {} does not see {}, which {} sees; "
+                                                   "give a folder that all hosts share",
+                                                   job.place(), checkpoint.string(), first)
+                                     : "",
+                    "checkpoint");
+  }
   const auto here = all.begin() + job.rank();
   const auto share = static_cast<std::size_t>(std::count(all.begin(), here, identity));
   const auto shares = static_cast<std::size_t>(std::count(all.begin(), all.end(), identity));
@@ -179,6 +190,13 @@ std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, Job& job) {
     folder = std::make_unique<RunFolder>(output, "train_gpt2");
   });
   return folder;
+}
+
+fs::path path_for_all(const RunFolder* folder, const TrainOptions& o, Job& job) {
+  const fs::path output =
+      job.control().share_text(folder != nullptr ? folder->path().string() : "", 0, "output");
+  if (!o.no_save) require_shared_folder(job.control(), "--output", output);
+  return output;
 }
 
 void Resumption::warn(const std::string& warning) {

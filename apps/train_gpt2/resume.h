@@ -38,6 +38,10 @@ struct Resumption {
 /// else a new one. Returns null on other ranks. All ranks call it together.
 std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, Job& job);
 
+/// Returns rank 0's folder on all ranks, which call it together. Throws Error (usage) if a run that
+/// saves could not be resumed, since a rank does not see that folder.
+std::filesystem::path path_for_all(const RunFolder* folder, const TrainOptions& options, Job& job);
+
 /// Finds the checkpoint to resume from. If --resume names a checkpoint, it is that one. Otherwise
 /// it is looked for in the run that --resume names, or in `output`: the newest complete checkpoint,
 /// or the one that an earlier --resume has named if nothing was saved since. All ranks read the

@@ -11,7 +11,6 @@
 #include "apps/checkpoint/model_folder.h"
 #include "apps/checkpoint/save_cadence.h"
 #include "apps/cli/progress.h"
-#include "apps/cli/version.h"
 #include "apps/data/tokens/loader.h"
 #include "apps/output/run_log.h"
 #include "apps/plan/cost/calibrate.h"
@@ -106,7 +105,7 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
       setup_(std::move(setup)),
       cadence_(options.save_every),
       folder_(take_folder(options, job)),
-      output_(job.control().share_text(folder_ ? folder_->path().string() : "", 0, "output")),
+      output_(path_for_all(folder_.get(), options, job)),
       attended_(setup_.data.train->attended(setup_.trainer.seq_len)),
       peak_rate_(options.peak_tflops ? *options.peak_tflops * 1e12
                                      : measure_matmul_rate(setup_.device, setup_.precision)),
@@ -139,12 +138,13 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
 }
 
 void Session::require_agreement() {
-  job_.require_equal("program", version());
   const auto& val = setup_.data.val;
-  job_.require_equal("validation data",
-                     val ? fmt::format("{}-{:08x}", val->size(), val->checksum()) : "none");
+  std::vector<Fact> facts{
+      {.what = "validation data",
+       .mine = val ? fmt::format("{}-{:08x}", val->size(), val->checksum()) : "none"}};
   for (const auto& [key, value] : identity_.items())
-    job_.require_equal(key, value.dump());
+    facts.push_back({.what = key, .mine = value.dump()});
+  job_.require_equal(facts);
 }
 
 void Session::prepare_output() {

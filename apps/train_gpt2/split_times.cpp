@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
+#include <vector>
 
 #include "apps/cli/progress.h"
+#include "apps/data/data_files.h"
+#include "apps/data/same_files.h"
 #include "apps/plan/idle_flags.h"
 #include "engine/autograd.h"
 #include "models/decoder/parallelize.h"
@@ -17,6 +21,7 @@
 namespace sluice {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// Three blocks of the model on a device: one with the embedding, one alone, one with the head.
@@ -100,9 +105,28 @@ std::string split_by_time(const RunSetup& setup) {
   return split;
 }
 
+/// Returns the files that each rank reads.
+std::vector<FilesOfFlag> input_files(const TrainOptions& o) {
+  std::vector<FilesOfFlag> all;
+  if (o.data.empty())
+    all.push_back(files_of("--data", [] { return std::vector<fs::path>{shipped_text()}; }));
+  else
+    all.push_back(data_files_of("--data", o.data));
+  if (!o.val_data.empty()) all.push_back(data_files_of("--val-data", o.val_data));
+  all.push_back(model_files_of("--model", o.model));
+  all.push_back(model_files_of("--adapter", o.adapter));
+  all.push_back(model_files_of("--tokenizer-dir", o.tokenizer_dir));
+  return all;
+}
+
 }  // namespace
 
 RunSetup resolve_with_split(TrainOptions& options, Job& job) {
+  if (job.size() > 1) {
+    std::vector<FilesOfFlag> files;
+    keep_alive(job.control(), "files", [&] { files = input_files(options); });
+    require_same_files(job.control(), files);
+  }
   const bool by_time = options.pipelined() && options.pipeline_split.by == BlockSplit::By::time;
   if (by_time) options.pipeline_split = {};  // until it is known
   RunSetup setup;

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "engine/io/section_sums.h"
+#include "engine/process_state.h"
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -38,14 +39,35 @@ bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string
   return largest_of_each(ranks, numbers, label) == numbers;
 }
 
+std::string place_of(const Communicator& ranks) {
+  return fmt::format("rank {} on {}", ranks.rank(), this_process().host);
+}
+
+void refuse_together(Communicator& ranks, const std::string& sentence, std::string_view label) {
+  const auto first = first_rank(ranks, !sentence.empty(), label);
+  if (first) fail(ranks.share_text(sentence, *first, label), ErrorKind::usage);
+}
+
+void require_equal(Communicator& ranks, const std::vector<Fact>& facts) {
+  if (ranks.size() == 1) return;
+  std::string all;
+  for (const Fact& fact : facts)
+    all += fmt::format("{} {}\n", fact.mine.size(), fact.mine);
+  if (all_equal(ranks, std::as_bytes(std::span(all)), facts.front().what)) return;
+  const std::string first = ranks.share_text(place_of(ranks), 0, "hosts");
+  for (const auto& [what, mine, advice] : facts) {
+    const std::string theirs = ranks.share_text(mine, 0, what);
+    refuse_together(
+        ranks,
+        mine == theirs ? ""
+                       : fmt::format("{} has another {} than {}: {} and {}{}{}", place_of(ranks),
+                                     what, first, mine, theirs, advice.empty() ? "" : "; ", advice),
+        what);
+  }
+}
+
 void require_equal(Communicator& ranks, std::string_view what, const std::string& mine) {
-  if (ranks.size() == 1 || all_equal(ranks, std::as_bytes(std::span(mine)), what)) return;
-  const std::string first = ranks.share_text(mine, 0, what);
-  if (mine != first)
-    fail(fmt::format("rank {} has another {} than rank 0: {} and {}", ranks.rank(), what, mine,
-                     first),
-         ErrorKind::usage);
-  ranks.barrier(what)->wait();
+  require_equal(ranks, {{.what = std::string(what), .mine = mine}});
 }
 
 }  // namespace sluice

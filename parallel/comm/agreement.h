@@ -28,8 +28,24 @@ std::optional<int> first_rank(Communicator& ranks, bool here, std::string_view l
 /// Returns true if the bytes of all ranks have the same size and CRC-32.
 bool all_equal(Communicator& ranks, std::span<const std::byte> mine, std::string_view label);
 
-/// Throws Error (usage) if `mine` differs from rank 0's in size or CRC-32, and says how. If others
-/// differ, a rank whose text is rank 0's waits for them to end.
+/// Returns "rank 3 on hostb" for this rank.
+std::string place_of(const Communicator& ranks);
+
+/// Throws Error (usage) on all ranks, with the sentence of the lowest rank that gives one; "": it
+/// gives none. So whichever rank speaks for the job says the same.
+void refuse_together(Communicator& ranks, const std::string& sentence, std::string_view label);
+
+/// Something that has to be equal on all ranks.
+struct Fact {
+  std::string what;      ///< as in "another program than rank 0"
+  std::string mine;      ///< this rank's
+  std::string advice{};  ///< what to do if it differs; may be empty
+};
+
+/// Compares all facts in one exchange of 16 bytes. If one differs from rank 0's in size or CRC-32,
+/// throws Error (usage) on all ranks, which names the first such fact with its lowest rank and
+/// host.
+void require_equal(Communicator& ranks, const std::vector<Fact>& facts);
 void require_equal(Communicator& ranks, std::string_view what, const std::string& mine);
 
 }  // namespace sluice

@@ -45,6 +45,9 @@ std::unique_ptr<Transport> MpiProcess::world() {
 std::unique_ptr<Mailbox> MpiProcess::mailbox() {
   return nullptr;
 }
+std::string MpiProcess::library() {
+  return {};
+}
 void MpiProcess::abort(int exit_code) {
   std::_Exit(exit_code);
 }
@@ -275,6 +278,14 @@ std::unique_ptr<Mailbox> MpiProcess::mailbox() {
   MPI_Comm communicator = MPI_COMM_NULL;
   require(MPI_Comm_dup(MPI_COMM_WORLD, &communicator), "MPI_Comm_dup");
   return std::make_unique<MpiMailbox>(communicator);
+}
+
+std::string MpiProcess::library() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  // MPICH goes on with lines of its configuration.
+  return text.substr(0, std::min(text.find_first_of(std::string_view("\n\0", 2)), std::size_t{80}));
 }
 
 void MpiProcess::abort(int exit_code) {

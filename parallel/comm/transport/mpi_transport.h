@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "parallel/comm/transport/mailbox.h"
 #include "parallel/comm/transport/transport.h"
@@ -36,6 +37,8 @@ class MpiProcess {
   int local_size() const { return local_size_; }
   /// Returns how many cores this rank may use, divided by the ranks that may use the same ones.
   int cores() const { return cores_; }
+  /// Returns the MPI library's name and version, "Open MPI v4.1.4, ..."; "" without MPI.
+  static std::string library();
   /// Ends all ranks at once.
   [[noreturn]] static void abort(int exit_code);
 

@@ -183,10 +183,6 @@ struct Folder : TempDir {
   }
 };
 
-bool is_launched(const Row& row) {
-  return row.command.starts_with("scripts/launch ");
-}
-
 /// Takes the variables off the front of a command, as in SLURM_PROCID=0 train_gpt2, which stand for
 /// a launcher.
 Arguments take_variables(Arguments& command) {
@@ -204,6 +200,23 @@ std::string last_line(const std::string& text) {
   for (std::string line; std::getline(lines, line);)
     if (!line.empty()) last = line;
   return last;
+}
+
+bool is_mpirun(const Row& row) {
+  return row.command.starts_with("mpirun ");
+}
+
+bool is_launched(const Row& row) {
+  return row.command.starts_with("scripts/launch ") || is_mpirun(row);
+}
+
+/// Returns whether a line of mpirun's output, or the last line of another program's, is as told.
+bool says(const Row& row, const std::string& text) {
+  if (!is_mpirun(row)) return matches(last_line(text), row.message);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (matches(line, row.message)) return true;
+  return false;
 }
 
 }  // namespace
@@ -236,10 +249,16 @@ TEST_CASE(
     const TempDir temporary;
     Arguments words{"TMPDIR=" + (is_launched(row) ? temporary.path() : in.path() / "tmp").string()};
     words.insert(words.end(), variables.begin(), variables.end());
-    if (is_launched(row))
+    if (is_mpirun(row)) {
+      words.insert(words.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe"});
+      for (std::string& word : command)
+        if (const fs::path own = fs::path(SLUICE_BIN_DIR) / word; fs::is_regular_file(own))
+          word = own.string();
+    } else if (is_launched(row)) {
       words.insert(words.end(), {SLUICE_SOURCE_DIR "/scripts/launch", "--bin", SLUICE_BIN_DIR});
-    else
+    } else {
       words.push_back((fs::path(SLUICE_BIN_DIR) / program).string());
+    }
     words.insert(words.end(), command.begin() + 1, command.end());
     return RunningProgram("/usr/bin/env", words, "", in.path()).finish(30);
   };
@@ -263,7 +282,7 @@ TEST_CASE(
     INFO("it says: " << result.err);
     CHECK_FALSE(result.timed_out);
     CHECK(result.exit_code == row.code);
-    CHECK(matches(last_line(result.err), row.message));
+    CHECK(says(row, result.err));
     if (!launched) CHECK(count_lines(result.err) == 1);
     // A plan that does not fit says what it lacks at length.
     if (row.message.find("comes to fitting") == std::string::npos)
@@ -272,7 +291,7 @@ TEST_CASE(
   }
   CHECK(programs == std::set<std::string>{"train_gpt2", "plan", "evaluate", "generate",
                                           "prepare_data", "convert", "probe", "train_mlp",
-                                          "scripts/launch"});
+                                          "scripts/launch", "mpirun"});
 }
 
 }  // namespace sluice::test::mistakes_test

@@ -2,6 +2,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "engine/process_state.h"
 #include "parallel/comm/mesh.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/data_parallel/replicas.h"
@@ -106,18 +107,21 @@ TEST_CASE("a rank that was given something else than the others is named") {
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
                            "=$v\"\n");
     fs::permissions(script, fs::perms::owner_all);
-    return {4, {{flag, "-"}}, {"rank 2 " + what}, script.string()};
+    return {4, {{flag, "-"}}, {what}, script.string()};
   };
-  const std::string others = "was started with other options than rank 0: ";
-  // One token in the middle of much data differs.
-  write_tokens(runs.path() / "long.bin", 500000, 64);
+  const std::string host = this_process().host, here = "rank 2 on " + host,
+                    first = "rank 0 on " + host,
+                    others = here + " was started with other options than " + first + ": ";
+  // One token between the ends of much data differs.
+  write_tokens(runs.path() / "long.bin", 1'500'000, 64);
   std::string middle = read_file(runs.path() / "long.bin");
-  middle[2 * 150000] ^= 1;
+  middle[2 * 550'000] ^= 1;
   write_file(runs.path() / "middle.bin", middle);
   refused(runs,
-          {odd("--data", runs.at("other.bin"), runs.at("t.bin"), "has another data than rank 0: "),
+          {odd("--data", runs.at("other.bin"), runs.at("t.bin"),
+               "--data: the beginning of " + runs.at("other.bin") + " is another for " + here),
            odd("--data", runs.at("middle.bin"), runs.at("long.bin"),
-               "has another data_checksum than rank 0: "),
+               here + " has another data_checksum than " + first + ": "),
            odd("--seed", "7", "8", others + "seed=7 and seed=8"),
            odd("--data-order", "sequential", "shuffled", others + "data-order="),
            odd("--precision", "bf16", "fp32", others + "precision="),
@@ -139,7 +143,8 @@ TEST_CASE("ranks whose disks hold other checkpoints of the same step do not go o
                          "/train_gpt2' \"$@\"\n");
   fs::permissions(script, fs::perms::owner_all);
   refused(runs, 2, {{"--resume", "checkpoints/step-00000002"}, {"--steps", "4"}},
-          {"rank 1 has another checkpoint than rank 0"}, script.string());
+          {"rank 1 on " + this_process().host + " has another checkpoint than rank 0"},
+          script.string());
 }
 
 TEST_CASE("weights that differ between ranks are found, with the rank and the tensor",

@@ -3,6 +3,7 @@
 #include <bit>
 #include <catch2/catch.hpp>
 
+#include "engine/process_state.h"
 #include "parallel/comm/agreement.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/many_ranks/simulated_network.h"
@@ -103,11 +104,13 @@ TEST_CASE("texts of many ranks") {
       expect(c.share_text(text_of(c.rank()), 2, "text") == text_of(2), "share_text");
       require_equal(c, "text", "the same");
     }));
-  CHECK_THROWS_WITH(simulate(20,
-                             [&](Communicator& c, SimulatedRank&) {
-                               require_equal(c, "text", c.rank() == 11 ? "mine" : "yours");
-                             }),
-                    Contains("rank 11 has another text than rank 0: mine and yours"));
+  CHECK_THROWS_WITH(
+      simulate(20,
+               [&](Communicator& c, SimulatedRank&) {
+                 require_equal(c, "text", c.rank() == 11 ? "mine" : "yours");
+               }),
+      Contains("rank 11 on " + this_process().host + " has another text than rank 0 on " +
+               this_process().host + ": mine and yours"));
 }
 
 TEST_CASE("a rank of many sends a message a round") {
