@@ -6,6 +6,8 @@
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "apps/checkpoint/model_folder.h"
@@ -18,6 +20,8 @@
 #include "apps/data/same_files.h"
 #include "apps/flags/no_effect.h"
 #include "apps/train/evaluation.h"
+#include "engine/io/section_sums.h"
+#include "engine/process_state.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cross_entropy.h"
 #include "parallel/comm/keep_alive.h"
@@ -229,14 +233,36 @@ std::vector<FilesOfFlag> input_files(const Options& o) {
           model_files_of("--tokenizer-dir", o.tokenizer_dir)};
 }
 
+/// Opens the device of this rank. Ranks that share a GPU divide what is free of its memory.
+std::pair<DevicePtr, Precision> open_for_rank(const Options& o, Communicator& ranks) {
+  const auto open = [&] {
+    const DeviceKind kind = choose_device(o.device);
+    const Precision precision = resolve_precision(o.precision, kind);
+    return std::pair(open_device(kind, precision), precision);
+  };
+  if (ranks.size() == 1) {
+    auto alone = open();
+    alone.first->reserve(0);
+    return alone;
+  }
+  const std::string host = this_process().host;
+  const auto colour = static_cast<int>(crc32_of(std::as_bytes(std::span(host))) >> 1);
+  const auto local = ranks.split(colour, ranks.rank(), {.name = "this computer"});
+  const auto sharers = static_cast<std::size_t>(take_gpu(*local).sharers);
+  auto opened = open();
+  local->barrier("devices")->wait();  // each has taken what the driver needs
+  const std::size_t free = opened.first->runtime().capacity();
+  local->barrier("memory")->wait();
+  const bool gpu = opened.first->device().kind == DeviceKind::cuda;
+  opened.first->reserve(gpu && sharers > 1 ? free / sharers : 0);
+  return opened;
+}
+
 void run(const Options& o, const World& world) {
   cpu::set_threads(o.threads > 0 ? static_cast<int>(o.threads) : world.cores());
   const auto ranks = world.communicator(std::make_shared<SlowRanks>(), {});
   if (world.size() > 1) require_same_files(*ranks, input_files(o));
-  const DeviceKind kind = choose_device(o.device);
-  if (kind == DeviceKind::cuda && world.size() > 1) use_gpu(world.local_rank() % cuda_devices());
-  const Precision precision = resolve_precision(o.precision, kind);
-  const auto device = make_device(kind, precision);
+  const auto [device, precision] = open_for_rank(o, *ranks);
   const ModelSource source = find_model(o.model, o.adapter);
   const auto loaded = load_model(source, device, precision.dtype, ParameterSpace::Use::inference);
   const DecoderConfig& config = loaded.model->config();

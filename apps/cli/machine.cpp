@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <vector>
+
 #include "kernels/base/error.h"
 
 namespace sluice {
@@ -13,6 +18,33 @@ int gpu_index = 0;
 
 void use_gpu(int index) {
   gpu_index = index;
+}
+
+GpuOfRank take_gpu(Communicator& local) {
+  std::string visible;
+  for (int gpu = 0, gpus = cuda_devices(); gpu < gpus; ++gpu)
+    visible += cuda_uuid(gpu) + '\n';
+  std::map<std::string, int> takers;
+  GpuOfRank mine;
+  int rank = 0;
+  for (const std::string& text : local.gather_texts(visible, "GPUs")) {
+    std::vector<std::string> uuids;
+    std::istringstream lines(text);
+    for (std::string uuid; std::getline(lines, uuid);)
+      uuids.push_back(uuid);
+    const auto free =
+        std::ranges::min_element(uuids, {}, [&](const auto& uuid) { return takers[uuid]; });
+    if (free != uuids.end()) {
+      ++takers[*free];
+      if (rank == local.rank()) {
+        mine.uuid = *free;
+        use_gpu(static_cast<int>(free - uuids.begin()));
+      }
+    }
+    ++rank;
+  }
+  if (!mine.uuid.empty()) mine.sharers = takers[mine.uuid];
+  return mine;
 }
 
 DeviceKind choose_device(std::optional<DeviceKind> asked) {

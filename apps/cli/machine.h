@@ -8,6 +8,7 @@
 #include "apps/cli/choice.h"
 #include "engine/device_context.h"
 #include "kernels/base/dtype.h"
+#include "parallel/comm/communicator.h"
 
 namespace sluice {
 
@@ -50,6 +51,17 @@ std::string name_of(const Precision& precision);
 
 /// Selects the GPU that this process computes on; the default is the first. For a program's start.
 void use_gpu(int index);
+
+/// The GPU that a rank computes on.
+struct GpuOfRank {
+  std::string uuid{};  ///< as in DeviceInfo; "": there is none
+  int sharers = 1;     ///< ranks of this computer, this one included, that compute on it
+};
+
+/// Selects one of the GPUs that this rank sees (use_gpu): the one that the fewest lower ranks of
+/// this computer have, then the first. A launcher may let each rank see all of them, or its own.
+/// The ranks of this computer, `local`, call it together.
+GpuOfRank take_gpu(Communicator& local);
 
 /// Makes the runtime of the chosen device.
 std::unique_ptr<Runtime> make_runtime(DeviceKind kind);

@@ -55,15 +55,17 @@ std::string text_of_reserve(const Budgets& budgets, const DeviceProfile& profile
   return fmt::format(" and {} for {}", budgets.device_reserve, fmt::join(owners, " and "));
 }
 
-void require_budgets(const TrainOptions& o, const DeviceProfile& profile) {
-  const auto require = [](const char* flag, std::optional<std::size_t> given, std::size_t there) {
+void require_budgets(const TrainOptions& o, const DeviceProfile& profile,
+                     const std::string& gpu_place) {
+  const auto require = [](const char* flag, std::optional<std::size_t> given, std::size_t there,
+                          const std::string& place) {
     if (given.value_or(0) <= there) return;
-    fail(fmt::format("{} {}: this machine has {} to give", flag, spell_bytes(*given),
+    fail(fmt::format("{} {}: {} has {} to give", flag, spell_bytes(*given), place,
                      format_bytes(there)),
          ErrorKind::usage);
   };
-  if (profile.gpu) require("--gpu-memory", o.gpu_memory, profile.memory);
-  require("--host-memory", o.host_memory, profile.host_memory);
+  if (profile.gpu) require("--gpu-memory", o.gpu_memory, profile.memory, gpu_place);
+  require("--host-memory", o.host_memory, profile.host_memory, "this machine");
 }
 
 }  // namespace sluice

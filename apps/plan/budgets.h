@@ -40,7 +40,9 @@ Budgets budgets_of(const TrainOptions& options, const DeviceProfile& profile);
 /// if it is nothing.
 std::string text_of_reserve(const Budgets& budgets, const DeviceProfile& profile);
 
-/// Throws Error (usage) if a budget exceeds what this machine, described by `profile`, has.
-void require_budgets(const TrainOptions& options, const DeviceProfile& profile);
+/// Throws Error (usage) if a budget exceeds what `profile` has. `gpu_place`: whose GPU it is,
+/// for messages.
+void require_budgets(const TrainOptions& options, const DeviceProfile& profile,
+                     const std::string& gpu_place = "this machine");
 
 }  // namespace sluice

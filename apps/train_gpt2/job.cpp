@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/cli/machine.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
 #include "apps/cli/same_program.h"
@@ -192,12 +191,9 @@ void Job::start(TrainOptions& o) {
   int threads = static_cast<int>(o.threads);
   if (size() > 1) {
     require_same_program(*control_);
-    if (const int gpus = cuda_devices(); gpus > 0) {
-      use_gpu(world_.local_rank() % gpus);
-      sharers_of_gpu_ = (local_size() + gpus - 1) / gpus;
-    }
     Communicator local(world_.local(), nullptr,
                        {.name = "this computer", .timeout = o.collective_timeout});
+    gpu_ = take_gpu(local);
     if (threads == 0) threads = world_.cores();
     choose_folder(o, local);
     const auto say_error = [](const std::string& sentence) {
@@ -240,6 +236,7 @@ GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
   if (pipeline != nullptr)
     require_equal("pipeline schedule (--pipeline)", text_of(pipeline->schedule));
   GpuLinks links;
+  on_gpu_ = gpu;
   if (!gpu) return links;
   std::string reason;
   const auto connect = [&](const Group& group) {
@@ -297,7 +294,7 @@ Ranks Job::ranks_on(const DevicePtr& device, GpuLinks links, const Exchanges& ex
 }
 
 std::string Job::place() const {
-  return place_of(*control_);
+  return place_of(*control_) + (on_gpu_ && !gpu_.uuid.empty() ? ", " + gpu_.uuid : "");
 }
 
 void Job::require_equal(const std::vector<Fact>& facts) {

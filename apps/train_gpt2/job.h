@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/cli/machine.h"
 #include "apps/train/options.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
@@ -38,9 +39,9 @@ class Job {
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
   int local_size() const { return world_.local_size(); }
-  /// Returns an upper bound for the ranks, this one included, that compute on this rank's GPU.
-  int sharers_of_gpu() const { return sharers_of_gpu_; }
-  /// Returns where this rank computes: "rank 3 on hostb".
+  /// Returns the number of ranks, this one included, that compute on this rank's GPU.
+  int sharers_of_gpu() const { return gpu_.sharers; }
+  /// Returns where this rank computes: "rank 3 on hostb" and, once connect() has taken it, its GPU.
   std::string place() const;
 
   /// Checks --dp, --pp and --tp against the number of ranks, divides the cores among the ranks and
@@ -91,7 +92,8 @@ class Job {
   std::shared_ptr<Communicator> control_;
   std::filesystem::path folder_;  ///< folder of the ranks' records
   bool folder_is_ours_ = false;
-  int sharers_of_gpu_ = 1;
+  GpuOfRank gpu_;
+  bool on_gpu_ = false;
   Mesh mesh_;
   std::string exchange_;
   Communicator::Options communication_;

@@ -14,9 +14,9 @@ namespace sluice {
 namespace {
 
 /// Makes all ranks use rank 0's rates and the smallest memory. Ranks of one computer share its
-/// memory.
-void agree(DeviceProfile& profile, Job& job) {
-  if (job.size() == 1) return;
+/// memory. Returns whose GPU has least.
+std::string agree(DeviceProfile& profile, Job& job) {
+  if (job.size() == 1) return "this machine";
   const auto ranks = static_cast<std::size_t>(job.local_size());
   profile.host_memory /= ranks;
   profile.memory /= profile.gpu ? static_cast<std::size_t>(job.sharers_of_gpu()) : ranks;
@@ -29,7 +29,8 @@ void agree(DeviceProfile& profile, Job& job) {
               profile.narrow_flops, profile.memory_rate, profile.to_device_rate,
               profile.to_host_rate, profile.host_rate},
       "profiles");
-  profile.memory = std::ranges::min(all, {}, &Figures::memory).memory;
+  const auto least = std::ranges::min_element(all, {}, &Figures::memory);
+  profile.memory = least->memory;
   profile.host_memory = std::ranges::min(all, {}, &Figures::host_memory).host_memory;
   profile.communication = std::ranges::max(all, {}, &Figures::communication).communication;
   profile.wide_flops = all[0].wide;
@@ -38,6 +39,10 @@ void agree(DeviceProfile& profile, Job& job) {
   profile.to_device_rate = all[0].to_device;
   profile.to_host_rate = all[0].to_host;
   profile.host_rate = all[0].host;
+  const int sharers = job.sharers_of_gpu();
+  return job.control().share_text(
+      job.place() + (profile.gpu && sharers > 1 ? fmt::format(" for {} ranks", sharers) : ""),
+      static_cast<int>(least - all.begin()), "place");
 }
 
 /// Describes the failed pinning, with the memlock limit if that may be the cause.
@@ -74,8 +79,8 @@ std::shared_ptr<FileMemory> open_file(const std::string& folder, const MemoryPla
 Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job,
                std::size_t communication) {
   DeviceProfile profile = profile_at_hand(setup.device, setup.precision, communication);
-  agree(profile, job);
-  require_budgets(options, profile);
+  const std::string least = agree(profile, job);
+  require_budgets(options, profile, least);
   auto [planned, warning] = plan_continued(
       options, setup, profile,
       found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
@@ -95,12 +100,13 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
       budgets.device_excess(plan.memory.high_water) + budgets.host_excess(plan.memory.host);
   const auto all = job.control().gather_values(here, "memory");
   const auto most = std::ranges::max_element(all);
-  if (*most > 0)
-    fail(fmt::format(
-             "ranks have different parts of the model or of its state: rank {} needs {} bytes "
-             "more than allowed; give it more, a smaller --micro-batch or --recompute",
-             most - all.begin(), *most),
+  if (*most > 0) {
+    const auto rank = static_cast<int>(most - all.begin());
+    fail(fmt::format("ranks have different parts of the model or of its state: {} needs {} bytes "
+                     "more than allowed; give it more, a smaller --micro-batch or --recompute",
+                     job.control().share_text(job.place(), rank, "place"), *most),
          ErrorKind::usage);
+  }
   if (profile.gpu) plan.host_left = budgets.host_allowed - budgets.host_reserve - plan.memory.host;
   return plan;
 }

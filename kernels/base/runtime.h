@@ -19,7 +19,7 @@ struct DeviceInfo {
   std::string code{};            ///< CUDA: whose instructions run, "sm_90" or "PTX of sm_90"
   bool emulated = false;         ///< the CUDA kernels run on the host
   bool wgmma_attention = false;  ///< it can run AttentionForward::wgmma
-  std::string uuid{};            ///< CUDA: "GPU-3f2a..."; ranks use it to detect a shared GPU
+  std::string uuid{};            ///< see cuda_uuid()
 };
 
 /// Memory, copies, streams and events of one device. It has no allocation policy: the engine's
@@ -105,6 +105,9 @@ std::unique_ptr<Runtime> make_meta_runtime(std::size_t workspace_bytes = 0);
 /// Number of CUDA devices that this program can use; 0 if it was built without CUDA or there is no
 /// driver. `why`, if given, receives the reason.
 int cuda_devices(std::string* why = nullptr);
+/// Returns the UUID of a device, "GPU-3f2a...", or "MIG-3f2a..." of a part of one. It tells GPUs
+/// apart whatever their indices, which each process may count in its own way.
+std::string cuda_uuid(int index);
 /// Throws Error that says what is missing and what to do.
 std::unique_ptr<Runtime> make_cuda_runtime(int index = 0);
 

@@ -22,6 +22,10 @@ int cuda_devices(std::string* why) {
   return 0;
 }
 
+std::string cuda_uuid(int) {
+  refuse_cuda();
+}
+
 std::unique_ptr<Runtime> make_cuda_runtime(int) {
   refuse_cuda();
 }

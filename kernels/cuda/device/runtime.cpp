@@ -76,19 +76,6 @@ std::string driver_version() {
   return release.empty() ? cuda : release + ", " + cuda;
 }
 
-/// Formats a UUID as nvidia-smi does: "GPU-3f2a16bc-...".
-std::string text_of(const cudaUUID_t& uuid) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    text += digits[byte >> 4];
-    text += digits[byte & 15];
-  }
-  return text;
-}
-
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(int index) : index_(index) {
@@ -96,7 +83,7 @@ class CudaRuntime final : public Runtime {
     cudaDeviceProp properties{};
     SLUICE_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
-    uuid_ = text_of(properties.uuid);
+    uuid_ = cuda_uuid(index);
     memory_ = properties.totalGlobalMem;
     multiprocessors_ = properties.multiProcessorCount;
     capability_ = 10 * properties.major + properties.minor;

@@ -1,22 +1,44 @@
-// The GPU of a machine that has none.
+// The GPUs of a machine that has none.
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
+#include <vector>
 
 #include "kernels/base/runtime.h"
 #include "kernels/cuda/simt/device.h"
 
 namespace sluice {
+namespace {
 
-int cuda_devices(std::string*) {
-  return 1;
+/// All processes see one GPU, unless a test gives each one of its own ("1"), or says which ones it
+/// sees ("GPU-a,GPU-b").
+std::vector<std::string> uuids() {
+  const char* const each = std::getenv("SLUICE_SIMT_GPU_EACH");
+  const std::string usual = simt::Options().uuid;
+  if (each == nullptr) return {usual};
+  const std::string given = each;
+  if (given == "1") return {usual + "-" + std::to_string(::getpid())};
+  std::vector<std::string> all;
+  std::istringstream list(given);
+  for (std::string uuid; std::getline(list, uuid, ',');)
+    all.push_back(uuid);
+  return all;
 }
 
-std::unique_ptr<Runtime> make_cuda_runtime(int) {
+}  // namespace
+
+int cuda_devices(std::string*) {
+  return static_cast<int>(uuids().size());
+}
+
+std::string cuda_uuid(int index) {
+  return uuids().at(static_cast<std::size_t>(index));
+}
+
+std::unique_ptr<Runtime> make_cuda_runtime(int index) {
   simt::Options options;
-  // Processes share the emulated GPU, unless a test says that each has one of its own.
-  if (std::getenv("SLUICE_SIMT_GPU_EACH") != nullptr)
-    options.uuid += "-" + std::to_string(::getpid());
+  options.uuid = cuda_uuid(index);
   return simt::make_runtime(options);
 }
 
