@@ -93,8 +93,9 @@ Arguments FaultRuns::command(const std::string& output, const Launch& launch) co
   // The ranks' leftovers in the folder for temporary files are removed with this object.
   Arguments all{"/usr/bin/env", "TMPDIR=" + path().string()};
   if (kind_.ranks > 1) {
-    all.insert(all.end(),
-               {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"});
+    const Arguments given = mpirun_flags();
+    all.push_back(SLUICE_MPIRUN);
+    all.insert(all.end(), given.begin(), given.end());
     all.insert(all.end(), launch.mpirun.begin(), launch.mpirun.end());
     all.insert(all.end(), {"-n", "1"});
   }

@@ -138,8 +138,9 @@ fs::path References::of(const Way& way) {
       program.push_back(word);
     std::string run = (fs::path(SLUICE_BIN_DIR) / "train_gpt2").string();
     if (leg.ranks > 1) {
-      program.insert(program.begin(), {"-q", "--allow-run-as-root", "--oversubscribe", "--bind-to",
-                                       "none", "-n", std::to_string(leg.ranks), run});
+      program.insert(program.begin(), {"-n", std::to_string(leg.ranks), run});
+      const Arguments given = mpirun_flags();
+      program.insert(program.begin(), given.begin(), given.end());
       run = SLUICE_MPIRUN;
     }
     const ProgramResult result = run_program(run, program);

@@ -108,8 +108,9 @@ ProgramResult Sequence::perform(const Command& command, const Manner& manner,
   const std::string program = (fs::path(SLUICE_BIN_DIR) / "train_gpt2").string();
   if (command.ranks > 1) {
     tell(manner, given, fmt::format("by scripts/launch -n {}", command.ranks));
-    words.insert(words.begin(), {"-q", "--allow-run-as-root", "--oversubscribe", "--bind-to",
-                                 "none", "-n", std::to_string(command.ranks), program});
+    words.insert(words.begin(), {"-n", std::to_string(command.ranks), program});
+    const Arguments flags = mpirun_flags();
+    words.insert(words.begin(), flags.begin(), flags.end());
     ProgramResult result = run_program(SLUICE_MPIRUN, words, {}, from);
     result.err.clear();  // mpirun's words are not the program's
     return result;

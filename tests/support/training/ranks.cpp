@@ -68,6 +68,10 @@ bool have_mpirun() {
   return false;
 }
 
+Arguments mpirun_flags() {
+  return words(SLUICE_MPIRUN_FLAGS);
+}
+
 void RanksResult::require_good() const {
   INFO(err);
   CHECK(errors.empty());
@@ -126,10 +130,12 @@ Arguments RankRuns::command(int ranks, const std::string& output, const Flags& c
   std::string temporary = at("tmp.XXXXXX");
   if (::mkdtemp(temporary.data()) == nullptr) throw std::runtime_error("no temporary folder");
   Arguments all{"/usr/bin/env", "TMPDIR=" + temporary};
-  // Allows more ranks than cores, and root, the user of tests in a container.
-  if (ranks > 1)
-    all.insert(all.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to",
-                           "none", "-n", std::to_string(ranks)});
+  if (ranks > 1) {
+    const Arguments given = mpirun_flags();
+    all.push_back(SLUICE_MPIRUN);
+    all.insert(all.end(), given.begin(), given.end());
+    all.insert(all.end(), {"-n", std::to_string(ranks)});
+  }
   all.push_back(path);
   for (const auto& [flag, value] : flags(output, changes))
     all.push_back(flag + "=" + value);

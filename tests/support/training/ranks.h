@@ -26,6 +26,9 @@ std::string shown(int ranks, const Flags& flags);
 /// Returns true if mpirun is available; warns if it is not.
 bool have_mpirun();
 
+/// Returns what all tests give to mpirun: flags that Open MPI needs and MPICH does not know.
+Arguments mpirun_flags();
+
 struct RanksResult : ProgramResult {
   std::vector<std::string> errors;  ///< the program's error messages on stderr, with indented lines
   std::vector<pid_t> left_behind;   ///< processes of the job that outlived it; killed here
