@@ -64,6 +64,10 @@ def full_shm(hosts):
                           "head -c 1M /dev/zero > /dev/shm/full 2> /dev/null; true"])
 
 
+def nothing(_):
+    """The fault is in how the hosts are made."""
+
+
 def unknown_host(hosts):
     (hosts.folder / "shared/hostfile").write_text("hosta slots=1\nhostc slots=1\n")
 
@@ -75,6 +79,7 @@ class Fault:
     says: str  # a regular expression for what is printed
     exit_codes: tuple = (1,)
     in_training: bool = True  # or at the start
+    closed_ports: tuple = ()  # from the start
     pending: str = ""  # what the program lacks, while it is known to fail
 
 
@@ -96,6 +101,9 @@ FAULTS = [
     Fault("the disk is full at the save", full_disk,
           r"train_gpt2: error: .*not saved: .*No space left on device", in_training=False),
     Fault("/dev/shm of hostb is full", full_shm, r"done +5 of 5 steps", exit_codes=(0,), in_training=False),
+    Fault("the ports of the ranks' messages are closed", nothing,
+          r"train_gpt2: error: rank \d.* waited .*\bhost",
+          in_training=False, closed_ports=(launchers.FIRST_PORT, launchers.LAST_PORT)),
     Fault("the hostfile has an unknown host", unknown_host, r"hostc", exit_codes=(255,), in_training=False),
 ]
 
@@ -128,7 +136,7 @@ class Output:
 
 def run_fault(fault, bin_folder, folder):
     """Returns what is wrong, or nothing."""
-    with TwoHosts(folder / "hosts") as hosts:
+    with TwoHosts(folder / "hosts", closed_ports=fault.closed_ports) as hosts:
         shared = hosts.folder / "shared"
         (shared / "text.txt").write_text(training.TEXT)
         shutil.copy(bin_folder / "train_gpt2", shared)

@@ -21,7 +21,10 @@ def open_mpi(hosts, ranks, more, mpirun="mpirun"):
             "--hostfile", hostfile(hosts, ranks, "{host} slots={ranks}\n"), *agent, *more]
 
 
-TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", NETWORK]
+# Of messages between ranks. mpirun and its daemons take others.
+FIRST_PORT, LAST_PORT = 7000, 7099
+TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", NETWORK,
+       "--mca", "btl_tcp_port_min_v4", FIRST_PORT, "--mca", "btl_tcp_port_range_v4", LAST_PORT - FIRST_PORT]
 
 
 def tcp(hosts, ranks, _):

@@ -96,10 +96,11 @@ class TwoHosts:
     """with TwoHosts(folder) as hosts: ... In `folder`, `shared` is one folder for both hosts, and
     `local` has the same path on both but is each host's own disk. `small` is shared and has 200 kB."""
 
-    def __init__(self, folder, delay_ms=0.0, over_usr=None):
+    def __init__(self, folder, delay_ms=0.0, closed_ports=(), over_usr=None):
         self.folder = pathlib.Path(folder)
         self.small = self.folder / "small"
         self.delay_ms = delay_ms
+        self.closed_ports = closed_ports  # the first and the last of those that neither host reaches
         self.over_usr = over_usr  # a folder whose usr/ is laid over /usr of both hosts
         self.environment = {}  # more variables for what is started
         self.init = {}
@@ -153,11 +154,12 @@ class TwoHosts:
             run("ip", "link", "set", f"to-{host}", "up")
             self.check(host, ["ip", "addr", "add", f"{ADDRESSES[host]}/24", "dev", "eth0"])
             self.check(host, ["ip", "link", "set", "eth0", "up"])
-            if not self.delay_ms:
+            if not (self.delay_ms or self.closed_ports):
                 run("ip", "link", "set", f"to-{host}", "master", "switch")
-        if self.delay_ms:
+        if self.delay_ms or self.closed_ports:
             self.started.append(subprocess.Popen(
-                [sys.executable, HERE / "delay.py", "to-hosta", "to-hostb", str(self.delay_ms)]))
+                [sys.executable, HERE / "wire.py", "to-hosta", "to-hostb", str(self.delay_ms),
+                 *map(str, self.closed_ports)]))
 
     def inside(self, host, command):
         """The command line that runs `command` on the host."""
