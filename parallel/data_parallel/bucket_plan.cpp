@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -172,10 +174,64 @@ BucketPlan::Bucket bucket_of(const Runs& runs, const SpaceLayout& layout, int ra
   return bucket;
 }
 
+/// The places where stretches begin and end, in two layouts of the same stretches.
+class Borders {
+ public:
+  /// `place(stretch)`: where it begins, or none; `ends`: where the last one ends.
+  template <class Place>
+  Borders(const SpaceLayout& from, const SpaceLayout& to,
+          std::pair<std::int64_t, std::int64_t> ends, Place&& place) {
+    for (std::size_t i = 0; i < from.stretches.size(); ++i)
+      if (from.stretches[i].size > 0 && place(from.stretches[i]))
+        places_.emplace(*place(from.stretches[i]), *place(to.stretches[i]));
+    places_.emplace(ends);
+  }
+
+  void move(std::int64_t& begin, std::int64_t& end, std::vector<Part>& parts) const {
+    const std::int64_t old = begin;
+    begin = places_.at(begin);
+    end = places_.at(end);
+    for (Part& part : parts) {
+      if (part.count == 0) continue;
+      const std::int64_t first = old + part.offset;
+      const std::int64_t moved = places_.at(first);
+      part = {moved - begin, places_.at(first + part.count) - moved};
+    }
+  }
+
+ private:
+  std::map<std::int64_t, std::int64_t> places_;
+};
+
+/// Moves buckets of one layout to another one of the same stretches.
+void move_buckets(std::vector<BucketPlan::Bucket>& buckets, const SpaceLayout& from,
+                  const SpaceLayout& to) {
+  check(from.stretches.size() == to.stretches.size(),
+        "ranks that divide tensors have shards of the same tensors");
+  using Stretch = SpaceLayout::Stretch;
+  using Place = std::optional<std::int64_t>;
+  const auto gradient = [](bool narrow) {
+    return [narrow](const Stretch& stretch) {
+      return stretch.narrow == narrow ? Place(stretch.gradient_offset) : Place();
+    };
+  };
+  const Borders space(from, to, {from.size, to.size},
+                      [](const Stretch& stretch) { return Place(stretch.offset); });
+  const Borders wide(from, to, {from.wide_size, to.wide_size}, gradient(false));
+  const Borders narrow(from, to, {from.narrow_size, to.narrow_size}, gradient(true));
+  for (BucketPlan::Bucket& bucket : buckets) {
+    space.move(bucket.space.begin, bucket.space.end, bucket.parts);
+    for (BucketPlan::Gradients& gradients : bucket.gradients)
+      (gradients.narrow ? narrow : wide).move(gradients.begin, gradients.end, gradients.parts);
+  }
+}
+
 }  // namespace
 
-BucketPlan::BucketPlan(const SpaceLayout& layout, const Options& options) {
+BucketPlan::BucketPlan(const SpaceLayout& own, const Options& options, const SpaceLayout* like) {
   check(options.ranks > 0, "a parameter space is divided between one rank or more");
+  check(like == nullptr || options.whole_tensors, "only cuts between tensors have their like");
+  const SpaceLayout& layout = like != nullptr ? *like : own;
   Runs runs = runs_of(layout, options);
   std::size_t turn = 0;
   while (!runs.empty()) {
@@ -184,6 +240,7 @@ BucketPlan::BucketPlan(const SpaceLayout& layout, const Options& options) {
     if (const std::int64_t units = units_of(bucket); units < options.ranks)
       turn += static_cast<std::size_t>(units);
   }
+  if (like != nullptr) move_buckets(buckets_, *like, own);
   const auto raise = [&](std::int64_t& most, const std::vector<Part>& parts) {
     most = std::max(most, padded_count(parts) * options.ranks);
   };

@@ -39,7 +39,10 @@ class BucketPlan {
     std::vector<std::size_t> slots{};  ///< the slots with gradients in this bucket
   };
 
-  BucketPlan(const SpaceLayout& layout, const Options& options);
+  /// `like`: the layout of another rank that divides the same tensors, with `whole_tensors`. The
+  /// buckets and parts are of the tensors that they would be of there, so ranks whose shards differ
+  /// in size own the same tensors and update them in the same order.
+  BucketPlan(const SpaceLayout& layout, const Options& options, const SpaceLayout* like = nullptr);
 
   /// All buckets, from the end of the space to its beginning, in the order of backward.
   const std::vector<Bucket>& buckets() const { return buckets_; }
