@@ -16,6 +16,13 @@ bool on_cpu(const Chunk& chunk) {
   return chunk.residency == Residency::cpu || chunk.residency == Residency::host;
 }
 
+/// True for a shard of a matrix that is orthogonalized.
+bool divided(const Chunk& chunk) {
+  return chunk.hidden && std::ranges::any_of(chunk.hidden->parts, [](const MatrixShard& part) {
+           return part.cut != MatrixShard::Cut::none;
+         });
+}
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_adamw(ParameterSpace& space, const AdamWOptions& options,
@@ -43,8 +50,9 @@ std::unique_ptr<Optimizer> make_muon(ParameterSpace& space, MuonOptions options,
         "Muon has no moments of that layout");
   check(std::ranges::none_of(space.chunks(), on_cpu),
         "Muon's matrix products have other bits on the CPU than on the GPU");
-  const DType working = space.working().dtype();
-  options.products = working == DType::bf16 ? working : accumulator_of(working);
+  check(options.sum || std::ranges::none_of(space.chunks(), divided),
+        "Muon's ranks that divide matrices need sums over each other");
+  options.products = muon_products(space.working().dtype());
   options.tf32 = space.device()->tf32();
   return std::make_unique<Optimizer>(space, muon_rule(options), buffers);
 }

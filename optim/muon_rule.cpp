@@ -6,7 +6,6 @@
 
 #include "kernels/base/run.h"
 #include "kernels/muon.h"
-#include "optim/newton_schulz.h"
 
 namespace sluice {
 namespace {
@@ -33,8 +32,8 @@ class MuonRule final : public UpdateRule {
   std::int64_t scratch(const Chunk& chunk) const override {
     if (!chunk.hidden) return 0;
     std::int64_t bytes = 0;
-    for (const std::int64_t rows : chunk.hidden->part_rows)
-      bytes = std::max(bytes, products_of(chunk, rows).bytes());
+    for (const MatrixShard& part : chunk.hidden->parts)
+      bytes = std::max(bytes, NewtonSchulz(part, options_.products).bytes());
     return bytes / static_cast<std::int64_t>(sizeof(double));
   }
 
@@ -47,22 +46,19 @@ class MuonRule final : public UpdateRule {
     for (const ChunkViews& views : chunks) {
       std::int64_t first = 0;
       if (!views.chunk.hidden) continue;
-      for (const std::int64_t rows : views.chunk.hidden->part_rows) {
-        update_part(views, first, products_of(views.chunk, rows), step, stream);
-        first += rows * views.chunk.row_length;
+      for (const MatrixShard& part : views.chunk.hidden->parts) {
+        update_part(views, first, NewtonSchulz(part, options_.products), step, stream);
+        first += part.rows_here() * part.columns_here();
       }
     }
   }
 
  private:
-  NewtonSchulz products_of(const Chunk& chunk, std::int64_t rows) const {
-    return {rows, chunk.row_length, options_.products};
-  }
-
   /// Updates the part of a matrix that begins at element `first`.
   void update_part(const ChunkViews& views, std::int64_t first, const NewtonSchulz& products,
                    const UpdateStep& step, Stream stream) const {
-    const std::int64_t count = products.rows() * products.columns();
+    const MatrixShard& shard = products.shard();
+    const std::int64_t count = shard.rows_here() * shard.columns_here();
     const auto of = [&](const View& view) { return elements(view, first, count); };
     std::byte* const memory = views.scratch.address;
     run(MuonMomentum{.direction = elements(products.matrix(memory), 0, count),
@@ -71,7 +67,7 @@ class MuonRule final : public UpdateRule {
                      .gradient_scale = step.gradient_scale,
                      .momentum = options_.momentum},
         stream);
-    const View direction = products.run(memory, stream, options_.tf32);
+    const View direction = products.run(memory, stream, options_.tf32, options_.sum);
     const double rate = step.rate * options_.rate_factor;
     run(MuonUpdate{.master = of(views.master),
                    .working = of(views.working),
@@ -79,14 +75,14 @@ class MuonRule final : public UpdateRule {
                    .direction = elements(direction, 0, count),
                    .gradient_scale = step.gradient_scale,
                    .rate = rate,
-                   .step = rate * scale_of(products, views.chunk.hidden->in_out),
+                   .step = rate * scale_of(shard, views.chunk.hidden->in_out),
                    .weight_decay = views.chunk.decay ? options_.weight_decay : 0},
         stream);
   }
 
-  double scale_of(const NewtonSchulz& matrix, bool in_out) const {
-    const auto rows = static_cast<double>(matrix.rows());
-    const auto columns = static_cast<double>(matrix.columns());
+  double scale_of(const MatrixShard& matrix, bool in_out) const {
+    const auto rows = static_cast<double>(matrix.rows);
+    const auto columns = static_cast<double>(matrix.columns);
     if (options_.scale == MuonScale::rms) return 0.2 * std::sqrt(std::max(rows, columns));
     return std::sqrt(std::max(1.0, in_out ? columns / rows : rows / columns));
   }
@@ -99,6 +95,19 @@ class MuonRule final : public UpdateRule {
 
 std::unique_ptr<UpdateRule> muon_rule(const MuonOptions& options) {
   return std::make_unique<MuonRule>(options);
+}
+
+DType muon_products(DType working) {
+  return working == DType::bf16 ? working : accumulator_of(working);
+}
+
+std::vector<NewtonSchulz> muon_iterations(const SpaceLayout& layout, DType working) {
+  std::vector<NewtonSchulz> iterations;
+  for (const SpaceLayout::Slot& slot : layout.slots)
+    if (slot.hidden())
+      for (const MatrixShard& matrix : slot.matrices())
+        iterations.emplace_back(matrix, muon_products(working));
+  return iterations;
 }
 
 }  // namespace sluice

@@ -49,12 +49,15 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
                                  .rows = choice.micro_batch,
                                  .seq_len = setup.trainer.seq_len,
                                  .dtype = setup.precision.dtype,
-                                 .micro_batches = micro_batches});
+                                 .micro_batches = micro_batches,
+                                 .orthogonalizes = o.optimizer == OptimizerKind::muon,
+                                 .owners = o.zero > 0 ? mesh.dp : 1});
       const PartTime time = predict_part(setup.config, part, choice, work, profile);
       const bool twice = stash == Stash::input && part.last < setup.config.n_layer;
       exposed += static_cast<double>(micro_batches) *
                  (time.forward_tensor * (twice ? 2 : 1) + time.backward_tensor);
     }
+    exposed += TensorTimes(shards).all_reduces(traffic.updates);
     const auto& [forward, again, backward, head] = traffic.sums;
     const TensorTraffic::Kind streams = traffic.all_streams();
     const TensorTraffic::Kind key_values = traffic.all_key_values();
@@ -71,6 +74,7 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
                     {"key_values", kind(key_values)},
                     {"norm_gradients", kind(traffic.norms)},
                     {"softmax_gathers", kind(traffic.softmax)},
+                    {"update_sums", kind(traffic.updates)},
                     {"",
                      streams.operations + key_values.operations + traffic.softmax.operations,
                      {"all-gathers", 12}},

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,13 +61,18 @@ class BucketPlans {
     friend bool operator==(const Key&, const Key&) = default;
   };
 
-  /// `parameters` are those of the key's stage and shard.
-  std::shared_ptr<const BucketPlan> of(const Key& key, const std::vector<Parameter>& parameters) {
+  /// `parameters` are those of the key's stage and shard; `like`: those of the first shard if all
+  /// cut alike (BucketPlan), else empty.
+  std::shared_ptr<const BucketPlan> of(const Key& key, const std::vector<Parameter>& parameters,
+                                       const std::vector<Parameter>& like) {
     const std::lock_guard lock(mutex_);
     for (const auto& [known, plan] : known_)
       if (known == key) return plan;
     const SpaceLayout layout(parameters, {.narrow_gradients = key.narrow_gradients});
-    known_.emplace_back(key, std::make_shared<const BucketPlan>(layout, key.options));
+    std::optional<SpaceLayout> first;
+    if (!like.empty()) first.emplace(like, LayoutOptions{.narrow_gradients = key.narrow_gradients});
+    known_.emplace_back(
+        key, std::make_shared<const BucketPlan>(layout, key.options, first ? &*first : nullptr));
     if (known_.size() > most) known_.pop_front();
     return known_.back().second;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -26,16 +27,28 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
   return options;
 }
 
+/// Sums of Muon over the ranks that divide the matrices; none for one rank.
+SumOverRanks sum_over(CommunicatorGroup* group, const DevicePtr& device) {
+  if (group == nullptr) return {};
+  return [group, device](const View& data, bool one_has, Stream) {
+    group->sum(data, device, one_has, "orthogonalization");
+  };
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup& setup,
-                                          ParameterSpace& space, int places) {
+                                          ParameterSpace& space, int places,
+                                          CommunicatorGroup* group) {
   if (o.optimizer == OptimizerKind::sgd)
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
   // Unlike the paper, the rate is not scaled by the weights: GPT-2's start out small, so that an
   // AdamW --lr would become fifty times smaller (200 steps at 1e-3: loss 4.5 instead of 2.6).
   if (o.optimizer == OptimizerKind::adafactor)
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
-  if (o.optimizer == OptimizerKind::muon)
-    return make_muon(space, muon_options(o, setup.schedule.rate / rate_factor(o)), places);
+  if (o.optimizer == OptimizerKind::muon) {
+    MuonOptions options = muon_options(o, setup.schedule.rate / rate_factor(o));
+    options.sum = sum_over(group, space.device());
+    return make_muon(space, options, places);
+  }
   return make_adamw(
       space, {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay},
       places);
@@ -69,6 +82,18 @@ int for_buckets(const Mesh& mesh) {
   return std::min(mesh.dp, 2);
 }
 
+/// Returns the parameters of the first shard, as this rank's buckets must be cut; none: they need
+/// not be like others. Ranks that divide matrices update the same ones together.
+std::vector<Parameter> like_parameters(const TrainOptions& o, const RunSetup& setup,
+                                       const Mesh& mesh, int rank) {
+  if (o.optimizer != OptimizerKind::muon || mesh.tp == 1 || mesh.shard(rank) == 0) return {};
+  Decoder first(setup.config, {.size = mesh.tp});
+  std::vector<Parameter> parameters = parameters_of(first, setup.pipeline.get(), mesh.stage(rank));
+  for (Parameter& parameter : parameters)
+    parameter.tensor = nullptr;
+  return parameters;
+}
+
 std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameters,
                                          const TrainOptions& o, const RunSetup& setup,
                                          const MemoryChoice& choice, const Ranks& ranks) {
@@ -77,7 +102,7 @@ std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameter
                                  .shard = ranks.shard(),
                                  .narrow_gradients = choice.narrow_gradients,
                                  .options = bucket_options(o, setup, parts)},
-                                parameters);
+                                parameters, like_parameters(o, setup, ranks.mesh, ranks.rank()));
 }
 
 /// Restricts the optimizer state (--zero 1 and 2) and the gradients (--zero 2) to the ranges that
@@ -128,7 +153,16 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
     Decoder model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
     const SpaceLayout layout(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
                              {.narrow_gradients = choice.narrow_gradients});
-    const BucketPlan bucket_plan(layout, bucket_options(options, setup, for_buckets(mesh)));
+    if (options.optimizer == OptimizerKind::muon)
+      for (const NewtonSchulz& iteration : muon_iterations(layout, setup.precision.dtype))
+        bytes.tensor = std::max(bytes.tensor, static_cast<std::size_t>(iteration.sums().largest));
+    const std::vector<Parameter> first = like_parameters(options, setup, mesh, part);
+    const std::optional<SpaceLayout> like =
+        first.empty() ? std::nullopt
+                      : std::optional<SpaceLayout>(std::in_place, first,
+                                                   LayoutOptions{choice.narrow_gradients});
+    const BucketPlan bucket_plan(layout, bucket_options(options, setup, for_buckets(mesh)),
+                                 like ? &*like : nullptr);
     for (const auto& bucket : bucket_plan.buckets()) {
       bytes.data = std::max(
           bytes.data, static_cast<std::size_t>(bucket.space.end - bucket.space.begin) * narrow);
@@ -214,7 +248,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                          setup.precision.dtype)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
-      optimizer(make_optimizer(options, setup, space, choice.staging.places)),
+      optimizer(make_optimizer(options, setup, space, choice.staging.places, tensor.get())),
       norm(make_norm(space, ranks, model.tied_table(), plan.get(),
                      *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,

@@ -11,6 +11,7 @@
 #include "engine/host_memory.h"
 #include "engine/offload/file_region.h"
 #include "engine/tensor.h"
+#include "optim/space/matrix_shard.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {
@@ -21,8 +22,8 @@ namespace sluice {
 struct Chunk {
   /// A whole weight of a hidden layer.
   struct HiddenMatrix {
-    std::vector<std::int64_t> part_rows;  ///< rows of each part that files keep apart
-    bool in_out;                          ///< Parameter::in_out
+    std::vector<MatrixShard> parts;  ///< those that files keep apart; one: they do not
+    bool in_out;                     ///< Parameter::in_out
   };
 
   std::int64_t offset;  ///< in elements, from the start of the space

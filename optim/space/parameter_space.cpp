@@ -79,7 +79,7 @@ void ParameterSpace::cut_into_chunks() {
                          .bulk = slot.bulk,
                          .residency = slot.residency,
                          .section = slot.section});
-      if (matrix && !slot.embedding) chunks_.back().hidden = {slot.part_rows(), slot.in_out};
+      if (slot.hidden()) chunks_.back().hidden = {slot.matrices(), slot.in_out};
       continue;
     }
     if (slot.bulk) {

@@ -58,20 +58,31 @@ std::vector<StoredSlice> SpaceLayout::Slot::stored() const {
   return slices;
 }
 
-std::vector<std::int64_t> SpaceLayout::Slot::part_rows() const {
-  std::vector<std::int64_t> rows;
-  std::int64_t first = 0;
-  const bool some = shard.divided() && shard.dimension() == 0;
+std::vector<MatrixShard> SpaceLayout::Slot::matrices() const {
+  std::vector<MatrixShard> matrices;
+  std::int64_t begin = 0;  // the matrix's first row in the whole slot
   for (const StoredSlice& slice : stored()) {
-    const std::int64_t end = first + slice.shape.front();
-    std::int64_t here = some ? 0 : end - first;
-    if (some)
-      for (const Shard::Range& kept : shard.kept())
-        here += std::max<std::int64_t>(0, std::min(kept.end, end) - std::max(kept.begin, first));
-    rows.push_back(here);
-    first = end;
+    MatrixShard& matrix = matrices.emplace_back(
+        MatrixShard{.rows = slice.shape.front(), .columns = slice.shape.back()});
+    const std::int64_t end = begin + matrix.rows;
+    if (shard.divided() && shard.dimension() > 0) {
+      matrix.cut = MatrixShard::Cut::columns;
+      matrix.count = shape.back();
+    } else if (shard.divided()) {
+      matrix.cut = MatrixShard::Cut::rows;
+      for (const Shard::Range& kept : shard.kept()) {
+        const std::int64_t from = std::max(kept.begin, begin), to = std::min(kept.end, end);
+        if (from >= to) continue;
+        if (matrix.count == 0)
+          matrix.first = from - begin;
+        else if (matrix.first + matrix.count != from - begin)
+          matrix.first = -1;
+        matrix.count += to - from;
+      }
+    }
+    begin = end;
   }
-  return rows;
+  return matrices;
 }
 
 bool is_large_matrix(const Parameter& parameter) {

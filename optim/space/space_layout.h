@@ -7,6 +7,7 @@
 #include "engine/parameter.h"
 #include "engine/tensor.h"
 #include "optim/space/flat_buffer.h"
+#include "optim/space/matrix_shard.h"
 #include "optim/space/state_layout.h"
 
 namespace sluice {
@@ -77,8 +78,10 @@ struct SpaceLayout {
     const Shape& whole() const { return shard.divided() ? shard.whole() : shape; }
     /// The tensors of the whole slot in a model's file, one after the other.
     std::vector<StoredSlice> stored() const;
-    /// Rows of each of these tensors on this rank.
-    std::vector<std::int64_t> part_rows() const;
+    /// True for a matrix of a hidden layer: neither an embedding nor the head.
+    bool hidden() const { return shape.size() >= 2 && !embedding; }
+    /// What this rank has of each of these tensors, of a slot that is a matrix.
+    std::vector<MatrixShard> matrices() const;
   };
 
   /// A range of the space that is cut into blocks: a large matrix (blocks of whole rows), or

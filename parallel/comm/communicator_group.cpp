@@ -74,4 +74,18 @@ Tensor CommunicatorGroup::gather(const Tensor& mine, std::span<const std::int64_
   return all;
 }
 
+void CommunicatorGroup::sum(const View& data, const DevicePtr& device, bool any_order,
+                            std::string_view what) {
+  CallOptions call{.label = what, .stream = device->stream(), .any_order = any_order};
+  Tensor scratch;
+  if (scratch_ && !any_order) {
+    const MemoryScope scope(*device, MemoryUse::staging);
+    const auto parts = even_parts(data.size(), size());
+    scratch = Tensor::empty(device, {scratch_bytes(parts, data.dtype)}, DType::u8);
+    call.scratch = scratch.view();
+  }
+  const Recorded waiting(timeline_, "wait", Timeline::Lane::compute, device->stream());
+  ranks_.all_reduce(data, call)->join();
+}
+
 }  // namespace sluice

@@ -26,6 +26,8 @@ class CommunicatorGroup final : public TensorGroup {
   Tensor all_gather(const Tensor& stream, const Shape& tokens, std::string_view what) override;
   Tensor gather(const Tensor& mine, std::span<const std::int64_t> counts,
                 std::string_view what) override;
+  /// All-reduces `data` in place; it is on `device`. `any_order`: see CollectiveCall.
+  void sum(const View& data, const DevicePtr& device, bool any_order, std::string_view what);
 
  private:
   Communicator& ranks_;

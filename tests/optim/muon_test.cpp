@@ -72,7 +72,7 @@ Values reference(const Values& values, const Extent& extent) {
 
 Values orthogonalized(const DevicePtr& device, const Extent& extent, DType dtype,
                       const Values& values) {
-  const NewtonSchulz products(extent.rows, extent.columns, dtype);
+  const NewtonSchulz products({extent.rows, extent.columns}, dtype);
   const Tensor memory = Tensor::zeros(device, {products.bytes()}, DType::u8);
   std::byte* const start = memory.view().address;
   const auto offset = [&](const View& view) { return view.address - start; };

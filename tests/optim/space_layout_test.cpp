@@ -39,4 +39,29 @@ TEST_CASE("rows of zeros follow a large table up to a multiple of 64") {
   CHECK(layout.stretches[0].size == 128 * 64);
 }
 
+TEST_CASE("a slot knows which part of each stored matrix a rank has") {
+  const std::vector<StoredPart> parts{{"q", 8}, {"k", 4}, {"v", 4}};
+  const Shard rows({16, 10}, 0, {{2, 4}, {6, 8}, {9, 10}, {12, 14}}),
+      columns({16, 10}, 1, {{4, 7}});
+  const auto matrices = [&](const Shard& shard) {
+    const Shape shape = shard.divided() ? shard.shape() : Shape{16, 10};
+    const SpaceLayout layout({{.name = "qkv",
+                               .shape = shape,
+                               .initial = {},
+                               .tensor = nullptr,
+                               .shard = shard,
+                               .parts = parts}},
+                             {});
+    std::vector<std::vector<std::int64_t>> all;
+    for (const MatrixShard& m : layout.slots.front().matrices())
+      all.push_back({m.rows, m.columns, m.rows_here(), m.columns_here(), m.first});
+    return all;
+  };
+  using All = std::vector<std::vector<std::int64_t>>;
+  CHECK(matrices({}) == All{{8, 10, 8, 10, 0}, {4, 10, 4, 10, 0}, {4, 10, 4, 10, 0}});
+  CHECK(matrices(columns) == All{{8, 10, 8, 3, 0}, {4, 10, 4, 3, 0}, {4, 10, 4, 3, 0}});
+  // The rows of q lie apart.
+  CHECK(matrices(rows) == All{{8, 10, 4, 10, -1}, {4, 10, 1, 10, 1}, {4, 10, 2, 10, 0}});
+}
+
 }  // namespace sluice::test::space_layout_test

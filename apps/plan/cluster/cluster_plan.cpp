@@ -8,6 +8,7 @@
 #include <ranges>
 
 #include "apps/cli/sizes.h"
+#include "apps/plan/cost/muon_cost.h"
 #include "apps/plan/cost/stage_times.h"
 #include "apps/plan/plan_candidates.h"
 
@@ -273,6 +274,17 @@ ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candida
   const double passing =
       candidate.choice.gradient_bytes() + 2 * static_cast<double>(size_of(task.precision.dtype));
   time.update = (2 * resident + parameters * passing) / task.profile.memory_rate / sharing;
+  StepWork work = work_of(task, candidate, resident, streamed);
+  work.share = 1 / sharing;
+  std::int64_t blocks_here = 0;
+  for (const DecoderPart& part : parts_at(places, 0))
+    blocks_here += blocks_of(part);
+  StepTime orthogonalization;
+  add_orthogonalization(orthogonalization, task.config, static_cast<double>(blocks_here), work,
+                        task.profile);
+  time.update += orthogonalization.update;
+  time.compute += orthogonalization.tensor;
+  time.tensor += orthogonalization.tensor;
   if (streamed > 0)
     time.stall = std::max(
         0.0, streamed / sharing / std::min(task.profile.to_device_rate, task.profile.to_host_rate) -

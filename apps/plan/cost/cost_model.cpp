@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "apps/plan/cost/muon_cost.h"
 #include "apps/plan/cost/pass_times.h"
 #include "apps/plan/cost/tensor_traffic.h"
-#include "models/decoder/names.h"
 #include "models/lora/targets.h"
-#include "optim/newton_schulz.h"
 
 namespace sluice {
 namespace {
@@ -141,24 +140,6 @@ TensorWait wait_of(const DecoderConfig& config, const DecoderPart& part, const M
   return wait;
 }
 
-/// Operations of Muon's matrix products in one update.
-double orthogonalization_flops(const DecoderConfig& config, std::int64_t ranks) {
-  const DecoderShard shard(config, 0, static_cast<int>(ranks));
-  const DecoderNames& names = names_of(config.family);
-  const auto all = static_cast<std::int64_t>(ranks);
-  const auto of = [&](std::int64_t rows, std::int64_t columns) {
-    return NewtonSchulz(rows, columns, DType::f32).flops();
-  };
-  const std::int64_t width = config.n_embd, inner = shard.inner.end;
-  const double qkv = names.qkv_parts[0].empty()
-                         ? of(shard.qkv_columns(), width)
-                         : of(shard.width.end, width) + 2 * of(config.key_width() / all, width);
-  const double mlp_in = names.mlp_parts[0].empty() ? of(shard.mlp_columns(), width)
-                                                   : 2 * of(shard.mlp_columns() / 2, width);
-  return static_cast<double>(config.n_layer) *
-         (qkv + of(shard.width.end, width) + mlp_in + of(inner, width));
-}
-
 }  // namespace
 
 StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, const StepWork& work,
@@ -190,9 +171,7 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
   // Gradients are read for their norm and for the update.
   const double gradient_and_weight = 2 * choice.gradient_bytes() + 2 * width;
   time.update = (2 * work.resident_state + parameters * gradient_and_weight) / profile.memory_rate;
-  if (work.orthogonalizes)
-    time.update += work.share * orthogonalization_flops(config, work.shards.ranks) /
-                   matrix_rate(work, embedding, profile);
+  add_orthogonalization(time, config, layers, work, profile);
   const ShardSize size(config, work.shards.ranks);
   const CpuShare cpu(size, choice, work, profile);
   // Block inputs are copied to and from the host; the passes of one block hide each copy.

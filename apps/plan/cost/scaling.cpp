@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ranges>
 
+#include "apps/plan/cost/muon_cost.h"
 #include "models/decoder/decoder.h"
 #include "optim/space/parameter_space.h"
 
@@ -146,9 +147,13 @@ RanksTime predict_ranks(const ScalingTask& task, std::int64_t ranks, std::int64_
   work.share = 1 / sharing;
 
   RanksTime time;
-  time.compute = predict_step(task.config, choice, work, task.profile);
+  StepWork element_by_element = work;
+  element_by_element.orthogonalizes = false;
+  time.compute = predict_step(task.config, choice, element_by_element, task.profile);
   // A rank with ZeRO updates only its share, including the weights and gradients of that share.
   time.compute.update /= sharing;
+  add_orthogonalization(time.compute, task.config, static_cast<double>(task.config.n_layer), work,
+                        task.profile);
   const std::int64_t micro_batches = batch / choice.micro_batch;
   const auto count = static_cast<double>(micro_batches);
   const Cover cover{.backward = (time.compute.backward + time.compute.recompute) / count,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/plan/cost/muon_cost.h"
 #include "engine/ops/linear/linear_cross_entropy.h"
 
 namespace sluice {
@@ -44,13 +45,14 @@ TensorTraffic::Kind TensorTraffic::all_key_values() const {
 
 TensorTraffic::Kind TensorTraffic::all() const {
   Kind all = all_sums();
-  (((all += all_streams()) += all_key_values()) += norms) += softmax;
+  ((((all += all_streams()) += all_key_values()) += norms) += softmax) += updates;
   return all;
 }
 
 double TensorTraffic::sent(std::int64_t ranks) const {
   const auto n = static_cast<double>(ranks);
-  const std::uint64_t reduced = (divided_tokens ? 0 : all_sums().bytes) + norms.bytes;
+  const std::uint64_t reduced =
+      (divided_tokens ? 0 : all_sums().bytes) + norms.bytes + updates.bytes;
   return (n - 1) / n * static_cast<double>(reduced + all().bytes);
 }
 
@@ -64,6 +66,7 @@ TensorTraffic& TensorTraffic::operator+=(const TensorTraffic& other) {
   add(key_values, other.key_values);
   norms += other.norms;
   softmax += other.softmax;
+  updates += other.updates;
   return *this;
 }
 
@@ -114,6 +117,12 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
     traffic.softmax = of(1, tokens * 3 * task.shards.ranks, wide);
     traffic.softmax.operations *= head_chunks(choice, tokens);
   }
+  if (task.orthogonalizes) {
+    const auto [operations, bytes] = MuonCost(config, task.shards.ranks, task.dtype).sums;
+    const auto owners = static_cast<std::uint64_t>(task.owners);
+    traffic.updates = {(blocks * operations + task.owners - 1) / task.owners,
+                       (static_cast<std::uint64_t>(blocks) * bytes + owners - 1) / owners};
+  }
   return traffic;
 }
 
@@ -126,7 +135,8 @@ double TensorTimes::gathers(const TensorTraffic::Kind& kind) const {
 
 double TensorTimes::all(const TensorTraffic& traffic) const {
   return sums(traffic.all_sums()) + gathers(traffic.all_streams()) +
-         gathers(traffic.all_key_values()) + all_reduces(traffic.norms) + gathers(traffic.softmax);
+         gathers(traffic.all_key_values()) + all_reduces(traffic.norms) + gathers(traffic.softmax) +
+         all_reduces(traffic.updates);
 }
 
 }  // namespace sluice

@@ -48,6 +48,7 @@ struct TensorTraffic {
   /// heads of k and v.
   Streams key_values{};
   Kind softmax{};  ///< all-gathers of three numbers per token and rank
+  Kind updates{};  ///< all-reduces "orthogonalization" of Muon, once a step
 
   Kind all_sums() const;
   Kind all_streams() const;
@@ -66,6 +67,8 @@ struct TensorTask {
   std::int64_t rows = 0, seq_len = 0;  ///< sequences of a micro-batch, tokens of each sequence
   DType dtype = DType::f32;            ///< of the model
   std::int64_t micro_batches = 1;
+  bool orthogonalizes = false;  ///< the update rule is Muon
+  std::int64_t owners = 1;      ///< replicas that share the updates (ZeRO), about equally
 };
 
 /// Counts training only, without validation, samples and the gradient norm. All zero for one rank.

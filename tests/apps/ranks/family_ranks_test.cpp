@@ -118,13 +118,18 @@ TEST_CASE("Muon follows its reference among ranks, and four ranks' checkpoint go
     const Flags base = reference_flags(fixture) +
                        Flags{{"--optimizer", "muon"}, {"--muon-lr", muon.at("lr").dump()}};
     const Flags four{{"--dp", "2"}, {"--pp", "2"}, {"--zero", "1"}};
+    const Flags divided{{"--tp", "2"}, {"--pp", "2"}};
+    const Flags saved{{"--save-every", "10"}, {"--keep", "3"}};
     const std::vector<std::pair<int, Flags>> rows{
         {1, {{"--micro-batch", "1"}}},
         {2, {{"--dp", "2"}}},
         {2, {{"--dp", "2"}, {"--zero", "1"}}},
         {2, {{"--dp", "2"}, {"--zero", "2"}}},
         {2, {{"--pp", "2"}, {"--micro-batch", "1"}}},
-        {4, four + Flags{{"--save-every", "10"}, {"--keep", "3"}}}};
+        {2, {{"--tp", "2"}}},
+        {4, {{"--tp", "2"}, {"--dp", "2"}, {"--zero", "2"}}},
+        {4, divided + saved},
+        {4, four + saved}};
     std::vector<RankJob> jobs;
     for (const auto& [ranks, flags] : rows)
       jobs.push_back({ranks, name + std::to_string(jobs.size()), base + flags});
@@ -133,10 +138,19 @@ TEST_CASE("Muon follows its reference among ranks, and four ranks' checkpoint go
       INFO(name << ": " << shown(rows[i].first, rows[i].second));
       require_trajectory(logged_losses(runs.path() / jobs[i].output), muon.at("trajectory"));
     }
-    const std::string saved = runs.at(jobs.back().output + "/checkpoints/step-00000010");
-    const std::vector<RankJob> after{{1, name + " after", base + Flags{{"--resume", saved}}}};
+    const auto resumed = [&](std::size_t job) {
+      return base + Flags{{"--resume", runs.at(jobs[job].output + "/checkpoints/step-00000010")}};
+    };
+    const std::size_t last = jobs.size() - 1;
+    const std::vector<RankJob> after{
+        {1, name + " after", resumed(last)},
+        {1, name + " from divided", resumed(last - 1)},
+        {2, name + " to divided", resumed(last) + Flags{{"--tp", "2"}}}};
     runs.run_well(after);
-    require_trajectory(logged_losses(runs.path() / after[0].output), muon.at("trajectory"), 10);
+    for (const RankJob& job : after) {
+      INFO(job.output);
+      require_trajectory(logged_losses(runs.path() / job.output), muon.at("trajectory"), 10);
+    }
   }
 }
 

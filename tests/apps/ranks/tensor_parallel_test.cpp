@@ -72,14 +72,15 @@ TensorTraffic planned(const TrainingTask& task, const MemoryChoice& choice, int 
                                     : std::vector<DecoderPart>{{0, task.config.n_layer}};
   TensorTraffic traffic;
   for (const DecoderPart& part : parts)
-    traffic += tensor_traffic(
-        task.config, part, choice,
-        {.shards = {.ranks = task.tp, .divide_tokens = task.sequence_parallel},
-         .stash = setup.pipeline ? setup.pipeline->stash : Stash::graph,
-         .rows = choice.micro_batch,
-         .seq_len = task.seq_len,
-         .dtype = task.dtype,
-         .micro_batches = task.batch_size / task.dp.value_or(1) / choice.micro_batch});
+    traffic +=
+        tensor_traffic(task.config, part, choice,
+                       {.shards = {.ranks = task.tp, .divide_tokens = task.sequence_parallel},
+                        .stash = setup.pipeline ? setup.pipeline->stash : Stash::graph,
+                        .rows = choice.micro_batch,
+                        .seq_len = task.seq_len,
+                        .dtype = task.dtype,
+                        .micro_batches = task.batch_size / task.dp.value_or(1) / choice.micro_batch,
+                        .orthogonalizes = task.optimizer == "muon"});
   return traffic;
 }
 
@@ -136,7 +137,8 @@ TEST_CASE("shards send each other what plans say, and nothing else",
           "[ranks][tensor][plan][threads]") {
   for (const Row& row : rows) {
     INFO(row.name);
-    const TrainingTask task = task_of(row, 4);
+    TrainingTask task = task_of(row, 4);
+    if (row.key_value_heads > 0 || row.dp == 1) task.optimizer = "muon";
     const MemoryChoice choice = choice_of(row, task, StateLayout::fp32);
     const auto seen = operations_of(task, choice);
     const Mesh mesh = planned_mesh(task.options());
@@ -160,6 +162,8 @@ TEST_CASE("shards send each other what plans say, and nothing else",
       CHECK(taken("reduce_scatter key and value gradient") == plan.key_values.backward);
       CHECK(taken("all_reduce norm gradient") == plan.norms);
       CHECK(taken("all_gather softmax") == plan.softmax);
+      CHECK((plan.updates.operations > 0) == (task.optimizer == "muon"));
+      CHECK(taken("all_reduce orthogonalization") == plan.updates);
       for (const auto& [what, kind] : found)
         FAIL_CHECK(what << " is not in the plan: " << kind.operations << " operations");
     }
@@ -197,6 +201,12 @@ TEST_CASE("the memory of every shard is planned to the byte", "[ranks][tensor][p
       if (wide && !long_form()) continue;
       task.dtype = DType::bf16;
       task.zero = row.dp > 1 ? 1 : 0;
+      if (place % 2 == 0) {
+        task.optimizer = "muon";
+        CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::split)) ==
+              std::vector<std::string>());
+        task.optimizer = "adamw";
+      }
       CHECK(unplanned_memory(task, choice_of(row, task, StateLayout::bf16m)) ==
             std::vector<std::string>());
     }
