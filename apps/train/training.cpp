@@ -27,16 +27,24 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
   return options;
 }
 
-/// Sums of Muon over the ranks that divide the matrices; none for one rank.
-SumOverRanks sum_over(CommunicatorGroup* group, const DevicePtr& device) {
+/// Sums of Muon over the ranks that divide the matrices; none for one rank. The groups of replicas
+/// add up in one order, but for NCCL, which may choose another order for each. Replicas that update
+/// the same matrices take the first one's sums then, so that their weights stay equal.
+SumOverRanks sum_over(CommunicatorGroup* group, const DevicePtr& device, const Ranks& ranks,
+                      bool shares_updates) {
   if (group == nullptr) return {};
-  return [group, device](const View& data, bool one_has, Stream) {
-    group->sum(data, device, one_has, "orthogonalization");
+  const std::shared_ptr<Communicator> replicas = ranks.dp_device;
+  const bool adopts =
+      replicas->size() > 1 && !shares_updates && ranks.tp_device->backend() == "nccl";
+  return [=](const View& data, bool one_has, Stream stream) {
+    constexpr std::string_view what = "orthogonalization";
+    group->sum(data, device, one_has, what);
+    if (adopts && !one_has) replicas->broadcast(data, 0, {.label = what, .stream = stream})->join();
   };
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup& setup,
-                                          ParameterSpace& space, int places,
+                                          ParameterSpace& space, int places, const Ranks& ranks,
                                           CommunicatorGroup* group) {
   if (o.optimizer == OptimizerKind::sgd)
     return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
@@ -46,7 +54,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup&
     return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
   if (o.optimizer == OptimizerKind::muon) {
     MuonOptions options = muon_options(o, setup.schedule.rate / rate_factor(o));
-    options.sum = sum_over(group, space.device());
+    options.sum = sum_over(group, space.device(), ranks, space.options().zero());
     return make_muon(space, options, places);
   }
   return make_adamw(
@@ -248,7 +256,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
                          setup.precision.dtype)),
       space(parameters, device, setup.precision.dtype, ParameterSpace::Use::training,
             owned_space(space_options(options, choice, host), options, *bucket_plan, ranks)),
-      optimizer(make_optimizer(options, setup, space, choice.staging.places, tensor.get())),
+      optimizer(make_optimizer(options, setup, space, choice.staging.places, ranks, tensor.get())),
       norm(make_norm(space, ranks, model.tied_table(), plan.get(),
                      *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
