@@ -4,7 +4,6 @@
 #include <map>
 
 #include "optim/make_optimizer.h"
-#include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/space.h"
 #include "tests/support/training/tensor_ranks.h"

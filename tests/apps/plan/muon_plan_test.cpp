@@ -8,6 +8,7 @@
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/training/planning.h"
+#include "tests/support/training/training.h"
 
 // What an update by Muon costs where ranks divide the matrices, computed by hand.
 
@@ -42,6 +43,21 @@ TEST_CASE("the plan lists the sums of Muon", "[tensor-plan][muon]") {
   // Replicas that share the state share the matrices too.
   CHECK(traffic_of("--tp 4 --dp 2 --zero 1 --optimizer muon").at("update_sums") ==
         Json{{"operations", 3 * 4 * 6 / 2}, {"bytes", bytes / 2}});
+}
+
+TEST_CASE("GPUs that exchange through the host have room for the sums of Muon",
+          "[tensor-plan][muon]") {
+  TrainingTask task{
+      .config = {.n_layer = 1, .n_head = 2, .n_embd = 2048, .vocab_size = 64, .n_positions = 16},
+      .tp = 2};
+  const MemoryChoice choice = task.resident();
+  const auto largest = [&](const char* optimizer) {
+    task.optimizer = optimizer;
+    return largest_exchanges(task.options(), task.setup(DeviceKind::cpu, choice), choice, {.tp = 2})
+        .tensor;
+  };
+  CHECK(largest("muon") == 2048 * 2048 * 4);
+  CHECK(largest("adamw") < largest("muon"));
 }
 
 TEST_CASE("the plan counts the products and sums of Muon", "[tensor-plan][muon]") {
