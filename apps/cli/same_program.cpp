@@ -49,11 +49,10 @@ std::string build() {
         for (int i = 0; i < program->dlpi_phnum; ++i) {
           const ElfW(Phdr)& part = program->dlpi_phdr[i];
           auto& found = *static_cast<std::string*>(result);
-          if (part.p_type == PT_NOTE && found.empty())
-            found = build_id_of(
-                reinterpret_cast<const std::byte*>(  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-                    program->dlpi_addr + part.p_vaddr),
-                part.p_memsz);
+          if (part.p_type != PT_NOTE || !found.empty()) continue;
+          const auto address = program->dlpi_addr + part.p_vaddr;
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader's addresses are numbers
+          found = build_id_of(reinterpret_cast<const std::byte*>(address), part.p_memsz);
         }
         return 1;
       },
