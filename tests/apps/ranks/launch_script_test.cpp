@@ -241,17 +241,21 @@ TEST_CASE("scripts/launch starts a job again that has lost a rank, from its newe
 TEST_CASE("scripts/launch gives up after the last restart, with the job's exit code") {
   if (!have_mpirun()) return;
   const Fakes fakes;
-  fakes.make("train_gpt2", "exit $CODE");
+  fakes.make("train_gpt2", "echo \"started $*\"; exit $CODE");
   const auto launch = [&](const char* code) {
-    return fakes.run({"TMPDIR=" + fakes.path().string(), std::string("CODE=") + code},
-                     {script, "--bin", fakes.path().string(), "--max-restarts", "2", "train_gpt2",
-                      "--output", (fakes.path() / "out").string()});
+    return fakes.run(
+        {"TMPDIR=" + fakes.path().string(), std::string("CODE=") + code},
+        {script, "--bin", fakes.path().string(), "--max-restarts", "2", "train_gpt2", "--inject",
+         "rank=0,op=9,kind=kill", "--output", (fakes.path() / "out").string()});
   };
   const ProgramResult lost = launch("7");
   INFO(lost.err);
   CHECK(lost.exit_code == 7);
   CHECK_THAT(lost.err, Contains("restart 1 of 2 after exit code 7") && Contains("restart 2 of 2") &&
                            !Contains("restart 3"));
+  // A fault that a test asks for comes once.
+  CHECK_THAT(lost.out, Contains("started --inject rank=0,op=9,kind=kill --output ") &&
+                           Contains("started --output "));
   const ProgramResult numbers = launch("3");
   CHECK(numbers.exit_code == 3);
   CHECK_THAT(numbers.err, !Contains("restart"));
