@@ -62,6 +62,7 @@ def check_bpe_tokenizers(checks, programs, work):
     (work / "mixed.txt").write_bytes(text.encode())
     for kind, made in made_tokenizers():
         folder, output = work / kind, work / f"{kind}.bin"
+        output.unlink(missing_ok=True)  # of another tokenizer of that kind
         PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>").save_pretrained(folder)
         if not call(checks, kind, program, "--input", work / "mixed.txt", "--tokenizer-dir", folder,
                     "--encode-only", output):
