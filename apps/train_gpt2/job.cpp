@@ -119,14 +119,20 @@ Job::Job(int argc, const char* const* argv)
   if (!world_.note().empty()) say_note(world_.note());
 }
 
-/// Makes a folder for the records of this computer's ranks, in its memory where that is possible.
-std::string new_folder() {
+/// mpirun of Open MPI 4 takes four seconds to end a job in which a rank has failed.
+constexpr std::chrono::seconds launcher_patience(6);
+
+/// Makes a folder for the records of this computer's ranks, in its memory where there is room.
+std::string new_folder(int ranks) {
   std::error_code error;
   fs::path where = fs::temp_directory_path(error);
   // mkdtemp() says what is wrong with it.
   if (const char* const named = std::getenv("TMPDIR"); error && named != nullptr) where = named;
   for (const fs::path& parent : {fs::path("/dev/shm"), where}) {
     std::string path = (parent / "sluice-ranks-XXXXXX").string();
+    const auto needed = FlightRecorder::bytes * static_cast<std::size_t>(ranks);
+    const auto space = fs::space(parent, error);
+    if (parent != where && !error && space.available < needed) continue;
     if (mkdtemp(path.data()) != nullptr) return path;
   }
   fail(
@@ -139,7 +145,7 @@ void Job::choose_folder(const TrainOptions& o, Communicator& local) {
   folder_is_ours_ = o.rank_files.empty();
   const bool first_here = local.rank() == 0;
   std::string mine = o.rank_files;
-  if (folder_is_ours_ && first_here) mine = new_folder();
+  if (folder_is_ours_ && first_here) mine = new_folder(local.size());
   folder_ = local.share_text(mine, 0, "rank files");
   if (folder_is_ours_) return;
   // Computers may share the folder, so one looks at it after the other, before any rank writes.
@@ -169,7 +175,7 @@ std::vector<RankPlace> Job::places(Communicator& local) {
 void Job::abort() {
   constexpr unsigned patience = 4;  // seconds
   if (monitor_ && monitor_->exchange().several_hosts()) {
-    end_launcher_after(std::chrono::seconds(patience));
+    end_launcher_after(launcher_patience);
     // MPI_Abort may wait for a launcher that the network no longer reaches.
     std::signal(SIGALRM, SIG_DFL);
     ::alarm(patience);
@@ -237,6 +243,7 @@ GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
     require_equal("pipeline schedule (--pipeline)", text_of(pipeline->schedule));
   GpuLinks links;
   on_gpu_ = gpu;
+  if (gpu && monitor_) monitor_->set_gpu(gpu_.uuid);
   if (!gpu) return links;
   std::string reason;
   const auto connect = [&](const Group& group) {
@@ -345,8 +352,12 @@ bool Job::may_report(std::string& message, bool usage) {
     return true;
   }
   monitor_->fail(message);
+  RecordExchange& exchange = monitor_->exchange();
   if (!usage && message.find("rank ") == std::string::npos)
-    message = fmt::format("rank {}, {}: {}", rank(), monitor_->whereabouts(), message);
+    message =
+        fmt::format("{}, {}: {}",
+                    on_gpu_ || exchange.several_hosts() ? place() : fmt::format("rank {}", rank()),
+                    monitor_->whereabouts(), message);
   std::error_code ignored;
   const fs::path gone = folder_.string() + ".gone";
   if (!speak_first(folder_, message)) {
@@ -354,10 +365,9 @@ bool Job::may_report(std::string& message, bool usage) {
     std::this_thread::sleep_for(3s);
     return false;
   }
-  RecordExchange& exchange = monitor_->exchange();
-  const bool report =
-      monitor_->has_asked() ? exchange.await_turn() : !exchange.reported_elsewhere();
-  if (exchange.several_hosts()) end_launcher_after(4s);
+  // Ranks of several computers often fail alike, as on a disk that they share.
+  const bool report = exchange.await_turn();
+  if (exchange.several_hosts()) end_launcher_after(launcher_patience);
   if (!report) {
     std::this_thread::sleep_for(3s);
     return false;

@@ -187,6 +187,11 @@ void FlightRecorder::change_status(Change change) {
   change_as_one(status, [&] { change(status); });
 }
 
+void FlightRecorder::set_gpu(std::string_view uuid) {
+  const std::lock_guard lock(mutex_);
+  write_text(record_->header.gpu, uuid);
+}
+
 void FlightRecorder::note(std::string_view text) {
   change_status([&](RecordStatus& status) { write_text(status.note, text); });
 }

@@ -22,7 +22,8 @@ struct RecordLayout;
 class FlightRecorder {
  public:
   static constexpr std::size_t operations_kept = 256;
-  static constexpr std::size_t communicator_bytes = 16;  ///< longer names are cut
+  static constexpr std::size_t communicator_bytes = 16;        ///< longer names are cut
+  static constexpr std::size_t bytes = std::size_t{32} << 10;  ///< of a file, at most
 
   /// The folder must exist and belong to this job alone: a file of an earlier job would be taken
   /// for a rank that is gone, so an existing file of this rank is an Error (usage). All bytes are
@@ -41,6 +42,8 @@ class FlightRecorder {
   /// Records that this rank's part of the operation is complete. Ignored if 256 operations have
   /// begun since.
   void end(std::uint64_t number);
+  /// Records the GPU that the rank computes on, by its UUID. Call it once.
+  void set_gpu(std::string_view uuid);
   /// Records what the rank does outside operations: "step 12", "saving".
   void note(std::string_view text);
   /// Records that the rank ended well, so that it does not count as lost.
@@ -79,6 +82,7 @@ struct RankRecord {
   int rank = 0;
   int size = 1;
   ProcessId id;
+  std::string gpu;                               ///< its UUID; empty: none
   ProcessState process = ProcessState::unknown;  ///< when the file was read
   std::int64_t started = 0;
   Outcome outcome = Outcome::none;

@@ -38,8 +38,9 @@ Ancestor ancestor(pid_t pid) {
 }
 
 bool is_launcher(std::string_view name) {
-  constexpr std::array names{"mpirun",  "mpiexec", "orterun",       "orted",
-                             "prterun", "prted",   "mpiexec.hydra", "hydra_pmi_proxy"};
+  constexpr std::array names{"mpirun",        "mpiexec",     "orterun",       "orted",
+                             "prterun",       "prted",       "mpiexec.hydra", "hydra_pmi_proxy",
+                             "mpiexec.mpich", "mpirun.mpich"};
   // /proc has the first 15 characters of a name.
   return std::ranges::any_of(names,
                              [&](std::string_view known) { return name == known.substr(0, 15); });

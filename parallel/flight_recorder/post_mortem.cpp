@@ -121,8 +121,9 @@ class Job {
   /// "rank 1 (pid 4711)", or a list without process ids for several ranks.
   std::string name(const Ranks& ranks) const {
     if (ranks.size() != 1) return list(ranks);
-    const ProcessId& id = ranks_.at(ranks[0])->id;
-    return fmt::format("rank {}{} (pid {})", ranks[0], on_host(ranks), id.pid);
+    const RankRecord& one = *ranks_.at(ranks[0]);
+    return fmt::format("rank {}{} (pid {}{})", ranks[0], on_host(ranks), one.id.pid,
+                       one.gpu.empty() ? "" : ", " + one.gpu);
   }
 
   /// The same for several ranks: "(rank 1 in ..., rank 2 after ...)".

@@ -10,9 +10,10 @@ namespace sluice {
 
 namespace {
 
-/// How long other computers may take to send their records: half of the second that mpirun leaves a
-/// rank between SIGTERM and SIGKILL.
+/// How long other computers may take to send their records.
 constexpr std::chrono::milliseconds patience(500);
+/// The same where this rank was asked to end: mpirun of Open MPI 4 kills it a second later.
+constexpr std::chrono::milliseconds patience_at_end(200);
 
 std::vector<int> ranks_beside(int rank, const std::vector<RankPlace>& places) {
   std::vector<int> beside;
@@ -40,11 +41,11 @@ RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank,
                  .here = ranks_beside(rank, places),
                  .each_period = [this] { exchange_.serve(); },
                  .records = [this] { return records(); },
+                 .records_at_end = [this] { return exchange_.collect(patience_at_end); },
                  .ending = exchange_.several_hosts() ? reactions.ending : nullptr,
                  .on_lost_elsewhere = reactions.on_lost_elsewhere}) {}
 
 std::vector<RankRecord> RankMonitor::records() {
-  asked_ = true;
   return exchange_.collect(patience);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -48,12 +47,11 @@ class RankMonitor final : public Monitor {
 
   /// Records what the rank does between operations.
   void note(std::string_view text) { ring_.note(text); }
+  void set_gpu(std::string_view uuid) { ring_.set_gpu(uuid); }
   void finish() { ring_.finish(); }
   void fail(std::string_view message) { ring_.fail(message); }
 
   RecordExchange& exchange() { return exchange_; }
-  /// Returns true if this rank has asked what others did, so that they may be at fault.
-  bool has_asked() const { return asked_; }
 
  private:
   std::vector<RankRecord> records();
@@ -63,7 +61,6 @@ class RankMonitor final : public Monitor {
   Injection injection_;
   Tell on_stuck_, on_delay_;
   std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
-  std::atomic<bool> asked_ = false;
   FlightRecorder ring_;
   RecordExchange exchange_;
   Watchdog watchdog_;

@@ -44,8 +44,10 @@ std::string table(const std::vector<RankRecord>& records) {
   std::string text;
   for (const RankRecord& record : records) {
     text += fmt::format(
-        "\nrank {} of {}: pid {} on {}, {}{}\n", record.rank, record.size, record.id.pid,
-        printable_line(record.id.host), state_of_rank(record),
+        "\nrank {} of {}: pid {} on {}{}, {}{}\n", record.rank, record.size, record.id.pid,
+        printable_line(record.id.host),
+        record.gpu.empty() ? "" : fmt::format(" with {}", printable_line(record.gpu)),
+        state_of_rank(record),
         record.note.empty() ? "" : fmt::format(", at \"{}\"", printable_line(record.note)));
     const auto skipped =
         record.operations.size() - std::min(record.operations.size(), operations_shown);

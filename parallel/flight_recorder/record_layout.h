@@ -17,7 +17,7 @@ namespace sluice {
 /// Written once, with `magic` last: a file without it is not ready.
 struct RecordHeader {
   static constexpr std::uint64_t magic_value = 0x31474e4952434c53;  // "SLCRING1"
-  static constexpr std::uint32_t version_value = 1;
+  static constexpr std::uint32_t version_value = 2;
 
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
@@ -30,6 +30,7 @@ struct RecordHeader {
   std::uint64_t process_started = 0;
   std::uint64_t pid_namespace = 0;
   std::array<char, 72> host{};
+  std::array<char, 48> gpu{};  ///< empty: it computes on the CPU
 };
 
 /// `version` is odd while the rest is being changed. If it stays odd, the process was killed at
@@ -57,9 +58,10 @@ struct RecordLayout {
   std::array<RecordSlot, FlightRecorder::operations_kept> slots;
 };
 
-static_assert(sizeof(RecordHeader) == 128 && sizeof(RecordSlot) == 112);
-static_assert(sizeof(RecordStatus) == 1152 && sizeof(RecordLayout) == 128 + 1152 + 256 * 112);
+static_assert(sizeof(RecordHeader) == 176 && sizeof(RecordSlot) == 112);
+static_assert(sizeof(RecordStatus) == 1152 && sizeof(RecordLayout) == 176 + 1152 + 256 * 112);
 static_assert(std::is_trivially_copyable_v<RecordLayout>);
+static_assert(sizeof(RecordLayout) <= FlightRecorder::bytes);
 
 /// Copies a ring file without torn parts; none if it is not there or has another size.
 std::optional<RecordLayout> copy_of_record(const std::filesystem::path& path);

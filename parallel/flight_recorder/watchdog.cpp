@@ -97,7 +97,7 @@ bool Watchdog::lost_peer(Clock::time_point now) {
 void Watchdog::look_elsewhere() {
   if (ending_ || !options_.ending || !options_.ending()) return;
   ending_ = true;
-  const auto records = options_.records();
+  const auto records = options_.records_at_end();
   if (std::ranges::any_of(records, [](const RankRecord& r) { return r.lost() || r.silent; }))
     options_.on_lost_elsewhere(post_mortem(records, size_));
 }

@@ -41,6 +41,7 @@ class Watchdog {
     std::function<void()> each_period{};
     /// Reads the records of all ranks; none: those in the folder.
     ReadRecords records{};
+    ReadRecords records_at_end{};  ///< the same, in a hurry: for on_lost_elsewhere
     /// Returns true once the process has been asked to end.
     std::function<bool()> ending{};
     /// Called once at most, with the sentence, if a rank of another computer is lost or does not

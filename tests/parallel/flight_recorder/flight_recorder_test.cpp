@@ -90,11 +90,13 @@ TEST_CASE("texts that are too long for a ring file are cut between characters",
     return text;
   }();
   ring.note(odd);
+  ring.set_gpu("GPU-5c9e1f0a-0000-1111-2222-333344445555");
   const RankRecord record = read(folder, 0);
   CHECK(record.operations.at(0).communicator == "tensor parallel ");
   CHECK(record.note.size() % 2 == 1);
   CHECK(record.note.size() > 100);
   CHECK(odd.starts_with(record.note));
+  CHECK(record.gpu == "GPU-5c9e1f0a-0000-1111-2222-333344445555");
 }
 
 TEST_CASE("a ring file survives SIGKILL of its rank", "[flight_recorder]") {

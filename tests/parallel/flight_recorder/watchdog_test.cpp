@@ -247,7 +247,7 @@ TEST_CASE("a watchdog that is asked to end while it waits names who does not ans
   Heard failure, elsewhere;
   Watchdog::Options options = quick;
   options.here = {0};
-  options.records = [&] {
+  options.records_at_end = [&] {
     ++read;
     std::vector<RankRecord> records = read_records(folder.path());
     records.push_back(other);
