@@ -232,17 +232,6 @@ int share_of_cores(MPI_Comm local, int ranks) {
   return std::max(1, CPU_COUNT(&mine) / static_cast<int>(together));
 }
 
-void finalize() {
-#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000 && !defined(CRAY_MPICH_VERSION)
-  // Over UCX, MPI_Finalize of MPICH before 4.2 may never return on a rank that needs an answer of
-  // one that has none left to give (https://github.com/pmodels/mpich/pull/6596). Its launcher takes
-  // ranks that end without it.
-  MPI_Barrier(MPI_COMM_WORLD);
-#else
-  MPI_Finalize();
-#endif
-}
-
 }  // namespace
 
 MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
@@ -275,7 +264,7 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
 }
 
 MpiProcess::~MpiProcess() {
-  if (!left_ && std::uncaught_exceptions() == uncaught_) finalize();
+  if (!left_ && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
 }
 
 std::unique_ptr<Transport> MpiProcess::world() {
