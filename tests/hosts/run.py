@@ -30,7 +30,7 @@ class Report:
         elif wrong:
             self.say("pending", name, f"lacks {pending}; {wrong.splitlines()[0]}")
         else:
-            self.say("FAILED", name, f"is marked as lacking {pending}, and passes: remove the mark")
+            self.say("passed", name, f"though it is marked as lacking {pending}")
 
     def end(self):
         print("hosts: " + ", ".join(f"{count} {state}" for state, count in self.counts.items()))
