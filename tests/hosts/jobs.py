@@ -99,7 +99,6 @@ def run_jobs(launcher, meshes, bin_folder, folder, cache, one_process, others, j
 
 
 WITHOUT_PMIX = "Slurm without PMIx: each rank is alone"
-WITHOUT_PMIX_LACKS = "the refusal of a process that is wrongly alone"
 
 
 def run_without_pmix(bin_folder, folder, cache):

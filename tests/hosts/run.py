@@ -83,7 +83,7 @@ def run_all(names, build, cache, folder):
             report.say("skipped", jobs.WITHOUT_PMIX, missing)
         else:
             wrong = jobs.run_without_pmix(build / "bin", folder, cache)
-            report.judge(jobs.WITHOUT_PMIX, wrong, jobs.WITHOUT_PMIX_LACKS)
+            report.judge(jobs.WITHOUT_PMIX, wrong)
     for fault in faults.FAULTS:
         if names(faults.name_of(fault)):
             report.judge(faults.name_of(fault), faults.run_fault(fault, build / "bin", folder), fault.pending)
