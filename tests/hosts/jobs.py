@@ -2,13 +2,14 @@
 import contextlib
 import dataclasses
 import re
+import signal
 import subprocess
 from typing import Callable
 
 import launchers
 import packages
 import training
-from two_hosts import LIMIT, TwoHosts
+from two_hosts import LIMIT, NAMES, TwoHosts
 
 
 @dataclasses.dataclass
@@ -17,6 +18,7 @@ class Launcher:
     command: Callable  # of launchers.py
     needs: str = ""  # a name of packages.GET
     delay_ms: float = 0.0  # between the hosts
+    may_not_end: bool = False  # in MPI_Finalize
 
 
 LAUNCHERS = [
@@ -24,7 +26,8 @@ LAUNCHERS = [
     Launcher("Open MPI over TCP, 2 ms apart", launchers.tcp, delay_ms=2.0),
     Launcher("Open MPI over UCX", launchers.ucx),
     Launcher("Open MPI 5 from its wheel", launchers.open_mpi_5, needs="openmpi5"),
-    Launcher("MPICH", launchers.mpich, needs="mpich"),
+    # Before 4.2 MPI_Finalize hangs now and then over UCX: https://github.com/pmodels/mpich/pull/6596.
+    Launcher("MPICH", launchers.mpich, needs="mpich", may_not_end=True),
     Launcher("Slurm with PMIx", launchers.slurm_pmix, needs="slurm"),
 ]
 
@@ -88,11 +91,13 @@ def run_jobs(launcher, meshes, bin_folder, folder, cache, one_process, others, j
             flags = training.flags(hosts.folder / "shared/text.txt", output, mesh=mesh.flags)
             job = hosts.start("hosta", command(launcher, hosts, mesh.ranks, bin_folder, cache, flags))
             try:
-                words, _ = job.communicate(timeout=LIMIT)
-                wrong = f"exit code {job.returncode}: {words}" if job.returncode else \
-                    fault_of(mesh, training.losses(output), one_process, others)
+                words, _ = job.communicate(timeout=LIMIT // 3 if launcher.may_not_end else LIMIT)
+                wrong = f"exit code {job.returncode}: {words}" if job.returncode else ""
             except subprocess.TimeoutExpired:
-                wrong = f"not over after {LIMIT} s"
+                wrong = "" if launcher.may_not_end and training.is_done(output) else "does not end"
+                for host in NAMES:
+                    hosts.signal(host, signal.SIGKILL)
+            wrong = wrong or fault_of(mesh, training.losses(output), one_process, others)
             judge(name_of(launcher, mesh), wrong)
             if wrong:
                 break  # what it left behind would disturb the next one

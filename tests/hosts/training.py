@@ -15,12 +15,21 @@ def flags(data, output, steps=5, mesh=()):
             "--threads", 1, "--peak-tflops", 1, "--collective-timeout", COLLECTIVE_TIMEOUT, *mesh]
 
 
-def losses(output):
-    """The losses of all steps and validations in a run's log, of as many digits as they have."""
+def events(output):
+    """What a run's log has so far."""
     log = output / "log.jsonl"
     lines = log.read_text().splitlines() if log.exists() else []
-    events = [json.loads(line) for line in lines if line.endswith("}")]
-    return [event["loss"] for event in events if event["event"] in ("train", "val")]
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def losses(output):
+    """The losses of all steps and validations, of as many digits as they have."""
+    return [event["loss"] for event in events(output) if event["event"] in ("train", "val")]
+
+
+def is_done(output):
+    """Whether a run has trained and saved all that it was to."""
+    return any(event["event"] == "end" for event in events(output))
 
 
 def losses_of_one_process(bin_folder, folder):

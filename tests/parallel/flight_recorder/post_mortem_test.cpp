@@ -49,11 +49,6 @@ class Rank {
     record_.process = state;
     return *this;
   }
-  Rank& on(std::string host, std::string gpu = "") {
-    record_.id.host = std::move(host);
-    record_.gpu = std::move(gpu);
-    return *this;
-  }
   Rank& finished() {
     record_.outcome = RankRecord::Outcome::finished;
     return process(ProcessState::gone);
@@ -118,17 +113,6 @@ TEST_CASE("post mortem: the only rank that did not end well is gone", "[post_mor
   CHECK(post_mortem(records, 2) ==
         "rank 1 (pid 4711) was killed or exited without a word before its first operation, at "
         "\"saving\"");
-}
-
-TEST_CASE("post mortem: names host and GPU where there are several", "[post_mortem]") {
-  const Records one_host{waiting(0).on("node1", "GPU-a"),
-                         waiting(1).on("node1", "GPU-b").process(ProcessState::stopped)};
-  CHECK_THAT(post_mortem(one_host, 2),
-             Catch::Matchers::StartsWith("rank 1 (pid 4711, GPU-b) is stopped"));
-  const Records two_hosts{waiting(0).on("node1", "GPU-a"),
-                          waiting(1).on("node2", "GPU-b").process(ProcessState::stopped)};
-  CHECK_THAT(post_mortem(two_hosts, 2),
-             Catch::Matchers::StartsWith("rank 1 on node2 (pid 4711, GPU-b) is stopped"));
 }
 
 TEST_CASE("post mortem: a rank is stopped", "[post_mortem]") {

@@ -151,6 +151,22 @@ TEST_CASE("the lowest rank of a computer that runs answers for it", "[record_exc
   CHECK(records[2].rank == 3);
 }
 
+TEST_CASE("a post mortem names host and GPU where there are several", "[record_exchange]") {
+  const auto sentence = [](const std::string& host_of_1) {
+    std::vector<RankRecord> records(2);
+    for (int rank = 0; RankRecord & record : records) {
+      record.id = {.pid = 4710 + rank, .host = rank == 0 ? "node1" : host_of_1};
+      record.gpu = rank == 0 ? "GPU-a" : "GPU-b";
+      record.process = rank == 0 ? ProcessState::running : ProcessState::stopped;
+      record.rank = rank++;
+    }
+    return post_mortem(records, 2);
+  };
+  CHECK_THAT(sentence("node1"), Catch::Matchers::StartsWith("rank 1 (pid 4711, GPU-b) is stopped"));
+  CHECK_THAT(sentence("node2"),
+             Catch::Matchers::StartsWith("rank 1 on node2 (pid 4711, GPU-b) is stopped"));
+}
+
 TEST_CASE("a computer that does not answer is named", "[record_exchange]") {
   const TwoHosts hosts;
   FlightRecorder zero(hosts.folder(0), 0, 4), one(hosts.folder(1), 1, 4);

@@ -242,7 +242,9 @@ TEST_CASE("a watchdog that is asked to end while it waits names who does not ans
   other.rank = 1;
   other.size = 2;
   other.id.host = "node2";
-  SECTION("as its computer is cut off") { other.silent = true; }
+  SECTION("as its computer is cut off") {
+    other.silent = true;
+  }
   SECTION("but nobody if all answer") {}
   Heard failure, elsewhere;
   Watchdog::Options options = quick;
