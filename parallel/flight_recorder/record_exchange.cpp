@@ -1,8 +1,11 @@
 #include "parallel/flight_recorder/record_exchange.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -15,10 +18,14 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 // The first character of a letter says what it is.
 constexpr char ask = 'a', records = 'r', reported = 's';
+
+/// How often the thread looks for letters.
+constexpr auto period = 10ms;
 
 /// A record on its way: the state of its process, which only its own computer knows, and its bytes.
 constexpr std::size_t bytes_of_record = 1 + sizeof(RecordLayout);
@@ -31,49 +38,19 @@ void keep_copy(const fs::path& path, std::string_view bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-}  // namespace
-
-RecordExchange::RecordExchange(std::unique_ptr<Mailbox> mailbox, fs::path folder, int rank,
-                               std::vector<RankPlace> places)
-    : mailbox_(std::move(mailbox)),
-      folder_(std::move(folder)),
-      rank_(rank),
-      places_(std::move(places)) {
-  const int here = places_[static_cast<std::size_t>(rank)].first;
-  for (std::size_t other = 0; other < places_.size(); ++other)
-    if (places_[other].first == static_cast<int>(other) && places_[other].first != here)
-      others_.push_back(static_cast<int>(other));
+/// Returns true if no lower rank of the list is able to answer for their computer.
+bool lowest_that_runs(int rank, const std::vector<int>& beside, const fs::path& folder) {
+  return std::ranges::none_of(beside, [&](int other) {
+    if (other >= rank) return false;
+    const auto record = read_record(record_path(folder, other));
+    return record && record->process == ProcessState::running;
+  });
 }
 
-void RecordExchange::serve() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // collect() answers too
-  if (!lock || !mailbox_ || !several_hosts()) return;
-  while (const auto letter = mailbox_->fetch())
-    handle(*letter);
-}
-
-void RecordExchange::handle(const Mailbox::Letter& letter) {
-  if (letter.text.empty()) return;
-  if (letter.text[0] == ask && answers_for_its_host()) mailbox_->send(letter.from, records_here());
-  if (letter.text[0] == records) take(letter.text.substr(1));
-  if (letter.text[0] == reported) reported_ = true;
-}
-
-/// Returns true for the lowest rank of this computer that is able to answer.
-bool RecordExchange::answers_for_its_host() const {
-  for (int lower = places_[static_cast<std::size_t>(rank_)].first; lower < rank_; ++lower) {
-    const auto record = read_record(record_path(folder_, lower));
-    if (record && record->process == ProcessState::running) return false;
-  }
-  return true;
-}
-
-std::string RecordExchange::records_here() const {
+std::string letter_of_records(const std::vector<int>& ranks, const fs::path& folder) {
   std::string letter(1, records);
-  const int here = places_[static_cast<std::size_t>(rank_)].first;
-  for (std::size_t rank = 0; rank < places_.size(); ++rank) {
-    if (places_[rank].first != here) continue;
-    const auto path = record_path(folder_, static_cast<int>(rank));
+  for (const int rank : ranks) {
+    const auto path = record_path(folder, rank);
     const auto record = read_record(path);
     const auto bytes = copy_of_record(path);
     if (!record || !bytes) continue;
@@ -83,8 +60,84 @@ std::string RecordExchange::records_here() const {
   return letter;
 }
 
-/// Takes the records of a computer from its answer.
-void RecordExchange::take(const std::string& letter) {
+}  // namespace
+
+/// What the thread and those who ask have in common. No lock is held during a call of the mailbox.
+struct RecordExchange::Letters {
+  std::unique_ptr<Mailbox> mailbox;
+  fs::path folder;
+  int rank = 0;
+  std::vector<int> beside, elsewhere;  ///< the ranks of this computer and of the others
+
+  std::mutex mutex;  ///< of the members below
+  std::condition_variable changed;
+  bool stop = false, stopped = false, sending = false;
+  bool has_reported = false;           ///< another computer
+  std::string to_send;                 ///< letters of a character to all elsewhere
+  std::map<int, std::string> answers;  ///< since the last question, by the rank that sent them
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (!stop) {
+      const std::string letters = std::exchange(to_send, {});
+      sending = true;
+      lock.unlock();
+      for (const char& letter : letters)
+        for (const int other : elsewhere)
+          mailbox->send(other, std::string_view(&letter, 1));
+      while (auto letter = mailbox->fetch())
+        take(std::move(*letter));
+      lock.lock();
+      sending = false;
+      changed.notify_all();
+      changed.wait_for(lock, period, [this] { return stop || !to_send.empty(); });
+    }
+    stopped = true;
+    changed.notify_all();
+  }
+
+  void take(Mailbox::Letter letter) {
+    const char kind = letter.text.empty() ? '\0' : letter.text[0];
+    if (kind == ask && lowest_that_runs(rank, beside, folder))
+      mailbox->send(letter.from, letter_of_records(beside, folder));
+    const std::lock_guard lock(mutex);
+    if (kind == records) answers[letter.from] = letter.text.substr(1);
+    if (kind == reported) has_reported = true;
+  }
+
+  void send(char letter) {
+    const std::lock_guard lock(mutex);
+    to_send += letter;
+    changed.notify_all();
+  }
+};
+
+RecordExchange::RecordExchange(std::unique_ptr<Mailbox> mailbox, fs::path folder, int rank,
+                               std::vector<RankPlace> places)
+    : folder_(std::move(folder)),
+      rank_(rank),
+      places_(std::move(places)),
+      letters_(std::make_shared<Letters>()) {
+  for (int other = 0; other < static_cast<int>(places_.size()); ++other) {
+    if (first_of(other) == other && other != here()) others_.push_back(other);
+    (first_of(other) == here() ? letters_->beside : letters_->elsewhere).push_back(other);
+  }
+  letters_->mailbox = std::move(mailbox);
+  letters_->folder = folder_;
+  letters_->rank = rank_;
+  letters_->stopped = !letters_->mailbox || !several_hosts();
+  if (!letters_->stopped) std::thread([letters = letters_] { letters->run(); }).detach();
+}
+
+RecordExchange::~RecordExchange() {
+  std::unique_lock lock(letters_->mutex);
+  letters_->stop = true;
+  letters_->changed.notify_all();
+  letters_->changed.wait_for(lock, 1s, [this] { return letters_->stopped; });
+}
+
+/// Returns the records of a computer from its answer.
+std::vector<RankRecord> RecordExchange::records_of(const std::string& letter) const {
   std::vector<RankRecord> found;
   for (std::size_t at = 0; at + bytes_of_record <= letter.size(); at += bytes_of_record) {
     RecordLayout bytes;
@@ -98,40 +151,39 @@ void RecordExchange::take(const std::string& letter) {
               std::string_view(letter).substr(at + 1, sizeof bytes));
     found.push_back(std::move(*record));
   }
-  if (!found.empty())
-    answers_[places_[static_cast<std::size_t>(found.front().rank)].first] = std::move(found);
+  return found;
 }
 
 std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patience) {
-  const std::lock_guard lock(mutex_);
   auto all = read_records(folder_);
-  const int here = places_[static_cast<std::size_t>(rank_)].first;
-  const auto first_of = [&](int rank) { return places_[static_cast<std::size_t>(rank)].first; };
-  answers_.clear();
-  if (mailbox_)
-    for (std::size_t rank = 0; rank < places_.size(); ++rank)
-      if (places_[rank].first != here)
-        mailbox_->send(static_cast<int>(rank), std::string_view(&ask, 1));
-  const auto end = Clock::now() + patience;
-  while (mailbox_ && answers_.size() < others_.size() && Clock::now() < end) {
-    while (const auto letter = mailbox_->fetch())
-      handle(*letter);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::map<int, std::string> answers;
+  if (several_hosts()) {
+    std::unique_lock lock(letters_->mutex);
+    letters_->answers.clear();
+    letters_->to_send += ask;
+    letters_->changed.notify_all();
+    letters_->changed.wait_for(lock, letters_->mailbox ? patience : 0ms,
+                               [this] { return letters_->answers.size() >= others_.size(); });
+    answers = letters_->answers;
   }
+  std::map<int, std::vector<RankRecord>> answered;  // by the first rank of the computer
+  for (const auto& [from, letter] : answers)
+    if (from >= 0 && from < static_cast<int>(places_.size()))
+      if (auto found = records_of(letter); !found.empty())
+        answered[first_of(from)] = std::move(found);
   // What a computer itself says of its ranks is better than what a shared folder shows of them.
-  std::erase_if(all, [&](const RankRecord& r) { return answers_.contains(first_of(r.rank)); });
-  for (auto& [first, answered] : answers_)
-    std::ranges::move(answered, std::back_inserter(all));
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const int rank = static_cast<int>(i);
-    if (first_of(rank) == here || answers_.contains(first_of(rank))) continue;
+  std::erase_if(all, [&](const RankRecord& r) { return answered.contains(first_of(r.rank)); });
+  for (auto& [first, found] : answered)
+    std::ranges::move(found, std::back_inserter(all));
+  for (int rank = 0; rank < static_cast<int>(places_.size()); ++rank) {
+    if (first_of(rank) == here() || answered.contains(first_of(rank))) continue;
     auto known = std::ranges::find(all, rank, &RankRecord::rank);
     if (known == all.end()) {
       known = all.insert(all.end(), RankRecord());
       known->rank = rank;
       known->size = static_cast<int>(places_.size());
     }
-    known->id.host = places_[i].host;
+    known->id.host = places_[static_cast<std::size_t>(rank)].host;
     known->silent = true;
   }
   std::ranges::sort(all, {}, &RankRecord::rank);
@@ -139,26 +191,24 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
 }
 
 void RecordExchange::tell_reported() {
-  const std::lock_guard lock(mutex_);
-  if (!mailbox_) return;
-  const int here = places_[static_cast<std::size_t>(rank_)].first;
-  for (std::size_t rank = 0; rank < places_.size(); ++rank)
-    if (places_[rank].first != here)
-      mailbox_->send(static_cast<int>(rank), std::string_view(&reported, 1));
+  if (!several_hosts()) return;
+  letters_->send(reported);
+  std::unique_lock lock(letters_->mutex);  // the caller is about to end the process
+  letters_->changed.wait_for(lock, 200ms,
+                             [this] { return letters_->to_send.empty() && !letters_->sending; });
 }
 
-bool RecordExchange::reported_elsewhere() {
-  serve();
-  return reported_;
+bool RecordExchange::reported_elsewhere() const {
+  const std::lock_guard lock(letters_->mutex);
+  return letters_->has_reported;
 }
 
 bool RecordExchange::await_turn() {
-  const int here = places_[static_cast<std::size_t>(rank_)].first;
-  const auto before = std::ranges::count_if(others_, [&](int first) { return first < here; });
-  const auto end = Clock::now() + std::chrono::seconds(2) * std::min<std::ptrdiff_t>(before, 2);
-  while (!reported_elsewhere() && Clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  return !reported_;
+  const auto before = std::ranges::count_if(others_, [&](int first) { return first < here(); });
+  const auto end = Clock::now() + 2s * std::min<std::ptrdiff_t>(before, 2);
+  std::unique_lock lock(letters_->mutex);
+  letters_->changed.wait_until(lock, end, [this] { return letters_->has_reported; });
+  return !letters_->has_reported;
 }
 
 }  // namespace sluice

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,18 +19,20 @@ struct RankPlace {
 };
 
 /// Brings the records of all computers together when something fails. The ranks of a computer keep
-/// theirs in a folder of its own; one of them sends all of these to who asks. Thread-safe.
+/// theirs in a folder of its own; one of them sends all of these to who asks. A thread of its own
+/// reads and writes letters, since MPI may never return once a peer is gone: whoever asks waits for
+/// the thread no longer than stated. Thread-safe.
 class RecordExchange {
  public:
   /// `places` has the place of every rank. `mailbox`: none if this MPI cannot be used by two
   /// threads at a time; then other computers do not answer.
   RecordExchange(std::unique_ptr<Mailbox> mailbox, std::filesystem::path folder, int rank,
                  std::vector<RankPlace> places);
+  RecordExchange(const RecordExchange&) = delete;
+  RecordExchange& operator=(const RecordExchange&) = delete;
+  ~RecordExchange();  ///< waits for the thread, but not for a call of MPI that does not return
 
   bool several_hosts() const { return !others_.empty(); }
-
-  /// Answers what others have asked. To be called every tenth of a second or so.
-  void serve();
 
   /// Returns the records of all ranks, and leaves copies of those of other computers in the folder.
   /// Ranks of a computer that does not answer within `patience` are RankRecord::silent.
@@ -44,22 +44,20 @@ class RecordExchange {
   /// once, the next ones two seconds later if nobody has until then, for a report of a computer
   /// that is cut off from the launcher is lost. Waits that long.
   bool await_turn();
-  bool reported_elsewhere();
+  bool reported_elsewhere() const;
 
  private:
-  void handle(const Mailbox::Letter& letter);
-  bool answers_for_its_host() const;
-  std::string records_here() const;
-  void take(const std::string& letter);
+  struct Letters;
 
-  std::mutex mutex_;  ///< of the mailbox and of answers_
-  const std::unique_ptr<Mailbox> mailbox_;
+  int here() const { return first_of(rank_); }
+  int first_of(int rank) const { return places_[static_cast<std::size_t>(rank)].first; }
+  std::vector<RankRecord> records_of(const std::string& letter) const;
+
   const std::filesystem::path folder_;
   const int rank_;
   const std::vector<RankPlace> places_;
-  std::vector<int> others_;                         ///< the first ranks of the other computers
-  std::map<int, std::vector<RankRecord>> answers_;  ///< by the first rank of the computer
-  std::atomic<bool> reported_ = false;
+  std::vector<int> others_;           ///< the first ranks of the other computers
+  std::shared_ptr<Letters> letters_;  ///< shared with the thread, which may outlive this
 };
 
 }  // namespace sluice

@@ -53,12 +53,11 @@ void Watchdog::run() {
     const bool waiting = !waits_.empty();
     lock.unlock();
     // Files are read without the lock, so that begin() and end() do not wait for it.
-    if (options_.each_period) options_.each_period();
     if (wait || (waiting && lost_peer(now))) {
       on_failure_(sentence(wait, now), !wait);
       return;
     }
-    if (waiting) look_elsewhere();
+    look_elsewhere();
     lock.lock();
   }
 }
@@ -93,7 +92,7 @@ bool Watchdog::lost_peer(Clock::time_point now) {
   return false;
 }
 
-/// Looks once, when the process is asked to end while it waits.
+/// Looks once, when the process is asked to end.
 void Watchdog::look_elsewhere() {
   if (ending_ || !options_.ending || !options_.ending()) return;
   ending_ = true;

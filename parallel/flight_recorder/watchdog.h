@@ -37,8 +37,6 @@ class Watchdog {
     /// The ranks of this computer: of others nobody here sees whether they are gone. If it is
     /// empty, all ranks are looked at.
     std::vector<int> here{};
-    /// Called once a period.
-    std::function<void()> each_period{};
     /// Reads the records of all ranks; none: those in the folder.
     ReadRecords records{};
     ReadRecords records_at_end{};  ///< the same, in a hurry: for on_lost_elsewhere
