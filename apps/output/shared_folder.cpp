@@ -27,14 +27,16 @@ class Mark {
     std::random_device random;
     for (int i = 0; i < 4; ++i)
       text_ += fmt::format("{:08x}", random());
-    File file = File::create_new(path_);
-    file.write(std::as_bytes(std::span(text_)));
-    file.close();  // network file systems send it now
+    try {
+      File file = File::create_new(path_);
+      file.write(std::as_bytes(std::span(text_)));
+      file.close();  // network file systems send it now
+    } catch (...) {
+      remove();
+      throw;
+    }
   }
-  ~Mark() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-  }
+  ~Mark() { remove(); }
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
@@ -42,6 +44,11 @@ class Mark {
   const std::string& text() const { return text_; }
 
  private:
+  void remove() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+
   fs::path path_;
   std::string text_;
 };

@@ -231,7 +231,7 @@ void declare_options(CommandLine& line, TrainOptions& o) {
            "Chunks that may be on their way; default: 4, or 2 where memory is short", 1, 64);
   line.add("--plan", o.plan, "Print the memory plan and stop");
 
-  line.group("Ranks (under mpirun)");
+  line.group("Ranks (of scripts/launch, mpirun or srun)");
   line.add("--dp", o.dp,
            "Replicas of the model that share each batch; default: all that --pp and --tp leave", 1);
   line.add("--pp", o.pp, "Ranks among which each replica's blocks are divided (pipeline)", 1, 4096);

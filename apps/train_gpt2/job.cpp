@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -108,6 +105,41 @@ std::string text_of(const Schedule& schedule) {
                      schedule.micro_batches, crc32_of(std::as_bytes(std::span(text))));
 }
 
+/// mpirun of Open MPI 4 takes four seconds to end a job in which a rank has failed.
+constexpr std::chrono::seconds launcher_patience(6);
+/// What a rank that does not report leaves the one that does before it ends, and with it the job.
+constexpr std::chrono::seconds time_to_report(3);
+
+/// Removes what jobs that failed more than a day ago have left in the memory of this computer.
+void remove_old_folders(const fs::path& parent, const std::string& prefix) {
+  const auto day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  std::error_code error;
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;  // others' folders cannot be removed
+    if (entry->path().filename().string().starts_with(prefix) &&
+        entry->last_write_time(ignored) < day_ago && !ignored)
+      fs::remove_all(entry->path(), ignored);
+  }
+}
+
+/// Makes a folder for the records of this computer's ranks, in its memory where there is room.
+std::string new_folder(int ranks) {
+  const std::string prefix = "sluice-ranks-";
+  remove_old_folders("/dev/shm", prefix);
+  const char* const named = std::getenv("TMPDIR");
+  const std::array<std::string, 2> parents{"/dev/shm", named != nullptr ? named : "/tmp"};
+  const auto needed = FlightRecorder::bytes * static_cast<std::size_t>(ranks);
+  for (const std::string& parent : parents) {
+    std::error_code error;
+    std::string path = fmt::format("{}/{}XXXXXX", parent, prefix);
+    if (fs::space(parent, error).available >= needed && !error && mkdtemp(path.data()) != nullptr)
+      return path;
+  }
+  fail(fmt::format("no folder for the ranks' records can be made in {}; give --rank-files",
+                   fmt::join(parents, " or ")));
+}
+
 }  // namespace
 
 Job::Job(int argc, const char* const* argv)
@@ -117,28 +149,6 @@ Job::Job(int argc, const char* const* argv)
   set_speaking(rank() == 0);
   if (size() > 1) forget_terminal();
   if (!world_.note().empty()) say_note(world_.note());
-}
-
-/// mpirun of Open MPI 4 takes four seconds to end a job in which a rank has failed.
-constexpr std::chrono::seconds launcher_patience(6);
-
-/// Makes a folder for the records of this computer's ranks, in its memory where there is room.
-std::string new_folder(int ranks) {
-  std::error_code error;
-  fs::path where = fs::temp_directory_path(error);
-  // mkdtemp() says what is wrong with it.
-  if (const char* const named = std::getenv("TMPDIR"); error && named != nullptr) where = named;
-  for (const fs::path& parent : {fs::path("/dev/shm"), where}) {
-    std::string path = (parent / "sluice-ranks-XXXXXX").string();
-    const auto needed = FlightRecorder::bytes * static_cast<std::size_t>(ranks);
-    const auto space = fs::space(parent, error);
-    if (parent != where && !error && space.available < needed) continue;
-    if (mkdtemp(path.data()) != nullptr) return path;
-  }
-  fail(
-      fmt::format("a folder for the ranks' records cannot be made in /dev/shm or {}: {}; give "
-                  "--rank-files",
-                  where.string(), std::strerror(errno)));
 }
 
 void Job::choose_folder(const TrainOptions& o, Communicator& local) {
@@ -172,15 +182,14 @@ std::vector<RankPlace> Job::places(Communicator& local) {
   return places;
 }
 
-void Job::abort() {
-  constexpr unsigned patience = 4;  // seconds
-  if (monitor_ && monitor_->exchange().several_hosts()) {
-    end_launcher_after(launcher_patience);
-    // MPI_Abort may wait for a launcher that the network no longer reaches.
-    std::signal(SIGALRM, SIG_DFL);
-    ::alarm(patience);
-  }
-  MpiProcess::abort(1);
+void Job::end_launcher_if_needed() {
+  if (!records_->several_hosts()) return;
+  end_launcher_after(launcher_patience);
+  // MPI_Abort may wait for a launcher that the network no longer reaches.
+  std::thread([] {
+    std::this_thread::sleep_for(launcher_patience);
+    std::_Exit(1);
+  }).detach();
 }
 
 void Job::start(TrainOptions& o) {
@@ -205,32 +214,40 @@ void Job::start(TrainOptions& o) {
     const auto say_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };
+    records_ = std::make_shared<RecordExchange>(world_.mailbox(), folder_, rank(), places(local));
     const RankMonitor::Reactions reactions{
         .on_failure =
             [this, say_error](const std::string& sentence, bool seen_here) {
-              RecordExchange& exchange = monitor_->exchange();
-              if (speak_first(folder_, sentence) && (seen_here || exchange.await_turn())) {
+              end_launcher_if_needed();
+              const bool first = speak_first(folder_, sentence);
+              // Ranks that do not report let the one that does have its turn.
+              const bool turn = (first && seen_here) || records_->await_turn();
+              if (first && turn) {
                 say_error(sentence);
-                exchange.tell_reported();
+                records_->tell_reported();
+              } else {
+                std::this_thread::sleep_for(time_to_report);
               }
-              abort();
+              MpiProcess::abort(1);
             },
         .on_stuck =
             [this, say_error](std::string sentence) {
               if (may_report(sentence, false)) say_error(sentence);
-              abort();
+              MpiProcess::abort(1);
             },
         .on_delay = [](const std::string& sentence) { say_warning(sentence); },
-        .ending = [] { return StopSignal::received() != nullptr; },
+        .ending =
+            [] {
+              const char* const signal = StopSignal::received();
+              return signal != nullptr && std::string_view(signal) == "SIGTERM";
+            },
         .on_lost_elsewhere =
             [this, say_error](const std::string& sentence) {
-              RecordExchange& exchange = monitor_->exchange();
-              if (exchange.reported_elsewhere() || !speak_first(folder_, sentence)) return;
+              if (records_->reported_elsewhere() || !speak_first(folder_, sentence)) return;
               say_error(sentence);
-              exchange.tell_reported();
+              records_->tell_reported();
             }};
-    monitor_ = std::make_shared<RankMonitor>(folder_, rank(), places(local), world_.mailbox(),
-                                             injection, reactions);
+    monitor_ = std::make_shared<RankMonitor>(records_, injection, reactions);
     control_->set_monitor(monitor_);
   }
   cpu::set_threads(threads);
@@ -345,41 +362,33 @@ void Job::finish() {
 bool Job::may_report(std::string& message, bool usage) {
   if (size() == 1) return true;
   world_.leave();
+  std::error_code ignored;
   // If all ranks fail alike, the first to report ends the job, and with it the other ranks.
-  using namespace std::chrono_literals;
   if (!monitor_) {
-    if (rank() != 0) std::this_thread::sleep_for(3s);
+    if (folder_is_ours_ && world_.local_rank() == 0) fs::remove_all(folder_, ignored);
+    if (rank() != 0) std::this_thread::sleep_for(time_to_report);
     return true;
   }
   monitor_->fail(message);
-  RecordExchange& exchange = monitor_->exchange();
+  end_launcher_if_needed();
   if (!usage && message.find("rank ") == std::string::npos)
     message =
         fmt::format("{}, {}: {}",
-                    on_gpu_ || exchange.several_hosts() ? place() : fmt::format("rank {}", rank()),
+                    on_gpu_ || records_->several_hosts() ? place() : fmt::format("rank {}", rank()),
                     monitor_->whereabouts(), message);
-  std::error_code ignored;
-  const fs::path gone = folder_.string() + ".gone";
-  if (!speak_first(folder_, message)) {
-    if (folder_is_ours_) fs::remove_all(gone, ignored);  // speak_first() may have left a file there
-    std::this_thread::sleep_for(3s);
-    return false;
-  }
+  const bool first = speak_first(folder_, message);
   // Ranks of several computers often fail alike, as on a disk that they share.
-  const bool report = exchange.await_turn();
-  if (exchange.several_hosts()) end_launcher_after(launcher_patience);
-  if (!report) {
-    std::this_thread::sleep_for(3s);
-    return false;
-  }
-  exchange.tell_reported();
-  if (usage && folder_is_ours_) {        // the records would tell nothing
-    fs::rename(folder_, gone, ignored);  // atomic, so that no other rank speaks
-    fs::remove_all(gone, ignored);
-  } else if (folder_is_ours_) {
+  const bool report = records_->await_turn() && first;
+  if (report) records_->tell_reported();
+  const fs::path gone = folder_.string() + ".gone";
+  if (folder_is_ours_ && first && usage)  // the records would tell nothing
+    fs::rename(folder_, gone, ignored);   // atomic, so that no other rank speaks
+  else if (folder_is_ours_ && report)
     message += fmt::format(" (post_mortem {})", quoted(folder_.string()));
-  }
-  return true;
+  // speak_first() may have left a file there after the rank that renamed the folder has removed it.
+  if (folder_is_ours_ && (usage || !first)) fs::remove_all(gone, ignored);
+  if (!report) std::this_thread::sleep_for(time_to_report);
+  return report;
 }
 
 }  // namespace sluice

@@ -83,8 +83,8 @@ class Job {
  private:
   void choose_folder(const TrainOptions& options, Communicator& local);
   std::vector<RankPlace> places(Communicator& local);
-  /// Ends the job on all computers, after its report.
-  [[noreturn]] void abort();
+  /// Sees to it that the job ends on all computers though the network may be down.
+  void end_launcher_if_needed();
   std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device,
                                       const GpuLinks& links);
 
@@ -98,6 +98,7 @@ class Job {
   std::string exchange_;
   Communicator::Options communication_;
   std::optional<GpuExchange> gpu_exchange_;  ///< --communication
+  std::shared_ptr<RecordExchange> records_;
   std::shared_ptr<RankMonitor> monitor_;
 };
 

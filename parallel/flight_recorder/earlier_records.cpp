@@ -64,8 +64,10 @@ fs::path set_earlier_records_aside(const fs::path& folder, bool restarted) {
        entry.increment(error))
     if (is_of_a_job(entry->path().filename())) old.push_back(entry->path());
   if (old.empty()) return {};
+  // A job that has reported its failure ends on all computers.
+  const bool reported = fs::exists(folder / last_words_name, error);
   for (const RankRecord& record : read_records(folder))
-    require_ended(folder, record, restarted);
+    require_ended(folder, record, restarted || reported);
   fs::path earlier = new_folder_in(folder);
   for (const fs::path& path : old) {
     fs::rename(path, earlier / path.filename(), error);

@@ -90,8 +90,11 @@ class NewFile {
 /// The mapped files of this process: one for each rank, of which only tests have several.
 std::array<std::atomic<std::byte*>, 64> mapped_records{};
 
+struct sigaction previous_action {};  ///< of SIGBUS: the program may have one of its own
+
 /// A store to a mapped file that somebody has truncated is answered by SIGBUS. Memory without a
-/// file takes the place of such a record, and the store is repeated.
+/// file takes the place of such a record, and the store is repeated. Other accesses are the
+/// program's.
 void replace_truncated(int signal, siginfo_t* info, void*) {
   const auto* const at = static_cast<const std::byte*>(info->si_addr);
   for (const auto& mapped : mapped_records) {
@@ -101,7 +104,8 @@ void replace_truncated(int signal, siginfo_t* info, void*) {
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
       return;
   }
-  ::signal(signal, SIG_DFL);  // the faulty access is repeated, and ends the process
+  ::sigaction(signal, &previous_action, nullptr);
+  if (info->si_code <= 0) ::raise(signal);  // sent by a process: no access will be repeated
 }
 
 void protect(std::byte* record) {
@@ -109,7 +113,7 @@ void protect(std::byte* record) {
     struct sigaction action {};
     action.sa_sigaction = replace_truncated;
     action.sa_flags = SA_SIGINFO;
-    return ::sigaction(SIGBUS, &action, nullptr) == 0;
+    return ::sigaction(SIGBUS, &action, &previous_action) == 0;
   }();
   for (auto& mapped : mapped_records) {
     std::byte* none = nullptr;
@@ -188,8 +192,7 @@ void FlightRecorder::change_status(Change change) {
 }
 
 void FlightRecorder::set_gpu(std::string_view uuid) {
-  const std::lock_guard lock(mutex_);
-  write_text(record_->header.gpu, uuid);
+  change_status([&](RecordStatus& status) { write_text(status.gpu, uuid); });
 }
 
 void FlightRecorder::note(std::string_view text) {

@@ -42,7 +42,7 @@ class FlightRecorder {
   /// Records that this rank's part of the operation is complete. Ignored if 256 operations have
   /// begun since.
   void end(std::uint64_t number);
-  /// Records the GPU that the rank computes on, by its UUID. Call it once.
+  /// Records the GPU that the rank computes on, by its UUID.
   void set_gpu(std::string_view uuid);
   /// Records what the rank does outside operations: "step 12", "saving".
   void note(std::string_view text);

@@ -15,38 +15,22 @@ constexpr std::chrono::milliseconds patience(500);
 /// The same where this rank was asked to end: mpirun of Open MPI 4 kills it a second later.
 constexpr std::chrono::milliseconds patience_at_end(200);
 
-std::vector<int> ranks_beside(int rank, const std::vector<RankPlace>& places) {
-  std::vector<int> beside;
-  for (std::size_t other = 0; other < places.size(); ++other)
-    if (places[other].first == places[static_cast<std::size_t>(rank)].first)
-      beside.push_back(static_cast<int>(other));
-  return beside;
-}
-
 }  // namespace
 
-RankMonitor::RankMonitor(const std::filesystem::path& folder, int rank,
-                         std::vector<RankPlace> places, std::unique_ptr<Mailbox> mailbox,
-                         const Injection& injection, const Reactions& reactions)
-    : folder_(folder),
-      rank_(rank),
-      size_(static_cast<int>(places.size())),
+RankMonitor::RankMonitor(std::shared_ptr<RecordExchange> exchange, const Injection& injection,
+                         const Reactions& reactions)
+    : exchange_(std::move(exchange)),
       injection_(injection),
       on_stuck_(reactions.on_stuck),
       on_delay_(reactions.on_delay),
-      ring_(folder, rank, size_),
-      exchange_(std::move(mailbox), folder, rank, places),
-      watchdog_(folder, rank, size_, reactions.on_failure,
+      ring_(exchange_->folder(), exchange_->rank(), exchange_->size()),
+      watchdog_(exchange_->folder(), exchange_->rank(), exchange_->size(), reactions.on_failure,
                 {.grace = std::chrono::milliseconds(1500),
-                 .here = ranks_beside(rank, places),
-                 .records = [this] { return records(); },
-                 .records_at_end = [this] { return exchange_.collect(patience_at_end); },
-                 .ending = exchange_.several_hosts() ? reactions.ending : nullptr,
+                 .here = exchange_->ranks_here(),
+                 .records = [this] { return exchange_->collect(patience); },
+                 .records_at_end = [this] { return exchange_->collect(patience_at_end); },
+                 .ending = exchange_->several_hosts() ? reactions.ending : nullptr,
                  .on_lost_elsewhere = reactions.on_lost_elsewhere}) {}
-
-std::vector<RankRecord> RankMonitor::records() {
-  return exchange_.collect(patience);
-}
 
 std::uint64_t RankMonitor::begin(std::string_view communicator, const Signature& signature) {
   return ring_.begin(communicator, signature);
@@ -72,7 +56,8 @@ void RankMonitor::gpu_is_stuck(std::string_view sentence) {
 }
 
 std::string RankMonitor::post_mortem() {
-  return shared_post_mortem(folder_, size_, std::chrono::seconds(2), [this] { return records(); });
+  return shared_post_mortem(exchange_->folder(), exchange_->size(), std::chrono::seconds(2),
+                            [this] { return exchange_->collect(patience); });
 }
 
 std::string RankMonitor::whereabouts() const {

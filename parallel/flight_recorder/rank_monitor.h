@@ -29,13 +29,11 @@ class RankMonitor final : public Monitor {
     Tell on_lost_elsewhere{};        ///< the same
   };
 
-  /// `folder`: a new folder for this job, which all ranks of this computer see. `places` has the
-  /// place of every rank. `mailbox`: see RecordExchange.
-  RankMonitor(const std::filesystem::path& folder, int rank, std::vector<RankPlace> places,
-              std::unique_ptr<Mailbox> mailbox, const Injection& injection,
+  /// Keeps the rank's record in the folder of `exchange`, which is new.
+  RankMonitor(std::shared_ptr<RecordExchange> exchange, const Injection& injection,
               const Reactions& reactions);
 
-  Fault before() override { return injection_.apply(rank_, operations_++); }
+  Fault before() override { return injection_.apply(exchange_->rank(), operations_++); }
   std::uint64_t begin(std::string_view communicator, const Signature& signature) override;
   void wait(std::uint64_t number, double timeout) override;
   void end(std::uint64_t number) override;
@@ -51,18 +49,12 @@ class RankMonitor final : public Monitor {
   void finish() { ring_.finish(); }
   void fail(std::string_view message) { ring_.fail(message); }
 
-  RecordExchange& exchange() { return exchange_; }
-
  private:
-  std::vector<RankRecord> records();
-
-  std::filesystem::path folder_;
-  int rank_, size_;
+  std::shared_ptr<RecordExchange> exchange_;
   Injection injection_;
   Tell on_stuck_, on_delay_;
   std::uint64_t operations_ = 0;  ///< asked for so far, including a skipped one
   FlightRecorder ring_;
-  RecordExchange exchange_;
   Watchdog watchdog_;
 };
 

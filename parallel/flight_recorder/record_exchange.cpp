@@ -21,8 +21,10 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// The first character of a letter says what it is.
+// The first character of a letter says what it is. In a question and its answer a digit follows, by
+// which an answer that comes late is told from one to a later question.
 constexpr char ask = 'a', records = 'r', reported = 's';
+constexpr std::size_t bytes_of_head = 2;
 
 /// How often the thread looks for letters.
 constexpr auto period = 10ms;
@@ -43,12 +45,14 @@ bool lowest_that_runs(int rank, const std::vector<int>& beside, const fs::path& 
   return std::ranges::none_of(beside, [&](int other) {
     if (other >= rank) return false;
     const auto record = read_record(record_path(folder, other));
-    return record && record->process == ProcessState::running;
+    return record && record->outcome == RankRecord::Outcome::none &&
+           record->process == ProcessState::running;
   });
 }
 
-std::string letter_of_records(const std::vector<int>& ranks, const fs::path& folder) {
-  std::string letter(1, records);
+std::string letter_of_records(char question, const std::vector<int>& ranks,
+                              const fs::path& folder) {
+  std::string letter{records, question};
   for (const int rank : ranks) {
     const auto path = record_path(folder, rank);
     const auto record = read_record(path);
@@ -68,23 +72,25 @@ struct RecordExchange::Letters {
   fs::path folder;
   int rank = 0;
   std::vector<int> beside, elsewhere;  ///< the ranks of this computer and of the others
+  std::vector<int> first_of;           ///< the first rank of each rank's computer
 
   std::mutex mutex;  ///< of the members below
   std::condition_variable changed;
   bool stop = false, stopped = false, sending = false;
   bool has_reported = false;           ///< another computer
-  std::string to_send;                 ///< letters of a character to all elsewhere
-  std::map<int, std::string> answers;  ///< since the last question, by the rank that sent them
+  std::vector<std::string> to_send;    ///< letters to all elsewhere
+  char question = '0';                 ///< the last one
+  std::map<int, std::string> answers;  ///< to the last question, by the computer's first rank
 
   void run() {
     std::unique_lock lock(mutex);
     while (!stop) {
-      const std::string letters = std::exchange(to_send, {});
+      const auto letters = std::exchange(to_send, {});
       sending = true;
       lock.unlock();
-      for (const char& letter : letters)
+      for (const std::string& letter : letters)
         for (const int other : elsewhere)
-          mailbox->send(other, std::string_view(&letter, 1));
+          mailbox->send(other, letter);
       while (auto letter = mailbox->fetch())
         take(std::move(*letter));
       lock.lock();
@@ -97,18 +103,15 @@ struct RecordExchange::Letters {
   }
 
   void take(Mailbox::Letter letter) {
-    const char kind = letter.text.empty() ? '\0' : letter.text[0];
+    if (letter.text.size() < bytes_of_head) return;
+    const char kind = letter.text[0], number = letter.text[1];
     if (kind == ask && lowest_that_runs(rank, beside, folder))
-      mailbox->send(letter.from, letter_of_records(beside, folder));
+      mailbox->send(letter.from, letter_of_records(number, beside, folder));
     const std::lock_guard lock(mutex);
-    if (kind == records) answers[letter.from] = letter.text.substr(1);
+    if (kind == records && number == question && letter.from >= 0 &&
+        letter.from < static_cast<int>(first_of.size()))
+      answers[first_of[static_cast<std::size_t>(letter.from)]] = std::move(letter.text);
     if (kind == reported) has_reported = true;
-  }
-
-  void send(char letter) {
-    const std::lock_guard lock(mutex);
-    to_send += letter;
-    changed.notify_all();
   }
 };
 
@@ -121,12 +124,17 @@ RecordExchange::RecordExchange(std::unique_ptr<Mailbox> mailbox, fs::path folder
   for (int other = 0; other < static_cast<int>(places_.size()); ++other) {
     if (first_of(other) == other && other != here()) others_.push_back(other);
     (first_of(other) == here() ? letters_->beside : letters_->elsewhere).push_back(other);
+    letters_->first_of.push_back(first_of(other));
   }
   letters_->mailbox = std::move(mailbox);
   letters_->folder = folder_;
   letters_->rank = rank_;
   letters_->stopped = !letters_->mailbox || !several_hosts();
   if (!letters_->stopped) std::thread([letters = letters_] { letters->run(); }).detach();
+}
+
+std::vector<int> RecordExchange::ranks_here() const {
+  return letters_->beside;
 }
 
 RecordExchange::~RecordExchange() {
@@ -139,7 +147,8 @@ RecordExchange::~RecordExchange() {
 /// Returns the records of a computer from its answer.
 std::vector<RankRecord> RecordExchange::records_of(const std::string& letter) const {
   std::vector<RankRecord> found;
-  for (std::size_t at = 0; at + bytes_of_record <= letter.size(); at += bytes_of_record) {
+  for (std::size_t at = bytes_of_head; at + bytes_of_record <= letter.size();
+       at += bytes_of_record) {
     RecordLayout bytes;
     std::memcpy(&bytes, letter.data() + at + 1, sizeof bytes);
     auto record = parse_record(bytes);
@@ -160,17 +169,17 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
   if (several_hosts()) {
     std::unique_lock lock(letters_->mutex);
     letters_->answers.clear();
-    letters_->to_send += ask;
+    letters_->question =
+        letters_->question == '9' ? '0' : static_cast<char>(letters_->question + 1);
+    letters_->to_send.push_back({ask, letters_->question});
     letters_->changed.notify_all();
     letters_->changed.wait_for(lock, letters_->mailbox ? patience : 0ms,
                                [this] { return letters_->answers.size() >= others_.size(); });
     answers = letters_->answers;
   }
   std::map<int, std::vector<RankRecord>> answered;  // by the first rank of the computer
-  for (const auto& [from, letter] : answers)
-    if (from >= 0 && from < static_cast<int>(places_.size()))
-      if (auto found = records_of(letter); !found.empty())
-        answered[first_of(from)] = std::move(found);
+  for (const auto& [first, letter] : answers)
+    if (auto found = records_of(letter); !found.empty()) answered[first] = std::move(found);
   // What a computer itself says of its ranks is better than what a shared folder shows of them.
   std::erase_if(all, [&](const RankRecord& r) { return answered.contains(first_of(r.rank)); });
   for (auto& [first, found] : answered)
@@ -192,8 +201,10 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
 
 void RecordExchange::tell_reported() {
   if (!several_hosts()) return;
-  letters_->send(reported);
-  std::unique_lock lock(letters_->mutex);  // the caller is about to end the process
+  std::unique_lock lock(letters_->mutex);
+  letters_->to_send.push_back({reported, '0'});
+  letters_->changed.notify_all();
+  // The caller is about to end the process.
   letters_->changed.wait_for(lock, 200ms,
                              [this] { return letters_->to_send.empty() && !letters_->sending; });
 }

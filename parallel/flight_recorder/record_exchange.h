@@ -32,7 +32,12 @@ class RecordExchange {
   RecordExchange& operator=(const RecordExchange&) = delete;
   ~RecordExchange();  ///< waits for the thread, but not for a call of MPI that does not return
 
+  const std::filesystem::path& folder() const { return folder_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(places_.size()); }
   bool several_hosts() const { return !others_.empty(); }
+  /// Returns the ranks of this computer, ascending.
+  std::vector<int> ranks_here() const;
 
   /// Returns the records of all ranks, and leaves copies of those of other computers in the folder.
   /// Ranks of a computer that does not answer within `patience` are RankRecord::silent.

@@ -30,7 +30,6 @@ struct RecordHeader {
   std::uint64_t process_started = 0;
   std::uint64_t pid_namespace = 0;
   std::array<char, 72> host{};
-  std::array<char, 48> gpu{};  ///< empty: it computes on the CPU
 };
 
 /// `version` is odd while the rest is being changed. If it stays odd, the process was killed at
@@ -41,6 +40,7 @@ struct RecordStatus {
   std::uint32_t outcome = 0;
   std::array<char, 108> note{};
   std::array<char, 1024> message{};
+  std::array<char, 48> gpu{};  ///< empty: it computes on the CPU
 };
 
 struct RecordSlot {
@@ -58,8 +58,8 @@ struct RecordLayout {
   std::array<RecordSlot, FlightRecorder::operations_kept> slots;
 };
 
-static_assert(sizeof(RecordHeader) == 176 && sizeof(RecordSlot) == 112);
-static_assert(sizeof(RecordStatus) == 1152 && sizeof(RecordLayout) == 176 + 1152 + 256 * 112);
+static_assert(sizeof(RecordHeader) == 128 && sizeof(RecordSlot) == 112);
+static_assert(sizeof(RecordStatus) == 1200 && sizeof(RecordLayout) == 128 + 1200 + 256 * 112);
 static_assert(std::is_trivially_copyable_v<RecordLayout>);
 static_assert(sizeof(RecordLayout) <= FlightRecorder::bytes);
 

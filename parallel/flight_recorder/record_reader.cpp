@@ -125,7 +125,7 @@ std::optional<RankRecord> parse_record(const RecordLayout& ring) {
                            .host = text_of(ring.header.host),
                            .started = ring.header.process_started,
                            .namespace_ = ring.header.pid_namespace},
-                    .gpu = text_of(ring.header.gpu),
+                    .gpu = text_of(ring.status.gpu),
                     .started = ring.header.started,
                     .outcome = static_cast<RankRecord::Outcome>(ring.status.outcome),
                     .ended = ring.status.ended,

@@ -96,9 +96,25 @@ bool Watchdog::lost_peer(Clock::time_point now) {
 void Watchdog::look_elsewhere() {
   if (ending_ || !options_.ending || !options_.ending()) return;
   ending_ = true;
+  if (!is_held_up()) return;
   const auto records = options_.records_at_end();
   if (std::ranges::any_of(records, [](const RankRecord& r) { return r.lost() || r.silent; }))
     options_.on_lost_elsewhere(post_mortem(records, size_));
+}
+
+/// Returns true if an operation of this rank has lasted longer than is usual, and this rank is the
+/// first of its computer, which speaks for it.
+bool Watchdog::is_held_up() const {
+  constexpr std::int64_t usual = 300'000'000;  // nanoseconds
+  for (const auto& [other, peer] : peers_)
+    if (other < rank_ && peer.id && state_of(*peer.id) == ProcessState::running) return false;
+  const auto record = read_record(record_path(folder_, rank_));
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  return record && std::ranges::any_of(record->operations, [&](const RecordedOperation& o) {
+           return o.open() && now - o.begin > usual;
+         });
 }
 
 std::string Watchdog::sentence(const std::optional<Wait>& wait, Clock::time_point now) const {

@@ -43,8 +43,8 @@ class Watchdog {
     /// Returns true once the process has been asked to end.
     std::function<bool()> ending{};
     /// Called once at most, with the sentence, if a rank of another computer is lost or does not
-    /// answer when this process is asked to end. A launcher asks because of that, and kills this
-    /// one a second later.
+    /// answer when this process is asked to end in the middle of an operation. A launcher asks
+    /// because of that, and kills this one a second later.
     std::function<void(const std::string& sentence)> on_lost_elsewhere{};
   };
 
@@ -76,6 +76,7 @@ class Watchdog {
   std::optional<Wait> overdue(Clock::time_point now) const;
   bool lost_peer(Clock::time_point now);
   void look_elsewhere();
+  bool is_held_up() const;
   std::string sentence(const std::optional<Wait>& wait, Clock::time_point now) const;
 
   const std::filesystem::path folder_;

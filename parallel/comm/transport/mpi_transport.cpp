@@ -164,6 +164,10 @@ class MpiMailbox final : public Mailbox {
   explicit MpiMailbox(MPI_Comm communicator) : communicator_(communicator) {
     MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
   }
+  /// What is being sent cannot be taken back: MPI may read it until the process ends.
+  ~MpiMailbox() override {
+    if (!sent_.empty()) static_cast<void>(new std::list<Sent>(std::move(sent_)));
+  }
 
   void send(int to, std::string_view text) override {
     const std::lock_guard lock(mutex_);

@@ -65,7 +65,7 @@ Samples rank_records_samples() {
       {"accepted-other-operation", slot(signature + offsetof(Signature, kind), string(1, '\1')),
        ""},
       {"magic", header(0, '\0'), missing},
-      {"version", header(offsetof(RecordHeader, version), '\2'), missing},
+      {"version", header(offsetof(RecordHeader, version), '\3'), missing},
       {"slots", header(offsetof(RecordHeader, slots), '\1'), missing},
       {"rank-of-another", header(offsetof(RecordHeader, rank), '\2'), missing},
       {"rank-minus", header(offsetof(RecordHeader, rank), -1), missing},

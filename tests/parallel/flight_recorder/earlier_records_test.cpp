@@ -117,6 +117,11 @@ TEST_CASE("whether a rank elsewhere has ended its record tells, or the scheduler
              Contains("rank 1") && Contains("on elsewhere") && Contains("may still run"));
   CHECK(refusal(folder.path(), true) == "(no error)");
   CHECK(names_in(folder.path()) == std::set<std::string>{"earlier-1", "earlier-2"});
+
+  leave_record(folder.path(), 2, false);
+  move_to_other_host(folder.path(), 2);
+  CHECK(speak_first(folder.path(), "rank 2 was killed"));  // so that job ends everywhere
+  CHECK(refusal(folder.path()) == "(no error)");
 }
 
 TEST_CASE("Slurm says when it has started a job before", "[earlier_records]") {

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <sstream>
 #include <string>
 
 #include "tests/support/error_message.h"
@@ -76,6 +77,27 @@ TEST_CASE("a ring file keeps the last 256 operations", "[flight_recorder]") {
     CHECK(record.operations[i].signature.sequence == 44 + i);
     CHECK(record.operations[i].open() == (i < 255));
   }
+}
+
+TEST_CASE("a record takes no call that writes", "[flight_recorder]") {
+  const auto writes = [] {
+    std::istringstream counts(read_file("/proc/self/io"));
+    std::string name;
+    std::uint64_t value = 0;
+    while (counts >> name >> value)
+      if (name == "syscw:") return value;
+    return std::uint64_t{0};
+  };
+  const TempDir folder;
+  FlightRecorder ring(folder.path(), 0, 1);
+  ring.note("step 1");
+  const std::uint64_t before = writes();
+  for (std::uint64_t i = 0; i < 1000; ++i)
+    ring.end(ring.begin("world", all_reduce(i, "")));
+  const std::uint64_t after = writes();
+  write_file(folder.path() / "seen", "by the counter");
+  CHECK(after == before);
+  CHECK(writes() > after);
 }
 
 TEST_CASE("texts that are too long for a ring file are cut between characters",

@@ -197,6 +197,30 @@ TEST_CASE("a watchdog waits for a rank that is only slow to tell of its end",
   CHECK(heard.calls() == 0);
 }
 
+TEST_CASE("a watchdog whose process is asked to end while all goes well asks nobody",
+          "[watchdog][threads]") {
+  const TempDir folder;
+  FlightRecorder ring(folder.path(), 0, 2);
+  Heard failure;
+  std::atomic<int> looked = 0, read = 0;
+  Watchdog::Options options = quick;
+  options.here = {0};
+  options.records_at_end = [&] {
+    ++read;
+    return std::vector<RankRecord>();
+  };
+  options.ending = [&] {
+    ++looked;
+    return true;
+  };
+  ring.end(ring.begin("world", barrier(3)));
+  const Watchdog watchdog(folder.path(), 0, 2, failure.listener(), options);
+  REQUIRE(eventually([&] { return looked > 0; }));
+  many_periods();
+  CHECK(read == 0);
+  CHECK(looked == 1);
+}
+
 TEST_CASE("a watchdog ends promptly", "[watchdog][threads]") {
   const TempDir folder;
   Heard heard;
@@ -261,7 +285,7 @@ TEST_CASE("a watchdog whose process is asked to end names who does not answer",
   };
   Watchdog watchdog(folder.path(), 0, 2, failure.listener(), options);
   watchdog.begin(ring.begin("world", barrier(3)), Clock::now() + 1h);
-  many_periods();
+  std::this_thread::sleep_for(350ms);  // longer than operations usually last
   CHECK(read == 0);
   asked = true;
   REQUIRE(eventually([&] { return read > 0; }));
