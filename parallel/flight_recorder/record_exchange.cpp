@@ -76,7 +76,7 @@ struct RecordExchange::Letters {
 
   std::mutex mutex;  ///< of the members below
   std::condition_variable changed;
-  bool stop = false, stopped = false, sending = false;
+  bool stop = false, stopped = false;
   bool has_reported = false;           ///< another computer
   std::vector<std::string> to_send;    ///< letters to all elsewhere
   char question = '0';                 ///< the last one
@@ -86,7 +86,6 @@ struct RecordExchange::Letters {
     std::unique_lock lock(mutex);
     while (!stop) {
       const auto letters = std::exchange(to_send, {});
-      sending = true;
       lock.unlock();
       for (const std::string& letter : letters)
         for (const int other : elsewhere)
@@ -94,7 +93,6 @@ struct RecordExchange::Letters {
       while (auto letter = mailbox->fetch())
         take(std::move(*letter));
       lock.lock();
-      sending = false;
       changed.notify_all();
       changed.wait_for(lock, period, [this] { return stop || !to_send.empty(); });
     }
@@ -201,12 +199,13 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
 
 void RecordExchange::tell_reported() {
   if (!several_hosts()) return;
-  std::unique_lock lock(letters_->mutex);
-  letters_->to_send.push_back({reported, '0'});
-  letters_->changed.notify_all();
-  // The caller is about to end the process.
-  letters_->changed.wait_for(lock, 200ms,
-                             [this] { return letters_->to_send.empty() && !letters_->sending; });
+  {
+    const std::lock_guard lock(letters_->mutex);
+    letters_->to_send.push_back({reported, '0'});
+    letters_->changed.notify_all();
+  }
+  // The caller is about to end the process, and MPI may have to connect the ranks first.
+  std::this_thread::sleep_for(200ms);
 }
 
 bool RecordExchange::reported_elsewhere() const {

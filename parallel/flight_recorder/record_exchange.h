@@ -43,7 +43,8 @@ class RecordExchange {
   /// Ranks of a computer that does not answer within `patience` are RankRecord::silent.
   std::vector<RankRecord> collect(std::chrono::milliseconds patience);
 
-  /// Tells the other computers that the failure has been reported, so that they need not.
+  /// Tells the other computers that the failure has been reported, so that they need not. Takes a
+  /// fifth of a second.
   void tell_reported();
   /// Returns true if this computer is to report what all have noticed: the first one does so at
   /// once, the next ones two seconds later if nobody has until then, for a report of a computer
