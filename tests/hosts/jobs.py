@@ -24,6 +24,7 @@ class Launcher:
 LAUNCHERS = [
     Launcher("Open MPI over TCP", launchers.tcp),
     Launcher("Open MPI over TCP, 2 ms apart", launchers.tcp, delay_ms=2.0),
+    Launcher("scripts/launch --hostfile", launchers.scripts_launch),
     Launcher("Open MPI over UCX", launchers.ucx),
     Launcher("Open MPI 5 from its wheel", launchers.open_mpi_5, needs="openmpi5"),
     # Before 4.2 MPI_Finalize hangs now and then over UCX: https://github.com/pmodels/mpich/pull/6596.

@@ -2,6 +2,7 @@
 import re
 import subprocess
 
+import packages
 from two_hosts import ADDRESSES, NAMES, NETWORK
 
 
@@ -29,6 +30,15 @@ TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_i
 
 def tcp(hosts, ranks, _):
     return open_mpi(hosts, ranks, TCP)
+
+
+def scripts_launch(hosts, ranks, _):
+    """Open MPI gets by variables what its command line says elsewhere."""
+    variables = {"plm_rsh_agent": hosts.agent, "oob_tcp_if_include": NETWORK, "pml": "ob1", "btl": "tcp,self",
+                 "btl_tcp_if_include": NETWORK}
+    return ["env", *(f"OMPI_MCA_{name}={value}" for name, value in variables.items()),
+            packages.SOURCE / "scripts/launch", "-n", ranks, "--hostfile",
+            hostfile(hosts, ranks, "{host} slots={ranks}\n")]
 
 
 def ucx(hosts, ranks, _):
