@@ -247,7 +247,7 @@ std::pair<DevicePtr, Precision> open_for_rank(const Options& o, Communicator& ra
   }
   const std::string host = this_process().host;
   const auto colour = static_cast<int>(crc32_of(std::as_bytes(std::span(host))) >> 1);
-  const auto local = ranks.split(colour, ranks.rank(), {.name = "this computer"});
+  const auto local = ranks.split(colour, ranks.rank(), {.name = "this host"});
   const auto sharers = static_cast<std::size_t>(take_gpu(*local).sharers);
   auto opened = open();
   local->barrier("devices")->wait();  // each has taken what the driver needs

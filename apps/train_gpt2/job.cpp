@@ -110,7 +110,7 @@ constexpr std::chrono::seconds launcher_patience(6);
 /// What a rank that does not report leaves the one that does before it ends, and with it the job.
 constexpr std::chrono::seconds time_to_report(3);
 
-/// Removes what jobs that failed more than a day ago have left in the memory of this computer.
+/// Removes what jobs that failed more than a day ago have left in the memory of this host.
 void remove_old_folders(const fs::path& parent, const std::string& prefix) {
   const auto day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
   std::error_code error;
@@ -123,7 +123,7 @@ void remove_old_folders(const fs::path& parent, const std::string& prefix) {
   }
 }
 
-/// Makes a folder for the records of this computer's ranks, in its memory where there is room.
+/// Makes a folder for the records of this host's ranks, in its memory where there is room.
 std::string new_folder(int ranks) {
   const std::string prefix = "sluice-ranks-";
   remove_old_folders("/dev/shm", prefix);
@@ -207,7 +207,7 @@ void Job::start(TrainOptions& o) {
   if (size() > 1) {
     require_same_program(*control_);
     Communicator local(world_.local(), nullptr,
-                       {.name = "this computer", .timeout = o.collective_timeout});
+                       {.name = "this host", .timeout = o.collective_timeout});
     gpu_ = take_gpu(local);
     if (threads == 0) threads = world_.cores();
     choose_folder(o, local);
@@ -377,7 +377,7 @@ bool Job::may_report(std::string& message, bool usage) {
                     on_gpu_ || records_->several_hosts() ? place() : fmt::format("rank {}", rank()),
                     monitor_->whereabouts(), message);
   const bool first = speak_first(folder_, message);
-  // Ranks of several computers often fail alike, as on a disk that they share.
+  // Ranks of several hosts often fail alike, as on a disk that they share.
   const bool report = records_->await_turn() && first;
   if (report) records_->tell_reported();
   const fs::path gone = folder_.string() + ".gone";

@@ -83,7 +83,7 @@ class Job {
  private:
   void choose_folder(const TrainOptions& options, Communicator& local);
   std::vector<RankPlace> places(Communicator& local);
-  /// Sees to it that the job ends on all computers though the network may be down.
+  /// Sees to it that the job ends on all hosts though the network may be down.
   void end_launcher_if_needed();
   std::shared_ptr<Communicator> group(const Group& group, const DevicePtr& device,
                                       const GpuLinks& links);

@@ -27,7 +27,7 @@ class World {
 
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
-  /// This rank's index among the ranks of this computer, and their number.
+  /// This rank's index among the ranks of this host, and their number.
   int local_rank() const { return mpi_ ? mpi_->local_rank() : 0; }
   int local_size() const { return mpi_ ? mpi_->local_size() : 1; }
   /// Returns how many cores this rank may use, divided by the ranks that may use the same ones.
@@ -35,7 +35,7 @@ class World {
   /// Returns a warning about how this process was started; "" if there is none.
   const std::string& note() const { return note_; }
   const std::shared_ptr<Transport>& transport() const { return transport_; }
-  /// Returns the transport of this computer's ranks. Call it once.
+  /// Returns the transport of this host's ranks. Call it once.
   std::unique_ptr<Transport> local() { return mpi_ ? mpi_->local() : make_self_transport(); }
 
   /// See MpiProcess::mailbox(); none for the only rank.

@@ -64,7 +64,7 @@ fs::path set_earlier_records_aside(const fs::path& folder, bool restarted) {
        entry.increment(error))
     if (is_of_a_job(entry->path().filename())) old.push_back(entry->path());
   if (old.empty()) return {};
-  // A job that has reported its failure ends on all computers.
+  // A job that has reported its failure ends on all hosts.
   const bool reported = fs::exists(folder / last_words_name, error);
   for (const RankRecord& record : read_records(folder))
     require_ended(folder, record, restarted || reported);

@@ -89,7 +89,7 @@ struct RankRecord {
   std::int64_t ended = 0;  ///< when finish() or fail() was called
   std::string note;
   std::string message;                        ///< given to fail()
-  bool silent = false;                        ///< its computer did not answer (RecordExchange)
+  bool silent = false;                        ///< its host did not answer (RecordExchange)
   std::vector<RecordedOperation> operations;  ///< the last ones, oldest first
 
   /// Returns true if the process has ended without recording it.

@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-/// Sees to it that the launcher of this rank ends too: mpirun waits without bound for a computer
+/// Sees to it that the launcher of this rank ends too: mpirun waits without bound for a host
 /// that the network no longer reaches. A process that outlives this one kills the launcher's
 /// process should it still be there after `patience` (mpirun of Open MPI 4 crashes if it is only
 /// asked to end then). That is the nearest ancestor which is a process of Open MPI, PRRTE or Hydra;

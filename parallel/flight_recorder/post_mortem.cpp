@@ -108,7 +108,7 @@ class Job {
     return found;
   }
 
-  /// " on node7, node8": where these ranks are, if the job has several computers.
+  /// " on node7, node8": where these ranks are, if the job has several hosts.
   std::string on_host(const Ranks& ranks) const {
     std::set<std::string> all, these;
     for (const auto& [rank, record] : ranks_) {

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-/// How long other computers may take to send their records.
+/// How long other hosts may take to send their records.
 constexpr std::chrono::milliseconds patience(500);
 /// The same where this rank was asked to end: mpirun of Open MPI 4 kills it a second later.
 constexpr std::chrono::milliseconds patience_at_end(200);

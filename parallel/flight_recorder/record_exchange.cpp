@@ -29,10 +29,10 @@ constexpr std::size_t bytes_of_head = 2;
 /// How often the thread looks for letters.
 constexpr auto period = 10ms;
 
-/// A record on its way: the state of its process, which only its own computer knows, and its bytes.
+/// A record on its way: the state of its process, which only its own host knows, and its bytes.
 constexpr std::size_t bytes_of_record = 1 + sizeof(RecordLayout);
 
-/// Keeps a copy for people, unless the file is there: computers may share the folder.
+/// Keeps a copy for people, unless the file is there: hosts may share the folder.
 void keep_copy(const fs::path& path, std::string_view bytes) {
   std::error_code error;
   if (fs::exists(path, error)) return;
@@ -40,7 +40,7 @@ void keep_copy(const fs::path& path, std::string_view bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// Returns true if no lower rank of the list is able to answer for their computer.
+/// Returns true if no lower rank of the list is able to answer for their host.
 bool lowest_that_runs(int rank, const std::vector<int>& beside, const fs::path& folder) {
   return std::ranges::none_of(beside, [&](int other) {
     if (other >= rank) return false;
@@ -71,16 +71,16 @@ struct RecordExchange::Letters {
   std::unique_ptr<Mailbox> mailbox;
   fs::path folder;
   int rank = 0;
-  std::vector<int> beside, elsewhere;  ///< the ranks of this computer and of the others
-  std::vector<int> first_of;           ///< the first rank of each rank's computer
+  std::vector<int> beside, elsewhere;  ///< the ranks of this host and of the others
+  std::vector<int> first_of;           ///< the first rank of each rank's host
 
   std::mutex mutex;  ///< of the members below
   std::condition_variable changed;
   bool stop = false, stopped = false;
-  bool has_reported = false;           ///< another computer
+  bool has_reported = false;           ///< another host
   std::vector<std::string> to_send;    ///< letters to all elsewhere
   char question = '0';                 ///< the last one
-  std::map<int, std::string> answers;  ///< to the last question, by the computer's first rank
+  std::map<int, std::string> answers;  ///< to the last question, by the host's first rank
 
   void run() {
     std::unique_lock lock(mutex);
@@ -142,7 +142,7 @@ RecordExchange::~RecordExchange() {
   letters_->changed.wait_for(lock, 1s, [this] { return letters_->stopped; });
 }
 
-/// Returns the records of a computer from its answer.
+/// Returns the records of a host from its answer.
 std::vector<RankRecord> RecordExchange::records_of(const std::string& letter) const {
   std::vector<RankRecord> found;
   for (std::size_t at = bytes_of_head; at + bytes_of_record <= letter.size();
@@ -175,10 +175,10 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
                                [this] { return letters_->answers.size() >= others_.size(); });
     answers = letters_->answers;
   }
-  std::map<int, std::vector<RankRecord>> answered;  // by the first rank of the computer
+  std::map<int, std::vector<RankRecord>> answered;  // by the first rank of the host
   for (const auto& [first, letter] : answers)
     if (auto found = records_of(letter); !found.empty()) answered[first] = std::move(found);
-  // What a computer itself says of its ranks is better than what a shared folder shows of them.
+  // What a host itself says of its ranks is better than what a shared folder shows of them.
   std::erase_if(all, [&](const RankRecord& r) { return answered.contains(first_of(r.rank)); });
   for (auto& [first, found] : answered)
     std::ranges::move(found, std::back_inserter(all));

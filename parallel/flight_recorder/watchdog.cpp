@@ -103,7 +103,7 @@ void Watchdog::look_elsewhere() {
 }
 
 /// Returns true if an operation of this rank has lasted longer than is usual, and this rank is the
-/// first of its computer, which speaks for it.
+/// first of its host, which speaks for it.
 bool Watchdog::is_held_up() const {
   constexpr std::int64_t usual = 300'000'000;  // nanoseconds
   for (const auto& [other, peer] : peers_)

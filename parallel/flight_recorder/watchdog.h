@@ -24,7 +24,7 @@ class Watchdog {
  public:
   using Clock = std::chrono::steady_clock;
   /// Called once at most, on the watchdog's thread, with the sentence for the user. `seen_here`: a
-  /// rank of this computer has died, which no other computer sees.
+  /// rank of this host has died, which no other host sees.
   using OnFailure = std::function<void(const std::string& sentence, bool seen_here)>;
 
   struct Options {
@@ -34,7 +34,7 @@ class Watchdog {
     /// How long a rank must be gone before it counts as lost. Its own report may still be on its
     /// way.
     std::chrono::milliseconds lost_for{200};
-    /// The ranks of this computer: of others nobody here sees whether they are gone. If it is
+    /// The ranks of this host: of others nobody here sees whether they are gone. If it is
     /// empty, all ranks are looked at.
     std::vector<int> here{};
     /// Reads the records of all ranks; none: those in the folder.
@@ -42,7 +42,7 @@ class Watchdog {
     ReadRecords records_at_end{};  ///< the same, in a hurry: for on_lost_elsewhere
     /// Returns true once the process has been asked to end.
     std::function<bool()> ending{};
-    /// Called once at most, with the sentence, if a rank of another computer is lost or does not
+    /// Called once at most, with the sentence, if a rank of another host is lost or does not
     /// answer when this process is asked to end in the middle of an operation. A launcher asks
     /// because of that, and kills this one a second later.
     std::function<void(const std::string& sentence)> on_lost_elsewhere{};

@@ -27,12 +27,12 @@ class MpiProcess {
 
   /// Returns the transport of all ranks.
   std::unique_ptr<Transport> world();
-  /// Returns the transport of the ranks of this computer. Call it once.
+  /// Returns the transport of the ranks of this host. Call it once.
   std::unique_ptr<Transport> local() { return std::move(local_); }
   /// Returns a mailbox of all ranks; none if this MPI lets only one thread at a time call it. All
   /// ranks call it.
   std::unique_ptr<Mailbox> mailbox();
-  /// This rank's index among the ranks of this computer, and their number.
+  /// This rank's index among the ranks of this host, and their number.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   /// Returns how many cores this rank may use, divided by the ranks that may use the same ones.
