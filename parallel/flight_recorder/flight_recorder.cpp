@@ -156,9 +156,7 @@ template <typename Part, typename Change>
 void FlightRecorder::change_as_one(Part& part, Change change) {
   const std::atomic_ref version(part.version);
   version.fetch_add(1);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   change();
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   version.fetch_add(1);
 }
 
