@@ -100,7 +100,9 @@ class Case:
             self.keys["rope.scaling.type"] = kind
         self.keys[self.pick.choice(("rope.scaling.factor", "rope.scale_linear"))] = factor
         self.config.pop("rope_scaling", None)
-        if kind in ("linear", None):
+        # As in llama.cpp: the new name counts where both are, and a factor without a type is linear.
+        if self.keys.get("rope.scaling.type", "linear") == "linear":
+            factor = self.keys.get("rope.scaling.factor", self.keys.get("rope.scale_linear"))
             self.config["rope_scaling"] = {"rope_type": "linear", "factor": factor}
         self.refusable |= kind == "yarn"
 
