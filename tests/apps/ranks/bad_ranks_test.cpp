@@ -54,7 +54,7 @@ TEST_CASE("ranks do not wait without bound for one that is stopped before it sta
   for (const std::string stopped : {"1", "0"}) {
     CAPTURE(stopped);
     const fs::path script = runs.path() / ("stopped" + stopped);
-    write_file(script, "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = " + stopped +
+    write_file(script, "#!/bin/sh\n[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = " + stopped +
                            " ] && kill -STOP $$\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\"\n");
     fs::permissions(script, fs::perms::owner_all);
     const RanksResult result =
@@ -102,8 +102,8 @@ TEST_CASE("a rank that was given something else than the others is named") {
   const auto odd = [&](const std::string& flag, const std::string& odd_value,
                        const std::string& value, const std::string& what) -> Refusal {
     const fs::path script = runs.path() / ("wrapper" + std::to_string(scripts++));
-    write_file(script, "#!/bin/sh\nif [ \"$OMPI_COMM_WORLD_RANK\" = 2 ]; then v='" + odd_value +
-                           "'; else v='" + value +
+    write_file(script, "#!/bin/sh\nif [ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 2 ]; then v='" +
+                           odd_value + "'; else v='" + value +
                            "'; fi\nexec '" SLUICE_BIN_DIR "/train_gpt2' \"$@\" \"" + flag +
                            "=$v\"\n");
     fs::permissions(script, fs::perms::owner_all);
@@ -139,7 +139,7 @@ TEST_CASE("ranks whose disks hold other checkpoints of the same step do not go o
   // Each rank has a disk of its own under the same name.
   const fs::path script = runs.path() / "wrapper";
   write_file(script, "#!/bin/sh\ncd '" + runs.at("disk") +
-                         "'\"$OMPI_COMM_WORLD_RANK\" && exec '" SLUICE_BIN_DIR
+                         "'\"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" && exec '" SLUICE_BIN_DIR
                          "/train_gpt2' \"$@\"\n");
   fs::permissions(script, fs::perms::owner_all);
   refused(runs, 2, {{"--resume", "checkpoints/step-00000002"}, {"--steps", "4"}},

@@ -19,7 +19,7 @@ std::string seeing(const RankRuns& runs, const std::vector<std::string>& gpus,
   std::string cases;
   for (std::size_t rank = 0; rank < gpus.size(); ++rank)
     cases += std::to_string(rank) + ") SLUICE_SIMT_GPU_EACH='" + gpus[rank] + "' ;;\n";
-  write_file(script, "#!/bin/sh\ncase $OMPI_COMM_WORLD_RANK in\n" + cases +
+  write_file(script, "#!/bin/sh\ncase ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in\n" + cases +
                          "esac\nexport SLUICE_SIMT_GPU_EACH\nexec '" SLUICE_BIN_DIR "/" + program +
                          "' \"$@\"\n");
   fs::permissions(script, fs::perms::owner_all);

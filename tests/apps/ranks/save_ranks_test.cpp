@@ -41,8 +41,8 @@ TEST_CASE("ranks that see another folder than rank 0 leave the writing to those 
   Flags elsewhere = flags;
   elsewhere["--output"] = "run";
   runs.run(3, "run", elsewhere,
-           wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 1 ] && cd '" + runs.at("b") + "' || cd '" +
-                             runs.at("a") + "'"))
+           wrapper(runs, "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ] && cd '" + runs.at("b") +
+                             "' || cd '" + runs.at("a") + "'"))
       .require_good();
   const char* const file = "best/model.safetensors";
   CHECK((read_file(runs.path() / "a" / "run" / file) == read_file(runs.path() / "shared" / file)));
@@ -86,9 +86,10 @@ TEST_CASE("a save fails if any rank cannot write, says which, and leaves the las
   Flags longer = flags;
   longer["--steps"] = "2";
   // Files of rank 1 end at 6 MiB, counted in units of 512 bytes.
-  const RanksResult result =
-      runs.run(2, "run", longer,
-               wrapper(runs, "[ $OMPI_COMM_WORLD_RANK = 1 ] && trap '' XFSZ && ulimit -f 12288"));
+  const RanksResult result = runs.run(
+      2, "run", longer,
+      wrapper(runs,
+              "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ] && trap '' XFSZ && ulimit -f 12288"));
   INFO(result.err);
   CHECK(result.exit_code == 1);
   REQUIRE(result.errors.size() == 1);

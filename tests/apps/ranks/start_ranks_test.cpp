@@ -28,9 +28,10 @@ class Disks : public RankRuns {
   Disks() {
     for (const char* disk : {"disk0", "disk1"})
       fs::create_directory(path() / disk);
-    write_file(path() / "wrapper", "#!/bin/sh\ncd '" + at("disk") +
-                                       "'\"$OMPI_COMM_WORLD_RANK\" && exec '" SLUICE_BIN_DIR
-                                       "/train_gpt2' \"$@\"\n");
+    write_file(path() / "wrapper",
+               "#!/bin/sh\ncd '" + at("disk") +
+                   "'\"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" && exec '" SLUICE_BIN_DIR
+                   "/train_gpt2' \"$@\"\n");
     fs::permissions(path() / "wrapper", fs::perms::owner_all);
   }
 
@@ -178,8 +179,9 @@ TEST_CASE("two builds of a program do not train together", "[start]") {
     write_file(runs.path() / program, bytes);
     fs::permissions(runs.path() / program, fs::perms::owner_all);
     write_file(runs.path() / "either",
-               "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && exec '" + runs.at(program) +
-                   "' \"$@\"\nexec '" SLUICE_BIN_DIR "/" + program + "' \"$@\"\n");
+               "#!/bin/sh\n[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 1 ] && exec '" +
+                   runs.at(program) + "' \"$@\"\nexec '" SLUICE_BIN_DIR "/" + program +
+                   "' \"$@\"\n");
     fs::permissions(runs.path() / "either", fs::perms::owner_all);
     const RanksResult result = runs.run(2, "run", {}, runs.at("either"));
     INFO(result.err);
