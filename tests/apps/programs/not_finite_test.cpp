@@ -141,8 +141,9 @@ TEST_CASE("evaluate ends with 3 if a loss is not finite, by one rank and by seve
 
   if (!have_mpirun()) return;
   for (Arguments each : {flags, json}) {
-    each.insert(each.begin(), {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
-                               "2", (fs::path(SLUICE_BIN_DIR) / "evaluate").string()});
+    each.insert(each.begin(), {"-n", "2", (fs::path(SLUICE_BIN_DIR) / "evaluate").string()});
+    const Arguments given = mpirun_flags();
+    each.insert(each.begin(), given.begin(), given.end());
     const ProgramResult result = run_program(SLUICE_MPIRUN, each);
     INFO(result.err);
     CHECK(result.exit_code == 3);

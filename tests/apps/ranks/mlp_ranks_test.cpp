@@ -17,9 +17,12 @@ ProgramResult train_mlp(int ranks, const Flags& flags) {
   // Jobs that begin at the same time would make the same folder for mpirun.
   const TempDir temporary;
   Arguments all{"TMPDIR=" + temporary.path().string()};
-  if (ranks > 1)
-    all.insert(all.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to",
-                           "none", "-n", std::to_string(ranks)});
+  if (ranks > 1) {
+    const Arguments given = mpirun_flags();
+    all.emplace_back(SLUICE_MPIRUN);
+    all.insert(all.end(), given.begin(), given.end());
+    all.insert(all.end(), {"-n", std::to_string(ranks)});
+  }
   all.insert(all.end(), {program, "--threads=1"});
   for (const auto& [flag, value] : flags)
     all.push_back(flag + "=" + value);

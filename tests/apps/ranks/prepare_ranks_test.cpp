@@ -22,9 +22,11 @@ ProgramResult prepare(int ranks, const Arguments& arguments, const Arguments& fi
     all.push_back(program);
     all.insert(all.end(), own.begin(), own.end());
   };
-  if (ranks > 1)
-    all.insert(all.end(),
-               {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"});
+  if (ranks > 1) {
+    const Arguments given = mpirun_flags();
+    all.emplace_back(SLUICE_MPIRUN);
+    all.insert(all.end(), given.begin(), given.end());
+  }
   if (first.empty()) {
     add(ranks, arguments);
   } else {
