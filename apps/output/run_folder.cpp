@@ -64,7 +64,8 @@ bool has_checkpoints(const fs::path& output) {
 void require_runs_folder(const fs::path& output) {
   if (fs::exists(output / lock_file) || has_checkpoints(output)) return;
   for (const auto& entry : fs::directory_iterator(output))
-    if (!is_our_output(entry.path()))
+    // Rank 0 may have begun to write meanwhile, with the lock first.
+    if (!is_our_output(entry.path()) && !fs::exists(output / lock_file))
       fail(fmt::format("--output {} is no run's folder, and it is not empty: it holds {}; give a "
                        "new folder",
                        output.string(), entry.path().filename().string()),
