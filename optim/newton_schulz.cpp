@@ -88,7 +88,7 @@ NewtonSchulz::Sums NewtonSchulz::sums() const {
   return {1 + iterations, norm + iterations * product, std::max(norm, product)};
 }
 
-/// Where the matrix is that this rank iterates with.
+/// The memory of the matrix that this rank iterates with.
 View NewtonSchulz::all(std::byte* start) const {
   return {start, dtype_, {rows_, columns_}};
 }

@@ -22,7 +22,7 @@ using SumOverRanks = std::function<void(const View& data, bool one_has, Stream s
 /// A matrix with fewer columns than rows has A = X^T X on the right side of X. Of the symmetric
 /// A and A A only panels up to the diagonal are computed, 5/8 of the work or less.
 ///
-/// Of a matrix that ranks divide, each rank has a shard X_r, and all get the step of the whole:
+/// Ranks that divide a matrix have a shard X_r each, and all get the step of the whole matrix:
 ///   rows cut      A = sum over ranks of X_r^T X_r, on the right side of X_r
 ///   columns cut   A = sum over ranks of X_r X_r^T, on the left side of X_r
 /// The squares of |M| are summed too. All sums over ranks are of f32 (f64), rounded once as those

@@ -26,22 +26,23 @@ namespace fs = std::filesystem;
 /// All ends that are compared have at most so many bytes together, which take 20 ms to sum up.
 constexpr std::uint64_t all_ends = std::uint64_t{16} << 20;
 constexpr std::uint64_t longest_end = std::uint64_t{1} << 20, shortest_end = 4096;
-/// Of more files the sizes are compared alone: to open each takes a while on a network's disk.
+/// The number of files up to which contents are compared; beyond it sizes alone, since opening a
+/// file takes a while on a network file system.
 constexpr std::size_t most_opened = 1000;
 
-/// What a rank sees of a file, or of a flag without files.
-struct Sight {
+/// The size and checksum of a file as one rank reads it, or of a flag without files.
+struct Fingerprint {
   std::uint64_t bytes = 0;
   std::uint32_t begin = 0, end = 0;  ///< CRC-32 of both ends
   std::uint32_t flag = 0;            ///< the flag's place among all
   std::uint32_t fault = 0;           ///< 1: there are no files, and a fault says why
 
-  friend bool operator==(const Sight&, const Sight&) = default;
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
 /// Looks at a file. One that cannot be read looks like no other; reading it will say why.
-Sight look_at(const fs::path& path, std::uint32_t flag, std::uint64_t end, bool open) {
-  Sight sight{.bytes = ~std::uint64_t{0}, .flag = flag};
+Fingerprint look_at(const fs::path& path, std::uint32_t flag, std::uint64_t end, bool open) {
+  Fingerprint sight{.bytes = ~std::uint64_t{0}, .flag = flag};
   std::error_code none;
   if (const auto bytes = fs::file_size(path, none); !none) sight.bytes = bytes;
   if (none || !open) return sight;
@@ -58,13 +59,13 @@ Sight look_at(const fs::path& path, std::uint32_t flag, std::uint64_t end, bool 
   return sight;
 }
 
-std::vector<Sight> look_at(const std::vector<FilesOfFlag>& flags) {
+std::vector<Fingerprint> look_at(const std::vector<FilesOfFlag>& flags) {
   std::size_t files = 0;
   for (const FilesOfFlag& each : flags)
     files += each.files.size();
   const std::uint64_t end =
       std::clamp(all_ends / 2 / std::max<std::uint64_t>(files, 1), shortest_end, longest_end);
-  std::vector<Sight> sights;
+  std::vector<Fingerprint> sights;
   for (std::uint32_t flag = 0; flag < flags.size(); ++flag) {
     if (!flags[flag].fault.empty()) sights.push_back({.flag = flag, .fault = 1});
     for (const fs::path& file : flags[flag].files)
@@ -73,10 +74,10 @@ std::vector<Sight> look_at(const std::vector<FilesOfFlag>& flags) {
   return sights;
 }
 
-std::vector<Sight> sights_of(const std::vector<Sight>& all, std::size_t flag) {
-  std::vector<Sight> some;
+std::vector<Fingerprint> sights_of(const std::vector<Fingerprint>& all, std::size_t flag) {
+  std::vector<Fingerprint> some;
   std::ranges::copy_if(all, std::back_inserter(some),
-                       [&](const Sight& sight) { return sight.flag == flag; });
+                       [&](const Fingerprint& sight) { return sight.flag == flag; });
   return some;
 }
 
@@ -86,10 +87,10 @@ struct Places {
 };
 
 /// Returns how the number of a flag's files differs; "" if it does not.
-std::string other_number(const FilesOfFlag& mine, const std::vector<Sight>& here,
-                         const std::vector<Sight>& first, const std::string& their_fault,
+std::string other_number(const FilesOfFlag& mine, const std::vector<Fingerprint>& here,
+                         const std::vector<Fingerprint>& first, const std::string& their_fault,
                          const Places& places) {
-  const auto faulty = [](const std::vector<Sight>& sights) {
+  const auto faulty = [](const std::vector<Fingerprint>& sights) {
     return !sights.empty() && sights.front().fault != 0;
   };
   const auto lacks = [&](const std::string& one, const std::string& other,
@@ -106,8 +107,8 @@ std::string other_number(const FilesOfFlag& mine, const std::vector<Sight>& here
 }
 
 /// Returns how the files of a flag differ, of which there are equally many; "" if they do not.
-std::string other_file(const FilesOfFlag& mine, const std::vector<Sight>& here,
-                       const std::vector<Sight>& first, const Places& places) {
+std::string other_file(const FilesOfFlag& mine, const std::vector<Fingerprint>& here,
+                       const std::vector<Fingerprint>& first, const Places& places) {
   const auto [one, other] = std::ranges::mismatch(here, first);
   if (one == here.end()) return {};
   const std::string file = mine.files.at(static_cast<std::size_t>(one - here.begin())).string();
@@ -124,7 +125,7 @@ std::string other_file(const FilesOfFlag& mine, const std::vector<Sight>& here,
                      places.first);
 }
 
-std::span<const std::byte> bytes_of(const std::vector<Sight>& sights) {
+std::span<const std::byte> bytes_of(const std::vector<Fingerprint>& sights) {
   return std::as_bytes(std::span(sights));
 }
 
@@ -173,14 +174,14 @@ FilesOfFlag model_files_of(const std::string& flag, const fs::path& folder) {
 
 void require_same_files(Communicator& ranks, const std::vector<FilesOfFlag>& flags) {
   if (ranks.size() == 1) return;
-  std::vector<Sight> mine;
+  std::vector<Fingerprint> mine;
   keep_alive(ranks, "files", [&] { mine = look_at(flags); });
   if (all_equal(ranks, bytes_of(mine), "files")) return;
   const Places places{.here = place_of(ranks),
                       .first = ranks.share_text(place_of(ranks), 0, "hosts")};
   const std::string sent = ranks.share_text(
       {reinterpret_cast<const char*>(mine.data()), bytes_of(mine).size()}, 0, "files");
-  std::vector<Sight> theirs(sent.size() / sizeof(Sight));
+  std::vector<Fingerprint> theirs(sent.size() / sizeof(Fingerprint));
   std::memcpy(theirs.data(), sent.data(), sent.size());
   std::string difference;
   for (const bool number : {true, false})  // with another number of files the ends are others too

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// Returns `path` if it is a folder, else the nearest above it that exists. A relative path stays
+/// Returns `path` if it is a folder, else the nearest parent that exists. A relative path remains
 /// one, since each rank follows it from where it was started.
 std::filesystem::path nearest_folder(std::filesystem::path path);
 

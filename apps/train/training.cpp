@@ -30,7 +30,7 @@ SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
 
 /// Sums of Muon over the ranks that divide the matrices; none for one rank. The groups of replicas
 /// add up in one order, but for NCCL, which may choose another order for each. Replicas that update
-/// the same matrices take the first one's sums then, so that their weights stay equal.
+/// the same matrices therefore take the sums of the first one, so that their weights are equal.
 SumOverRanks sum_over(CommunicatorGroup* group, const DevicePtr& device, const Ranks& ranks,
                       bool shares_updates) {
   if (group == nullptr) return {};

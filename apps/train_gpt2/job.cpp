@@ -107,18 +107,24 @@ std::string text_of(const Schedule& schedule) {
 
 /// mpirun of Open MPI 4 takes four seconds to end a job in which a rank has failed.
 constexpr std::chrono::seconds launcher_patience(6);
-/// What a rank that does not report leaves the one that does before it ends, and with it the job.
+/// The time that a rank waits before it ends without a report, since its end ends the job: another
+/// rank reports meanwhile.
 constexpr std::chrono::seconds time_to_report(3);
 
-/// Removes what jobs that failed more than a day ago have left in the memory of this host.
+/// Removes the records that failed jobs have left in the memory of this host for a day or more. A
+/// job that has run for so long keeps its own.
 void remove_old_folders(const fs::path& parent, const std::string& prefix) {
   const auto day_ago = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  const auto gone = [](const RankRecord& r) { return r.process == ProcessState::gone; };
   std::error_code error;
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code ignored;  // others' folders cannot be removed
-    if (entry->path().filename().string().starts_with(prefix) &&
-        entry->last_write_time(ignored) < day_ago && !ignored)
+    if (!entry->path().filename().string().starts_with(prefix) ||
+        entry->last_write_time(ignored) >= day_ago || ignored)
+      continue;
+    const auto records = read_records(entry->path());
+    if (!records.empty() && std::ranges::all_of(records, gone))
       fs::remove_all(entry->path(), ignored);
   }
 }
@@ -158,7 +164,7 @@ void Job::choose_folder(const TrainOptions& o, Communicator& local) {
   if (folder_is_ours_ && first_here) mine = new_folder(local.size());
   folder_ = local.share_text(mine, 0, "rank files");
   if (folder_is_ours_) return;
-  // Computers may share the folder, so one looks at it after the other, before any rank writes.
+  // Hosts may share the folder, so rank 0's sets records aside before the others do.
   const auto set_aside = [&] {
     const fs::path earlier = set_earlier_records_aside(folder_, restarted_by_slurm());
     if (!earlier.empty())

@@ -144,7 +144,8 @@ TEST_CASE("Muon's updates do not depend on how many ranks divide the matrices",
       for (const auto& [name, before] : alone.front()) {
         CAPTURE(name_of(kind), name_of(form.working), ranks, name);
         REQUIRE(divided.front().at(name) == before);
-        // One process multiplies on the other side of narrow columns, so 8-bit products differ.
+        // One process uses the smaller Gram matrix, the ranks the larger one: 16-bit products
+        // differ.
         const bool other_side = form.working == DType::bf16 && name == "narrow columns";
         CHECK(change(before, divided[1].at(name)) ==
               Approx(change(before, alone[1].at(name))).epsilon(other_side ? 5e-3 : 1e-3));
@@ -176,7 +177,7 @@ TEST_CASE("ranks sum A where it is smaller than the matrix, else the matrix", "[
     CHECK(sums.bytes == bytes);
     CHECK(sums.largest == largest);
   }
-  // Rows that lie apart cannot be collected.
+  // The gather takes contiguous rows alone.
   CHECK_THROWS_AS(NewtonSchulz({16, 64, Cut::rows, 4, -1}, DType::f32), Error);
   CHECK_THROWS_AS(NewtonSchulz({64, 16, Cut::rows, 0}, DType::f32), Error);
 }

@@ -60,7 +60,7 @@ TEST_CASE("a slot knows which part of each stored matrix a rank has") {
   using All = std::vector<std::vector<std::int64_t>>;
   CHECK(matrices({}) == All{{8, 10, 8, 10, 0}, {4, 10, 4, 10, 0}, {4, 10, 4, 10, 0}});
   CHECK(matrices(columns) == All{{8, 10, 8, 3, 0}, {4, 10, 4, 3, 0}, {4, 10, 4, 3, 0}});
-  // The rows of q lie apart.
+  // The rows of q are not contiguous.
   CHECK(matrices(rows) == All{{8, 10, 4, 10, -1}, {4, 10, 1, 10, 1}, {4, 10, 2, 10, 0}});
 }
 

@@ -12,6 +12,7 @@
 
 #include "parallel/comm/backend/signature.h"
 #include "tests/parallel/checked_ranks.h"
+#include "tests/parallel/forwarding_transport.h"
 
 namespace sluice::test::signature_tree_test {
 namespace {
@@ -33,28 +34,19 @@ std::string first_disagreement(const std::vector<Signature>& by_rank) {
 }
 
 /// Counts the messages that a rank starts.
-class Counted final : public Transport {
+class Counted final : public ForwardingTransport {
  public:
-  explicit Counted(std::unique_ptr<Transport> by) : by_(std::move(by)) {}
-  std::string_view name() const override { return by_->name(); }
-  int rank() const override { return by_->rank(); }
-  int size() const override { return by_->size(); }
+  using ForwardingTransport::ForwardingTransport;
   MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
     ++sent;
-    return by_->send(to, tag, bytes);
+    return ForwardingTransport::send(to, tag, bytes);
   }
   MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
     ++received;
-    return by_->receive(from, tag, bytes);
-  }
-  std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
-    return by_->subgroup(members, id);
+    return ForwardingTransport::receive(from, tag, bytes);
   }
 
   int sent = 0, received = 0;
-
- private:
-  std::unique_ptr<Transport> by_;
 };
 
 /// Records what each rank hears, "agreed" or an error, and how many messages it took.

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// What Muon's updates of one block's matrices need, beside the memory traffic of every update, on
-/// the first of `ranks` that divide the matrices.
+/// The work of Muon's updates of one block's matrices, beside the memory traffic of every update,
+/// on the first of `ranks` that divide the matrices.
 struct MuonCost {
   MuonCost(const DecoderConfig& config, std::int64_t ranks, DType dtype);
 

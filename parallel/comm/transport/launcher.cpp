@@ -111,7 +111,7 @@ void widen_binding(int local_ranks) {
     return;
   // A core may have two hardware threads. What is bound to more was not bound to a core.
   if (CPU_COUNT(&mine) > 2 || CPU_COUNT(&launcher) <= CPU_COUNT(&mine) * local_ranks) return;
-  // Where this is forbidden, the rank stays where it is.
+  // The system may forbid this. The rank then keeps its binding.
   sched_setaffinity(0, sizeof launcher, &launcher);
 }
 

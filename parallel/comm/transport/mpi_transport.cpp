@@ -210,10 +210,7 @@ class MpiMailbox final : public Mailbox {
 
 /// Ends with an error where ranks do not know of each other: each would do the whole work.
 void refuse_wrongly_alone(const Launch& launch) {
-  char library[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(library, &length);
-  const std::string why = wrongly_alone(launch, library);
+  const std::string why = wrongly_alone(launch, MpiProcess::library());
   if (why.empty()) return;
   int started = 0;
   MPI_Initialized(&started);

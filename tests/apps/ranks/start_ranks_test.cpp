@@ -1,11 +1,18 @@
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
 #include <mutex>
+#include <string>
 
 #include "apps/data/same_files.h"
 #include "engine/process_state.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/transport/thread_transport.h"
+#include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/support/fixture.h"
+#include "tests/support/process/child.h"
 #include "tests/support/skip.h"
 #include "tests/support/training/ranks.h"
 
@@ -234,6 +241,27 @@ TEST_CASE("of very many files the sizes are compared, and of the first thousand 
   const auto end = messages();
   REQUIRE(end.size() == 2);
   CHECK_THAT(end[1], Contains("the beginning of ") && Contains("/1/999 is another for "));
+}
+
+TEST_CASE("records that a failed job has left for a day are removed, those of a running one stay",
+          "[start]") {
+  if (!have_mpirun()) return;
+  const fs::path memory = "/dev/shm/sluice-ranks-test-" + std::to_string(::getpid());
+  const fs::path old = memory.string() + "-old", running = memory.string() + "-running";
+  for (const fs::path& folder : {old, running})
+    fs::create_directory(folder);
+  Child([&] {
+    FlightRecorder(old, 0, 1).fail("disk full");
+    return 0;
+  }).reap();
+  const FlightRecorder mine(running, 0, 1);
+  for (const fs::path& folder : {old, running})
+    fs::last_write_time(folder, fs::file_time_type::clock::now() - std::chrono::hours(25));
+  const RankRuns runs;
+  runs.run_well(2, "out", {{"--steps", "1"}});
+  CHECK_FALSE(fs::exists(old));
+  CHECK(fs::exists(running));
+  fs::remove_all(running);
 }
 
 }  // namespace sluice::test::start_ranks_test

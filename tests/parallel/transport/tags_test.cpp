@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/parallel/checked_ranks.h"
+#include "tests/parallel/forwarding_transport.h"
 
 namespace sluice::test::tags_test {
 namespace {
@@ -18,23 +19,17 @@ namespace {
 constexpr int tags_of_mpi = 32768;  // MPI 4.0, 9.1.2: MPI_TAG_UB is at least 32767
 
 /// Counts the receives of each tag that are not done.
-class Counted final : public Transport {
+class Counted final : public ForwardingTransport {
  public:
-  explicit Counted(std::unique_ptr<Transport> by) : by_(std::move(by)) {}
-  std::string_view name() const override { return by_->name(); }
-  int rank() const override { return by_->rank(); }
-  int size() const override { return by_->size(); }
+  using ForwardingTransport::ForwardingTransport;
   MessagePtr send(int to, int tag, std::span<const std::byte> bytes) override {
     expect(tag >= 0 && tag < tags_of_mpi, "a tag that MPI may not have");
-    return by_->send(to, tag, bytes);
+    return ForwardingTransport::send(to, tag, bytes);
   }
   MessagePtr receive(int from, int tag, std::span<std::byte> bytes) override {
     expect(++open_[tag] == 1, "two operations under way receive with one tag");
     most_open = std::max(most_open, ++all_open_);
-    return std::make_unique<Received>(*this, tag, by_->receive(from, tag, bytes));
-  }
-  std::unique_ptr<Transport> subgroup(std::span<const int> members, std::uint64_t id) override {
-    return by_->subgroup(members, id);
+    return std::make_unique<Received>(*this, tag, ForwardingTransport::receive(from, tag, bytes));
   }
 
   int most_open = 0;
@@ -56,7 +51,6 @@ class Counted final : public Transport {
     MessagePtr message_;
   };
 
-  std::unique_ptr<Transport> by_;
   std::map<int, int> open_;
   int all_open_ = 0;
 };
