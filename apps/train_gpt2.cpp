@@ -10,8 +10,8 @@
 
 int main(int argc, char** argv) {
   std::optional<sluice::Job> job;
-  const auto may_report = [&](std::string& message, bool usage) {
-    return !job || job->may_report(message, usage);
+  const auto may_report = [&](std::string& message, int exit_code) {
+    return !job || job->may_report(message, exit_code);
   };
   const auto body = [&] {
     job.emplace(argc, argv);

@@ -29,10 +29,27 @@ void print_error(const std::string& name, const std::string& message) {
              printable_line(message));
 }
 
+namespace {
+
+int exit_code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::usage:
+      return 2;
+    case ErrorKind::numerical:
+      return 3;
+    case ErrorKind::runtime:
+      break;
+  }
+  return 1;
+}
+
+}  // namespace
+
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report) {
-  const auto report = [&](std::string message, bool usage = false) {
-    if (!may_report || may_report(message, usage)) print_error(name, message);
+  const auto report = [&](std::string message, int exit_code = 1) {
+    if (!may_report || may_report(message, exit_code)) print_error(name, message);
+    return exit_code;
   };
   // Called where nothing else has failed; ranks that go on are left alone.
   const auto end = [&](int first = 0) {
@@ -50,25 +67,16 @@ int run_program(const std::string& name, const std::function<int()>& body,
     const int code = body();
     return code == 0 ? end() : code;
   } catch (const Error& error) {
-    report(error.what(), error.kind() == ErrorKind::usage);
-    switch (error.kind()) {
-      case ErrorKind::runtime:
-        return 1;
-      case ErrorKind::usage:
-        return 2;
-      case ErrorKind::numerical:
-        return 3;
-    }
+    return report(error.what(), exit_code_of(error.kind()));
   } catch (const std::bad_alloc&) {
-    report("the system has no memory left; use a smaller model or batch");
+    return report("the system has no memory left; use a smaller model or batch");
   } catch (const std::system_error& error) {
     // Thrown by fmt::print().
     if (std::ferror(stdout) != 0) return end(error.code().value());
-    report(error.what());
+    return report(error.what());
   } catch (const std::exception& error) {
-    report(error.what());
+    return report(error.what());
   }
-  return 1;
 }
 
 int run_ranks(const std::string& name, const std::function<void(const World&)>& body) {
@@ -85,8 +93,8 @@ int run_ranks(const std::string& name, const std::function<void(const World&)>& 
     body(*world);
     return 0;
   };
-  return run_program(name, run, [&](std::string&, bool) {
-    if (world) world->leave_after_the_first();
+  return run_program(name, run, [&](std::string&, int exit_code) {
+    if (world) world->leave_after_the_first(exit_code);
     return true;
   });
 }

@@ -12,7 +12,7 @@ class World;
 /// A program that has done all else, but could not write all of its standard output, says so and
 /// returns 1; if the reader has closed it, as head does, it says nothing and returns 0.
 /// `may_report`, if given, may change the message, or return false if another process prints one.
-using MayReport = std::function<bool(std::string& message, bool usage)>;
+using MayReport = std::function<bool(std::string& message, int exit_code)>;
 int run_program(const std::string& name, const std::function<int()>& body,
                 const MayReport& may_report = {});
 

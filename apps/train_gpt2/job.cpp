@@ -238,7 +238,7 @@ void Job::start(TrainOptions& o) {
             },
         .on_stuck =
             [this, say_error](std::string sentence) {
-              if (may_report(sentence, false)) say_error(sentence);
+              if (may_report(sentence, 1)) say_error(sentence);
               MpiProcess::abort(1);
             },
         .on_delay = [](const std::string& sentence) { say_warning(sentence); },
@@ -260,14 +260,13 @@ void Job::start(TrainOptions& o) {
 }
 
 GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
-  const bool gpu = device->device().kind == DeviceKind::cuda;
-  require_equal("kind of device", gpu ? "cuda" : "cpu");
+  on_gpu_ = device->device().kind == DeviceKind::cuda;
+  require_equal("kind of device", on_gpu_ ? "cuda" : "cpu");
   if (pipeline != nullptr)
     require_equal("pipeline schedule (--pipeline)", text_of(pipeline->schedule));
   GpuLinks links;
-  on_gpu_ = gpu;
-  if (gpu && monitor_) monitor_->set_gpu(gpu_.uuid);
-  if (!gpu) return links;
+  if (on_gpu_ && monitor_) monitor_->set_gpu(gpu_.uuid);
+  if (!on_gpu_) return links;
   std::string reason;
   const auto connect = [&](const Group& group) {
     const auto& members = group.members;
@@ -287,7 +286,7 @@ GpuLinks Job::connect(const DevicePtr& device, const PipelinePlan* pipeline) {
   };
   const std::size_t free = device->runtime().info().free_memory;
   const Ranks planned =
-      make_ranks(control_, mesh_, gpu, {.data = 1, .stages = 1, .tensor = 1}, connect);
+      make_ranks(control_, mesh_, on_gpu_, {.data = 1, .stages = 1, .tensor = 1}, connect);
   if (pipeline != nullptr) PipelineLinks(*pipeline, planned.stage(), planned.group);
   // Ranks that share a GPU without NCCL see each other's memory here, so it counts only with NCCL.
   const std::size_t left = device->runtime().info().free_memory;
@@ -365,9 +364,10 @@ void Job::finish() {
   if (folder_is_ours_ && world_.local_rank() == 0) fs::remove_all(folder_, ignored);
 }
 
-bool Job::may_report(std::string& message, bool usage) {
+bool Job::may_report(std::string& message, int exit_code) {
   if (size() == 1) return true;
-  world_.leave();
+  world_.leave(exit_code);
+  const bool usage = exit_code == 2;
   std::error_code ignored;
   // If all ranks fail alike, the first to report ends the job, and with it the other ranks.
   if (!monitor_) {

@@ -78,7 +78,7 @@ class Job {
   /// to print it; it may then also name the rank and its last operation. If another rank reports,
   /// waits a little for the launcher to end this rank, then returns false. Skips MPI_Finalize, so
   /// that the launcher ends the other ranks.
-  bool may_report(std::string& message, bool usage);
+  bool may_report(std::string& message, int exit_code);
 
  private:
   void choose_folder(const TrainOptions& options, Communicator& local);

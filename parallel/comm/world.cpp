@@ -75,8 +75,8 @@ std::shared_ptr<Communicator> World::communicator(std::shared_ptr<Monitor> monit
   return std::make_shared<Communicator>(transport_, std::move(monitor), options);
 }
 
-void World::leave_after_the_first() {
-  leave();
+void World::leave_after_the_first(int exit_code) {
+  leave(exit_code);
   if (rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
 }
 

@@ -41,15 +41,15 @@ class World {
   /// See MpiProcess::mailbox(); none for the only rank.
   std::unique_ptr<Mailbox> mailbox() { return mpi_ ? mpi_->mailbox() : nullptr; }
 
-  /// Call it when this rank ends because of an error: MPI_Finalize, which would wait for the other
-  /// ranks, is then skipped.
-  void leave() {
-    if (mpi_) mpi_->leave();
+  /// Call it when this rank ends with this exit code because of an error: MPI_Finalize, which would
+  /// wait for the other ranks, is then skipped.
+  void leave(int exit_code) {
+    if (mpi_) mpi_->leave(exit_code);
   }
 
   /// leave() for errors that usually all ranks run into. Rank 0 returns at once to report the
   /// error. The others wait three seconds, within which the launcher normally ends them.
-  void leave_after_the_first();
+  void leave_after_the_first(int exit_code);
 
   /// Returns a communicator of all ranks on host memory.
   std::shared_ptr<Communicator> communicator(std::shared_ptr<Monitor> monitor,

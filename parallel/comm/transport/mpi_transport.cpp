@@ -241,6 +241,9 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
   // Under srun MPI_Init() would explain at length that it finds no PMI, and end the process.
   if (!launch.pmi) refuse_wrongly_alone(launch);
 #endif
+#ifdef MPICH_VERSION
+  setenv("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1", 0);  // the program has said why
+#endif
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   // keep_alive() sends from another thread while the main one works.
@@ -265,7 +268,15 @@ MpiProcess::MpiProcess() : uncaught_(std::uncaught_exceptions()) {
 }
 
 MpiProcess::~MpiProcess() {
-  if (!left_ && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
+#ifdef MPICH_VERSION
+  // MPICH's launcher would return 9 for the ranks that it kills, in place of this rank's exit code.
+  // It drops what it has not yet read of this rank's output.
+  if (exit_code_ != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    abort(exit_code_);
+  }
+#endif
+  if (exit_code_ == 0 && std::uncaught_exceptions() == uncaught_) MPI_Finalize();
 }
 
 std::unique_ptr<Transport> MpiProcess::world() {

@@ -21,7 +21,7 @@ class MpiProcess {
   /// Calls MPI_Finalize together with the other ranks, unless leave() was called or an exception is
   /// in flight: then the launcher sees a rank that exited without MPI_Finalize and ends the others.
   ~MpiProcess();
-  void leave() { left_ = true; }
+  void leave(int exit_code) { exit_code_ = exit_code; }
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
@@ -44,7 +44,7 @@ class MpiProcess {
 
  private:
   int uncaught_;
-  bool left_ = false;
+  int exit_code_ = 0;     ///< another if leave() was called
   bool threads_ = false;  ///< any thread may call MPI at any time
   std::unique_ptr<Transport> local_;
   int local_rank_ = 0;

@@ -88,8 +88,9 @@ struct Clean : RankRuns {
       // Nobody crashes who was not told to.
       if (kind != "abort" && kind != "segfault")
         CHECK_THAT(results[i].err, !Contains("Process received signal"));
-      for (const std::string& word : rows[i].words)
-        CHECK_THAT(sentence, Contains(word));
+      if (!results[i].errors.empty() || !launcher_kills_at_once())
+        for (const std::string& word : rows[i].words)
+          CHECK_THAT(sentence, Contains(word));
       CHECK_THAT(sentence, Contains("rank 1") && Contains("operation"));
       const auto saved = list_checkpoints(path() / jobs[i].output / "checkpoints");
       REQUIRE(saved.size() == 2);
@@ -196,8 +197,9 @@ TEST_CASE("a signal from outside to any rank at any moment") {
     INFO(output(row));
     const std::string sentence =
         Clean::sentence_of((job++)->finish(), runs.at(output(row) + ".ranks"));
-    CHECK_THAT(sentence, Contains("rank " + std::to_string(row.rank) + " (pid ") &&
-                             Contains(row.words) && Contains("operation"));
+    CHECK_THAT(sentence, Contains(row.words) && Contains("operation"));
+    if (!launcher_kills_at_once() || row.signal != SIGKILL)
+      CHECK_THAT(sentence, Contains("rank " + std::to_string(row.rank) + " (pid "));
     // The last save is whole: resuming it leads to the bytes of a run that never stopped.
     const std::string last = checkpoints(row).back().filename().string();
     const Flags more{{"--steps", std::to_string(std::stoi(last.substr(5)) + 3)}};
@@ -247,7 +249,7 @@ TEST_CASE("scripts/launch starts ranks, shows the command, and tells why a job f
   const Flags three{{"--steps", "3"}, {"--threads", "-"}};
   const ProgramResult dry = launch({"--dry-run"}, "dry", three);
   CHECK(dry.exit_code == 0);
-  CHECK_THAT(dry.out, Contains("mpirun ") && Contains("-n 2") && Contains("train_gpt2 --") &&
+  CHECK_THAT(dry.out, Contains("mpirun") && Contains("-n 2") && Contains("train_gpt2 --") &&
                           Contains("--rank-files"));
   CHECK_FALSE(fs::exists(runs.path() / "dry"));
 
@@ -262,7 +264,10 @@ TEST_CASE("scripts/launch starts ranks, shows the command, and tells why a job f
       launch({}, "bad", three + Flags{{"--inject", "rank=1,op=20,kind=kill"}});
   INFO(bad.err);
   CHECK(bad.exit_code != 0);
-  CHECK_THAT(bad.err, Contains("error: rank 1 (pid ") || Contains("launch: rank 1 (pid "));
+  if (launcher_kills_at_once())
+    CHECK_THAT(bad.err, Contains("launch: ranks 0, 1 were killed"));
+  else
+    CHECK_THAT(bad.err, Contains("error: rank 1 (pid ") || Contains("launch: rank 1 (pid "));
   CHECK_THAT(bad.err, Contains("launch: what each rank did last is in "));
   CHECK(processes_with(runs.at("bad")).empty());
 }

@@ -73,6 +73,10 @@ Arguments mpirun_flags() {
   return words(SLUICE_MPIRUN_FLAGS);
 }
 
+bool launcher_kills_at_once() {
+  return mpirun_flags().empty();
+}
+
 void RanksResult::require_good() const {
   INFO(err);
   CHECK(errors.empty());

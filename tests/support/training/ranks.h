@@ -29,6 +29,10 @@ bool have_mpirun();
 /// Returns what all tests give to mpirun: flags that Open MPI needs and MPICH does not know.
 Arguments mpirun_flags();
 
+/// MPICH's launcher kills all ranks as soon as one is killed or exits without a word. None of them
+/// can tell of it then, and records do not show which was the first.
+bool launcher_kills_at_once();
+
 struct RanksResult : ProgramResult {
   std::vector<std::string> errors;  ///< the program's error messages on stderr, with indented lines
   std::vector<pid_t> left_behind;   ///< processes of the job that outlived it; killed here
