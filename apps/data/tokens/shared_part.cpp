@@ -57,13 +57,13 @@ void SharedPart::complete() {
   if (shared_) {
     shared_->sync();
     shared_.reset();
+  }
+  if (file_) {  // on rank 0, which renames the file before the others are here
     // An MPI may take a write for done that a full disk has cut short.
     const std::uint64_t bytes = token_file_start(id_bytes_) + size_ * id_bytes_;
     if (const std::uint64_t there = std::filesystem::file_size(temporary_); there != bytes)
       fail(fmt::format("{} has {} of {} bytes; is the disk full?", temporary_.string(), there,
                        bytes));
-  }
-  if (file_) {
     file_->write_at(0, token_file_header(path_, size_, id_bytes_));
     file_->complete();
   }
