@@ -55,6 +55,13 @@ duration() {
   fi
 }
 
+# Takes the compiler that this system has beside one that is too old, as Ubuntu 22.04 does.
+choose_compiler() {
+  local compiler
+  compiler=$(scripts/install_deps --compiler)
+  if [[ -n $compiler ]]; then export CXX=$compiler; fi
+}
+
 # As many compilers at a time as there are cores, and 1.5 GiB of memory for each.
 compile_jobs() {
   local kib limit cores
