@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"

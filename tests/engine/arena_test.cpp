@@ -1,19 +1,18 @@
 #include "engine/arena.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "engine/tensor.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::arena_test {
 namespace {
-
-using Catch::Contains;
 
 TEST_CASE("the arena takes the tightest hole and merges neighbours", "[arena]") {
   constexpr std::size_t unit = Arena::alignment;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
@@ -12,13 +11,12 @@
 #include "kernels/elementwise.h"
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::autograd_test {
 namespace {
-
-using Catch::Contains;
 
 Tensor make(const DevicePtr& on, const Values& values, bool leaf = true) {
   Tensor tensor =

@@ -1,13 +1,13 @@
 #include "engine/ops/checkpoint.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "engine/autograd.h"
 #include "engine/ops/dropout.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/norm.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
@@ -15,7 +15,6 @@
 namespace sluice::test::checkpoint_test {
 namespace {
 
-using Catch::Contains;
 using Tensors = std::vector<Tensor>;
 
 Tensor random_tensor(const DevicePtr& on, const Shape& shape, std::uint64_t seed,

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <set>
 #include <string>
@@ -12,6 +11,7 @@
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/linear/mlp.h"
 #include "engine/ops/norm.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // The gradients of weights that a backward pass leaves for later have the bits of a pass that adds

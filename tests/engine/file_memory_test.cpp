@@ -3,7 +3,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
@@ -128,10 +129,10 @@ TEST_CASE("an error of a transfer reaches those that wait for it", "[file_memory
   CHECK_NOTHROW(good.get());
   for (const auto& transfer : {bad, after, bad}) {
     const std::string message = error_message([&] { transfer.get(); });
-    CHECK_THAT(message, Catch::Contains(folder.path().string()) &&
-                            Catch::Contains("ends at byte 20480") && Catch::Contains("truncated"));
+    CHECK_THAT(message, Contains(folder.path().string()) && Contains("ends at byte 20480") &&
+                            Contains("truncated"));
   }
-  CHECK_THAT(error_message([&] { read_all(file, second); }), Catch::Contains("truncated"));
+  CHECK_THAT(error_message([&] { read_all(file, second); }), Contains("truncated"));
 }
 
 TEST_CASE("a file is closed only once its transfers are complete", "[file_memory][threads]") {
@@ -156,10 +157,10 @@ TEST_CASE("a folder that cannot hold the file is refused", "[file_memory]") {
     return error_message([&] { FileMemory(place, bytes); });
   };
   CHECK_THAT(refused(folder.path() / "absent", page),
-             Catch::Contains("'" + (folder.path() / "absent").string() + "' is not a folder"));
+             Contains("'" + (folder.path() / "absent").string() + "' is not a folder"));
   const std::string message = refused(folder.path(), std::uint64_t{1} << 60);
   CHECK_THAT(message,
-             Catch::Contains("cannot take 1152921504606846976 bytes in " + folder.path().string()));
+             Contains("cannot take 1152921504606846976 bytes in " + folder.path().string()));
   CHECK(fs::is_empty(folder.path()));
 }
 

@@ -1,11 +1,12 @@
 #include "engine/offload/host_stack.h"
 
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <set>
 
 #include "engine/host_memory.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
@@ -14,8 +15,6 @@
 
 namespace sluice::test::host_stack_test {
 namespace {
-
-using Catch::Contains;
 
 constexpr std::int64_t count = 300;
 constexpr std::size_t block = 1280;  ///< of the arena: count * 4 bytes, rounded up

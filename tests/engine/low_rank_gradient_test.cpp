@@ -1,10 +1,9 @@
-#include <catch2/catch.hpp>
-
 #include "engine/autograd.h"
 #include "engine/ops/linear/activation.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/linear/low_rank.h"
 #include "tests/engine/gradient_leaves.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::low_rank_gradient_test {
 namespace {

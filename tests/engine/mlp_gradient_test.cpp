@@ -1,12 +1,11 @@
 #include "engine/ops/linear/mlp.h"
 
-#include <catch2/catch.hpp>
-
 #include "engine/autograd.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/linear/linear.h"
 #include "kernels/swiglu.h"
 #include "tests/engine/gradient_leaves.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 

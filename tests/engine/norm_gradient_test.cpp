@@ -1,10 +1,9 @@
-#include <catch2/catch.hpp>
-
 #include "engine/ops/elementwise.h"
 #include "engine/ops/head_order.h"
 #include "engine/ops/norm.h"
 #include "engine/ops/query_key_norm.h"
 #include "tests/engine/gradient_leaves.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::norm_gradient_test {
@@ -98,11 +97,10 @@ TEST_CASE("rmsnorm has the gradient of its formula, with and without a residual 
     CHECK(gradcheck(alone, {leaves[0], leaves[2]}) == "");
     CHECK(gradcheck(both, leaves) == "");
   }
-  CHECK_THAT(
-      error_message([&] {
-        alone({random_tensor(cpu, {2, 4}, 1), random_tensor(cpu, {3}, 2)});
-      }),
-      Catch::Contains("rmsnorm: an input of shape [2, 4] does not fit a weight of shape [3]"));
+  CHECK_THAT(error_message([&] {
+               alone({random_tensor(cpu, {2, 4}, 1), random_tensor(cpu, {3}, 2)});
+             }),
+             Contains("rmsnorm: an input of shape [2, 4] does not fit a weight of shape [3]"));
 }
 
 TEST_CASE("layernorm without a bias is that with zeros, and has its gradient", "[gradient]") {
@@ -143,7 +141,7 @@ TEST_CASE("in_head_order has the gradient of its formula", "[gradient]") {
   CHECK_THAT(error_message([&] {
                in_head_order(random_tensor(cpu, {2, 2, 35}, 1), 3);
              }),
-             Catch::Contains("shape [2, 2, 35] does not divide into q, k and v of 3 heads"));
+             Contains("shape [2, 2, 35] does not divide into q, k and v of 3 heads"));
 }
 
 TEST_CASE("query_key_norm has the gradient of its formula", "[gradient]") {
@@ -162,7 +160,7 @@ TEST_CASE("query_key_norm has the gradient of its formula", "[gradient]") {
                query_key_norm(random_tensor(cpu, {1, 2, 15}, 1), random_tensor(cpu, {4}, 2),
                               random_tensor(cpu, {4}, 3), {2, 1}, 1e-6);
              }),
-             Catch::Contains("shape [1, 2, 15] with 2 heads of q and 1 of k and v"));
+             Contains("shape [1, 2, 15] with 2 heads of q and 1 of k and v"));
 }
 
 }  // namespace

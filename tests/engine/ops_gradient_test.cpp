@@ -1,4 +1,4 @@
-#include <catch2/catch.hpp>
+#include <cmath>
 #include <set>
 
 #include "engine/autograd.h"
@@ -12,6 +12,7 @@
 #include "models/mlp/mlp.h"
 #include "optim/space/parameter_space.h"
 #include "tests/engine/gradient_leaves.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
@@ -24,12 +25,12 @@ TEST_CASE("gradcheck finds a wrong gradient", "[gradient]") {
   // A ReLU whose kink lies inside the step has no derivative that central differences could meet.
   const Tensor at_kink = Tensor::from_host(cpu, {2}, DType::f64, Values{0.0, 1.0});
   const auto report = gradcheck([](const Leaves& in) { return relu(in[0]); }, {at_kink});
-  CHECK_THAT(report, Catch::Contains("leaf 0 element 0"));
-  CHECK_THAT(report, !Catch::Contains("element 1"));
+  CHECK_THAT(report, Contains("leaf 0 element 0"));
+  CHECK_THAT(report, !Contains("element 1"));
   // A leaf that the output does not depend on gets no gradient at all.
   CHECK_THAT(gradcheck([](const Leaves& in) { return gelu(in[0]); },
                        {random_tensor(cpu, {3}, 1), random_tensor(cpu, {3}, 2)}),
-             Catch::Contains("leaf 1 has no gradient"));
+             Contains("leaf 1 has no gradient"));
 }
 
 TEST_CASE("gradcheck perturbs a sample of a large leaf, both ends included", "[gradient]") {
@@ -163,17 +164,16 @@ TEST_CASE("attention with shared heads and rotary positions has the gradient of 
     return error_message([&] { attention(random_tensor(cpu, shape, 1), options); });
   };
   CHECK_THAT(refusal({1, 2, 20}, {.heads = {6, 4}}),
-             Catch::Contains("6 query heads do not divide into groups for 4 key/value heads"));
-  CHECK_THAT(
-      refusal({1, 2, 21}, {.heads = {6, 2}}),
-      Catch::Contains("shape [1, 2, 21] does not divide into q of 6 heads, and k and v of 2"));
+             Contains("6 query heads do not divide into groups for 4 key/value heads"));
+  CHECK_THAT(refusal({1, 2, 21}, {.heads = {6, 2}}),
+             Contains("shape [1, 2, 21] does not divide into q of 6 heads, and k and v of 2"));
   const RotaryAngles wide{.width = 4};
   CHECK_THAT(refusal({1, 2, 9}, {.heads = 1, .rotary = &wide}),
-             Catch::Contains("rotary positions of 4 columns do not fit heads 3 wide"));
+             Contains("rotary positions of 4 columns do not fit heads 3 wide"));
   Tensor leaf = random_tensor(cpu, {1, 2, 12}, 1);
   leaf.set_requires_grad(true);
   CHECK_THAT(error_message([&] { attention(leaf, {.heads = 1, .rotary = &wide}); }),
-             Catch::Contains("rotary positions would change a leaf"));
+             Contains("rotary positions would change a leaf"));
 }
 
 TEST_CASE("embedding has the gradient of its formula", "[gradient]") {
@@ -222,7 +222,7 @@ TEST_CASE("a sequence may end with the last position of the table and not after 
   CHECK(from(0) == "(no error)");
   CHECK(from(4) == "(no error)");
   for (const std::int64_t first : {5, 9})
-    CHECK_THAT(from(first), Catch::Contains("longer than the model's context of 9"));
+    CHECK_THAT(from(first), Contains("longer than the model's context of 9"));
 }
 
 TEST_CASE("linear_cross_entropy has the gradient of its formula", "[gradient]") {

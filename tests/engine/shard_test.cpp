@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
 
 #include "engine/shard.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::shard_test {
 namespace {

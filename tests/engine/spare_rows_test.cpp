@@ -1,8 +1,7 @@
-#include <catch2/catch.hpp>
-
 #include "engine/autograd.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/linear/linear_cross_entropy.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // Rows of zeros behind an embedding table, with which the vocabulary head computes.
@@ -41,7 +40,7 @@ TEST_CASE("spare rows of a table change no loss and no gradient, and their gradi
   CHECK(train(table, narrow) == losses);
   CHECK(narrow.to_host() == plain.grad().to_host());
   CHECK(train(table, sums.slice(0, {rows, width}, spare)) == losses);
-  CHECK_THAT(hidden.grad().to_host(), Catch::Approx(wanted).margin(1e-14));
+  CHECK_THAT(hidden.grad().to_host(), Catch::Matchers::Approx(wanted).margin(1e-14));
   Values gradient = sums.to_host();
   const Values tail(gradient.begin() + rows * width, gradient.end());
   CHECK(tail == Values(spare * width, 0.0));

@@ -1,10 +1,9 @@
 #include "engine/tensor_group.h"
 
-#include <catch2/catch.hpp>
-
 #include "engine/autograd.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/linear/mlp.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // Tests what divided ops do while a sum is in flight.

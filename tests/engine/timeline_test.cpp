@@ -1,12 +1,12 @@
 #include "engine/timeline.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
 #include "engine/tensor.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/gpu.h"
 
 namespace sluice::test::timeline_test {

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <functional>
 
 #include "apps/checkpoint/checkpoint.h"
 #include "tests/faults/runs.h"
+#include "tests/support/catch.h"
 
 // A checkpoint is damaged. Whoever asks for exactly that one is refused, with the file's name; a
 // run that takes the newest that is whole warns, goes on from the older one, and ends with the

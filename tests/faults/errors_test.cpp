@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
 // The system refuses what a run asks of it: calls fail, a disk is full. What was saved before

@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "tests/faults/runs.h"
+#include "tests/support/catch.h"
 
 // A run that is stopped after any step and goes on ends with the bytes of one that is not, and so
 // does the same run once more, with any number of threads.

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <functional>
 #include <map>
 
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 
 // Programs that replace what is there are killed on the way: nothing of the user's is lost, and old

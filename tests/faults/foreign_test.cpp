@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <functional>
 
 #include "tests/faults/runs.h"
+#include "tests/support/catch.h"
 
 // Files that are whole but do not belong together, and folders that are not what they seem.
 

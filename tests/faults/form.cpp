@@ -1,8 +1,8 @@
 #include "tests/faults/form.h"
+#include "tests/support/catch.h"
 
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <cstdio>
 
 namespace sluice::test {

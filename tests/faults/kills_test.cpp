@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <map>
 #include <thread>
 
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 
 // A run is killed and goes on. What was said to be saved is there, the newest checkpoint is whole,
 // and the end has the bytes of a run that nobody killed.

@@ -1,12 +1,12 @@
 #define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 #include "tests/faults/form.h"
 #include "tests/support/session.h"
 
 int main(int argc, char** argv) {
   Catch::Session session;
-  using namespace Catch::clara;
+  using namespace Catch::Clara;
   sluice::test::Draws& draws = sluice::test::chosen_draws();
   session.cli(session.cli() |
               Opt(sluice::test::long_form())["--long"]("every call and many rounds, with a table") |

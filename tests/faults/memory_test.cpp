@@ -1,13 +1,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "tests/faults/runs.h"
+#include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
 // A bit of one rank's weights flips in memory, as a faulty part would flip it. The ranks compare

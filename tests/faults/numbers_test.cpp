@@ -1,12 +1,13 @@
 #include <bit>
-#include <catch2/catch.hpp>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "engine/io/safetensors.h"
 #include "tests/faults/runs.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 
 // Numbers that no run has made: tokens that change under it, moments that are none (rows 13 and 14
@@ -117,9 +118,8 @@ TEST_CASE("a token file that is overwritten under a run ends it, and says where"
   const Ended ended = job.finish();
   CHECK(ended.exit_code == 1);
   CHECK(count_lines(ended.words) == 1);
-  CHECK_THAT(ended.words, Catch::Contains(tokens.string()) &&
-                              Catch::Contains("at positions 0 to 3999") &&
-                              Catch::Contains("changed while it was in use"));
+  CHECK_THAT(ended.words, Contains(tokens.string()) && Contains("at positions 0 to 3999") &&
+                              Contains("changed while it was in use"));
   CHECK(newest_step(runs.path() / "out") >= 4);
   CHECK_FALSE(fs::exists(runs.path() / "out" / "model"));
 }

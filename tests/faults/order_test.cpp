@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 
 // The order of calls decides what a power failure leaves: a file's bytes are synced before the file
 // gets its name, its folder is synced after that, and nothing older is removed before then.

@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
 // Failures between ranks that tests/apps/ranks/ranks_faults_test.cpp does not cover (it has a rank

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
 #include <map>
 #include <thread>
 
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 
 // Signals at awkward moments: before training, while a checkpoint is written, at the end; once and
 // twice; to a process alone, to mpirun, to one rank, to all. The job ends as documented, its newest

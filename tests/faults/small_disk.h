@@ -2,9 +2,10 @@
 
 #include <sys/mount.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace sluice::test {
 

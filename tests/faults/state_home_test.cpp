@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -9,6 +8,7 @@
 
 #include "tests/faults/small_disk.h"
 #include "tests/faults/trace.h"
+#include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
 // A run keeps its optimizer state in a file (--state-home). Its disk is full or fails, the run is

@@ -1,10 +1,10 @@
 #include "tests/faults/trace.h"
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/skip.h"
 
 namespace sluice::test {

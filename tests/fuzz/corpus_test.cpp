@@ -1,10 +1,10 @@
 #include <sys/resource.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <set>
 
 #include "tests/fuzz/samples.h"
+#include "tests/support/catch.h"
 
 // Every sample has the verdict that it should have, soon and in little memory.
 
@@ -34,7 +34,7 @@ void check_samples(const Parser& parser) {
     if (sample.refusal.empty())
       CHECK(message == "");
     else
-      CHECK_THAT(message, Catch::Matchers::Contains(sample.refusal));
+      CHECK_THAT(message, Contains(sample.refusal));
     accepted += sample.refusal.empty();
   }
   // A harness that refuses everything, or nothing, would test nothing.

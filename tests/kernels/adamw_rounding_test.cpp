@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "tests/kernels/adamw_state.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 
 // The random bits that round both moments of an element.

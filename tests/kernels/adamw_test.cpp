@@ -1,9 +1,9 @@
 #include "kernels/adamw.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "tests/kernels/adamw_state.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/devices.h"
 
@@ -348,7 +348,6 @@ TEST_CASE("AdamW refuses arrays that are no layout", "[adamw]") {
     const Tensor integers = other(DType::i32), halves = other(DType::f16),
                  narrow = other(DType::bf16);
     const Tensor codes = other(DType::u8), wide = other(DType::f32);
-    using Catch::Contains;
     const auto gradient = Contains("gradients of AdamW are");
     CHECK_THAT(message([&](AdamW& op) { op.grad = integers.view(); }), gradient);
     CHECK_THAT(message([&](AdamW& op) { op.grad = halves.view(); }), gradient);

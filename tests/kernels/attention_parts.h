@@ -1,9 +1,8 @@
 #pragma once
 
-#include <catch2/catch.hpp>
-
 #include "kernels/attention.h"
 #include "kernels/base/run.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // Attention with dropout, its heads divided between ranks: the ranks' results side by side equal,

@@ -1,9 +1,10 @@
 #include "kernels/attention.h"
 
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/philox.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::attention_test {

@@ -1,10 +1,10 @@
 #include "kernels/cross_entropy.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::cross_entropy_test {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/copy_columns.h"
 #include "kernels/elementwise.h"
 #include "kernels/head_order.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::elementwise_test {

@@ -1,8 +1,10 @@
+#include <cmath>
+#include <cstdlib>
+
 #include "kernels/gemm.h"
 
-#include <catch2/catch.hpp>
-
 #include "kernels/cpu/gemm.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 

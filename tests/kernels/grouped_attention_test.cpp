@@ -1,7 +1,8 @@
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // Grouped-query attention is multi-head attention in which every head of k and v is there once for

@@ -1,6 +1,6 @@
 #include "kernels/base/half.h"
 
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -9,6 +9,7 @@
 #include "kernels/base/philox.h"
 #include "kernels/cpu/math.h"
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 

@@ -1,9 +1,10 @@
 #include "kernels/muon.h"
 
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::muon_kernels_test {

@@ -1,10 +1,11 @@
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
 #include "kernels/reduce.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::norm_test {

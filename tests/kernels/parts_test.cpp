@@ -1,8 +1,7 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "tests/kernels/attention_parts.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // Ranks that each have a part of an op's work compute, laid side by side or added up, what one that

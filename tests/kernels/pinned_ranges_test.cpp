@@ -1,7 +1,7 @@
 #include "kernels/base/pinned_ranges.h"
+#include "tests/support/catch.h"
 
 #include <array>
-#include <catch2/catch.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,9 +1,9 @@
 #include "kernels/quantized.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::quantized_test {

@@ -1,9 +1,9 @@
 #include "kernels/rotary.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <numbers>
 
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::rotary_test {

@@ -1,5 +1,4 @@
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -7,6 +6,7 @@
 #include "kernels/base/dynamic_map.h"
 #include "kernels/base/stochastic_rounding.h"
 #include "tests/kernels/adamw_state.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::rounding_test {
 namespace {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 
@@ -14,6 +13,7 @@
 #include "kernels/cuda/ptx/cp_async.h"
 #include "kernels/cuda/ptx/matrix.h"
 #include "kernels/cuda/simt/device.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_device.h"
 
 namespace sluice::test::simt_stream_test {

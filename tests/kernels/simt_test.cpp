@@ -1,20 +1,19 @@
 // The SIMT host target finds the mistakes that a GPU would answer with wrong numbers now and then.
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/warp.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/cuda_device.h"
 
 namespace sluice::test::simt_test {
 namespace {
 
-using Catch::Contains;
 using cuda::launch;
 using cuda::warp_size;
 

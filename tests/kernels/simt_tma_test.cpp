@@ -1,17 +1,16 @@
 // Barriers in shared memory, and copies that end on them, on the SIMT host target.
 
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx/tma.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/cuda_device.h"
 
 namespace sluice::test::simt_tma_test {
 namespace {
 
-using Catch::Contains;
 using cuda::launch;
 
 constexpr unsigned threads = 128;

@@ -1,10 +1,11 @@
 #include "kernels/cpu/parallel_for.h"
+#include "tests/support/catch.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <numeric>
 #include <thread>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "models/text/bpe/bpe_files.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -9,13 +8,13 @@
 #include "models/text/char_tokenizer.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/text_support.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tokenizer_data.h"
 
 namespace sluice::test::bpe_files_test {
 
-using Catch::Matchers::Contains;
 using nlohmann::json;
 
 namespace {

@@ -1,6 +1,5 @@
 #include "models/decoder/config_json/config_keys.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/config_json/generation_config.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
@@ -16,7 +16,6 @@
 namespace sluice::test::config_keys_test {
 namespace {
 
-using Catch::Contains;
 using Json = nlohmann::json;
 
 Json data(const char* name) {
@@ -269,7 +268,7 @@ TEST_CASE("keys that have other names, or none, are refused in one sentence", "[
     const std::string message =
         error_message([&, &f = family, &c = changes] { parsed(config_of_family(f, c)); });
     CHECK_THAT(message, Contains(says));
-    CHECK_THAT(message, Catch::StartsWith("config.json: "));
+    CHECK_THAT(message, StartsWith("config.json: "));
     CHECK(message.size() <= 300);
   }
   // These have an effect nowhere.

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/space.h"
 #include "tests/support/training/tensor_ranks.h"

@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -6,6 +5,7 @@
 #include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/weights.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
@@ -16,8 +16,6 @@
 
 namespace sluice::test::family_config_test {
 namespace {
-
-using Catch::Contains;
 
 /// A Llama's config.json, with some keys changed, or removed where the value is null.
 Json llama_json(const Json& changes = Json::object()) {

@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/autograd.h"
 #include "engine/io/token_file.h"
 #include "models/decoder/generate.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"

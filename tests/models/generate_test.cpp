@@ -1,6 +1,5 @@
 #include "models/decoder/generate.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,6 +8,7 @@
 
 #include "engine/autograd.h"
 #include "engine/rng.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
@@ -16,7 +16,6 @@
 namespace sluice::test::generate_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 
 std::int32_t draw(const Values& logits, const Sampling& sampling, std::uint64_t position) {
@@ -77,9 +76,9 @@ TEST_CASE("logits that are not finite give no token but an error that says where
   };
   for (const double temperature : {0.0, 1.0}) {
     CHECK_THAT(refused({1, 2, NAN, INFINITY}, {.temperature = temperature}),
-               Catch::StartsWith("new token 7: the model's logits are not finite (nan for id 2)"));
+               StartsWith("new token 7: the model's logits are not finite (nan for id 2)"));
     CHECK_THAT(refused({1, INFINITY}, {.temperature = temperature, .prompt = 3}),
-               Catch::StartsWith("prompt 3, new token 7: ") && Contains("(inf for id 1)"));
+               StartsWith("prompt 3, new token 7: ") && Contains("(inf for id 1)"));
     CHECK_THAT(refused({-INFINITY, -INFINITY}, {.temperature = temperature}),
                Contains("(-inf for id 0)"));
     // A token that the tokenizer does not know counts for nothing.

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <functional>
 
 #include "models/decoder/gguf_model.h"
 #include "models/text/bpe/gguf_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gguf_model.h"
@@ -12,8 +12,6 @@
 
 namespace sluice::test::gguf_model_test {
 namespace {
-
-using Catch::Contains;
 
 DecoderConfig config_of_test(Family family) {
   DecoderConfig config = config_of(family);

@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "engine/autograd.h"
 #include "engine/observer.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/dropout.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
 
 #include "engine/autograd.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 

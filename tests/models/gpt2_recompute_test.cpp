@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
 
 #include "engine/autograd.h"
 #include "engine/host_memory.h"
 #include "models/decoder/generate.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -18,7 +18,6 @@
 namespace sluice::test::gpt2_recompute_test {
 namespace {
 
-using Catch::Contains;
 using Modes = std::vector<Recompute>;
 
 constexpr auto none = Recompute::none, gelu = Recompute::gelu, gelu_ln = Recompute::gelu_ln,

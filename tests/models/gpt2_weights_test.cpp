@@ -2,7 +2,6 @@
 #include "models/decoder/config_json/config_writer.h"
 #include "models/decoder/weights.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "engine/autograd.h"
 #include "engine/io/stored_tensor.h"
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
@@ -19,8 +19,6 @@
 
 namespace sluice::test::gpt2_weights_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// A folder with a small model that a test can spoil.
 struct Folder : TempDir {

@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <filesystem>
 
 #include "engine/autograd.h"
@@ -9,6 +8,7 @@
 #include "models/lora/frozen_weights.h"
 #include "models/lora/targets.h"
 #include "tests/models/adapted_models.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu/devices.h"
@@ -130,8 +130,8 @@ TEST_CASE("a base of 8 bits is read from a model's file row by row", "[lora]") {
     weights.write_weights(slot.offset, std::as_bytes(std::span(&large, 1)));
     save_weights(folder / "model.safetensors", weights, StoredType::F32);
     CHECK_THAT(error_message([&] { frozen.load(folder, config); }),
-               Catch::Matchers::Contains("model.safetensors: tensor \"" + slot.stored()[0].name +
-                                         "\" has values above 8.32e+06, "));
+               Contains("model.safetensors: tensor \"" + slot.stored()[0].name +
+                        "\" has values above 8.32e+06, "));
   }
 }
 
@@ -201,7 +201,6 @@ TEST_CASE("ranks that would cut a block of 8 bits are refused, whichever matrix 
     config.lora = beside_8_bits;
     return division_fault(config, ranks);
   };
-  using Catch::Matchers::Contains;
   for (const Family family : {Family::gpt2, Family::llama}) {
     CAPTURE(name_of(family));
     for (const int ranks : {1, 2, 4})

@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include "models/lora/merge_adapter.h"
 #include "models/lora/targets.h"
 #include "tests/models/adapted_models.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -284,9 +284,9 @@ TEST_CASE("an adapter of some layers alone is merged unless the others would be 
   CHECK(merge("\"gaussian\"") == "(no error)");
   for (const char* const start : {"false", "null", "\"orthogonal\""})
     CHECK_THAT(merge(start),
-               Catch::Contains("layers.1.mlp.up_proj.lora_A.weight\" is missing, and by "
-                               "init_lora_weights of adapter_config.json it would be random"));
-  CHECK_THAT(read(), Catch::Contains("it would be random"));
+               Contains("layers.1.mlp.up_proj.lora_A.weight\" is missing, and by "
+                        "init_lora_weights of adapter_config.json it would be random"));
+  CHECK_THAT(read(), Contains("it would be random"));
 }
 
 }  // namespace sluice::test::lora_test

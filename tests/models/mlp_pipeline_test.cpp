@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/validator.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 // An MLP in a pipeline is the MLP: losses, gradients and weights after some steps, whatever the

@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 
@@ -7,6 +6,7 @@
 #include "optim/make_optimizer.h"
 #include "parallel/comm/communicator_group.h"
 #include "parallel/comm/transport/thread_transport.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gradcheck.h"
 
@@ -266,14 +266,14 @@ TEST_CASE("an MLP that cannot be divided says why", "[tensor]") {
   MlpConfig wrong = config;
   CHECK(message(wrong, 4) == "(no error)");
   wrong.hidden = 30;
-  CHECK_THAT(message(wrong, 4), Catch::Contains("30, which does not divide: 7 * 4 = 28"));
+  CHECK_THAT(message(wrong, 4), Contains("30, which does not divide: 7 * 4 = 28"));
   wrong.hidden = 0;
-  CHECK_THAT(message(wrong, 2), Catch::Contains("2 ranks") && Catch::Contains("hidden width"));
+  CHECK_THAT(message(wrong, 2), Contains("2 ranks") && Contains("hidden width"));
   CHECK(message(wrong, 1) == "(no error)");
   wrong = config;
-  CHECK_THAT(message(wrong, 8), Catch::Contains("8 ranks: there are 7 classes"));
+  CHECK_THAT(message(wrong, 8), Contains("8 ranks: there are 7 classes"));
   wrong.hidden = -1;
-  CHECK_THAT(message(wrong, 1), Catch::Contains("positive sizes"));
+  CHECK_THAT(message(wrong, 1), Contains("positive sizes"));
 }
 
 }  // namespace sluice::test::mlp_tensor_parallel_test

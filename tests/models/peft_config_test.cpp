@@ -1,10 +1,10 @@
 #include "models/lora/peft_config.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/lora/adapter_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
@@ -14,8 +14,6 @@
 
 namespace sluice::test::peft_config_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// A file as PEFT 0.21 writes it.
 Json plain() {

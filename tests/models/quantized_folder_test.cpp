@@ -1,17 +1,15 @@
 #include "models/decoder/quantized_folder.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/weights.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/space.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::quantized_folder_test {
-
-using Catch::Matchers::Contains;
 
 TEST_CASE("a config.json that says that the weights are quantised is refused with its method") {
   const auto refusal = [](const char* text) {
@@ -22,8 +20,8 @@ TEST_CASE("a config.json that says that the weights are quantised is refused wit
     CHECK_THAT(
         refusal(
             (R"({"quantization_config": {"bits": 4, "quant_method": ")" + method + "\"}}").c_str()),
-        Catch::StartsWith("a/config.json: \"quantization_config\" has the quant_method \"" +
-                          method + "\"; quantised weights are not supported"));
+        StartsWith("a/config.json: \"quantization_config\" has the quant_method \"" + method +
+                   "\"; quantised weights are not supported"));
   CHECK_THAT(refusal(R"({"quantization_config": {"load_in_8bit": true}})"),
              Contains(R"("quantization_config" is {"load_in_8bit":true})"));
   CHECK_THAT(refusal(R"({"compression_config": {"quant_method": "sparseml"}})"),

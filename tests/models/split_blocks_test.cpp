@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <functional>
 #include <numeric>
 
 #include "models/decoder/parallelize.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::split_blocks_test {
 namespace {
@@ -76,7 +76,7 @@ TEST_CASE("blocks are divided evenly, by parameters or as they are listed") {
                             "", "9999999999999999999,1,1,1"})
     CHECK_THROWS_AS(split_blocks(gpt2, 4, parse_block_split(wrong)), Error);
   CHECK_THROWS_WITH(split_blocks(gpt2, 13, parse_block_split("blocks")),
-                    Catch::Contains("13 stages needs 13 blocks or more, and the model has 12"));
+                    Contains("13 stages needs 13 blocks or more, and the model has 12"));
 }
 
 }  // namespace sluice::test::split_blocks_test

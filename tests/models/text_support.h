@@ -1,6 +1,5 @@
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,6 +8,7 @@
 #include "kernels/base/error.h"
 #include "models/text/bpe/bpe_tables.h"
 #include "models/text/bpe/byte_alphabet.h"
+#include "tests/support/catch.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test {

@@ -1,6 +1,5 @@
 #include "models/text/bpe/tokenizer_json.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -10,6 +9,7 @@
 #include "models/text/char_tokenizer.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/text_support.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test {
 
@@ -30,7 +30,6 @@ nlohmann::json small_tokenizer_json() {
 
 namespace sluice::test::tokenizer_json_test {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 using nlohmann::json;
 

@@ -1,6 +1,5 @@
 #include "models/text/tokenizer.h"
 
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "models/text/byte_tokenizer.h"
 #include "models/text/char_tokenizer.h"
 #include "tests/models/text_support.h"
+#include "tests/support/catch.h"
 #include "tests/support/data_folders.h"
 #include "tests/support/form.h"
 #include "tests/support/skip.h"
@@ -22,7 +22,6 @@
 
 namespace sluice::test::tokenizer_test {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 
 namespace {

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <span>
 
 #include "engine/autograd.h"
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

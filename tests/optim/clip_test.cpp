@@ -1,9 +1,9 @@
 #include "kernels/reduce.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "optim/loss_scaler.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::clip_test {

@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"

@@ -1,9 +1,9 @@
 #include "optim/offload/file_ring.h"
 
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <vector>
 
+#include "tests/support/catch.h"
 #include "tests/support/temp_dir.h"
 
 // State that passes through memory on its way from a file and back.

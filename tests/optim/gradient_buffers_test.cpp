@@ -1,8 +1,7 @@
 #include "optim/space/gradient_buffers.h"
 
-#include <catch2/catch.hpp>
-
 #include "optim/space/parameter_space.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 // Where gradients are, whole or sharded. Sizes are in elements: all are multiples of the alignment.

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "optim/make_optimizer.h"
 #include "optim/newton_schulz.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

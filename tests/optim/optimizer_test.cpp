@@ -1,10 +1,10 @@
 #include "optim/make_optimizer.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 
 #include "engine/autograd.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"
 

@@ -1,6 +1,6 @@
 #include "optim/schedule.h"
+#include "tests/support/catch.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 
 namespace sluice::test::schedule_test {

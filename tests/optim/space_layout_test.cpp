@@ -1,6 +1,5 @@
 #include "optim/space/space_layout.h"
-
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 // Which parameters count as large matrices, whose state may be quantised and may stream.
 

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
 
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"

@@ -1,6 +1,5 @@
 #include "kernels/base/half.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +7,7 @@
 #include "engine/tensor.h"
 #include "kernels/adamw.h"
 #include "kernels/base/run.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

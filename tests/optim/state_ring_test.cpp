@@ -1,10 +1,9 @@
 #include "optim/offload/state_ring.h"
 
-#include <catch2/catch.hpp>
-
 #include "engine/host_memory.h"
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/gpu.h"
 

@@ -1,11 +1,11 @@
 #include "optim/offload/weight_ring.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
 
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/space.h"

@@ -1,9 +1,9 @@
 #include "parallel/data_parallel/bucket_plan.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <set>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/form.h"
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <utility>
 
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test {
 

@@ -1,11 +1,11 @@
 // Every collective on ranks that are threads, against plain loops, in bits.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "parallel/comm/backend/host_backend.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/checked_ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 
 namespace sluice::test::collectives_test {
@@ -85,7 +85,7 @@ TEST_CASE("numbers of a type that is not summed are refused, and are moved all t
                                  auto& mine = bytes[static_cast<std::size_t>(c.rank())];
                                  c.all_reduce(view_of(mine), {.label = "bytes"})->wait();
                                }),
-                      Catch::Contains("u8 cannot be reduced"));
+                      Contains("u8 cannot be reduced"));
 }
 
 TEST_CASE("nobody leaves a barrier before all have come", "[threads]") {

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::data_partition_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Indices = std::vector<std::int64_t>;
 
 std::vector<double> equal_fractions(int ranks) {

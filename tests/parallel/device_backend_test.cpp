@@ -1,10 +1,9 @@
 // Which way GPUs' data takes between ranks, and the sentence that says why.
 #include "parallel/comm/device_backend.h"
 
-#include <catch2/catch.hpp>
-
 #include "parallel/comm/communicator.h"
 #include "tests/parallel/checked_ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/gpu.h"
 
 namespace sluice::test::device_backend_test {
@@ -67,7 +66,7 @@ TEST_CASE("one rank without NCCL, or with another one, keeps all from it") {
   std::vector<RankDevice> two{with_nccl("a", "GPU-1"), without_nccl("b", "GPU-2")};
   expect_choice(two, std::nullopt, false, "staged: rank 1: NCCL cannot be loaded");
   CHECK_THROWS_WITH(choose_backend(two, GpuExchange::nccl),
-                    Catch::Contains("but rank 1: NCCL cannot be loaded"));
+                    Contains("but rank 1: NCCL cannot be loaded"));
   two[1] = with_nccl("b", "GPU-2", "2.27.3");
   expect_choice(two, std::nullopt, false, "staged: rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3");
 }

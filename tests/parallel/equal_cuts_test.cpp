@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "parallel/data_parallel/bucket_plan.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 // Ranks that divide tensors own the same ones, whatever the sizes of their shards.

@@ -1,11 +1,10 @@
 #include "parallel/data_parallel/gradient_reducer.h"
 
-#include <catch2/catch.hpp>
-
 #include "engine/autograd.h"
 #include "engine/ops/linear/linear.h"
 #include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/gradcheck.h"
 
 namespace sluice::test::gradient_reducer_test {

@@ -1,8 +1,8 @@
 // Messages between ranks, groups of them, and what they tell each other.
-#include <catch2/catch.hpp>
 
 #include "tests/parallel/battery.h"
 #include "tests/parallel/checked_ranks.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::groups_test {
 

@@ -2,12 +2,12 @@
 
 #include <array>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <mutex>
 #include <thread>
 
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 
 // Work of one rank for which the others wait longer than a collective's timeout.
 
@@ -15,7 +15,6 @@ namespace sluice::test::keep_alive_test {
 namespace {
 
 using namespace std::chrono_literals;
-using Catch::Matchers::Contains;
 
 /// Records the sentences about slow work.
 class Slow final : public Monitor {

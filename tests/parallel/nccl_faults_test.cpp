@@ -1,16 +1,15 @@
 // What goes wrong between ranks with NCCL ends with a sentence, not with a wait for ever.
-#include <catch2/catch.hpp>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "parallel/comm/device_backend.h"
 #include "tests/parallel/nccl_standin.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::nccl_faults_test {
 namespace {
 
-using Catch::Contains;
 using Start = std::function<CollectiveCall(int rank, const View& data)>;
 
 /// Ranks start what `start` says, without the checks of a communicator, and wait at most two

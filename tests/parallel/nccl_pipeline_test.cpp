@@ -1,11 +1,11 @@
 // Pipelines whose messages go by NCCL, on GPUs that run one of its kernels at a time.
-#include <catch2/catch.hpp>
 
 #include "parallel/comm/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "tests/parallel/nccl_standin.h"
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/parallel/pipeline/stages.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 
 namespace sluice::test::nccl_pipeline_test {

@@ -4,11 +4,10 @@
 
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
-
 #include "parallel/comm/device_backend.h"
 #include "tests/parallel/gpu_ranks.h"
 #include "tests/parallel/nccl_standin.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::nccl_test {
 namespace {

@@ -1,11 +1,11 @@
 // The order of a reduction: over ranks 0, 1, 2..., rounded once, however it is done.
-#include <catch2/catch.hpp>
 #include <limits>
 
 #include "parallel/comm/backend/host_backend.h"
 #include "parallel/comm/backend/ordered_reduce.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/checked_ranks.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::ordered_test {
 
@@ -120,10 +120,9 @@ TEST_CASE("ordered_reduce writes over any of its contributions") {
 TEST_CASE("ordered_reduce refuses what is no number") {
   std::byte bytes[4]{};
   const std::byte* in[]{bytes, bytes};
-  CHECK_THROWS_WITH(ordered_reduce(View(bytes, DType::u8, {4}), in, ReduceOp::sum),
-                    Catch::Contains("u8"));
+  CHECK_THROWS_WITH(ordered_reduce(View(bytes, DType::u8, {4}), in, ReduceOp::sum), Contains("u8"));
   CHECK_THROWS_WITH(ordered_reduce(View(bytes, DType::i16, {2}), in, ReduceOp::sum),
-                    Catch::Contains("i16"));
+                    Contains("i16"));
 }
 
 TEST_CASE("even_parts cover an array in order, cut at units, of about the same size") {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <map>
 
@@ -8,6 +7,7 @@
 #include "parallel/data_parallel/gradient_reducer.h"
 #include "tests/parallel/collective_counter.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 

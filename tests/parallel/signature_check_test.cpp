@@ -2,11 +2,11 @@
 #include "parallel/comm/backend/signature.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/parallel/checked_ranks.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::signature_check_test {
 
@@ -75,7 +75,7 @@ Failures failures(int ranks, const FaultyBody& body,
 void require_all_say(const Failures& by_rank, const std::string& sentence) {
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     INFO("rank " << rank);
-    REQUIRE_THAT(by_rank[rank], Catch::Contains(sentence));
+    REQUIRE_THAT(by_rank[rank], Contains(sentence));
   }
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("when a rank throws, the others end with an error that names it", "[th
       for (int rank = 0; rank < ranks; ++rank)
         if (rank != 1)
           CHECK_THAT(by_rank[static_cast<std::size_t>(rank)],
-                     Catch::Contains("rank 1 has failed: the disk is full"));
+                     Contains("rank 1 has failed: the disk is full"));
     }
   }
 }
@@ -309,11 +309,11 @@ TEST_CASE("a rank that never joins is an error at the deadline", "[threads]") {
   const std::string rest =
       "; rank 0 waited 0.2 s in all_reduce of 100 f32 'lonely' (operation 0) of 'test'";
   auto by_rank = failures(2, slow, options);
-  CHECK_THAT(by_rank[0], Catch::StartsWith("some rank did not join in" + rest));
+  CHECK_THAT(by_rank[0], StartsWith("some rank did not join in" + rest));
   CHECK(by_rank[1].empty());
   by_rank = failures(2, slow, options,
                      [](int) { return std::make_shared<Faulty>(Monitor::Fault::none, 0); });
-  CHECK_THAT(by_rank[0], Catch::StartsWith("nobody knows" + rest));
+  CHECK_THAT(by_rank[0], StartsWith("nobody knows" + rest));
 }
 
 TEST_CASE("without signatures another count is an error and no wrong result", "[threads]") {

@@ -1,7 +1,6 @@
 // More than eight ranks send tallies of signatures up a tree, and what all have started comes down.
 #include <atomic>
 #include <bit>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -13,6 +12,7 @@
 #include "parallel/comm/backend/signature.h"
 #include "tests/parallel/checked_ranks.h"
 #include "tests/parallel/forwarding_transport.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::signature_tree_test {
 namespace {
@@ -198,12 +198,11 @@ TEST_CASE("the operation of most ranks is the usual one, wherever they are", "[t
   for (std::size_t rank = 0; rank < 9; ++rank)
     labels[rank] = rank < 2 ? "pair" : std::to_string(rank);
   for (const std::string& sentence : heard(labels).by_rank) {
-    CHECK_THAT(sentence, Catch::Contains("ranks 0, 1 started " + text_of("pair") + " and rank 3"));
-    CHECK_THAT(sentence, Catch::Contains("rank 8 started " + text_of("8")));
-    CHECK_THAT(sentence, Catch::Contains("1 more started what is not listed"));
-    CHECK_THAT(sentence,
-               Catch::EndsWith("where ranks 9, 10, 11, 12, 13, 14, 15, 16 and 23 more started " +
-                               text_of("usual")));
+    CHECK_THAT(sentence, Contains("ranks 0, 1 started " + text_of("pair") + " and rank 3"));
+    CHECK_THAT(sentence, Contains("rank 8 started " + text_of("8")));
+    CHECK_THAT(sentence, Contains("1 more started what is not listed"));
+    CHECK_THAT(sentence, EndsWith("where ranks 9, 10, 11, 12, 13, 14, 15, 16 and 23 more started " +
+                                  text_of("usual")));
   }
 }
 
@@ -226,9 +225,8 @@ TEST_CASE("ranks of a tree hear of a mismatch where others come late", "[threads
   };
   CHECK_THROWS_AS(run_on_threads(12, run), Error);
   for (const std::string& sentence : by_rank)
-    CHECK_THAT(sentence,
-               Catch::Contains("rank 5 started barrier 'odd' (operation 1) where the others "
-                               "started barrier 'usual' (operation 1)"));
+    CHECK_THAT(sentence, Contains("rank 5 started barrier 'odd' (operation 1) where the others "
+                                  "started barrier 'usual' (operation 1)"));
 }
 
 }  // namespace sluice::test::signature_tree_test

@@ -4,12 +4,12 @@
 #include "parallel/comm/backend/staged_backend.h"
 
 #include <array>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "kernels/base/run.h"
 #include "kernels/elementwise.h"
 #include "tests/parallel/gpu_ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/unpinned_runtime.h"
 
 namespace sluice::test::staged_test {
@@ -169,8 +169,8 @@ TEST_CASE("staged: an operation that fits into no buffer is refused", "[threads]
   };
   attempt(1024, false);
   REQUIRE_THROWS_WITH(attempt(1025, false),
-                      Catch::StartsWith("all_reduce of 4100 bytes does not fit into a buffer of "
-                                        "4096 bytes"));
+                      StartsWith("all_reduce of 4100 bytes does not fit into a buffer of "
+                                 "4096 bytes"));
   // A p2p needs room for all its messages.
   const auto exchange = [](std::size_t messages) {
     run_on_threads(2, [&](std::unique_ptr<Transport> transport) {
@@ -185,9 +185,9 @@ TEST_CASE("staged: an operation that fits into no buffer is refused", "[threads]
     });
   };
   exchange(2);
-  REQUIRE_THROWS_WITH(exchange(3), Catch::StartsWith("p2p of 6144 bytes does not fit"));
+  REQUIRE_THROWS_WITH(exchange(3), StartsWith("p2p of 6144 bytes does not fit"));
   attempt(336, true);
-  REQUIRE_THROWS_WITH(attempt(345, true), Catch::StartsWith("gather of 4168 bytes does not fit"));
+  REQUIRE_THROWS_WITH(attempt(345, true), StartsWith("gather of 4168 bytes does not fit"));
 }
 
 TEST_CASE("staged: operations that are given up leave nothing behind", "[threads]") {

@@ -104,6 +104,7 @@ foreach(heavy nlohmann/json.hpp CLI/CLI.hpp fmt/core.h catch2/catch.hpp nccl.h m
   bad_include(apps/heavy.h "#pragma once\n#include <${heavy}>\n"
               "2: a header must not include ${heavy}")
 endforeach()
+bad_include(tests/engine/x.cpp "#include <catch2/catch.hpp>\n" "1: include tests/support/catch.h")
 bad_include(tests/support/x.h "#include <nlohmann/json.hpp>\n" "1: a header must not")
 bad_include(apps/y.cpp "#include <mpi.h>\n" "1: only parallel/ may include mpi.h")
 bad_include(kernels/cuda/x.cpp "#include <dnnl.hpp>\n" "1: only kernels/cpu/ may include dnnl.hpp")

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 

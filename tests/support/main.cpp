@@ -1,6 +1,6 @@
 // Catch2's own part takes seconds to compile: it stands alone here.
 #define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 #include "tests/support/session.h"
 

@@ -1,4 +1,5 @@
 #include "tests/support/program.h"
+#include "tests/support/catch.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
 #include <fstream>

@@ -1,11 +1,12 @@
 #include "tests/support/skip.h"
 
 #include <cstdio>
+#include <type_traits>
 
 #include "tests/support/session.h"
 
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 namespace sluice::test {
 namespace {
@@ -16,8 +17,17 @@ struct Outcomes {
 };
 Outcomes outcomes;
 
-struct Listener : Catch::TestEventListenerBase {
-  using TestEventListenerBase::TestEventListenerBase;
+template <class Info>
+const char* name_of(const Info& info) {
+  if constexpr (std::is_pointer_v<Info>) {  // Catch2 3
+    return info->name.c_str();
+  } else {
+    return info.name.c_str();
+  }
+}
+
+struct Listener : Catch::EventListenerBase {
+  using Catch::EventListenerBase::EventListenerBase;
 
   void testCaseStarting(const Catch::TestCaseInfo& /*info*/) override { outcomes.skips = false; }
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
@@ -26,8 +36,7 @@ struct Listener : Catch::TestEventListenerBase {
       ++outcomes.skipped;
     } else if (stats.totals.assertions.total() == 0) {
       ++outcomes.empty;
-      std::fprintf(stderr, "error: the case \"%s\" made no assertion\n",
-                   stats.testInfo.name.c_str());
+      std::fprintf(stderr, "error: the case \"%s\" made no assertion\n", name_of(stats.testInfo));
     }
   }
 };

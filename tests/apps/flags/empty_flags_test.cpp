@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <limits>
 
 #include "apps/cli/command_line.h"
 #include "kernels/base/error.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/help_flags.h"
@@ -14,9 +14,6 @@
 
 namespace sluice::test::empty_flags_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 /// Flags whose value may be an empty text.
 bool may_be_empty(const std::string& program, const std::string& flag) {

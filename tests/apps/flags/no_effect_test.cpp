@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <set>
 #include <sstream>
 
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -12,9 +12,6 @@
 
 namespace sluice::test::no_effect_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 /// A command in which a flag would change nothing, and a part of what is said.
 struct Row {

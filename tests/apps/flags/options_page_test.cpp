@@ -1,5 +1,4 @@
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
@@ -14,8 +13,7 @@ TEST_CASE("docs/reference/options.md is what --help says", "[words]") {
     const ProgramResult help = run_program(program, {"--help"});
     CHECK(help.exit_code == 0);
     INFO("scripts/options_page writes the page anew");
-    CHECK_THAT(page,
-               Catch::Matchers::Contains("\n## " + program + "\n\n```text\n" + help.out + "```\n"));
+    CHECK_THAT(page, Contains("\n## " + program + "\n\n```text\n" + help.out + "```\n"));
   }
 }
 

@@ -1,11 +1,12 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
+#include <cctype>
 #include <cstdlib>
 #include <map>
 #include <set>
 
 #include "models/text/byte_tokenizer.h"
 #include "tests/faults/small_disk.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/help_flags.h"
 #include "tests/support/skip.h"
@@ -15,8 +16,6 @@
 
 namespace sluice::test::own_files_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// A command that writes what its last flag names.
 struct Writer {
@@ -107,7 +106,7 @@ struct Desk : TempDir {
     const ProgramResult result = run(writer, value);
     CHECK(result.exit_code == 2);
     CHECK(count_lines(result.err) == 1);
-    CHECK_THAT(result.err, Catch::Matchers::StartsWith(writer.program + ": error: " + writer.flag));
+    CHECK_THAT(result.err, StartsWith(writer.program + ": error: " + writer.flag));
     CHECK_THAT(result.err, Contains(value) && Contains("give a"));
     CHECK((files() == before));
   }

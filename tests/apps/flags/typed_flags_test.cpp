@@ -1,14 +1,11 @@
-#include <catch2/catch.hpp>
-
 #include "apps/train/options.h"
+#include "tests/support/catch.h"
 
 // Flags become enums, sizes and optionals when the command line is read, and these become the same
 // flags again in config.toml.
 
 namespace sluice::test::typed_flags_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Parsed {
   TrainOptions options{};

@@ -1,6 +1,5 @@
 #include "apps/plan/cost/calibrate.h"
-
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 // The rate of matrix products on machines whose speeds are a billion apart. Time here is what the
 // imagined machine says; no clock is read.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "apps/plan/cost/stage_times.h"
 #include "apps/plan/plan_candidates.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
@@ -20,8 +20,6 @@
 
 namespace sluice::test::cluster_plan_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const std::string shape =
     "--n-layer 4 --n-head 4 --n-embd 64 --vocab-size 101 --context 32 --batch-size 16 "

@@ -10,8 +10,6 @@
 namespace sluice::test::continued_plan_test {
 namespace {
 
-using Catch::Contains;
-
 struct Continued {
   MemoryChoice choice;
   std::string warning;

@@ -1,6 +1,5 @@
 #include "apps/plan/cost/cost_model.h"
-
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 // A step's predicted time, counted by hand for a model of a few numbers.
 

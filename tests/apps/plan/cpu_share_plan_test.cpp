@@ -106,8 +106,8 @@ TEST_CASE("a share of the CPU's is counted, and found again by its flags", "[pla
           [&] { plan_with(2e9, " " + to_flags(chosen.choice) + budget(device, host, true)); });
     };
     CHECK(at(need.device, need.host) == "(no error)");
-    CHECK_THAT(at(need.device - 1, need.host), Catch::Contains(" 1 too many"));
-    CHECK_THAT(at(need.device, need.host - 1), Catch::Contains(" 1 too many"));
+    CHECK_THAT(at(need.device - 1, need.host), Contains(" 1 too many"));
+    CHECK_THAT(at(need.device, need.host - 1), Contains(" 1 too many"));
   }
 }
 

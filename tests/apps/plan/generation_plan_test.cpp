@@ -1,9 +1,8 @@
 #include "apps/plan/generation_plan.h"
 
-#include <catch2/catch.hpp>
-
 #include "apps/checkpoint/model_folder.h"
 #include "kernels/base/error.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/gpu.h"
 
@@ -69,8 +68,8 @@ TEST_CASE("a text takes the planned bytes and has the same tokens from any place
     const GenerationPlan least = plan_generation(task, whole.device - 1);
     CHECK(least.host_blocks < 5);
     const std::string refusal = error_message([&] { plan_generation(task, 1 << 20); });
-    CHECK_THAT(refusal, Catch::Contains("with the weights of all blocks in host memory") &&
-                            Catch::Contains("workspace") && Catch::Contains("--context"));
+    CHECK_THAT(refusal, Contains("with the weights of all blocks in host memory") &&
+                            Contains("workspace") && Contains("--context"));
   }
 }
 

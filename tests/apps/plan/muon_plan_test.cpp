@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/plan/cost/muon_cost.h"
 #include "apps/plan/cost/scaling.h"
 #include "apps/report/tensor_report.h"
 #include "models/lora/targets.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/training/planning.h"

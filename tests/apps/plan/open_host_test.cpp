@@ -3,8 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/unpinned_runtime.h"
@@ -92,7 +91,7 @@ TEST_CASE("a refusal to pin names the shell's limit where that may be the cause"
     const std::string text =
         written_to(STDOUT_FILENO, [] { open_and_train(1000, std::size_t{1} << 20); });
     CHECK(::setrlimit(RLIMIT_MEMLOCK, &before) == 0);
-    CHECK_THAT(text, Catch::Contains("refused to pin 1 MiB"));
+    CHECK_THAT(text, Contains("refused to pin 1 MiB"));
     CHECK((text.find("(ulimit -l: 64 KiB)") != std::string::npos) == (kib == 64));
   }
 }

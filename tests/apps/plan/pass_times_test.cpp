@@ -1,8 +1,7 @@
 #include "apps/plan/cost/pass_times.h"
 
-#include <catch2/catch.hpp>
-
 #include "apps/plan/cost/kernel_rates.h"
+#include "tests/support/catch.h"
 
 // On a GPU a pass takes the sum of its kernels' times, which were measured on an H200.
 

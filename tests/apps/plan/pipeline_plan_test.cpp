@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <regex>
 
 #include "parallel/pipeline/schedule_text.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -12,8 +12,6 @@
 
 namespace sluice::test::pipeline_plan_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const std::string shape =
     "--device cpu --n-layer 4 --n-head 2 --n-embd 32 --vocab-size 64 --context 16 "

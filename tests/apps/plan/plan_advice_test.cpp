@@ -1,15 +1,12 @@
 #include "apps/report/plan_advice.h"
 
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/training/planning.h"
 
 // A plan says which shapes and batches waste a part of a GPU.
 
 namespace sluice::test::plan_advice_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 std::vector<std::string> advice(const std::string& flags, bool gpu = true) {
   const TrainOptions options = parsed(flags);

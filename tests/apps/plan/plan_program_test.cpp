@@ -1,10 +1,10 @@
 #include <sched.h>
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "kernels/base/runtime.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/program.h"
@@ -14,8 +14,6 @@
 
 namespace sluice::test::plan_program_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -1,8 +1,8 @@
 #include <array>
-#include <catch2/catch.hpp>
 
 #include "apps/plan/memory_plan.h"
 #include "apps/train/training.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"

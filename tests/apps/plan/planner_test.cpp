@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <optional>
 #include <regex>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/training/planning.h"
 
@@ -11,8 +11,6 @@
 
 namespace sluice::test::planner_test {
 namespace {
-
-using Catch::Contains;
 
 const PlanRow rows[] = {
     {small_shape + " --precision bf16", ""},

@@ -1,9 +1,9 @@
 #include "apps/report/report.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/report/cluster_report.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::report_test {
 namespace {

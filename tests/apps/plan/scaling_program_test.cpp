@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/plan/cost/device_profile.h"
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 
 // Predictions for many ranks as a user of `plan` meets them.
@@ -10,7 +10,6 @@
 namespace sluice::test::scaling_program_test {
 namespace {
 
-using Catch::Contains;
 using Json = nlohmann::json;
 
 std::vector<std::string> lines_of(const std::string& text) {

@@ -1,12 +1,12 @@
 #include "apps/plan/cost/scaling.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/plan/cost/stage_times.h"
 #include "models/decoder/decoder.h"
 #include "optim/space/parameter_space.h"
 #include "parallel/pipeline/schedule_text.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
@@ -17,8 +17,6 @@
 
 namespace sluice::test::scaling_test {
 namespace {
-
-using Catch::Contains;
 
 /// 1000 bytes of gradients in 3 + 1 buckets, as many of weights in 4.
 constexpr Traffic small_traffic{

@@ -122,7 +122,7 @@ TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]
   const std::size_t reserve =
       budgets_of(parsed("--gpu-memory 11GiB"), known_profile("3090")).device_reserve;
   const std::string least = std::to_string(at("0", "11GiB").memory.high_water + reserve);
-  CHECK_THAT(error_message([&] { at("19", least); }), Catch::Contains("too many"));
+  CHECK_THAT(error_message([&] { at("19", least); }), Contains("too many"));
   CHECK(at("auto", least).choice.speculative_blocks == 0);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("early updates that must be are in the plan, or it is refused", "[plan
     CHECK(some.choice.speculative_blocks == i);
     CHECK(some.choice.cpu_blocks <= 4 - i);
     CHECK_THAT(error_message([&] { with_cpu(blocks(i), least); }),
-               Catch::Contains("--speculative-blocks " + std::to_string(i)));
+               Contains("--speculative-blocks " + std::to_string(i)));
   }
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("a plan with early updates is counted, and found again by its flags", 
       return error_message([&] { plan_with(rate, " " + to_flags(chosen.choice), host); });
     };
     CHECK(at(need.host) == "(no error)");
-    CHECK_THAT(at(need.host - 1), Catch::Contains(" 1 too many"));
+    CHECK_THAT(at(need.host - 1), Contains(" 1 too many"));
   }
 }
 

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/plan/cost/tensor_traffic.h"
 #include "apps/report/tensor_report.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/training/planning.h"
@@ -12,8 +12,6 @@
 
 namespace sluice::test::tensor_plan_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const std::string shape =
     "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 64 --vocab-size 96 --context 16 "

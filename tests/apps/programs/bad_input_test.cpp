@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/runtime.h"
 #include "models/text/byte_tokenizer.h"
 #include "tests/engine/safetensors_files.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -15,7 +15,6 @@
 namespace sluice::test::bad_input_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Flags = std::map<std::string, std::string>;
 
 /// A folder with one good input of each kind, from which tests make bad ones.

@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/base/runtime.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -10,8 +9,6 @@
 
 namespace sluice::test::bad_memory_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Row {
   Arguments changes;

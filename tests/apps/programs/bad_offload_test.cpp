@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -12,8 +12,6 @@
 
 namespace sluice::test::bad_offload_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Folder : TempDir {
   Folder() { write_tokens(path() / "t.bin", 2000, 64); }

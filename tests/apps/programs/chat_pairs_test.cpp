@@ -1,5 +1,4 @@
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 #include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
@@ -8,8 +7,6 @@
 
 namespace sluice::test::chat_pairs_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Chat : TempDir {
   Chat() {

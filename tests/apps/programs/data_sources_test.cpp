@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <numeric>
 #include <tuple>
 
@@ -7,6 +6,7 @@
 #include "apps/data/tokens/prepared_folder.h"
 #include "engine/io/token_file.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
@@ -18,7 +18,6 @@
 namespace sluice::test::data_sources_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 using Strings = std::vector<std::string>;
 

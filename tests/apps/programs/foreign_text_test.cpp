@@ -15,8 +15,6 @@
 namespace sluice::test::foreign_text_test {
 namespace {
 
-using Catch::Matchers::Contains;
-
 struct Call {
   std::string program;
   Arguments arguments;

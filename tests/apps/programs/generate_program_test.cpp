@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "tests/support/catch.h"
 #include "tests/support/gguf_model.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/program.h"
@@ -11,9 +11,6 @@
 
 namespace sluice::test::generate_program_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 std::string verse(int lines) {
   std::string text;

@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -14,6 +13,7 @@
 #include "apps/data/tokens/token_source.h"
 #include "apps/train/options.h"
 #include "tests/support/byte_model_folder.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -25,10 +25,6 @@
 
 namespace sluice::test::limits_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::EndsWith;
-using Catch::Matchers::StartsWith;
 
 const std::string bin = SLUICE_BIN_DIR;
 

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json_document.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -15,7 +15,6 @@ namespace sluice::test::lora_program_test {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
 
 class Runs : public TempDir {
  public:

@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/data/special_names.h"
 #include "apps/data/tokens/prepared_folder.h"
 #include "models/text/bpe/byte_alphabet.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -16,8 +16,6 @@
 namespace sluice::test::made_with_test {
 namespace {
 
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 using nlohmann::json;
 
 /// The bytes, "ab", and the special tokens <|endoftext|> and <|end|>, as tokenizer.json.

@@ -1,11 +1,12 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <future>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "kernels/base/runtime.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"

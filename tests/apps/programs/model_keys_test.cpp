@@ -1,7 +1,9 @@
-#include <catch2/catch.hpp>
+#include <sstream>
+
 #include <nlohmann/json.hpp>
 
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -12,7 +14,6 @@
 namespace sluice::test::model_keys_test {
 namespace {
 
-using Catch::Contains;
 using Json = nlohmann::json;
 
 /// A Mistral with a context of 64 and a window of 16 that reads bytes, and a text.

@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -6,6 +5,7 @@
 #include "apps/train_gpt2/bad_steps.h"
 #include "engine/io/safetensors.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gguf_model.h"
@@ -19,9 +19,6 @@
 
 namespace sluice::test::not_finite_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 DecoderConfig config_of_bytes() {
   DecoderConfig config = small_config();

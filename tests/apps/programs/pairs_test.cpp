@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -11,6 +10,7 @@
 
 #include "apps/data/tokens/loader.h"
 #include "kernels/cross_entropy.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/program.h"
@@ -21,7 +21,6 @@
 namespace sluice::test::pairs_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 
 Ids file_ids(const std::filesystem::path& path) {

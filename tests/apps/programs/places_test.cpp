@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/shell_quote.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -12,8 +12,6 @@
 
 namespace sluice::test::places_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const std::string shape =
     "--n-layer 1 --n-head 1 --n-embd 8 --context 16 --threads 1 --sample-tokens 0 --val-every 0 ";

@@ -1,3 +1,5 @@
+#include <cstdio>
+
 #include "engine/io/utf8.h"
 
 #include <fcntl.h>
@@ -12,8 +14,6 @@
 namespace sluice::test::printable_test {
 
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// run.lock of a stranger.
 Json writer(bool ended) {

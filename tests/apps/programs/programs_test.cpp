@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 
 #include "engine/io/token_file.h"
 #include "models/text/tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/program.h"
@@ -17,8 +17,6 @@
 
 namespace sluice::test::programs_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Work : TempDir {
   Work() { write_tokens(path() / "t.bin", 600, 64); }
@@ -204,7 +202,7 @@ TEST_CASE("without data it trains on the text that ships with it and ends with a
   CHECK_THAT(out, Contains("sample ") && Contains("The ") && Contains("generate --model"));
   CHECK_THAT(run_well("generate",
                       {"--model", work.at("out/model"), "--prompt", "The ", "--max-tokens", "5"}),
-             Catch::Matchers::StartsWith("The "));
+             StartsWith("The "));
 }
 
 TEST_CASE("prepare_data, train_gpt2 and generate work on each other's files") {

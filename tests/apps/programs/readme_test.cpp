@@ -1,7 +1,8 @@
-#include <catch2/catch.hpp>
 #include <regex>
+#include <sstream>
 
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gguf_model.h"
 #include "tests/support/program.h"
@@ -12,8 +13,6 @@
 
 namespace sluice::test::readme_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const fs::path source = SLUICE_SOURCE_DIR;
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/help_flags.h"
 #include "tests/support/skip.h"
@@ -11,8 +11,6 @@
 
 namespace sluice::test::results_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Desk : TempDir {
   Desk() {

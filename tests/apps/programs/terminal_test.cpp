@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/terminal.h"
 #include "apps/report/step_printer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/process/pseudo_terminal.h"
 #include "tests/support/process/redirected.h"
@@ -21,8 +21,6 @@
 
 namespace sluice::test::terminal_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Work : TempDir {
   Work() { write_tokens(path() / "t.bin", 600, 64); }

@@ -1,10 +1,10 @@
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <thread>
 
 #include "apps/data/dataset.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/text_files.h"
 
@@ -13,7 +13,6 @@
 namespace sluice::test::text_source_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Strings = std::vector<std::string>;
 
 std::string refusal(const TextFolder& dir, const Strings& names, const TextOptions& options = {}) {

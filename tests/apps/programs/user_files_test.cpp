@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "models/text/bpe/bpe_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/skip.h"
@@ -13,8 +13,6 @@
 
 namespace sluice::test::user_files_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// A user's folder.
 struct Desk : TempDir {

@@ -1,7 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "apps/data/tokens/prepared_folder.h"
 #include "engine/io/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/text_files.h"
 
@@ -9,7 +8,6 @@
 
 namespace sluice::test::wide_tokens_test {
 
-using Catch::Matchers::Contains;
 using Ids = std::vector<std::int32_t>;
 using Strings = std::vector<std::string>;
 

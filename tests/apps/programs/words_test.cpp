@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_folder.h"
@@ -7,6 +6,7 @@
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/device_profile.h"
 #include "apps/train/options.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
@@ -16,8 +16,6 @@
 
 namespace sluice::test::words_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const std::vector<std::string> programs{"train_gpt2", "plan",  "generate", "prepare_data",
                                         "convert",    "probe", "train_mlp"};

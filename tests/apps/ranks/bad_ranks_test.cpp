@@ -1,4 +1,4 @@
-#include <catch2/catch.hpp>
+#include <cmath>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +7,7 @@
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/data_parallel/replicas.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/training/ranks.h"
 
@@ -14,7 +15,6 @@
 // ranks there are, exit code 2, and nothing written.
 
 namespace sluice::test::bad_ranks_test {
-using Catch::Matchers::Contains;
 
 TEST_CASE("ranks that cannot share the batch are refused with the arithmetic") {
   if (!have_mpirun()) return;

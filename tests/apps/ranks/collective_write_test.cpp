@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "engine/io/stored_tensor.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
@@ -282,10 +282,9 @@ TEST_CASE("all ranks hear of a folder that rank 0 cannot make and of a file it c
     });
   });
   for (std::size_t i = 0; i < 3; ++i) {
-    CHECK_THAT(messages[i], Catch::Matchers::Contains("the checkpoint was not saved: cannot ") &&
-                                Catch::Matchers::Contains("file: "));
-    CHECK_THAT(messages[3 + i],
-               Catch::Matchers::Contains("full.safetensors: No space left on device"));
+    CHECK_THAT(messages[i],
+               Contains("the checkpoint was not saved: cannot ") && Contains("file: "));
+    CHECK_THAT(messages[3 + i], Contains("full.safetensors: No space left on device"));
   }
 }
 

@@ -1,7 +1,7 @@
-#include <catch2/catch.hpp>
 #include <mutex>
 
 #include "apps/plan/memory_plan.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"

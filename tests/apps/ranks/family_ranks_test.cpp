@@ -1,6 +1,6 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/training/ranks.h"

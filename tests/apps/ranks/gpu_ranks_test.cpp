@@ -1,15 +1,13 @@
 // Which GPU a rank computes on, and which part of its memory it has. The GPUs are emulated.
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "engine/process_state.h"
+#include "tests/support/catch.h"
 #include "tests/support/training/ranks.h"
 
 namespace sluice::test::gpu_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// Starts train_gpt2 or another program so that the ranks see these GPUs, each its own list.
 std::string seeing(const RankRuns& runs, const std::vector<std::string>& gpus,

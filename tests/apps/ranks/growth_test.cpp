@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <catch2/catch.hpp>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "tests/parallel/many_ranks/simulated_network.h"
+#include "tests/support/catch.h"
 #include "tests/support/training/ranks.h"
 
 namespace sluice::test::growth_test {

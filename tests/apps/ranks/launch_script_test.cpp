@@ -1,12 +1,12 @@
 #include <sched.h>
 
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/skip.h"
 #include "tests/support/training/ranks.h"
@@ -16,9 +16,6 @@
 
 namespace sluice::test::launch_script_test {
 namespace {
-
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
 
 constexpr const char* script = SLUICE_SOURCE_DIR "/scripts/launch";
 

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <fstream>
 #include <sstream>
 
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/training/ranks.h"
 
 // Ranks that scripts/launch starts: what they listen to, and how they end with it; and a rank whose

@@ -1,7 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "models/decoder/shard.h"
 #include "models/lora/targets.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gradcheck.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "kernels/cross_entropy.h"
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/weights.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"

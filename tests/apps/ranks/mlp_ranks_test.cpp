@@ -1,7 +1,8 @@
-#include <catch2/catch.hpp>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/training/ranks.h"
 
@@ -9,8 +10,6 @@
 
 namespace sluice::test::mlp_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 ProgramResult train_mlp(int ranks, const Flags& flags) {
   const std::string program = (fs::path(SLUICE_BIN_DIR) / "train_mlp").string();

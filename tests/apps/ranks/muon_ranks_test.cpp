@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -6,6 +5,7 @@
 #include <vector>
 
 #include "models/lora/targets.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/space.h"

@@ -1,9 +1,9 @@
 // Jobs of ranks whose emulated GPUs exchange by NCCL, for which a library stands in (tests/nccl).
-#include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "apps/cli/sizes.h"
 #include "models/text/byte_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/training/ranks.h"
 
 namespace sluice::test::nccl_ranks_test {
@@ -134,13 +134,12 @@ TEST_CASE("what NCCL takes of a GPU's memory is taken first and counts for the b
     CHECK(run("nccl", std::to_string(direct - taken)).exit_code == 2);
     const RanksResult fits = run("nccl", std::to_string(direct));
     fits.require_good();
-    CHECK_THAT(fits.out, Catch::Contains(std::to_string(taken >> 20) + " MiB of GPU memory"));
+    CHECK_THAT(fits.out, Contains(std::to_string(taken >> 20) + " MiB of GPU memory"));
   }
 }
 
 TEST_CASE("a job on NCCL in which a rank fails ends with a sentence, though a GPU waits for ever") {
   if (!have_mpirun()) return;
-  using Catch::Matchers::Contains;
   struct Fault {
     std::string kind, sentence;
     std::string timeout = "1000";  // so that it is not the timeout that ends the job

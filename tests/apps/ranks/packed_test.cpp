@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include "apps/data/tokens/pairs.h"
 #include "engine/autograd.h"
 #include "kernels/cross_entropy.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gradcheck.h"

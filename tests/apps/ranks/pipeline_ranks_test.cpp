@@ -1,7 +1,9 @@
-#include <catch2/catch.hpp>
+#include <sstream>
+
 #include <nlohmann/json.hpp>
 
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -13,8 +15,6 @@
 
 namespace sluice::test::pipeline_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const Flags eight_blocks{{"--n-layer", "8"},   {"--batch-size", "8"}, {"--micro-batch", "1"},
                          {"--dropout", "0.1"}, {"--grad-clip", "1"},  {"--check-replicas", "10"}};

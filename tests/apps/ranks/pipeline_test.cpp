@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <functional>
 #include <mutex>
 
 #include "apps/plan/memory_plan.h"
 #include "engine/autograd.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"

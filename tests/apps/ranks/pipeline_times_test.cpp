@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/trace/pipeline_times.h"
 #include "apps/train_gpt2/run_times.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/training/ranks.h"
 
@@ -10,8 +10,6 @@
 
 namespace sluice::test::pipeline_trace_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 std::vector<Json> trace_at(const std::string& file) {
   std::string text = read_file(file);

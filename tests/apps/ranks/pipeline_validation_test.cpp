@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <mutex>
 #include <numeric>
 
 #include "parallel/pipeline/schedule_text.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training/pipelines.h"

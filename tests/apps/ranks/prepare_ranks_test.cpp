@@ -1,7 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "apps/data/tokens/token_source.h"
 #include "models/text/bpe/bpe_tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_files.h"
 #include "tests/support/training/ranks.h"
 
@@ -9,8 +8,6 @@
 
 namespace sluice::test::prepare_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// Runs prepare_data on so many ranks; `first`: other arguments of rank 0 alone.
 ProgramResult prepare(int ranks, const Arguments& arguments, const Arguments& first = {}) {

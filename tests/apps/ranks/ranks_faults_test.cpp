@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <list>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/training/ranks.h"
 
@@ -13,8 +13,6 @@
 
 namespace sluice::test::ranks_faults_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 const Flags six_steps{{"--steps", "6"},
                       {"--save-every", "2"},
@@ -57,7 +55,7 @@ struct Clean : RankRuns {
     REQUIRE(result.errors.size() <= 1);
     if (!result.errors.empty()) {
       const std::string said = run_program("post_mortem", {rank_files}).out;
-      CHECK_THAT(result.errors[0] + "\n", Catch::EndsWith(": error: " + said));
+      CHECK_THAT(result.errors[0] + "\n", EndsWith(": error: " + said));
       return result.errors[0];
     }
     // mpirun kills what is left of a job one second after the first has died. A rank that did not

@@ -1,9 +1,11 @@
-#include <catch2/catch.hpp>
+#include <sstream>
+
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/training/ranks.h"

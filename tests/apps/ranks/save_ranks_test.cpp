@@ -1,7 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_manifest.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/training/ranks.h"
 
@@ -57,8 +56,7 @@ TEST_CASE("all ranks that see the folder of a checkpoint write it") {
       {{"--steps", "1"}, {"--batch-size", "3"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}});
   const fs::path saved = runs.path() / "run" / "checkpoints" / "step-00000001";
   CHECK_NOTHROW(verify_files(saved, read_manifest(saved)));
-  CHECK_THAT(read_file(runs.path() / "run" / "log.jsonl"),
-             Catch::Matchers::Contains("\"writers\":3"));
+  CHECK_THAT(read_file(runs.path() / "run" / "log.jsonl"), Contains("\"writers\":3"));
 }
 
 TEST_CASE("a copy of ranks' state is written by rank 0 and has the same bytes") {
@@ -93,8 +91,7 @@ TEST_CASE("a save fails if any rank cannot write, says which, and leaves the las
   INFO(result.err);
   CHECK(result.exit_code == 1);
   REQUIRE(result.errors.size() == 1);
-  CHECK_THAT(result.errors[0], Catch::Matchers::Contains("rank 1: cannot write ") &&
-                                   Catch::Matchers::Contains("File too large"));
+  CHECK_THAT(result.errors[0], Contains("rank 1: cannot write ") && Contains("File too large"));
   CHECK(result.left_behind.empty());
   CHECK(list_checkpoints(checkpoints) == std::vector{checkpoints / "step-00000001"});
   CHECK((read_file(checkpoints / "step-00000001" / "optimizer.safetensors") == before));

@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "parallel/comm/transport/thread_transport.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/process/child.h"
 #include "tests/support/skip.h"
@@ -21,8 +21,6 @@
 
 namespace sluice::test::start_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// Returns "rank 1 on HOST".
 std::string place(int rank) {

@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
 
 #include "apps/plan/cost/tensor_traffic.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/training/pipelines.h"

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -183,9 +183,8 @@ TEST_CASE("ranks tell of the whole model and how they divide it, and config.toml
   const RanksResult divided = runs.run(4, "four", four);
   divided.require_good();
   const std::string parameters = "28.0k parameters";  // of the whole: 64, 16 and 2 blocks of 32
-  CHECK_THAT(divided.out, Catch::Matchers::Contains(parameters) &&
-                              Catch::Matchers::Contains("4: dp 1 x pp 2 x tp 2, 4 sequences"));
-  CHECK_THAT(runs.run(1, "one", {{"--steps", "3"}}).out, Catch::Matchers::Contains(parameters));
+  CHECK_THAT(divided.out, Contains(parameters) && Contains("4: dp 1 x pp 2 x tp 2, 4 sequences"));
+  CHECK_THAT(runs.run(1, "one", {{"--steps", "3"}}).out, Contains(parameters));
   const std::string log = read_file(runs.path() / "four" / "log.jsonl");
   const Json start = Json::parse(log.substr(0, log.find('\n')));
   CHECK(start.at("parameters") == 64 * 32 + 16 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32);

@@ -1,6 +1,6 @@
 #include "apps/trace/step_report.h"
+#include "tests/support/catch.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 // Tests the sums of a step's spans.

@@ -1,5 +1,4 @@
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/gpu/gpu.h"
@@ -13,8 +12,6 @@
 
 namespace sluice::test::attention_kernel_test {
 namespace {
-
-using Catch::Contains;
 
 bool have_kernel() {
   if (!have_gpu()) return false;

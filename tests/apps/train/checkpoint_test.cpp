@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -8,6 +7,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "optim/make_optimizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/sync_watch.h"
@@ -18,8 +18,6 @@
 
 namespace sluice::test::checkpoint_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// A small model with an optimizer, to be saved.
 struct Model {

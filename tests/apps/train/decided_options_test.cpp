@@ -1,11 +1,11 @@
 #include "apps/train_gpt2/decided_options.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -14,8 +14,6 @@
 
 namespace sluice::test::decided_options_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Work : TempDir {
   Work() {

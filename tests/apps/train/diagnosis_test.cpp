@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
 #include <set>
@@ -7,6 +6,7 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/train/diagnosis.h"
 #include "apps/train_gpt2/bad_steps.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
@@ -21,8 +21,6 @@
 
 namespace sluice::test::diagnosis_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 /// Changes that make a number overflow at one known place, and how that place is called.
 struct Overflow {

@@ -1,6 +1,6 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"

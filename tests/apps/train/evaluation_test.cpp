@@ -1,9 +1,10 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/checkpoint/best_model.h"
 #include "apps/train/evaluation.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -12,8 +13,6 @@
 
 namespace sluice::test::evaluation_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Runs : TempDir {
   Runs() {

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -15,8 +15,6 @@
 
 namespace sluice::test::going_back_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Runs : TempDir {
   Runs() { write_tokens(path() / "t.bin", 600, 64); }

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <catch2/catch.hpp>
 #include <mutex>
 #include <optional>
 
 #include "apps/plan/cost/weight_streaming.h"
 #include "apps/plan/memory_plan.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <set>
 #include <span>
 #include <string>
 
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/training/training.h"

@@ -1,10 +1,10 @@
 #include "apps/train/pass_graphs.h"
 
-#include <catch2/catch.hpp>
 #include <limits>
 #include <optional>
 #include <span>
 
+#include "tests/support/catch.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/watched_runtime.h"
 #include "tests/support/program.h"
@@ -14,8 +14,6 @@
 
 namespace sluice::test::pass_graphs_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct Run {
   explicit Run(const TrainingTask& task, std::int64_t micro_batch, std::uint64_t seed = 1) {

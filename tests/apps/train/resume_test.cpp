@@ -1,11 +1,12 @@
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/program.h"
@@ -16,8 +17,6 @@
 
 namespace sluice::test::resume_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +10,7 @@
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/output/run_folder.h"
 #include "apps/output/run_lock.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/process/redirected.h"
@@ -22,7 +22,6 @@
 namespace sluice::test::run_folder_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using namespace std::chrono_literals;
 
 const std::string shape =

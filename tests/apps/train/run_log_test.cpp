@@ -1,10 +1,10 @@
 #include "apps/output/run_log.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "kernels/base/error.h"
+#include "tests/support/catch.h"
 #include "tests/support/process/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
@@ -56,10 +56,9 @@ TEST_CASE("a log that cannot be written goes on later and says what is missing")
   const auto lines = lines_of(file);
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].at("event") == "warning");
-  CHECK_THAT(lines[1].at("message").get<std::string>(),
-             Catch::Matchers::Contains("3 lines are missing") &&
-                 Catch::Matchers::Contains("log.jsonl") &&
-                 Catch::Matchers::Contains("File too large"));
+  CHECK_THAT(lines[1].at("message").get<std::string>(), Contains("3 lines are missing") &&
+                                                            Contains("log.jsonl") &&
+                                                            Contains("File too large"));
   CHECK(lines[2].at("step") == 5);
 }
 

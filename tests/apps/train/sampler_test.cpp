@@ -1,12 +1,12 @@
 #include "apps/data/tokens/sampler.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <numeric>
 #include <set>
 
 #include "apps/data/document_split.h"
 #include "apps/data/tokens/loader.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
@@ -14,7 +14,6 @@
 namespace sluice::test::sampler_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Order = SequenceSampler::Order;
 
 /// The starts of one epoch.

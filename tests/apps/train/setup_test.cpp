@@ -1,7 +1,6 @@
 #include "apps/train/setup.h"
 
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/training/options.h"
 
 // What flags that nobody gave come to.
@@ -66,7 +65,7 @@ TEST_CASE("a learning rate for another batch size is scaled by the ratio or its 
   options.lr_batch = 256;
   CHECK(rate() == Approx(2.5e-5).epsilon(1e-12));
   options.lr_batch.reset();
-  CHECK_THAT(error_message(rate), Catch::Contains("--lr-batch"));
+  CHECK_THAT(error_message(rate), Contains("--lr-batch"));
 }
 
 }  // namespace sluice::test::setup_test

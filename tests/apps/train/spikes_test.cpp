@@ -1,11 +1,12 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 
 #include "apps/checkpoint/checkpoint_saver.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
@@ -20,8 +21,6 @@
 
 namespace sluice::test::spikes_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 

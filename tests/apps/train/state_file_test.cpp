@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
 
 #include "apps/plan/memory_plan.h"
 #include "engine/offload/file_memory.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
@@ -107,7 +107,7 @@ TEST_CASE("one byte less of a file than planned does not do", "[state_file]") {
   };
   CHECK_NOTHROW(start(plan.file));
   CHECK_THAT(error_message([&] { start(plan.file - ScratchFile::alignment); }),
-             Catch::Contains("more was allocated in a file than was planned"));
+             Contains("more was allocated in a file than was planned"));
 }
 
 TEST_CASE("a step that is not finite leaves state in a file as it was", "[state_file]") {

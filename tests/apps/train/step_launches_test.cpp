@@ -1,5 +1,4 @@
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/gpu/watched_runtime.h"
 #include "tests/support/training/training.h"
 

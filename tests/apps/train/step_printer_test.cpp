@@ -2,9 +2,8 @@
 
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
-
 #include "apps/cli/progress.h"
+#include "tests/support/catch.h"
 #include "tests/support/process/redirected.h"
 
 // The numbers in what a run prints. How lines look on a terminal is tested elsewhere.
@@ -18,9 +17,9 @@ TEST_CASE("the time left is that of the steps left, each as long as this start's
     return written_to(STDOUT_FILENO,
                       [&] { printer.step({.step = number, .milliseconds = milliseconds}); });
   };
-  CHECK_THAT(step(91, 3000), Catch::Contains("| eta 27s"));  // 9 of 3 s
-  CHECK_THAT(step(92, 5000), Catch::Contains("| eta 32s"));  // 8 of 4 s
-  CHECK_THAT(step(100, 2000), Catch::Contains("| eta 0s"));
+  CHECK_THAT(step(91, 3000), Contains("| eta 27s"));  // 9 of 3 s
+  CHECK_THAT(step(92, 5000), Contains("| eta 32s"));  // 8 of 4 s
+  CHECK_THAT(step(100, 2000), Contains("| eta 0s"));
 }
 
 TEST_CASE("durations, counts and sizes are printed in units that people read") {

@@ -2,7 +2,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include "apps/checkpoint/save_cadence.h"
 #include "apps/cli/stop_signal.h"
 #include "kernels/base/error.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -22,8 +22,6 @@
 
 namespace sluice::test::stop_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 struct ThreadStatus {
   std::string name;

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/config_json/config_writer.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
@@ -17,8 +17,6 @@
 
 namespace sluice::test::variant_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 constexpr MlpActivation activations[] = {MlpActivation::gelu, MlpActivation::exact_gelu,
                                          MlpActivation::relu};

@@ -2,7 +2,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <span>
 #include <sstream>
@@ -12,14 +11,13 @@
 
 #include "engine/io/durable.h"
 #include "kernels/base/checked_math.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/process/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::io_durable_test {
 namespace {
-
-using Catch::Contains;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

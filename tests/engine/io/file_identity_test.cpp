@@ -1,9 +1,9 @@
 #include "engine/io/file_identity.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/temp_dir.h"
 

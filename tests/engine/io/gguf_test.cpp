@@ -1,17 +1,15 @@
-#include <catch2/catch.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/gguf.h"
 #include "kernels/base/half.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gguf_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::io_gguf_test {
 namespace {
-
-using Catch::Contains;
 
 std::string half(float value) {
   return GgufFile::bytes_of(Half(value).bits);

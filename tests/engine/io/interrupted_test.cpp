@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "engine/io/file.h"
+#include "tests/support/catch.h"
 #include "tests/support/temp_dir.h"
 
 // A signal ends the system call that it falls into, which then has to be made again.

@@ -1,18 +1,15 @@
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/io/json_document.h"
 #include "kernels/base/error.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::io_json_test {
 namespace {
-
-using Catch::Contains;
-using Catch::StartsWith;
 
 std::string refusal(std::string_view text) {
   return error_message([&] { parse_json(text, "x.json"); });

@@ -1,10 +1,10 @@
 #include "engine/io/output.h"
 
-#include <catch2/catch.hpp>
 #include <string_view>
 
 #include "engine/io/section_sums.h"
 #include "kernels/base/error.h"
+#include "tests/support/catch.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::io_output_test {

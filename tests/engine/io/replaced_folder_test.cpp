@@ -2,13 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <map>
 #include <span>
 #include <string>
 
 #include "engine/io/durable.h"
 #include "engine/io/replaced_folder.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
@@ -18,8 +18,6 @@
 
 namespace sluice::test::io_replaced_folder_test {
 namespace {
-
-using Catch::Contains;
 
 bool ours(std::string_view name) {
   return name == "key" || name == "data" || name == "extra";

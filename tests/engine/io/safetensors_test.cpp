@@ -1,4 +1,3 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 #include <string>
@@ -7,12 +6,12 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
 #include "tests/engine/safetensors_files.h"
+#include "tests/support/catch.h"
 #include "tests/support/data_folders.h"
 
 namespace sluice::test::io_safetensors_test {
 namespace {
 
-using Catch::Contains;
 using Metadata = std::map<std::string, std::string>;
 
 TEST_CASE_METHOD(SafetensorsTest, "a file with several tensors is read", "[io][safetensors]") {

@@ -1,16 +1,14 @@
-#include <catch2/catch.hpp>
 #include <ctime>
 #include <string>
 #include <vector>
 
 #include "engine/io/safetensors.h"
 #include "tests/engine/safetensors_files.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::io_safetensors_writer_test {
 namespace {
 
-using Catch::Contains;
-using Catch::StartsWith;
 using Metadata = std::map<std::string, std::string>;
 
 /// Processor time that it takes to open a file with this many tensors.

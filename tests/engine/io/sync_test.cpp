@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <set>
 #include <span>
 #include <string>
 
 #include "engine/io/durable.h"
 #include "engine/io/replaced_folder.h"
+#include "tests/support/catch.h"
 #include "tests/support/sync_watch.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,10 +1,11 @@
-#include <catch2/catch.hpp>
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/io/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/data_folders.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temp_dir.h"
@@ -12,7 +13,6 @@
 namespace sluice::test::io_token_file_test {
 namespace {
 
-using Catch::Contains;
 using Ids = std::vector<std::int32_t>;
 
 template <typename T>

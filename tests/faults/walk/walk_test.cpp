@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "tests/faults/runs.h"
 #include "tests/faults/trace.h"
 #include "tests/faults/walk/run.h"
+#include "tests/support/catch.h"
 
 // Lineage by a random walk: sequences of runs, stops, kills, goings back, batches left out, other
 // layouts, second runs at the same time, copies, damage and files of the user's. After each command

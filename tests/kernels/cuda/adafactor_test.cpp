@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
 
 #include "kernels/adafactor.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 

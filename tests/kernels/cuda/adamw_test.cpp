@@ -1,8 +1,8 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/base/half.h"
 #include "tests/kernels/adamw_state.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::adamw_test {

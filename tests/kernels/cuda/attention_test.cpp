@@ -1,8 +1,7 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/attention.h"
 #include "kernels/cuda/queue.h"
 #include "tests/kernels/attention_parts.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::cached_attention_test {

@@ -1,10 +1,10 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/copy_columns.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/head_order.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::elementwise_test {

@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <span>
 
 #include "engine/tensor.h"
 #include "kernels/base/run.h"
 #include "kernels/reduce.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/gpu.h"
 
 // A graph holds what its stream was given during a capture, and each launch runs it once.

@@ -1,9 +1,9 @@
 #include "kernels/muon.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
 
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::muon_cuda_test {

@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/norm.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::norm_test {

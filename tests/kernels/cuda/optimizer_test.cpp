@@ -1,9 +1,9 @@
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
 
 #include "kernels/adamw.h"
 #include "kernels/sgd.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::optimizer_test {

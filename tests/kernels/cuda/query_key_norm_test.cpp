@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/query_key_norm.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::query_key_norm_test {

@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include "kernels/rotary.h"
+#include "tests/support/catch.h"
 #include "tests/support/gpu/cuda_parity.h"
 
 namespace sluice::test::rotary_test {

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>
 
 #include "kernels/sample.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/cuda_parity.h"
 

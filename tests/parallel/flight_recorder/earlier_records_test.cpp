@@ -1,6 +1,5 @@
 #include "parallel/flight_recorder/earlier_records.h"
 
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
 #include <set>
@@ -10,6 +9,7 @@
 #include "parallel/flight_recorder/last_words.h"
 #include "parallel/flight_recorder/record_layout.h"
 #include "parallel/flight_recorder/shared_post_mortem.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
@@ -19,8 +19,6 @@
 
 namespace sluice::test::earlier_records_test {
 namespace {
-
-using Catch::Contains;
 
 /// Leaves the record of a process that has ended, with or without saying so.
 void leave_record(const fs::path& folder, int rank, bool finished) {

@@ -4,19 +4,17 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <sstream>
 #include <string>
 
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::flight_recorder_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 Signature all_reduce(std::uint64_t sequence, std::string_view label) {
   Signature signature{

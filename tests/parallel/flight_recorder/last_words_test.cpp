@@ -1,13 +1,13 @@
 #include "parallel/flight_recorder/last_words.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"

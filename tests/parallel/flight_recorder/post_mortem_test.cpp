@@ -1,17 +1,16 @@
 #include "parallel/flight_recorder/post_mortem.h"
 
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "parallel/flight_recorder/rank_report.h"
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice::test::post_mortem_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Records = std::vector<RankRecord>;
 
 Signature call(Collective kind, std::string_view label, std::uint64_t sequence) {
@@ -260,8 +259,7 @@ TEST_CASE("post mortem: who waits for a rank that waits itself is not the cause"
   const Records records{Rank(0).done("world", gradients_2).done("tp 0", before),
                         Rank(1).done("world", gradients_2).done("tp 0", before).in("tp 0", part),
                         waiting(2)};
-  CHECK_THAT(post_mortem(records, 3),
-             Catch::Matchers::StartsWith("rank 0 (pid 4710) has not started"));
+  CHECK_THAT(post_mortem(records, 3), StartsWith("rank 0 (pid 4710) has not started"));
 }
 
 TEST_CASE("post mortem: ranks wait for each other in a circle", "[post_mortem]") {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "parallel/flight_recorder/post_mortem.h"
+#include "tests/support/catch.h"
 #include "tests/support/process/child.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -24,7 +24,6 @@ namespace sluice::test::record_exchange_test {
 namespace {
 
 using namespace std::chrono_literals;
-using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
 /// The letters under way between the threads of a test.
@@ -137,9 +136,8 @@ TEST_CASE("a post mortem names host and GPU where there are several", "[record_e
     }
     return post_mortem(records, 2);
   };
-  CHECK_THAT(sentence("node1"), Catch::Matchers::StartsWith("rank 1 (pid 4711, GPU-b) is stopped"));
-  CHECK_THAT(sentence("node2"),
-             Catch::Matchers::StartsWith("rank 1 on node2 (pid 4711, GPU-b) is stopped"));
+  CHECK_THAT(sentence("node1"), StartsWith("rank 1 (pid 4711, GPU-b) is stopped"));
+  CHECK_THAT(sentence("node2"), StartsWith("rank 1 on node2 (pid 4711, GPU-b) is stopped"));
 }
 
 TEST_CASE("a computer that does not answer is named", "[record_exchange]") {

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
 #include <random>
@@ -8,6 +7,7 @@
 
 #include "parallel/flight_recorder/flight_recorder.h"
 #include "parallel/flight_recorder/record_layout.h"
+#include "tests/support/catch.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,12 +1,12 @@
 #include "parallel/flight_recorder/shared_post_mortem.h"
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/process/child.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,7 +1,6 @@
 #include "parallel/flight_recorder/watchdog.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/process/child.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_dir.h"
@@ -17,7 +17,6 @@ namespace sluice::test::watchdog_test {
 namespace {
 
 using namespace std::chrono_literals;
-using Catch::Matchers::Contains;
 using Clock = Watchdog::Clock;
 
 const Watchdog::Options quick{.period = 5ms, .grace = 20ms, .lost_for = 20ms};

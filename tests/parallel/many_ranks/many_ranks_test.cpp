@@ -1,19 +1,17 @@
 // Collectives of more ranks than a machine has cores: their results, and how many messages they
 // take.
 #include <bit>
-#include <catch2/catch.hpp>
 
 #include "engine/process_state.h"
 #include "parallel/comm/agreement.h"
 #include "tests/parallel/battery.h"
 #include "tests/parallel/many_ranks/simulated_network.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 
 namespace sluice::test::many_ranks_test {
 namespace {
-
-using Catch::Matchers::Contains;
 
 void simulate(int ranks, const std::function<void(Communicator&, SimulatedRank&)>& body,
               bool checked = true, const Network& network = {}) {

@@ -1,6 +1,5 @@
 #include "parallel/pipeline/executor.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 
 #include "parallel/comm/transport/thread_transport.h"
@@ -9,6 +8,7 @@
 #include "tests/parallel/pipeline/all_schedules.h"
 #include "tests/parallel/pipeline/stages.h"
 #include "tests/parallel/ranks.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/gradcheck.h"
 

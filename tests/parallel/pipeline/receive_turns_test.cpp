@@ -1,11 +1,11 @@
 #include "parallel/pipeline/receive_turns.h"
 
-#include <catch2/catch.hpp>
 #include <deque>
 
 #include "parallel/pipeline/rendezvous.h"
 #include "parallel/pipeline/validator.h"
 #include "tests/parallel/pipeline/all_schedules.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 // Ranks whose GPUs run one message or tensor-parallel sum at a time come to the end of a step, for

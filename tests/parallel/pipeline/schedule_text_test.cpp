@@ -1,8 +1,7 @@
 #include "parallel/pipeline/schedule_text.h"
 
-#include <catch2/catch.hpp>
-
 #include "tests/parallel/pipeline/all_schedules.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::schedule_text_test {

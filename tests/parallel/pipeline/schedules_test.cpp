@@ -1,13 +1,13 @@
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <set>
 #include <utility>
 
 #include "parallel/pipeline/simulator.h"
 #include "parallel/pipeline/validator.h"
 #include "tests/parallel/pipeline/all_schedules.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::schedules_test {

@@ -1,10 +1,12 @@
 #include "parallel/pipeline/simulator.h"
 
-#include <catch2/catch.hpp>
+#include <array>
+#include <cstdlib>
 #include <limits>
 
 #include "parallel/pipeline/schedule_text.h"
 #include "tests/parallel/pipeline/all_schedules.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::simulator_test {
@@ -84,7 +86,7 @@ TEST_CASE("zb-h1 fills its gaps with weight gradients", "[pipeline]") {
   }
   CHECK_THAT(
       error_message([] { simulate(zero_bubble_h1(1, 1), {{.backward = 1, .weights = 1.5}}); }),
-      Catch::Contains("1.5 seconds of a backward that costs 1"));
+      Contains("1.5 seconds of a backward that costs 1"));
 }
 
 TEST_CASE("spans are in order and say how long a rank computes", "[pipeline]") {

@@ -1,9 +1,9 @@
 #include "parallel/pipeline/validator.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "parallel/pipeline/schedule_text.h"
+#include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 
 namespace sluice::test::validator_test {
@@ -48,11 +48,10 @@ TEST_CASE("weight gradients follow their backward, each once and in order", "[pi
   CHECK(validate(from_rows("0F0,0B0,0W0,0F1,0B1,0W1|")).live == std::vector<int>{1});
   CHECK(refusal(changed(rows, ",0W1", "")) ==
         "0W1 is missing on rank 0\n  rank 0: 0F0 0F1 0B0 --> 0B1 0W0");
-  CHECK_THAT(refusal(changed(rows, "0W1", "0W0")), Catch::Contains("0W0 is there twice"));
-  CHECK_THAT(refusal("0F0,0F1,0B0,0W1,0B1,0W0|"),
-             Catch::Contains("0W1 comes before 0B1, which it needs"));
+  CHECK_THAT(refusal(changed(rows, "0W1", "0W0")), Contains("0W0 is there twice"));
+  CHECK_THAT(refusal("0F0,0F1,0B0,0W1,0B1,0W0|"), Contains("0W1 comes before 0B1, which it needs"));
   CHECK_THAT(refusal("0F0,0F1,0B0,0B1,0W1,0W0|"),
-             Catch::Contains("0W0 comes after 0W1: gradients are added in ascending order"));
+             Contains("0W0 comes after 0W1: gradients are added in ascending order"));
 }
 
 TEST_CASE("stages are on one rank each", "[pipeline]") {

@@ -1,6 +1,6 @@
 #include "parallel/comm/transport/launcher.h"
+#include "tests/support/catch.h"
 
-#include <catch2/catch.hpp>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,7 +10,6 @@
 namespace sluice::test::launcher_test {
 namespace {
 
-using Catch::Matchers::Contains;
 using Variables = std::map<std::string, std::string>;
 
 constexpr const char* open_mpi = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4";

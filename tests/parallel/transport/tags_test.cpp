@@ -1,7 +1,6 @@
 // Message tags have 15 bits, so that operations share them; never two that are under way.
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "tests/parallel/checked_ranks.h"
 #include "tests/parallel/forwarding_transport.h"
+#include "tests/support/catch.h"
 
 namespace sluice::test::tags_test {
 namespace {

@@ -1,7 +1,6 @@
 #include "tests/support/gpu/cuda_device.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "tests/support/skip.h"
 #ifdef SLUICE_TEST_SIMT
 #include "kernels/cuda/simt/device.h"
+#include "tests/support/catch.h"
 #endif
 
 namespace sluice::test {

@@ -1,7 +1,7 @@
 #include "tests/support/gpu/cuda_parity.h"
+#include "tests/support/catch.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <memory>
 #include <numeric>

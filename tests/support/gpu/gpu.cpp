@@ -1,11 +1,11 @@
 #include "tests/support/gpu/gpu.h"
 
-#include <catch2/catch.hpp>
 #include <string>
 
 #include "tests/support/skip.h"
 #ifdef SLUICE_TEST_SIMT
 #include "kernels/cuda/simt/device.h"
+#include "tests/support/catch.h"
 #endif
 
 namespace sluice::test {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
 
+#include "tests/support/catch.h"
 #include "tests/support/training/pipelines.h"
 
 namespace sluice::test {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <mutex>
 
 #include "apps/plan/memory_plan.h"
 #include "parallel/comm/backend/staged_backend.h"
 #include "parallel/comm/transport/thread_transport.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "apps/plan/planner.h"
+#include "tests/support/catch.h"
 #include "tests/support/form.h"
 #include "tests/support/training/options.h"
 

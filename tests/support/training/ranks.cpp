@@ -1,7 +1,6 @@
 #include "tests/support/training/ranks.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
 #include "parallel/flight_recorder/flight_recorder.h"
+#include "tests/support/catch.h"
 #include "tests/support/fixture.h"
 #include "tests/support/program.h"
 #include "tests/support/skip.h"
@@ -217,7 +217,7 @@ void refused(const RankRuns& runs, const std::vector<Refusal>& rows) {
     fs::remove_all(runs.path() / jobs[i].output);
     REQUIRE(result.errors.size() == 1);
     for (const std::string& word : rows[i].words)
-      CHECK_THAT(result.errors[0], Catch::Matchers::Contains(word));
+      CHECK_THAT(result.errors[0], Contains(word));
   }
 }
 
