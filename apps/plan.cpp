@@ -13,7 +13,7 @@
 #include "apps/output/output_file.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/plan_report.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
 
@@ -23,27 +23,29 @@ using namespace sluice;
 
 constexpr std::int64_t max_gpus = 1 << 16;
 
-void measure_and_save(const TrainOptions& options, const std::string& file) {
-  cpu::set_threads(static_cast<int>(options.threads));
-  const DeviceKind kind = choose_device(options.device);
-  const DeviceProfile profile = measure_profile(kind, resolve_precision(options.precision, kind));
+void measure_and_save(const TrainConfig& options, const std::string& file) {
+  cpu::set_threads(static_cast<int>(options.machine.threads));
+  const DeviceKind kind = choose_device(options.machine.device);
+  const DeviceProfile profile =
+      measure_profile(kind, resolve_precision(options.machine.precision, kind));
   save_profile(file, profile);
   say(fmt::format("{} written: {}\n", file, profile.name));
 }
 
 /// Refuses flags of planning that would change nothing.
-void require_planning(const TrainOptions& o, const std::string& save_probe) {
-  const std::int64_t ranks = std::max<std::int64_t>(o.gpus, planned_mesh(o).size());
-  const bool one = ranks == 1 && !o.scaling;
+void require_planning(const TrainConfig& o, const std::string& save_probe) {
+  const std::int64_t ranks = std::max<std::int64_t>(o.planning.gpus, o.parallel.mesh().size());
+  const bool one = ranks == 1 && !o.planning.scaling;
   refuse_without_effect(
       o.given,
-      {{o.gpus == 0, "--top", "is for --gpus, which compares ways to train"},
-       {!o.probe.empty(), "--device-profile", "is another machine than that of --probe"},
+      {{o.planning.gpus == 0, "--top", "is for --gpus, which compares ways to train"},
+       {!o.planning.probe.empty(), "--device-profile", "is another machine than that of --probe"},
        {one,
         "--link-bandwidth --link-latency --ranks-per-node --network-bandwidth "
         "--network-latency",
         "is for several ranks: --dp, --pp, --tp, --gpus or --scaling"},
-       {ranks <= o.ranks_per_node && !o.scaling, "--network-bandwidth --network-latency",
+       {ranks <= o.planning.ranks_per_node && !o.planning.scaling,
+        "--network-bandwidth --network-latency",
         fmt::format("is between nodes, and {} ranks are on one (--ranks-per-node)", ranks)},
        {true, "--plan", "is what this program does"}});
   if (save_probe.empty()) return;
@@ -68,47 +70,50 @@ void keep_freed_memory() {
 int main(int argc, char** argv) {
   return run_program("plan", [&] {
     keep_freed_memory();
-    TrainOptions options;
+    TrainConfig options;
     std::string save_probe;
     CommandLine line("plan",
                      "Says, before anything runs, how a training would use memory and how long a "
                      "step would take, here or on another machine. It takes train_gpt2's options.");
-    declare_options(line, options);
+    declare_config(line, options);
     line.group("Planning");
-    line.add("--device-profile", options.device_profile,
+    line.role(CommandLine::Role::planning);
+    line.add("--device-profile", options.planning.device_profile,
              fmt::format("Plan for a GPU that is not at hand: {}; as in \"NVIDIA A100 80GB\" too",
                          fmt::join(known_profiles(), ", ")));
-    line.add("--probe", options.probe,
+    line.add("--probe", options.planning.probe,
              "Plan for the machine on which --save-probe wrote this file");
     add_output_file(line, "--save-probe", save_probe, "a file of --save-probe", is_profile,
                     "Measure this machine, write the file and stop");
     declare_schedule_files(line, options);
-    line.add("--scaling", options.scaling,
+    line.add("--scaling", options.planning.scaling,
              "Predict steps of 1, 2, 4, ... 4096 ranks (--dp, --zero), and what they send");
-    line.add("--gpus", options.gpus,
+    line.add("--gpus", options.planning.gpus,
              "Compare ways to train on so many GPUs: all --dp x --pp x --tp, the fastest first; "
              "flags that are given stay",
              1, max_gpus);
-    line.add("--top", options.top, "Ways that --gpus prints", 1, 1 << 16);
-    line.add("--link-bandwidth", options.link_bandwidth,
+    line.add("--top", options.planning.top, "Ways that --gpus prints", 1, 1 << 16);
+    line.add("--link-bandwidth", options.planning.link_bandwidth,
              "What a rank sends a second within a node, such as 12.5GB; default: the device's");
-    line.add("--link-latency", options.link_latency,
+    line.add("--link-latency", options.planning.link_latency,
              "Microseconds of a message within a node; default: the device's", 0, 1e6);
-    line.add("--ranks-per-node", options.ranks_per_node, "Ranks that share a node's network", 1,
-             1 << 16);
-    line.add("--network-bandwidth", options.network_bandwidth,
+    line.add("--ranks-per-node", options.planning.ranks_per_node,
+             "Ranks that share a node's network", 1, 1 << 16);
+    line.add("--network-bandwidth", options.planning.network_bandwidth,
              "What a node sends a second, all its ranks together");
-    line.add("--network-latency", options.network_latency,
+    line.add("--network-latency", options.planning.network_latency,
              "Microseconds of a message between nodes", 0, 1e6);
-    line.add("--json", options.json, "Print an object instead of a table");
+    line.add("--json", options.planning.json, "Print an object instead of a table");
     const auto defaults = line.values();
     if (!line.parse(argc, argv)) return 0;
     options.given = given_flags(line, defaults);
     require_planning(options, save_probe);
-    options.asked = flags_to_repeat(line, options.gpus > 0);
+    std::vector<CommandLine::Role> repeated{CommandLine::Role::training};
+    if (options.planning.gpus == 0) repeated.push_back(CommandLine::Role::ranks);
+    options.asked = line.repeated(repeated);
     if (!save_probe.empty())
       measure_and_save(options, save_probe);
-    else if (options.gpus > 0)
+    else if (options.planning.gpus > 0)
       print_cluster_plan(options, {line.given("--pp"), line.given("--tp"), line.given("--zero")});
     else
       print_plan(options);

@@ -4,7 +4,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_program.h"
 #include "apps/flags/no_effect.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train_gpt2/job.h"
 #include "apps/train_gpt2/session.h"
 
@@ -15,16 +15,17 @@ int main(int argc, char** argv) {
   };
   const auto body = [&] {
     job.emplace(argc, argv);
-    sluice::TrainOptions options;
+    sluice::TrainConfig options;
     sluice::CommandLine line("train_gpt2",
                              "Trains a GPT-2, GPT-J, GPT-NeoX, Llama, Mistral or Qwen. Without "
                              "arguments: a small one, on the text that "
                              "ships with the program.");
-    sluice::declare_options(line, options);
+    sluice::declare_config(line, options);
     const auto defaults = line.values();
     if (!line.parse(argc, argv)) return 0;
     options.given = sluice::given_flags(line, defaults);
-    options.asked = sluice::flags_to_repeat(line);
+    options.asked =
+        line.repeated({sluice::CommandLine::Role::training, sluice::CommandLine::Role::ranks});
     sluice::run_training(options, line.resolved(), *job);
     return 0;
   };

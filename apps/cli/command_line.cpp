@@ -64,10 +64,12 @@ struct CommandLine::Impl {
   struct Value {
     std::string flag;  ///< without its dashes
     std::function<Json()> read;
+    Role role = Role::training;
   };
 
   CLI::App app;
   std::string heading = "Options";
+  Role role = Role::training;
   std::vector<Value> values;
   std::vector<std::function<void()>> checks;  ///< of what will be written
 
@@ -78,7 +80,7 @@ struct CommandLine::Impl {
 
   template <class T>
   void remember(const std::string& flag, const T& value) {
-    values.push_back({flag.substr(2), [&value] { return json_of(value); }});
+    values.push_back({flag.substr(2), [&value] { return json_of(value); }, role});
   }
 
   /// The same as add_parsed, with `read` as JSON.
@@ -86,7 +88,7 @@ struct CommandLine::Impl {
            std::function<void(const std::string&)> write, std::function<Json()> read,
            const std::string& none = "") {
     const Json now = read();
-    values.push_back({flag.substr(2), std::move(read)});
+    values.push_back({flag.substr(2), std::move(read), role});
     finish(app.add_option_function<std::string>(flag, std::move(write), help))
         ->default_str(now.is_null()     ? none
                       : now.is_string() ? now.get<std::string>()
@@ -118,6 +120,10 @@ void CommandLine::group(const std::string& heading) {
   impl_->heading = heading;
 }
 
+void CommandLine::role(Role role) {
+  impl_->role = role;
+}
+
 void CommandLine::add(const std::string& flag, std::string& value, const std::string& help) {
   impl_->remember(flag, value);
   impl_->finish(impl_->app.add_option(flag, value, help));
@@ -127,7 +133,7 @@ void CommandLine::add_text(const std::string& flag, std::string& value, const st
   const auto read = [&value, usual = value] {
     return value == usual ? json_of(value) : Json(value);
   };
-  impl_->values.push_back({flag.substr(2), read});
+  impl_->values.push_back({flag.substr(2), read, impl_->role});
   impl_->app.add_option(flag, value, help)->group(impl_->heading);
 }
 
@@ -292,7 +298,7 @@ bool CommandLine::parse(int argc, const char* const* argv) {
 
 Json CommandLine::values() const {
   Json all = Json::object();
-  for (const auto& [flag, read] : impl_->values) {
+  for (const auto& [flag, read, role] : impl_->values) {
     std::string name = flag;
     std::ranges::replace(name, '-', '_');
     all[name] = read();
@@ -300,12 +306,12 @@ Json CommandLine::values() const {
   return all;
 }
 
-std::string CommandLine::repeated(const std::vector<std::string>& without) const {
+std::string CommandLine::repeated(const std::vector<Role>& roles) const {
   std::string text;
-  for (const CLI::Option* option : impl_->app.get_options()) {
-    if (option->count() == 0 || option->get_lnames().empty()) continue;
-    const std::string flag = "--" + option->get_lnames().front();
-    if (flag == "--config" || std::ranges::find(without, flag) != without.end()) continue;
+  for (const Impl::Value& declared : impl_->values) {
+    const std::string flag = "--" + declared.flag;
+    const CLI::Option* const option = impl_->app.get_option(flag);
+    if (option->count() == 0 || std::ranges::find(roles, declared.role) == roles.end()) continue;
     for (const std::string& value : option->results()) {
       text += " " + flag;
       if (option->get_items_expected_max() > 0)
@@ -319,7 +325,7 @@ std::string CommandLine::repeated(const std::vector<std::string>& without) const
 
 std::string CommandLine::resolved() const {
   std::string text;
-  for (const auto& [flag, read] : impl_->values) {
+  for (const auto& [flag, read, role] : impl_->values) {
     const Json value = read();
     if (value.is_null()) continue;  // an empty string could not be read back
     const std::string written = configured(value);

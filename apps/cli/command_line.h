@@ -19,11 +19,21 @@ namespace sluice {
 /// Error (usage); for an unknown flag or key it names the one that is probably meant.
 class CommandLine {
  public:
+  /// What an option says something about, for a command that repeats a plan.
+  enum class Role : std::uint8_t {
+    training,
+    memory,   ///< a plan of memory decides it
+    ranks,    ///< a plan for a cluster decides it
+    planning  ///< planning alone
+  };
+
   CommandLine(const std::string& name, const std::string& description);
   ~CommandLine();
 
   /// Puts the options declared from here on under this heading in --help.
   void group(const std::string& heading);
+  /// Gives the options declared from here on this role; at first it is `training`.
+  void role(Role role);
 
   // `flag` is the long kebab-case name with its dashes. The value before the call is the default.
   // An empty value (--flag=, --flag "") is refused, except with add_text().
@@ -95,8 +105,8 @@ class CommandLine {
   /// Returns true if the flag was given, even with its default or in a file. Call after parse().
   bool given(const std::string& flag) const;
 
-  /// Returns the flags that were given, quoted for a shell, each after a space; except `without`.
-  std::string repeated(const std::vector<std::string>& without) const;
+  /// Returns the given flags of these roles, quoted for a shell, each after a space.
+  std::string repeated(const std::vector<Role>& roles) const;
 
   /// Returns every option's value by name, with _ in place of -; null for an option without one.
   nlohmann::ordered_json values() const;

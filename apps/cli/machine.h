@@ -49,6 +49,18 @@ PrecisionName kind_of(const Precision& precision);
 /// Returns the name that --precision uses.
 std::string name_of(const Precision& precision);
 
+/// The instructions with which a GPU computes 16-bit attention.
+enum class AttentionKernel : std::uint8_t { mma, tma };
+
+/// What computes, and how, as a user asks for it. None: what the machine has.
+struct MachineConfig {
+  std::optional<PrecisionName> precision;
+  std::optional<DeviceKind> device;
+  AttentionKernel attention = AttentionKernel::mma;
+  bool cuda_graph = false;   ///< gives a GPU whole passes in place of kernels
+  std::int64_t threads = 0;  ///< of the CPU; 0: all cores
+};
+
 /// Selects the GPU that this process computes on; the default is the first. For a program's start.
 void use_gpu(int index);
 

@@ -18,28 +18,28 @@ namespace {
 /// GPUs and how they are connected.
 constexpr std::size_t assumed_communication = std::size_t{1} << 30;
 
-std::size_t communication_of(const TrainOptions& o, const DeviceProfile& profile) {
+std::size_t communication_of(const ParallelConfig& parallel, const DeviceProfile& profile) {
   if (profile.communication) return *profile.communication;
   const bool emulated = profile.context == 0;
-  const bool staged = o.communication == GpuExchange::staged;
-  return emulated || staged || planned_mesh(o).size() == 1 ? 0 : assumed_communication;
+  const bool staged = parallel.communication == GpuExchange::staged;
+  return emulated || staged || parallel.mesh().size() == 1 ? 0 : assumed_communication;
 }
 
 }  // namespace
 
-Budgets budgets_of(const TrainOptions& o, const DeviceProfile& profile) {
-  const std::size_t host =
-      o.host_memory.value_or(profile.gpu ? profile.host_memory : profile.memory);
+Budgets budgets_of(const MemoryConfig& memory, const ParallelConfig& parallel,
+                   const DeviceProfile& profile) {
+  const std::size_t host = memory.host.value_or(profile.gpu ? profile.host_memory : profile.memory);
   if (!profile.gpu) {
-    if (o.gpu_memory)
+    if (memory.gpu)
       fail(fmt::format("--gpu-memory {}: this run computes on the CPU; give --host-memory, or "
                        "--device cuda",
-                       spell_bytes(*o.gpu_memory)),
+                       spell_bytes(*memory.gpu)),
            ErrorKind::usage);
     return {.device_allowed = host, .device_reserve = profile.process};
   }
-  const std::size_t communication = communication_of(o, profile);
-  return {.device_allowed = o.gpu_memory.value_or(profile.memory),
+  const std::size_t communication = communication_of(parallel, profile);
+  return {.device_allowed = memory.gpu.value_or(profile.memory),
           .host_allowed = host,
           .device_reserve = profile.context + communication,
           .host_reserve = profile.process,
@@ -55,7 +55,7 @@ std::string text_of_reserve(const Budgets& budgets, const DeviceProfile& profile
   return fmt::format(" and {} for {}", budgets.device_reserve, fmt::join(owners, " and "));
 }
 
-void require_budgets(const TrainOptions& o, const DeviceProfile& profile,
+void require_budgets(const MemoryConfig& memory, const DeviceProfile& profile,
                      const std::string& gpu_place) {
   const auto require = [](const char* flag, std::optional<std::size_t> given, std::size_t there,
                           const std::string& place) {
@@ -64,8 +64,8 @@ void require_budgets(const TrainOptions& o, const DeviceProfile& profile,
                      format_bytes(there)),
          ErrorKind::usage);
   };
-  if (profile.gpu) require("--gpu-memory", o.gpu_memory, profile.memory, gpu_place);
-  require("--host-memory", o.host_memory, profile.host_memory, "this machine");
+  if (profile.gpu) require("--gpu-memory", memory.gpu, profile.memory, gpu_place);
+  require("--host-memory", memory.host, profile.host_memory, "this machine");
 }
 
 }  // namespace sluice

@@ -5,7 +5,7 @@
 
 #include "apps/plan/cost/device_profile.h"
 #include "apps/plan/state_memory.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 
 namespace sluice {
 
@@ -34,7 +34,8 @@ struct Budgets {
   }
 };
 
-Budgets budgets_of(const TrainOptions& options, const DeviceProfile& profile);
+Budgets budgets_of(const MemoryConfig& memory, const ParallelConfig& parallel,
+                   const DeviceProfile& profile);
 
 /// Names what a device's memory has to hold besides the plan: " and 654311424 for the driver"; ""
 /// if it is nothing.
@@ -42,7 +43,7 @@ std::string text_of_reserve(const Budgets& budgets, const DeviceProfile& profile
 
 /// Throws Error (usage) if a budget exceeds what `profile` has. `gpu_place`: whose GPU it is,
 /// for messages.
-void require_budgets(const TrainOptions& options, const DeviceProfile& profile,
+void require_budgets(const MemoryConfig& memory, const DeviceProfile& profile,
                      const std::string& gpu_place = "this machine");
 
 }  // namespace sluice

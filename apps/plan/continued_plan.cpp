@@ -11,22 +11,24 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Fills the options that the flags leave open from the record.
-TrainOptions kept(TrainOptions o, const RecordedChoice& record, bool micro_batch) {
-  if (micro_batch && !o.micro_batch) o.micro_batch = record.micro_batch;
-  if (!o.state_layout) o.state_layout = record.layout;
-  if (!o.head_chunk) o.head_chunk = record.head_chunk;
-  if (!o.gradients) o.gradients = record.narrow_gradients ? DType::bf16 : DType::f32;
+TrainConfig kept(TrainConfig o, const RecordedChoice& record, bool micro_batch) {
+  if (micro_batch && !o.batch.micro_batch) o.batch.micro_batch = record.micro_batch;
+  if (!o.memory.state_layout) o.memory.state_layout = record.layout;
+  if (!o.memory.head_chunk) o.memory.head_chunk = record.head_chunk;
+  if (!o.memory.gradients) o.memory.gradients = record.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }
 
 }  // namespace
 
-std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
+std::optional<RecordedChoice> expected_record(const TrainConfig& o) {
   using From = ResumeOption::From;
-  const bool newest = o.resume.from == From::newest;
-  if (o.resume.from == From::nothing || (newest && o.output.empty())) return {};
-  fs::path checkpoint = o.resume.path;
-  const fs::path run = newest ? fs::path(o.output) : run_of_resume(o.resume.path);
+  const bool newest = o.checkpoint.resume.from == From::newest;
+  if (o.checkpoint.resume.from == From::nothing || (newest && o.checkpoint.output.empty()))
+    return {};
+  fs::path checkpoint = o.checkpoint.resume.path;
+  const fs::path run =
+      newest ? fs::path(o.checkpoint.output) : run_of_resume(o.checkpoint.resume.path);
   if (!run.empty()) {
     checkpoint = CheckpointHistory(run / "checkpoints").newest();
     if (checkpoint.empty()) return {};
@@ -38,13 +40,13 @@ std::optional<RecordedChoice> expected_record(const TrainOptions& o) {
   }
 }
 
-ContinuedPlan plan_continued(const TrainOptions& o, RunSetup& setup, const DeviceProfile& profile,
+ContinuedPlan plan_continued(const TrainConfig& o, RunSetup& setup, const DeviceProfile& profile,
                              const std::optional<RecordedChoice>& record) {
   if (!record) return {.planned = plan_run(o, setup, profile)};
   std::string warning;
   for (const bool micro_batch : {true, false}) {
-    if (!micro_batch && o.micro_batch) break;  // the retry would be identical
-    const TrainOptions as_before = kept(o, *record, micro_batch);
+    if (!micro_batch && o.batch.micro_batch) break;  // the retry would be identical
+    const TrainConfig as_before = kept(o, *record, micro_batch);
     try {
       resolve_memory(as_before, setup);
       return {.planned = plan_run(as_before, setup, profile), .warning = warning};

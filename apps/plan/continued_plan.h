@@ -10,7 +10,7 @@ namespace sluice {
 
 /// Reads the memory choice recorded in the checkpoint that a run with these options would resume
 /// from. Reads only its manifest. Returns none if there is no checkpoint or no readable record.
-std::optional<RecordedChoice> expected_record(const TrainOptions& options);
+std::optional<RecordedChoice> expected_record(const TrainConfig& options);
 
 struct ContinuedPlan {
   Planned planned;
@@ -19,7 +19,7 @@ struct ContinuedPlan {
 
 /// Runs plan_run for a run that resumes with `record`. If nothing fits with all of it, retries
 /// without its micro-batch, then without the record. Updates `setup` to match the plan.
-ContinuedPlan plan_continued(const TrainOptions& options, RunSetup& setup,
+ContinuedPlan plan_continued(const TrainConfig& options, RunSetup& setup,
                              const DeviceProfile& profile,
                              const std::optional<RecordedChoice>& record);
 

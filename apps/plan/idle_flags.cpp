@@ -26,9 +26,9 @@ struct Kinds {
 };
 
 /// `read`: the data was read, so it is here.
-Kinds kinds_of(const TrainOptions& o, bool read) {
+Kinds kinds_of(const TrainConfig& o, bool read) {
   Kinds kinds;
-  if (o.data.empty()) return {.text = true, .name = "the text that ships with the program"};
+  if (o.data.train.empty()) return {.text = true, .name = "the text that ships with the program"};
   const auto add = [&](const std::string& flag, const std::vector<std::string>& names) {
     if (names.empty() || !kinds.known) return;
     const auto here = [](const std::string& name) { return fs::exists(name); };
@@ -36,63 +36,70 @@ Kinds kinds_of(const TrainOptions& o, bool read) {
     if (!kinds.known) return;
     const DataFiles files = find_data(flag, names);
     if (kinds.name == "--data") kinds.name = files.name;
-    const bool json = any_json_lines(files, o.text.format);
+    const bool json = any_json_lines(files, o.data.text.format);
     kinds.text |= !files.texts.empty();
     kinds.json |= json;
     kinds.drawn |=
-        flag == "--data" && o.val_data.empty() && (json || files.texts.size() >= few_documents);
+        flag == "--data" && o.data.val.empty() && (json || files.texts.size() >= few_documents);
   };
-  add("--data", o.data);
-  add("--val-data", o.val_data);
+  add("--data", o.data.train);
+  add("--val-data", o.data.val);
   return kinds;
 }
 
 /// The rules of flags that would change nothing.
-std::vector<NoEffect> rules_of(const TrainOptions& o, const RunSetup& setup, const Kinds& data) {
+std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup, const Kinds& data) {
   const DecoderConfig& config = setup.config;
-  const bool shaped = !o.model.empty();
+  const bool shaped = !o.model.name.empty();
   const auto shape = [&](std::int64_t has) {
-    return fmt::format("is for a shape of your own, and --model {} decides it ({})", o.model, has);
+    return fmt::format("is for a shape of your own, and --model {} decides it ({})", o.model.name,
+                       has);
   };
   const bool resolved = setup.data.train != nullptr;
   const bool mute = resolved && setup.tokenizer == nullptr;
-  const bool silent = o.sample_tokens == 0;
-  const OptimizerKind rule = o.optimizer;
+  const bool silent = o.evaluation.sample_tokens == 0;
+  const OptimizerKind rule = o.optimizer.kind;
   const std::string optimizer =
       fmt::format("is AdamW's, and the optimizer is {}", name_in(optimizers, rule));
   return {
       // Beside a model.
-      {shaped && o.n_layer != config.n_layer, "--n-layer", shape(config.n_layer), true},
-      {shaped && o.n_head != config.n_head, "--n-head", shape(config.n_head), true},
-      {shaped && o.n_embd != config.n_embd, "--n-embd", shape(config.n_embd), true},
+      {shaped && o.model.n_layer != config.n_layer, "--n-layer", shape(config.n_layer), true},
+      {shaped && o.model.n_head != config.n_head, "--n-head", shape(config.n_head), true},
+      {shaped && o.model.n_embd != config.n_embd, "--n-embd", shape(config.n_embd), true},
       // Beside data.
-      {data.known && !data.text && o.prompt.empty(), "--special",
+      {data.known && !data.text && o.evaluation.prompt.empty(), "--special",
        fmt::format("is for text, and {} holds tokens", data.name)},
-      {!o.val_data.empty(), "--split-seed",
+      {!o.data.val.empty(), "--split-seed",
        "draws documents for validation, and --val-data gives them"},
       {mute, "--tokenizer", fmt::format("is for text, and {} holds tokens", data.name)},
       {mute && !silent, "--prompt --sample-every --sample-tokens",
        fmt::format("is for samples, and {} has no tokenizer; give --tokenizer-dir", data.name)},
       {silent, "--prompt --sample-every", "is for samples, and --sample-tokens is 0"},
       // The user turned validation off with --val-every 0.
-      {resolved && !setup.data.val && o.val_every > 0, "--val-every --val-steps --keep-best",
+      {resolved && !setup.data.val && o.evaluation.val_every > 0,
+       "--val-every --val-steps --keep-best",
        fmt::format("is for validation, for which {} has no data; give --val-data", data.name)},
       // Beside other flags.
+      {rule != OptimizerKind::muon, "--muon-scale --muon-lr --muon-momentum",
+       fmt::format("is for --optimizer muon, not {}", name_in(optimizers, rule)), true},
+      {!o.optimizer.lr_batch, "--lr-scaling",
+       "scales --lr from one batch size to another: give --lr-batch too", true},
       {rule == OptimizerKind::sgd, "--beta2 --eps", optimizer},
       {rule == OptimizerKind::adafactor, "--beta1 --beta2 --eps", optimizer},
-      {o.lr_schedule == ScheduleKind::constant && o.min_lr.value_or(0) > 0, "--min-lr",
-       "is where the rate ends, and --lr-schedule constant keeps it"},
-      {o.no_save && !o.save_every, "--async-save", "is for checkpoints, and --no-save writes none"},
-      {setup.device == DeviceKind::cpu && o.state_home.empty(), "--staging-chunks",
+      {o.optimizer.schedule == ScheduleKind::constant && o.optimizer.min_lr.value_or(0) > 0,
+       "--min-lr", "is where the rate ends, and --lr-schedule constant keeps it"},
+      {o.checkpoint.no_save && !o.checkpoint.save_every, "--async-save",
+       "is for checkpoints, and --no-save writes none"},
+      {setup.device == DeviceKind::cpu && o.memory.state_home.empty(), "--staging-chunks",
        "is for state on its way to a GPU or, with --state-home, to a disk"},
-      {o.skip_loss_spike == 0 && o.skip_grad_spike == 0, "--spike-window",
+      {o.guard.loss_spike == 0 && o.guard.gradient_spike == 0, "--spike-window",
        "is for --skip-loss-spike and --skip-grad-spike"},
   };
 }
 
 /// Refuses a rate that would rise to its end.
-void require_schedule(const TrainOptions& o, const RateSchedule& schedule) {
-  if (o.min_lr && schedule.final_rate > schedule.rate)
+void require_schedule(const TrainConfig& o, const RateSchedule& schedule) {
+  if (o.optimizer.min_lr && schedule.final_rate > schedule.rate)
     fail(fmt::format("--min-lr {} is above the rate of {:.6g} (--lr), from which the rate falls "
                      "to it",
                      schedule.final_rate, schedule.rate),
@@ -101,9 +108,9 @@ void require_schedule(const TrainOptions& o, const RateSchedule& schedule) {
 
 }  // namespace
 
-void require_effects(const TrainOptions& o, const RunSetup& setup) {
+void require_effects(const TrainConfig& o, const RunSetup& setup) {
   const Kinds data = kinds_of(o, setup.data.train != nullptr);
-  const bool few = !data.drawn && o.val_data.empty();
+  const bool few = !data.drawn && o.data.val.empty();
   if (data.known) refuse_without_effect(o.given, text_rules(data.text, data.json, data.name, few));
   refuse_without_effect(o.given, rules_of(o, setup, data));
   require_schedule(o, setup.schedule);

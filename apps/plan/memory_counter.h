@@ -21,12 +21,12 @@ inline MemoryBytes bytes_of(const MemoryPlan& memory) {
 /// the most. All arguments must outlive the counter.
 class MemoryCounter {
  public:
-  MemoryCounter(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+  MemoryCounter(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile,
                 std::span<const int> ranks)
       : options_(options),
         setup_(setup),
         workspace_(profile.workspace),
-        mesh_(planned_mesh(options)),
+        mesh_(options.parallel.mesh()),
         ranks_(ranks) {}
 
   /// Returns the memory of the rank that needs the most device memory.
@@ -45,7 +45,7 @@ class MemoryCounter {
   /// Returns what a rank holds between updates, and remembers it.
   const MemoryPlan& held(const MemoryChoice& choice, int rank);
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   const RunSetup& setup_;
   const std::size_t workspace_;
   Mesh mesh_;

@@ -7,8 +7,8 @@
 namespace sluice {
 namespace {
 
-bool adafactor(const TrainOptions& o) {
-  return o.optimizer == OptimizerKind::adafactor;
+bool adafactor(const TrainConfig& o) {
+  return o.optimizer.kind == OptimizerKind::adafactor;
 }
 
 bool copies_fast(const DeviceProfile& profile) {
@@ -16,37 +16,38 @@ bool copies_fast(const DeviceProfile& profile) {
 }
 
 /// Returns true if a run on the CPU may keep state in a file.
-bool leaves_cpu(const TrainOptions& o, const DeviceProfile& profile) {
-  return !profile.gpu && !o.state_home.empty();
+bool leaves_cpu(const TrainConfig& o, const DeviceProfile& profile) {
+  return !profile.gpu && !o.memory.state_home.empty();
 }
 
-bool speculates(const TrainOptions& o) {
-  return o.speculative_blocks.value_or(1) > 0;
+bool speculates(const TrainConfig& o) {
+  return o.memory.speculative_blocks.value_or(1) > 0;
 }
 
 /// Returns the flag that asks for optimizer state off the GPU; null if none does.
-const char* away_flag(const TrainOptions& o, std::int64_t layers) {
-  if (o.offload == Offload::all) return "--offload all";
-  if (o.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
-  if (o.cpu_blocks.value_or(0) > 0) return "--cpu-blocks";
+const char* away_flag(const TrainConfig& o, std::int64_t layers) {
+  if (o.memory.offload == Offload::all) return "--offload all";
+  if (o.memory.resident_blocks.value_or(layers) < layers) return "--resident-blocks";
+  if (o.memory.cpu_blocks.value_or(0) > 0) return "--cpu-blocks";
   return speculates(o) ? "--speculative-blocks" : nullptr;
 }
 
 /// True if the flags are about several ranks, or about a pipeline.
-bool among_ranks(const TrainOptions& o) {
-  return o.dp.value_or(1) * o.pp * o.tp > 1 || o.pipelined() || o.scaling;
+bool among_ranks(const TrainConfig& o) {
+  return o.parallel.dp.value_or(1) * o.parallel.pp * o.parallel.tp > 1 || o.parallel.pipelined() ||
+         o.planning.scaling;
 }
 
 /// Refuses --speculative-blocks where updates cannot begin during the backward pass.
-void require_speculation(const TrainOptions& o) {
+void require_speculation(const TrainConfig& o) {
   if (!speculates(o)) return;
   const auto refuse = [&](const std::string& why) {
-    const auto given = o.speculative_blocks;
+    const auto given = o.memory.speculative_blocks;
     fail(fmt::format("--speculative-blocks {}: {}", given ? std::to_string(*given) : "auto", why),
          ErrorKind::usage);
   };
-  if (o.offload == Offload::off) refuse("with --offload off no state visits the GPU");
-  if (!o.state_home.empty())
+  if (o.memory.offload == Offload::off) refuse("with --offload off no state visits the GPU");
+  if (!o.memory.state_home.empty())
     refuse("with --state-home the CPU updates the state, and no update can be undone");
   if (among_ranks(o))
     refuse(
@@ -55,20 +56,20 @@ void require_speculation(const TrainOptions& o) {
 }
 
 /// True if replicas divide the optimizer state.
-bool divides_state(const TrainOptions& o) {
-  return o.zero > 0 && o.dp.value_or(1) > 1;
+bool divides_state(const TrainConfig& o) {
+  return o.parallel.zero > 0 && o.parallel.dp.value_or(1) > 1;
 }
 
 /// Refuses --host-blocks and --cpu-tables where the weights of blocks cannot stream.
-void require_host_blocks(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
-  if (o.cpu_tables && o.host_blocks == 0)
+void require_host_blocks(const TrainConfig& o, std::int64_t layers, const DeviceProfile& profile) {
+  if (o.memory.cpu_tables && o.memory.host_blocks == 0)
     fail("--cpu-tables: with --host-blocks 0 no block's state rests in host memory; leave it out",
          ErrorKind::usage);
-  const std::int64_t blocks = o.host_blocks.value_or(o.cpu_tables ? 1 : 0);
+  const std::int64_t blocks = o.memory.host_blocks.value_or(o.memory.cpu_tables ? 1 : 0);
   if (blocks == 0) return;
   const auto refuse = [&](const std::string& why) {
     const std::string flag =
-        o.host_blocks ? fmt::format("--host-blocks {}", blocks) : "--cpu-tables";
+        o.memory.host_blocks ? fmt::format("--host-blocks {}", blocks) : "--cpu-tables";
     fail(fmt::format("{}: {}", flag, why), ErrorKind::usage);
   };
   if (blocks > layers) refuse(fmt::format("the model has {} blocks", layers));
@@ -77,23 +78,24 @@ void require_host_blocks(const TrainOptions& o, std::int64_t layers, const Devic
     refuse(
         "how fast this GPU copies from and to host memory is not known; measure it with plan "
         "--save-probe");
-  if (!o.layer_major())
+  if (!o.parallel.layer_major())
     refuse(
         "a block's weights would visit the GPU for every micro-batch; give --pipeline layer-major, "
         "with which they visit twice a step");
   if (divides_state(o))
-    refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.zero));
-  if (takes_whole_tensors(o.optimizer))
+    refuse(fmt::format("each rank updates all weights; leave out --zero {}", o.parallel.zero));
+  if (takes_whole_tensors(o.optimizer.kind))
     refuse(fmt::format("--optimizer {} updates on the GPU alone; use adamw",
-                       name_in(optimizers, o.optimizer)));
-  if (o.offload == Offload::all || o.resident_blocks || o.cpu_blocks.value_or(0) > 0)
+                       name_in(optimizers, o.optimizer.kind)));
+  if (o.memory.offload == Offload::all || o.memory.resident_blocks ||
+      o.memory.cpu_blocks.value_or(0) > 0)
     refuse(
         "the state of all other blocks stays on the GPU; leave out --offload, --resident-blocks "
         "and --cpu-blocks");
 }
 
 /// Refuses flags that place state in host memory where the CPU trains.
-void require_gpu(const TrainOptions& o, const DeviceProfile& profile) {
+void require_gpu(const TrainConfig& o, const DeviceProfile& profile) {
   if (profile.gpu) return;
   const auto refuse = [](const char* flag, const char* instead) {
     fail(fmt::format("{}: this run computes on the CPU, where all state is in host memory{}", flag,
@@ -101,33 +103,33 @@ void require_gpu(const TrainOptions& o, const DeviceProfile& profile) {
          ErrorKind::usage);
   };
   const bool leaves = leaves_cpu(o, profile);
-  if (o.cpu_blocks.value_or(0) > 0) refuse("--cpu-blocks", "");
+  if (o.memory.cpu_blocks.value_or(0) > 0) refuse("--cpu-blocks", "");
   if (speculates(o)) refuse("--speculative-blocks", "");
   const char* const file = "; with --state-home it may rest on a disk";
-  if (o.offload == Offload::all && !leaves) refuse("--offload all", file);
-  if (o.resident_blocks && !leaves) refuse("--resident-blocks", file);
+  if (o.memory.offload == Offload::all && !leaves) refuse("--offload all", file);
+  if (o.memory.resident_blocks && !leaves) refuse("--resident-blocks", file);
 }
 
 /// Refuses --state-home where the CPU cannot update the state.
-void require_state_home(const TrainOptions& o, std::int64_t layers, const DeviceProfile& profile) {
-  if (o.state_home.empty()) return;
+void require_state_home(const TrainConfig& o, std::int64_t layers, const DeviceProfile& profile) {
+  if (o.memory.state_home.empty()) return;
   const auto refuse = [&](const std::string& why) {
-    fail(fmt::format("--state-home {}: {}", o.state_home, why), ErrorKind::usage);
+    fail(fmt::format("--state-home {}: {}", o.memory.state_home, why), ErrorKind::usage);
   };
   if (adafactor(o)) refuse("with --optimizer adafactor state is small and stays in memory");
-  if (o.optimizer == OptimizerKind::muon && profile.gpu)
+  if (o.optimizer.kind == OptimizerKind::muon && profile.gpu)
     refuse("the CPU would update the state, and --optimizer muon updates on the GPU alone");
-  const std::int64_t away = layers - o.resident_blocks.value_or(0);
-  if (profile.gpu && o.cpu_blocks.value_or(away) != away)
+  const std::int64_t away = layers - o.memory.resident_blocks.value_or(0);
+  if (profile.gpu && o.memory.cpu_blocks.value_or(away) != away)
     refuse(
         fmt::format("the CPU updates all blocks whose state leaves the GPU, and --cpu-blocks is {} "
                     "of {}; leave it out",
-                    *o.cpu_blocks, away));
+                    *o.memory.cpu_blocks, away));
 }
 
 /// Refuses --cuda-graph where a pass is not the same in every step, or waits within.
-void require_graphs(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
-  if (!o.cuda_graph) return;
+void require_graphs(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile) {
+  if (!o.machine.cuda_graph) return;
   const auto refuse = [](const std::string& why) {
     fail(fmt::format("--cuda-graph {}; leave it out", why), ErrorKind::usage);
   };
@@ -148,30 +150,32 @@ void require_graphs(const TrainOptions& o, const RunSetup& setup, const DevicePr
 }
 
 /// Refuses block counts that contradict --offload or exceed the blocks that can be in host memory.
-void require_blocks(const TrainOptions& o, std::int64_t layers) {
-  const std::int64_t resident = o.resident_blocks.value_or(o.offload == Offload::all ? 0 : layers);
-  if ((o.offload == Offload::all && resident > 0) ||
-      (o.offload == Offload::off && resident < layers))
+void require_blocks(const TrainConfig& o, std::int64_t layers) {
+  const std::int64_t resident =
+      o.memory.resident_blocks.value_or(o.memory.offload == Offload::all ? 0 : layers);
+  if ((o.memory.offload == Offload::all && resident > 0) ||
+      (o.memory.offload == Offload::off && resident < layers))
     fail(fmt::format("--resident-blocks {} says what --offload {} says otherwise; give one of them",
-                     *o.resident_blocks, name_in(offloads, *o.offload)),
+                     *o.memory.resident_blocks, name_in(offloads, *o.memory.offload)),
          ErrorKind::usage);
-  if (o.resident_blocks.value_or(0) > layers)
-    fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.resident_blocks, layers),
+  if (o.memory.resident_blocks.value_or(0) > layers)
+    fail(fmt::format("--resident-blocks {}: the model has {} blocks", *o.memory.resident_blocks,
+                     layers),
          ErrorKind::usage);
-  const std::int64_t cpu = o.cpu_blocks.value_or(0);
-  if (cpu > 0 && o.optimizer == OptimizerKind::muon)
+  const std::int64_t cpu = o.memory.cpu_blocks.value_or(0);
+  if (cpu > 0 && o.optimizer.kind == OptimizerKind::muon)
     fail(fmt::format("--cpu-blocks {}: --optimizer muon updates on the GPU alone; its state can "
                      "visit the GPU: --offload all, --resident-blocks",
                      cpu),
          ErrorKind::usage);
-  if (cpu > 0 && o.offload == Offload::off)
+  if (cpu > 0 && o.memory.offload == Offload::off)
     fail(fmt::format("--cpu-blocks {}: with --offload off no state rests in host memory", cpu),
          ErrorKind::usage);
-  const std::int64_t away = layers - o.resident_blocks.value_or(0);
+  const std::int64_t away = layers - o.memory.resident_blocks.value_or(0);
   if (cpu > away)
     fail(fmt::format("--cpu-blocks {}: of {} blocks {} rest in host memory{}", cpu, layers, away,
-                     o.resident_blocks
-                         ? fmt::format(" with --resident-blocks {}", *o.resident_blocks)
+                     o.memory.resident_blocks
+                         ? fmt::format(" with --resident-blocks {}", *o.memory.resident_blocks)
                          : " at most"),
          ErrorKind::usage);
 }
@@ -186,50 +190,52 @@ const char* why_inputs_stay(const RunSetup& setup, const DeviceProfile& profile)
 
 }  // namespace
 
-bool can_stream(const TrainOptions& o, const DeviceProfile& profile) {
-  return (copies_fast(profile) || leaves_cpu(o, profile)) && o.offload != Offload::off &&
-         !adafactor(o) && !o.cuda_graph;
+bool can_stream(const TrainConfig& o, const DeviceProfile& profile) {
+  return (copies_fast(profile) || leaves_cpu(o, profile)) && o.memory.offload != Offload::off &&
+         !adafactor(o) && !o.machine.cuda_graph;
 }
 
-bool can_share_cpu(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile) {
+bool can_share_cpu(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile) {
   return can_stream(o, profile) && profile.host_rate > 0 && !setup.pipeline &&
-         o.optimizer != OptimizerKind::muon;
+         o.optimizer.kind != OptimizerKind::muon;
 }
 
-bool can_rest_weights(const TrainOptions& o, const DeviceProfile& profile) {
-  return copies_fast(profile) && o.layer_major() && !divides_state(o) &&
-         !takes_whole_tensors(o.optimizer) && !o.lora_rank && o.adapter.empty() && !o.offload &&
-         !o.resident_blocks && o.cpu_blocks.value_or(0) == 0;
+bool can_rest_weights(const TrainConfig& o, const DeviceProfile& profile) {
+  return copies_fast(profile) && o.parallel.layer_major() && !divides_state(o) &&
+         !takes_whole_tensors(o.optimizer.kind) && !o.adapter.rank && o.adapter.folder.empty() &&
+         !o.memory.offload && !o.memory.resident_blocks && o.memory.cpu_blocks.value_or(0) == 0;
 }
 
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile) {
   return copies_fast(profile) && !setup.pipeline && !setup.trainer.graphs;
 }
 
-bool fixes_memory(const TrainOptions& o) {
-  return o.micro_batch || o.head_chunk || o.recompute || o.state_layout || o.gradients ||
-         o.offload || o.resident_blocks || o.cpu_blocks || o.stream_chunk || o.staging_chunks ||
-         o.host_blocks || o.cpu_tables || o.speculative_blocks != 0;
+bool fixes_memory(const TrainConfig& o) {
+  return o.batch.micro_batch || o.memory.head_chunk || o.memory.recompute ||
+         o.memory.state_layout || o.memory.gradients || o.memory.offload ||
+         o.memory.resident_blocks || o.memory.cpu_blocks || o.memory.stream_chunk ||
+         o.memory.staging_chunks || o.memory.host_blocks || o.memory.cpu_tables ||
+         o.memory.speculative_blocks != 0;
 }
 
-TrainOptions without_memory_flags(TrainOptions o) {
-  o.micro_batch.reset();
-  o.head_chunk.reset();
-  o.recompute.reset();
-  o.state_layout.reset();
-  o.gradients.reset();
-  o.offload.reset();
-  o.speculative_blocks = 0;
-  o.resident_blocks.reset();
-  o.cpu_blocks.reset();
-  o.host_blocks.reset();
-  o.cpu_tables = false;
-  o.stream_chunk.reset();
-  o.staging_chunks.reset();
+TrainConfig without_memory_flags(TrainConfig o) {
+  o.batch.micro_batch.reset();
+  o.memory.head_chunk.reset();
+  o.memory.recompute.reset();
+  o.memory.state_layout.reset();
+  o.memory.gradients.reset();
+  o.memory.offload.reset();
+  o.memory.speculative_blocks = 0;
+  o.memory.resident_blocks.reset();
+  o.memory.cpu_blocks.reset();
+  o.memory.host_blocks.reset();
+  o.memory.cpu_tables = false;
+  o.memory.stream_chunk.reset();
+  o.memory.staging_chunks.reset();
   return o;
 }
 
-void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
+void validate_memory_flags(const TrainConfig& o, const RunSetup& setup,
                            const DeviceProfile& profile) {
   const std::int64_t layers = setup.config.n_layer;
   if (const char* flag = away_flag(o, layers); flag != nullptr && adafactor(o))
@@ -250,9 +256,10 @@ void validate_memory_flags(const TrainOptions& o, const RunSetup& setup,
   require_blocks(o, layers);
   require_host_blocks(o, layers, profile);
   require_speculation(o);
-  if (o.recompute && !can_rest_inputs(setup, profile) &&
-      std::ranges::count(parse_recompute(*o.recompute, layers), Recompute::block_on_host) > 0)
-    fail(fmt::format("--recompute {}: {}", *o.recompute, why_inputs_stay(setup, profile)),
+  if (o.memory.recompute && !can_rest_inputs(setup, profile) &&
+      std::ranges::count(parse_recompute(*o.memory.recompute, layers), Recompute::block_on_host) >
+          0)
+    fail(fmt::format("--recompute {}: {}", *o.memory.recompute, why_inputs_stay(setup, profile)),
          ErrorKind::usage);
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
@@ -12,23 +12,22 @@ namespace sluice {
 // These functions interpret and check the flags that place data in GPU or host memory.
 
 /// Returns true if optimizer state may rest in host memory.
-bool can_stream(const TrainOptions& options, const DeviceProfile& profile);
+bool can_stream(const TrainConfig& options, const DeviceProfile& profile);
 /// Returns true if the planner may let the CPU update some of that state although no flag says so.
 /// False in a pipeline: the CPU takes the highest blocks, which are all in the last stage, and that
 /// stage has the least time to hide these updates.
-bool can_share_cpu(const TrainOptions& options, const RunSetup& setup,
-                   const DeviceProfile& profile);
+bool can_share_cpu(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile);
 /// Returns true if the planner may let the weights of blocks rest in host memory.
-bool can_rest_weights(const TrainOptions& options, const DeviceProfile& profile);
+bool can_rest_weights(const TrainConfig& options, const DeviceProfile& profile);
 /// Returns true if block inputs may be offloaded to host memory between forward and backward.
 bool can_rest_inputs(const RunSetup& setup, const DeviceProfile& profile);
 
 /// Returns true if a flag fixes a memory choice. without_memory_flags() resets all such flags.
-bool fixes_memory(const TrainOptions& options);
-TrainOptions without_memory_flags(TrainOptions options);
+bool fixes_memory(const TrainConfig& options);
+TrainConfig without_memory_flags(TrainConfig options);
 
 /// Throws Error (usage) naming the flag if it is not supported here or contradicts another flag.
-void validate_memory_flags(const TrainOptions& options, const RunSetup& setup,
+void validate_memory_flags(const TrainConfig& options, const RunSetup& setup,
                            const DeviceProfile& profile);
 
 }  // namespace sluice

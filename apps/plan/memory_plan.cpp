@@ -16,14 +16,14 @@ std::size_t state_in(const DeviceContext& memory) {
   return memory.arena().peak_by_use()[static_cast<std::size_t>(MemoryUse::state)];
 }
 
-HostMemory counted_host(const DevicePtr& device, const TrainOptions& options) {
+HostMemory counted_host(const DevicePtr& device, const TrainConfig& options) {
   HostMemory host = make_host_memory(device, 0);
-  if (!options.state_home.empty()) host.file = std::make_shared<FileMemory>();
+  if (!options.memory.state_home.empty()) host.file = std::make_shared<FileMemory>();
   return host;
 }
 
 struct MetaRun {
-  MetaRun(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+  MetaRun(const TrainConfig& options, const RunSetup& setup, const MemoryChoice& choice,
           std::size_t workspace_bytes, const MeshRank& at)
       : device(make_meta_device(0, workspace_bytes)),
         host(counted_host(device, options)),
@@ -47,7 +47,7 @@ struct MetaRun {
 
 /// Runs a validation with one batch per replica. A pipeline has several batches in flight, at most
 /// as many as its stages and the messages between them hold.
-void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
+void validate(const TrainConfig& o, const RunSetup& setup, MetaRun& run) {
   if (!setup.data.val) return;
   const auto evaluate = [&](const TokenSource& tokens, const EvaluationBatches& all) {
     const std::int64_t each = setup.pipeline ? 4 * setup.pipeline->schedule.stages : 1;
@@ -55,13 +55,14 @@ void validate(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
     run.training.trainer.evaluate(tokens, batches * all.rows());
   };
   evaluate(*setup.data.val, validation_batches(o, setup));
-  if (o.eval_train && setup.data.train) evaluate(*setup.data.train, training_batches(o, setup));
+  if (o.evaluation.eval_train && setup.data.train)
+    evaluate(*setup.data.train, training_batches(o, setup));
 }
 
-void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
+void sample(const TrainConfig& o, const RunSetup& setup, MetaRun& run) {
   const auto context = static_cast<std::size_t>(setup.config.longest_sequence());
   const std::size_t prompt = std::min(sample_prompt(o, setup).size(), context);
-  Generation two{.max_tokens = o.sample_tokens};
+  Generation two{.max_tokens = o.evaluation.sample_tokens};
   two.positions = cache_positions(setup.config, prompt, two);
   two.max_tokens = 2;
   const auto begin = [&](std::size_t tokens) {
@@ -70,7 +71,7 @@ void sample(const TrainOptions& o, const RunSetup& setup, MetaRun& run) {
   begin(prompt);
   // A text that outgrows the context is cut to its newer half, which is processed again. With its
   // last token nothing is computed.
-  if (prompt + static_cast<std::size_t>(o.sample_tokens) > context + 1)
+  if (prompt + static_cast<std::size_t>(o.evaluation.sample_tokens) > context + 1)
     begin(context - context / 2);
 }
 
@@ -85,7 +86,7 @@ std::string to_text(const MemoryByUse& bytes) {
   return text;
 }
 
-MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+MemoryPlan plan_memory(const TrainConfig& o, const RunSetup& setup, const MemoryChoice& choice,
                        std::size_t workspace_bytes, const MeshRank& at, std::int64_t updates) {
   MetaRun run(o, setup, choice, workspace_bytes, at);
   // The third micro-batch of an update needs the same memory as the second. In a pipeline more
@@ -99,12 +100,12 @@ MemoryPlan plan_memory(const TrainOptions& o, const RunSetup& setup, const Memor
   for (std::int64_t step = 0; step < updates; ++step) {
     run.training.trainer.step(step, batch);
     validate(o, setup, run);
-    if (o.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
+    if (o.evaluation.sample_tokens > 0 && setup.can_sample) sample(o, setup, run);
   }
   return run.counted();
 }
 
-MemoryPlan plan_state(const TrainOptions& o, const RunSetup& setup, const MemoryChoice& choice,
+MemoryPlan plan_state(const TrainConfig& o, const RunSetup& setup, const MemoryChoice& choice,
                       std::size_t workspace_bytes, const MeshRank& at) {
   return MetaRun(o, setup, choice, workspace_bytes, at).counted();
 }

@@ -29,13 +29,12 @@ std::string to_text(const MemoryByUse& bytes);
 /// The mesh of `at` divides the work; --dp, --pp and --tp are ignored. `workspace_bytes` is the
 /// workspace that the device's kernels request. With `updates` 1 it may miss what the second update
 /// needs while the first is still under way, and takes half as long.
-MemoryPlan plan_memory(const TrainOptions& options, const RunSetup& setup,
+MemoryPlan plan_memory(const TrainConfig& options, const RunSetup& setup,
                        const MemoryChoice& choice, std::size_t workspace_bytes,
                        const MeshRank& at = {}, std::int64_t updates = 2);
 
 /// Counts only the memory held between updates.
-MemoryPlan plan_state(const TrainOptions& options, const RunSetup& setup,
-                      const MemoryChoice& choice, std::size_t workspace_bytes,
-                      const MeshRank& at = {});
+MemoryPlan plan_state(const TrainConfig& options, const RunSetup& setup, const MemoryChoice& choice,
+                      std::size_t workspace_bytes, const MeshRank& at = {});
 
 }  // namespace sluice

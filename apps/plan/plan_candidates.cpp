@@ -10,11 +10,12 @@ namespace sluice {
 namespace {
 
 /// Returns the layouts that the update rule supports, each narrower than the one before.
-std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
+std::vector<StateLayout> layouts_of(const TrainConfig& o, DType working) {
   const bool split = working == DType::bf16;
-  if (o.optimizer == OptimizerKind::sgd) return {StateLayout::fp32};
-  if (takes_whole_tensors(o.optimizer)) return {split ? StateLayout::split : StateLayout::fp32};
-  if (o.optimizer == OptimizerKind::adamw8bit) {
+  if (o.optimizer.kind == OptimizerKind::sgd) return {StateLayout::fp32};
+  if (takes_whole_tensors(o.optimizer.kind))
+    return {split ? StateLayout::split : StateLayout::fp32};
+  if (o.optimizer.kind == OptimizerKind::adamw8bit) {
     require_layout(StateLayout::int8, working);
     return {StateLayout::int8};
   }
@@ -22,23 +23,23 @@ std::vector<StateLayout> layouts_of(const TrainOptions& o, DType working) {
   std::vector<StateLayout> all{split ? StateLayout::split : StateLayout::fp32, StateLayout::bf16m,
                                StateLayout::bf16mv};
   // An int8 scale covers 256 elements of a row, of which a shard may have only a part.
-  if (o.tp == 1) all.push_back(StateLayout::int8);
+  if (o.parallel.tp == 1) all.push_back(StateLayout::int8);
   return all;
 }
 
-void require_known(const TrainOptions& o, StateLayout layout) {
+void require_known(const TrainConfig& o, StateLayout layout) {
   const auto refuse = [&](const char* why) {
     fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} {}", name_of(layout),
-                     name_in(optimizers, o.optimizer), why),
+                     name_in(optimizers, o.optimizer.kind), why),
          ErrorKind::usage);
   };
-  if (o.optimizer == OptimizerKind::sgd && layout != StateLayout::fp32)
+  if (o.optimizer.kind == OptimizerKind::sgd && layout != StateLayout::fp32)
     refuse("keeps its state in fp32");
-  if (takes_whole_tensors(o.optimizer) && layout != StateLayout::fp32 &&
+  if (takes_whole_tensors(o.optimizer.kind) && layout != StateLayout::fp32 &&
       layout != StateLayout::split)
-    refuse(o.optimizer == OptimizerKind::muon ? "keeps its momentum in fp32; use fp32 or split"
-                                              : "has no moments to narrow; use fp32 or split");
-  if (o.optimizer == OptimizerKind::adamw8bit && layout != StateLayout::int8)
+    refuse(o.optimizer.kind == OptimizerKind::muon ? "keeps its momentum in fp32; use fp32 or split"
+                                                   : "has no moments to narrow; use fp32 or split");
+  if (o.optimizer.kind == OptimizerKind::adamw8bit && layout != StateLayout::int8)
     fail(fmt::format("--optimizer adamw8bit is adamw with --state-layout int8, not {}",
                      name_of(layout)),
          ErrorKind::usage);
@@ -46,17 +47,17 @@ void require_known(const TrainOptions& o, StateLayout layout) {
 
 }  // namespace
 
-std::vector<StatePrecision> precision_candidates(const TrainOptions& o, DType working) {
+std::vector<StatePrecision> precision_candidates(const TrainConfig& o, DType working) {
   std::vector<StateLayout> layouts;
-  if (o.state_layout) {
-    layouts = {*o.state_layout};
-    require_layout(*o.state_layout, working);
-    require_known(o, *o.state_layout);
+  if (o.memory.state_layout) {
+    layouts = {*o.memory.state_layout};
+    require_layout(*o.memory.state_layout, working);
+    require_known(o, *o.memory.state_layout);
   } else {
     layouts = layouts_of(o, working);
   }
-  const bool narrow = o.gradients == DType::bf16;
-  if (narrow && o.optimizer == OptimizerKind::sgd)
+  const bool narrow = o.memory.gradients == DType::bf16;
+  if (narrow && o.optimizer.kind == OptimizerKind::sgd)
     fail("--gradients bf16: SGD updates from fp32 gradients; use --gradients fp32",
          ErrorKind::usage);
   if (narrow && working != DType::bf16)
@@ -65,15 +66,16 @@ std::vector<StatePrecision> precision_candidates(const TrainOptions& o, DType wo
   std::vector<StatePrecision> forms;
   for (const StateLayout layout : layouts) {
     if (!narrow) forms.push_back({layout, false});
-    if (o.gradients != DType::f32 && working == DType::bf16 && o.optimizer != OptimizerKind::sgd)
+    if (o.memory.gradients != DType::f32 && working == DType::bf16 &&
+        o.optimizer.kind != OptimizerKind::sgd)
       forms.push_back({layout, true});
   }
   return forms;
 }
 
-std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& setup, bool gpu) {
-  if (o.micro_batch || setup.pipeline) return {setup.trainer.micro_batch};
-  const std::int64_t share = share_of(o);
+std::vector<std::int64_t> micro_batches(const TrainConfig& o, const RunSetup& setup, bool gpu) {
+  if (o.batch.micro_batch || setup.pipeline) return {setup.trainer.micro_batch};
+  const std::int64_t share = o.sequences_of_replica();
   // On the CPU it tries no larger micro-batches than the default: few sequences keep a CPU busy.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
   constexpr std::int64_t max_tokens = 1 << 16;
@@ -86,9 +88,9 @@ std::vector<std::int64_t> micro_batches(const TrainOptions& o, const RunSetup& s
   return sizes;
 }
 
-std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::int64_t layers,
+std::vector<std::vector<Recompute>> recompute_lists(const TrainConfig& o, std::int64_t layers,
                                                     bool inputs_on_host) {
-  if (o.recompute) return {parse_recompute(*o.recompute, layers)};
+  if (o.memory.recompute) return {parse_recompute(*o.memory.recompute, layers)};
   constexpr auto& modes = recompute_modes;
   static_assert(modes.back() == Recompute::block_on_host);
   std::vector<std::vector<Recompute>> lists{
@@ -102,12 +104,12 @@ std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& o, std::
   return lists;
 }
 
-std::vector<Staging> stagings(const TrainOptions& o, bool streams) {
+std::vector<Staging> stagings(const TrainConfig& o, bool streams) {
   constexpr Staging smaller[] = {{}, {.places = 2}, {.chunk = std::int64_t{1} << 20, .places = 2}};
   std::vector<Staging> all;
   for (Staging staging : smaller) {
-    staging.chunk = o.stream_chunk.value_or(staging.chunk);
-    staging.places = static_cast<int>(o.staging_chunks.value_or(staging.places));
+    staging.chunk = o.memory.stream_chunk.value_or(staging.chunk);
+    staging.places = static_cast<int>(o.memory.staging_chunks.value_or(staging.places));
     if (std::ranges::find(all, staging) == all.end()) all.push_back(staging);
     if (!streams) break;
   }

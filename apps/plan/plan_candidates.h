@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "apps/train/config.h"
 #include "apps/train/memory_choice.h"
-#include "apps/train/options.h"
 #include "apps/train/setup.h"
 #include "kernels/base/dtype.h"
 #include "optim/space/state_layout.h"
@@ -21,18 +21,18 @@ struct StatePrecision {
 /// Lists the precisions of optimizer state to try, the most exact first; planners go down the list
 /// only as far as they must. Throws Error (usage) for a layout that the update rule does not
 /// support.
-std::vector<StatePrecision> precision_candidates(const TrainOptions& options, DType working);
+std::vector<StatePrecision> precision_candidates(const TrainConfig& options, DType working);
 
 /// Returns micro-batch sizes in sequences, largest first.
-std::vector<std::int64_t> micro_batches(const TrainOptions& options, const RunSetup& setup,
+std::vector<std::int64_t> micro_batches(const TrainConfig& options, const RunSetup& setup,
                                         bool gpu);
 
 /// Returns lists of modes by layer: one mode for all layers, or the next stronger mode for the
 /// first ones. `inputs_on_host`: block_on_host is allowed.
-std::vector<std::vector<Recompute>> recompute_lists(const TrainOptions& options,
-                                                    std::int64_t layers, bool inputs_on_host);
+std::vector<std::vector<Recompute>> recompute_lists(const TrainConfig& options, std::int64_t layers,
+                                                    bool inputs_on_host);
 
 /// Returns the stagings to try, the default first. Returns only the default unless `streams`.
-std::vector<Staging> stagings(const TrainOptions& options, bool streams);
+std::vector<Staging> stagings(const TrainConfig& options, bool streams);
 
 }  // namespace sluice

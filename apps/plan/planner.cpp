@@ -17,14 +17,14 @@ namespace {
 
 class Planner {
  public:
-  Planner(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+  Planner(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
           std::span<const int> ranks)
       : options_(o),
         setup_(setup),
         profile_(profile),
         counter_(o, setup, profile, ranks),
         layers_(setup.config.n_layer),
-        budgets_(budgets_of(o, profile)),
+        budgets_(budgets_of(o.memory, o.parallel, profile)),
         placement_(o, setup, profile, budgets_) {
     validate_memory_flags(o, setup, profile);
   }
@@ -59,7 +59,7 @@ class Planner {
   MemoryChoice choice_of(const StagedPrecision& precision, std::int64_t resident,
                          std::int64_t cpu = 0, std::int64_t speculative = 0) const {
     MemoryChoice choice{
-        .head_chunk = options_.head_chunk.value_or(MemoryChoice().head_chunk),
+        .head_chunk = options_.memory.head_chunk.value_or(MemoryChoice().head_chunk),
         .recompute = std::vector(static_cast<std::size_t>(layers_), Recompute::none),
         .layout = precision.layout,
         .narrow_gradients = precision.narrow_gradients,
@@ -80,7 +80,8 @@ class Planner {
   StateMemory state_memory(const StagedPrecision& precision) {
     StateMemory need;
     need.all = state_at(precision, layers_);
-    if (options_.zero > 1) need.gradients = counter_.gradients(choice_of(precision, layers_));
+    if (options_.parallel.zero > 1)
+      need.gradients = counter_.gradients(choice_of(precision, layers_));
     if (!can_stream()) return need;
     need.none = state_at(precision, 0);
     need.one = layers_ > 1 ? state_at(precision, 1) : need.all;
@@ -101,14 +102,14 @@ class Planner {
 
   std::int64_t least_resident() const {
     if (!can_stream()) return layers_ - host_blocks_;
-    return std::min(options_.resident_blocks.value_or(0), layers_);
+    return std::min(options_.memory.resident_blocks.value_or(0), layers_);
   }
   std::int64_t max_resident(const Staging& staging) const {
-    if (options_.resident_blocks) return least_resident();
-    if (options_.offload == Offload::all) return 0;
+    if (options_.memory.resident_blocks) return least_resident();
+    if (options_.memory.offload == Offload::all) return 0;
     // If nothing streams, all stagings are alike. So only the first may keep all blocks on the
     // device.
-    const std::int64_t most = layers_ - host_blocks_ - options_.cpu_blocks.value_or(0);
+    const std::int64_t most = layers_ - host_blocks_ - options_.memory.cpu_blocks.value_or(0);
     return staging == stagings(options_, can_stream()).front() ? most : std::min(most, layers_ - 1);
   }
 
@@ -121,7 +122,7 @@ class Planner {
       choice.recompute = modes;
       return counter_.transient(choice);
     };
-    if (options_.recompute) return counted(list);
+    if (options_.memory.recompute) return counted(list);
     double device = 0, host = 0;
     for (const Recompute mode : recompute_modes) {
       const auto share =
@@ -183,7 +184,7 @@ class Planner {
     };
     bool found = false;
     for (auto& resident = choice.resident_blocks; resident >= least_resident(); --resident) {
-      const auto fewest = with_cpu_blocks(options_.cpu_blocks.value_or(0));
+      const auto fewest = with_cpu_blocks(options_.memory.cpu_blocks.value_or(0));
       const auto all =
           placement_.may_do_without_ring() ? with_cpu_blocks(layers_ - resident) : std::nullopt;
       if (!fewest && !all) continue;
@@ -200,7 +201,7 @@ class Planner {
   /// Returns `choice` with so many resident blocks, and counts its memory.
   Estimate with_resident(MemoryChoice choice, std::int64_t resident) {
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
-    if (!options_.cpu_blocks && placement_.uses_cpu() && !ring && choice.cpu_blocks > 0)
+    if (!options_.memory.cpu_blocks && placement_.uses_cpu() && !ring && choice.cpu_blocks > 0)
       choice.cpu_blocks += choice.resident_blocks - resident;
     choice.resident_blocks = resident;
     choice.cpu_blocks = placement_.by_cpu(choice, choice.cpu_blocks);
@@ -238,7 +239,7 @@ class Planner {
   /// Returns a choice that needs less memory than `choice`, which did not fit; may return none.
   std::optional<Estimate> lesser(MemoryChoice choice, const MemoryBytes& need,
                                  const StateMemory& state) {
-    const bool free = !options_.cpu_blocks && placement_.uses_cpu();
+    const bool free = !options_.memory.cpu_blocks && placement_.uses_cpu();
     const bool ring = choice.cpu_blocks < layers_ - choice.resident_blocks;
     if (!host_holds(need.host)) {  // fewer resident blocks would need still more host memory
       if (placement_.may_stop_speculating(choice))
@@ -265,11 +266,12 @@ class Planner {
   std::optional<Plan> best_placed(const StatePrecision& precision) {
     const auto with = [&](std::int64_t away) {
       host_blocks_ = std::min(away, layers_);
-      cpu_tables_ = options_.cpu_tables || away > layers_;
+      cpu_tables_ = options_.memory.cpu_tables || away > layers_;
       return best_staged(precision);
     };
-    std::optional<Plan> best = with(options_.host_blocks.value_or(options_.cpu_tables ? 1 : 0));
-    if (best || options_.host_blocks || !can_rest_weights(options_, profile_)) return best;
+    std::optional<Plan> best =
+        with(options_.memory.host_blocks.value_or(options_.memory.cpu_tables ? 1 : 0));
+    if (best || options_.memory.host_blocks || !can_rest_weights(options_, profile_)) return best;
     const auto before = std::tuple(budgets_, nearest_, nearest_excess_);
     budgets_.host_allowed = std::numeric_limits<std::size_t>::max();
     std::int64_t too_few = 0, enough = layers_ + 1;
@@ -298,10 +300,10 @@ class Planner {
   /// A CPU gains little from larger chunks. Ranks with different parts of the model may have less
   /// memory left than the one that is counted.
   bool may_widen_head() const {
-    const Mesh mesh = planned_mesh(options_);
-    const bool alike =
-        !options_.pipelined() && mesh.tp == 1 && (options_.zero == 0 || mesh.dp == 1);
-    return profile_.gpu && !options_.head_chunk && alike;
+    const Mesh mesh = options_.parallel.mesh();
+    const bool alike = !options_.parallel.pipelined() && mesh.tp == 1 &&
+                       (options_.parallel.zero == 0 || mesh.dp == 1);
+    return profile_.gpu && !options_.memory.head_chunk && alike;
   }
 
   /// Returns the plan with the largest chunk of the vocabulary head that fits beside everything
@@ -364,14 +366,14 @@ class Planner {
     std::string other;
     if (fixes_memory(options_)) {
       constexpr int first[] = {0};
-      const TrainOptions freed = without_memory_flags(options_);
+      const TrainConfig freed = without_memory_flags(options_);
       if (const auto plan = try_plan(freed, setup_, profile_, first).plan)
         other = to_flags(plan->choice);
     }
     refuse_plan(options_, setup_, *nearest_, counter_.all(*nearest_), budgets_, profile_, other);
   }
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
   MemoryCounter counter_;
@@ -386,12 +388,12 @@ class Planner {
 
 }  // namespace
 
-Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile) {
+Planned plan_run(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile) {
   constexpr int first[] = {0};
   return Planner(options, setup, profile, first).plan();
 }
 
-Attempt try_plan(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+Attempt try_plan(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile,
                  std::span<const int> ranks) {
   return Planner(options, setup, profile, ranks).attempt();
 }

@@ -31,7 +31,7 @@ struct Planned {
 /// flags fix. Rounded state (bf16m, bf16mv, int8, gradients summed in bf16) is used only if no
 /// exact state fits. Throws Error (usage) if nothing fits; the message names what is too large, by
 /// how many bytes, and the choice that comes nearest to fitting.
-Planned plan_run(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile);
+Planned plan_run(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile);
 
 /// Result of try_plan: the plan, or the choice that came nearest to fitting.
 struct Attempt {
@@ -42,7 +42,7 @@ struct Attempt {
 
 /// Returns the choice that plan_run would make if it had to fit on each of these ranks of the mesh.
 /// The memory is that of the rank that needs most. Does not throw if nothing fits.
-Attempt try_plan(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+Attempt try_plan(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile,
                  std::span<const int> ranks);
 
 }  // namespace sluice

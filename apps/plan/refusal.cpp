@@ -18,10 +18,11 @@ namespace sluice {
 namespace {
 
 /// Returns the memory of a training of adapters; none if it does not fit.
-std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup& setup,
+std::optional<std::size_t> memory_of(const TrainConfig& options, const RunSetup& setup,
                                      const DeviceProfile& profile) {
   constexpr int first[] = {0};
-  if (!division_fault(setup.config, static_cast<int>(options.tp)).empty()) return std::nullopt;
+  if (!division_fault(setup.config, static_cast<int>(options.parallel.tp)).empty())
+    return std::nullopt;
   try {
     require_lora_fits(setup.config, "--lora-rank");
     const Attempt attempt = try_plan(options, setup, profile, first);
@@ -33,11 +34,11 @@ std::optional<std::size_t> memory_of(const TrainOptions& options, const RunSetup
 
 /// Says whether adapters could be trained where the whole model cannot, or beside a model in 8 bits
 /// where they cannot beside one in 16.
-std::string adapters_that_fit(const TrainOptions& options, const RunSetup& setup,
+std::string adapters_that_fit(const TrainConfig& options, const RunSetup& setup,
                               const DeviceProfile& profile) {
   // A model with random weights has nothing to adapt; of a published shape there are weights.
-  if (options.model.empty() || options.sequence_parallel || options.cpu_tables ||
-      options.host_blocks.value_or(0) > 0)
+  if (options.model.name.empty() || options.parallel.sequence_parallel ||
+      options.memory.cpu_tables || options.memory.host_blocks.value_or(0) > 0)
     return {};
   LoraConfig lora = setup.config.lora;
   std::vector<std::pair<LoraConfig, const char*>> choices;
@@ -51,11 +52,11 @@ std::string adapters_that_fit(const TrainOptions& options, const RunSetup& setup
     choices.emplace_back(lora, "--int8-base, which keeps the model's matrices in 8 bits,");
   }
   RunSetup less = setup.without_data();
-  TrainOptions asked = options;
+  TrainConfig asked = options;
   for (const auto& [choice, words] : choices) {
     less.config.lora = choice;
-    asked.lora_rank = choice.rank;
-    asked.int8_base = choice.int8_base;
+    asked.adapter.rank = choice.rank;
+    asked.adapter.int8_base = choice.int8_base;
     if (const auto bytes = memory_of(asked, less, profile))
       return fmt::format("; with {} it fits: {} of {} memory", words, format_bytes(*bytes),
                          profile.gpu ? "GPU" : "host");
@@ -65,7 +66,7 @@ std::string adapters_that_fit(const TrainOptions& options, const RunSetup& setup
 
 }  // namespace
 
-void refuse_plan(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& nearest,
+void refuse_plan(const TrainConfig& options, const RunSetup& setup, const MemoryChoice& nearest,
                  const MemoryPlan& memory, const Budgets& budgets, const DeviceProfile& profile,
                  const std::string& elsewhere) {
   const std::size_t device = memory.high_water + budgets.device_reserve;
@@ -83,21 +84,21 @@ void refuse_plan(const TrainOptions& options, const RunSetup& setup, const Memor
     text += fmt::format(
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
-  const bool divided = options.zero > 0 && options.dp.value_or(1) > 1;
+  const bool divided = options.parallel.zero > 0 && options.parallel.dp.value_or(1) > 1;
   const bool could =
       device_over > 0 && host_over == 0 && profile.gpu && setup.config.lora.rank == 0;
-  if (could && !options.pipelined())
+  if (could && !options.parallel.pipelined())
     text += fmt::format(
         "; with --pipeline layer-major{} weights and gradients can rest in host memory too",
         divided ? " and without --zero" : "");
-  if (could && options.layer_major() && divided)
+  if (could && options.parallel.layer_major() && divided)
     text += "; without --zero weights and gradients can rest in host memory too";
   // A pipeline's micro-batch is not searched for.
-  if (options.pipelined() && !options.micro_batch && nearest.micro_batch > 1)
+  if (options.parallel.pipelined() && !options.batch.micro_batch && nearest.micro_batch > 1)
     text += fmt::format("; a --micro-batch smaller than {} takes less", nearest.micro_batch);
-  const bool state_could_leave = options.state_home.empty() && options.offload != Offload::off &&
-                                 options.optimizer != OptimizerKind::adafactor &&
-                                 !options.cuda_graph;
+  const bool state_could_leave =
+      options.memory.state_home.empty() && options.memory.offload != Offload::off &&
+      options.optimizer.kind != OptimizerKind::adafactor && !options.machine.cuda_graph;
   const std::size_t over = profile.gpu ? host_over : device_over;
   const std::size_t state = profile.gpu ? memory.visiting_state + memory.cpu_state
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];

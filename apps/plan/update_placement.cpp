@@ -25,14 +25,14 @@ std::int64_t fewest(std::int64_t most, Seconds&& seconds) {
 
 }  // namespace
 
-UpdatePlacement::UpdatePlacement(const TrainOptions& options, const RunSetup& setup,
+UpdatePlacement::UpdatePlacement(const TrainConfig& options, const RunSetup& setup,
                                  const DeviceProfile& profile, const Budgets& budgets)
     : options_(options),
       setup_(setup),
       profile_(profile),
       layers_(setup.config.n_layer),
       host_room_(budgets.host_allowed - std::min(budgets.host_allowed, budgets.host_reserve)),
-      speculative_(options.speculative_blocks) {}
+      speculative_(options.memory.speculative_blocks) {}
 
 StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory& state) const {
   const MemoryBytes need =
@@ -47,42 +47,44 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   // On a CPU, state that comes from a file is updated like all other state.
   const double visiting = profile_.gpu ? 0 : away;
   const double width = static_cast<double>(size_of(setup_.precision.dtype));
-  const auto parameters = static_cast<double>(parameters_of_shard(setup_.config, options_.tp));
+  const auto parameters =
+      static_cast<double>(parameters_of_shard(setup_.config, options_.parallel.tp));
   // need.device has the weights, gradients, state and the ring's buffers.
-  const double trained = trained_parameters(setup_.config, options_.tp);
+  const double trained = trained_parameters(setup_.config, options_.parallel.tp);
   const double gradients = state.gradients > 0 ? static_cast<double>(state.gradients)
                                                : trained * choice.gradient_bytes();
   const double resident =
       visiting + std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
-  return predict_step(
-      setup_.config, choice,
-      {.batch = share_of(options_),
-       .seq_len = setup_.trainer.seq_len,
-       .dtype = setup_.precision.dtype,
-       .resident_state = resident,
-       .streamed_state = away - by_cpu - visiting,
-       .cpu_state = by_cpu,
-       .file_state = in_file ? away : 0,
-       .share = options_.zero > 0 ? 1.0 / static_cast<double>(options_.dp.value_or(1)) : 1,
-       .shards = shards_of(options_, profile_),
-       .dropout = setup_.trainer.drops_attention(),
-       .orthogonalizes = options_.optimizer == OptimizerKind::muon},
-      profile_);
+  return predict_step(setup_.config, choice,
+                      {.batch = options_.sequences_of_replica(),
+                       .seq_len = setup_.trainer.seq_len,
+                       .dtype = setup_.precision.dtype,
+                       .resident_state = resident,
+                       .streamed_state = away - by_cpu - visiting,
+                       .cpu_state = by_cpu,
+                       .file_state = in_file ? away : 0,
+                       .share = options_.parallel.zero > 0
+                                    ? 1.0 / static_cast<double>(options_.parallel.dp.value_or(1))
+                                    : 1,
+                       .shards = shards_of(options_.planning, options_.parallel, profile_),
+                       .dropout = setup_.trainer.drops_attention(),
+                       .orthogonalizes = options_.optimizer.kind == OptimizerKind::muon},
+                      profile_);
 }
 
 std::int64_t UpdatePlacement::by_cpu(const MemoryChoice& choice, std::int64_t asked) const {
-  if (options_.state_home.empty() || !profile_.gpu) return asked;
+  if (options_.memory.state_home.empty() || !profile_.gpu) return asked;
   return layers_ - choice.resident_blocks - choice.host_blocks;
 }
 
 bool UpdatePlacement::uses_cpu() const {
-  return can_stream(options_, profile_) && options_.state_home.empty() &&
-         options_.cpu_blocks.value_or(can_share_cpu(options_, setup_, profile_) ? 1 : 0) > 0;
+  return can_stream(options_, profile_) && options_.memory.state_home.empty() &&
+         options_.memory.cpu_blocks.value_or(can_share_cpu(options_, setup_, profile_) ? 1 : 0) > 0;
 }
 
 std::int64_t UpdatePlacement::cpu_blocks(MemoryChoice choice, const MemoryBytes& transient,
                                          const StateMemory& state) const {
-  if (options_.cpu_blocks || !uses_cpu()) return options_.cpu_blocks.value_or(0);
+  if (options_.memory.cpu_blocks || !uses_cpu()) return options_.memory.cpu_blocks.value_or(0);
   const auto seconds = [&](std::int64_t blocks) {
     choice.cpu_blocks = blocks;
     choice.speculative_blocks = speculative_blocks(choice, transient, state);

@@ -7,7 +7,7 @@
 #include "apps/plan/budgets.h"
 #include "apps/plan/cost/cost_model.h"
 #include "apps/plan/state_memory.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
@@ -17,7 +17,7 @@ namespace sluice {
 /// memory that a training step needs beyond what is held between steps.
 class UpdatePlacement {
  public:
-  UpdatePlacement(const TrainOptions& options, const RunSetup& setup, const DeviceProfile& profile,
+  UpdatePlacement(const TrainConfig& options, const RunSetup& setup, const DeviceProfile& profile,
                   const Budgets& budgets);
 
   StepTime time_of(const MemoryChoice& choice, const StateMemory& state) const;
@@ -34,7 +34,7 @@ class UpdatePlacement {
 
   /// True if the CPU may update all offloaded blocks: no flag fixes its share or asks to speculate.
   bool may_do_without_ring() const {
-    return !options_.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
+    return !options_.memory.cpu_blocks && uses_cpu() && speculative_.value_or(0) == 0;
   }
 
   bool speculates() const { return speculative_ != 0; }
@@ -55,7 +55,7 @@ class UpdatePlacement {
   std::int64_t max_speculative(const MemoryChoice& choice, const MemoryBytes& transient,
                                const StateMemory& state) const;
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   const RunSetup& setup_;
   const DeviceProfile& profile_;
   std::int64_t layers_;

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-std::string schedule_of(const ParallelConfig& way) {
+std::string schedule_of(const ClusterCandidate& way) {
   if (!way.pipeline) return "-";
   const std::string_view name = name_in(pipelines, *way.pipeline);
   return way.virtual_stages > 1 ? fmt::format("{} x{}", name, way.virtual_stages)
@@ -24,7 +24,7 @@ std::string state_place_of(const MemoryChoice& choice, bool gpu) {
 }
 
 /// The division of the work and its memory.
-Figures division(const ClusterTask& task, const ParallelConfig& way) {
+Figures division(const ClusterTask& task, const ClusterCandidate& way) {
   const Mesh& mesh = way.mesh;
   const MemoryChoice& choice = way.choice;
   const MemoryPlan& memory = way.memory;
@@ -53,7 +53,7 @@ Figures division(const ClusterTask& task, const ParallelConfig& way) {
 }
 
 /// The predicted times of a step.
-Figures times(const ParallelConfig& way) {
+Figures times(const ClusterCandidate& way) {
   const ClusterTime& t = way.time;
   return {{"", t.total(), {"s a step", 10, "{:.4g}"}},
           {"tokens_per_second", way.tokens_per_second, {"tokens/s", 11, "{:.0f}"}},
@@ -73,7 +73,7 @@ Figures times(const ParallelConfig& way) {
 
 }  // namespace
 
-std::string why_slower(const ParallelConfig& best, const ParallelConfig& other) {
+std::string why_slower(const ClusterCandidate& best, const ClusterCandidate& other) {
   const ClusterTime &a = best.time, &b = other.time;
   const std::array<std::pair<const char*, double>, 8> parts{
       {{"computing", (b.compute - b.tensor) - (a.compute - a.tensor)},
@@ -90,16 +90,16 @@ std::string why_slower(const ParallelConfig& best, const ParallelConfig& other) 
 }
 
 Report cluster_report(const ClusterTask& task, const ClusterPlan& plan) {
-  const TrainOptions& o = task.options;
+  const TrainConfig& o = task.options;
   Report report = model_report(task.profile, task.config, task.precision);
-  report.row("batch", fmt::format("{} sequences x {} tokens", o.batch_size, task.seq_len),
-             {{"batch_size", o.batch_size}, {"seq_len", task.seq_len}});
-  const Interconnect joined = interconnect_of(o, task.profile);
+  report.row("batch", fmt::format("{} sequences x {} tokens", o.batch.size, task.seq_len),
+             {{"batch_size", o.batch.size}, {"seq_len", task.seq_len}});
+  const Interconnect joined = interconnect_of(o.planning, o.parallel, task.profile);
   report.row("cluster",
              fmt::format("{} x {}, {} in a node: {}; beyond: {:.4g} GB/s a node and {:.3g} us",
                          task.gpus, task.profile.name, joined.ranks_per_node, spell(joined.link),
                          joined.network.bandwidth / 1e9, joined.network.latency * 1e6),
-             {{"gpus", task.gpus}, {"ranks_per_node", o.ranks_per_node}});
+             {{"gpus", task.gpus}, {"ranks_per_node", o.planning.ranks_per_node}});
   report.row("looked at",
              fmt::format("{} meshes; {} do not fit, {} cannot share the batch or keep the flags, "
                          "{} are slower whatever fits",
@@ -109,7 +109,7 @@ Report cluster_report(const ClusterTask& task, const ClusterPlan& plan) {
               {"meshes_refused", plan.refused},
               {"meshes_slower", plan.slower}});
   std::vector<Figures> ways;
-  for (const ParallelConfig& way : plan.candidates) {
+  for (const ClusterCandidate& way : plan.candidates) {
     ways.push_back(division(task, way));
     ways.back() += times(way);
   }

@@ -12,6 +12,6 @@ namespace sluice {
 Report cluster_report(const ClusterTask& task, const ClusterPlan& plan);
 
 /// Names the cost by which `other` loses most to `best`: "the pipeline's bubble (+1.20 s)".
-std::string why_slower(const ParallelConfig& best, const ParallelConfig& other);
+std::string why_slower(const ClusterCandidate& best, const ClusterCandidate& other);
 
 }  // namespace sluice

@@ -99,13 +99,13 @@ std::vector<Figures> stage_rows(const PipelinePlan& plan, const DecoderConfig& c
 }
 
 /// The ranks of the first replica, stage by stage.
-std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
+std::vector<Figures> rank_rows(const TrainConfig& o, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
                                const MemoryChoice& choice) {
   const PipelinePlan& plan = *setup.pipeline;
-  const Mesh mesh = planned_mesh(o);
+  const Mesh mesh = o.parallel.mesh();
   const ScheduleFacts facts = validate(plan.schedule);
-  const Budgets budgets = budgets_of(o, profile);
+  const Budgets budgets = budgets_of(o.memory, o.parallel, profile);
   std::vector<Figures> rows;
   for (int number = 0; number < mesh.pp * mesh.tp; ++number) {
     const int place = mesh.stage(number);
@@ -120,9 +120,10 @@ std::vector<Figures> rank_rows(const TrainOptions& o, const RunSetup& setup,
     const MemoryPlan memory = plan_memory(o, setup, choice, profile.workspace, {mesh, number});
     const std::size_t excess = budgets.device_excess(memory.high_water);
     if (excess > 0) holds += fmt::format("; {} bytes more than allowed", excess);
-    const Traffic traffic = traffic_of(parameters, choice, setup.precision.dtype, o, profile.gpu);
+    const Traffic traffic =
+        traffic_of(parameters, choice, setup.precision.dtype, o.parallel, profile.gpu);
     const auto reduced = static_cast<std::uint64_t>(
-        predict_communication(traffic, o.dp.value_or(1), interconnect.link, {},
+        predict_communication(traffic, o.parallel.dp.value_or(1), interconnect.link, {},
                               reductions_of(plan.schedule.ranks[i], plan.parts))
             .bytes());
     const std::size_t message = message_bytes(setup, choice.micro_batch);
@@ -156,30 +157,30 @@ StashedInputs stashed_inputs(const RunSetup& setup, const MemoryChoice& choice) 
 
 /// Adds what the weights that rest in host memory cost, and compares with a model that needs no
 /// offload, recompute or update.
-void report_weights(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+void report_weights(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
                     const Interconnect& interconnect, const Plan& chosen, PipelineReport& made) {
   const MemoryChoice& choice = chosen.choice;
   const StashedInputs inputs = stashed_inputs(setup, choice);
-  const Shards shards = shards_of(o, profile);
+  const Shards shards = shards_of(o.planning, o.parallel, profile);
   DeviceProfile shared = profile;  // the ranks of a machine share its memory's bandwidth
-  shared.host_rate /= static_cast<double>(ranks_of_node(o));
-  const std::int64_t replicas = o.dp.value_or(1);
+  shared.host_rate /= static_cast<double>(ranks_of_node(o.planning, o.parallel));
+  const std::int64_t replicas = o.parallel.dp.value_or(1);
   const double gradients = static_cast<double>(setup.config.block_matrices()) *
                            choice.gradient_bytes() / static_cast<double>(shards.ranks);
   const BlockSum summing{
       .seconds = predict_communication(
                      {.wide_gradients = gradients,
-                      .bucket = static_cast<double>(bucket_bytes(o, profile.gpu))},
+                      .bucket = static_cast<double>(o.parallel.bucket_bytes(profile.gpu))},
                      replicas, interconnect.among(replicas * shards.ranks, shards.ranks), {}, 1)
                      .gradient_seconds,
-      .overlap = o.overlap};
+      .overlap = o.parallel.overlap};
   const WeightStreaming streaming = predict_weight_streaming(
       setup.config, choice,
-      {.batch = o.batch_size / replicas,
+      {.batch = o.batch.size / replicas,
        .seq_len = setup.trainer.seq_len,
        .dtype = setup.precision.dtype,
        .cpu_state = static_cast<double>(chosen.memory.cpu_state + chosen.memory.file),
-       .table_moments = o.optimizer == OptimizerKind::sgd ? 4.0 : 8.0,
+       .table_moments = o.optimizer.kind == OptimizerKind::sgd ? 4.0 : 8.0,
        .file_state = static_cast<double>(chosen.memory.file),
        .shards = shards,
        .dropout = setup.trainer.drops_attention()},
@@ -194,7 +195,7 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
                                       .dropout = setup.trainer.drops_attention()},
                                      profile);
   const double passes = (once.forward + once.backward) *
-                        static_cast<double>(o.batch_size / replicas / choice.micro_batch);
+                        static_cast<double>(o.batch.size / replicas / choice.micro_batch);
   const double computing = made.seconds;
   made.seconds += streaming.stall;
   made.report.row(
@@ -228,22 +229,22 @@ void report_weights(const TrainOptions& o, const RunSetup& setup, const DevicePr
 
 }  // namespace
 
-PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
+PipelineReport report_pipeline(const TrainConfig& o, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
                                const Plan& chosen) {
   const MemoryChoice& choice = chosen.choice;
   const auto percent = [](double part) { return fmt::format("{:.1f} %", 100 * part); };
   const PipelinePlan& plan = *setup.pipeline;
   const Schedule& schedule = plan.schedule;
-  const Mesh mesh = planned_mesh(o);
-  PipelineReport made{
-      .costs = costs_of(plan, setup, profile, interconnect, choice, shards_of(o, profile))};
+  const Mesh mesh = o.parallel.mesh();
+  PipelineReport made{.costs = costs_of(plan, setup, profile, interconnect, choice,
+                                        shards_of(o.planning, o.parallel, profile))};
   Report& report = made.report;
-  report.row(
-      "pipeline",
-      fmt::format("{}: {} stages on {} ranks, {} micro-batches; proved to run to its end\n",
-                  o.schedule().text(), schedule.stages, mesh.pp * mesh.tp, schedule.micro_batches),
-      {{"schedule", o.schedule().text()}});
+  report.row("pipeline",
+             fmt::format("{}: {} stages on {} ranks, {} micro-batches; proved to run to its end\n",
+                         to_string(o.parallel.schedule()), schedule.stages, mesh.pp * mesh.tp,
+                         schedule.micro_batches),
+             {{"schedule", to_string(o.parallel.schedule())}});
   if (mesh.tp > 1)
     report.text += fmt::format(
         "rows are those of the first of {} ranks that divide each stage's matrices\n\n", mesh.tp);
@@ -299,16 +300,16 @@ PipelineReport report_pipeline(const TrainOptions& o, const RunSetup& setup,
   return made;
 }
 
-void declare_schedule_files(CommandLine& line, TrainOptions& o) {
-  add_output_file(line, "--schedule-svg", o.schedule_svg, "a picture of --schedule-svg",
+void declare_schedule_files(CommandLine& line, TrainConfig& o) {
+  add_output_file(line, "--schedule-svg", o.planning.schedule_svg, "a picture of --schedule-svg",
                   begins_with({svg_mark}),
                   "Write a picture of the pipeline's schedule (--pp) to this file");
-  add_output_file(line, "--schedule-csv", o.schedule_csv, "a file of --schedule-csv",
+  add_output_file(line, "--schedule-csv", o.planning.schedule_csv, "a file of --schedule-csv",
                   begins_with({csv_mark}),
                   "Write what each rank of the pipeline does to this file, as --pipeline reads it");
 }
 
-void write_schedule(const TrainOptions& o, const RunSetup& setup,
+void write_schedule(const TrainConfig& o, const RunSetup& setup,
                     const std::vector<StageCosts>& costs) {
   const auto write = [&](const char* flag, const std::string& file, const char* mark, auto&& make) {
     if (file.empty()) return;
@@ -318,13 +319,13 @@ void write_schedule(const TrainOptions& o, const RunSetup& setup,
     const std::string text = mark + make(setup.pipeline->schedule);
     write_file_durably(file, std::as_bytes(std::span(text)));
   };
-  write("--schedule-csv", o.schedule_csv, csv_mark, to_csv);
-  write("--schedule-svg", o.schedule_svg, svg_mark, [&](const Schedule& schedule) {
+  write("--schedule-csv", o.planning.schedule_csv, csv_mark, to_csv);
+  write("--schedule-svg", o.planning.schedule_svg, svg_mark, [&](const Schedule& schedule) {
     std::vector<StageCosts> milliseconds;
     for (const auto& [forward, backward, send, weights] : costs)
       milliseconds.push_back({forward * 1e3, backward * 1e3, send * 1e3, weights * 1e3});
     return to_svg(schedule, simulate(schedule, milliseconds),
-                  o.schedule().text() + ", milliseconds");
+                  to_string(o.parallel.schedule()) + ", milliseconds");
   });
 }
 

@@ -18,16 +18,16 @@ struct PipelineReport {
 };
 
 /// Requires options with a pipeline. Links are those of `interconnect`, ranks fill node by node.
-PipelineReport report_pipeline(const TrainOptions& options, const RunSetup& setup,
+PipelineReport report_pipeline(const TrainConfig& options, const RunSetup& setup,
                                const DeviceProfile& profile, const Interconnect& interconnect,
                                const Plan& chosen);
 
 /// Declares --schedule-svg and --schedule-csv.
-void declare_schedule_files(CommandLine& line, TrainOptions& options);
+void declare_schedule_files(CommandLine& line, TrainConfig& options);
 
 /// Writes --schedule-svg and --schedule-csv; `costs` are those of the stages. Throws Error (usage)
 /// for them without a pipeline.
-void write_schedule(const TrainOptions& options, const RunSetup& setup,
+void write_schedule(const TrainConfig& options, const RunSetup& setup,
                     const std::vector<StageCosts>& costs);
 
 }  // namespace sluice

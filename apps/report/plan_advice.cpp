@@ -37,13 +37,13 @@ std::string advice_on_width(const DecoderConfig& config, std::int64_t ranks) {
 }
 
 /// Predicts the tokens a second of forward and backward passes of micro-batches `times` as large.
-double rate_of(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+double rate_of(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
                MemoryChoice choice, std::int64_t times) {
   choice.micro_batch *= times;
   const StepWork work{.batch = choice.micro_batch,
                       .seq_len = setup.trainer.seq_len,
                       .dtype = setup.precision.dtype,
-                      .shards = shards_of(o, profile),
+                      .shards = shards_of(o.planning, o.parallel, profile),
                       .dropout = setup.trainer.drops_attention()};
   const PartTime pass =
       predict_part(setup.config, {0, setup.config.n_layer}, choice, work, profile);
@@ -51,7 +51,7 @@ double rate_of(const TrainOptions& o, const RunSetup& setup, const DeviceProfile
          (pass.forward + pass.backward);
 }
 
-std::string advice_on_batch(const TrainOptions& o, const RunSetup& setup,
+std::string advice_on_batch(const TrainConfig& o, const RunSetup& setup,
                             const DeviceProfile& profile, const MemoryChoice& choice) {
   constexpr std::int64_t most = 16;
   constexpr double something = 1.1, nearly_all = 0.95;
@@ -61,10 +61,10 @@ std::string advice_on_batch(const TrainOptions& o, const RunSetup& setup,
   std::int64_t times = 2;
   while (times < most && rate(times) < nearly_all * best)
     times *= 2;
-  const std::int64_t rows = times * choice.micro_batch, batch = rows * o.dp.value_or(1);
+  const std::int64_t rows = times * choice.micro_batch, batch = rows * o.parallel.dp.value_or(1);
   const std::string larger = fmt::format(
       "{} x {}{}", rows, setup.trainer.seq_len,
-      batch > o.batch_size ? fmt::format(" (--batch-size {} or more)", batch) : std::string());
+      batch > o.batch.size ? fmt::format(" (--batch-size {} or more)", batch) : std::string());
   return fmt::format(
       "micro-batches of {} x {} tokens leave a part of the GPU idle: {} would compute "
       "{:.1f} times the tokens a second, where memory allows",
@@ -73,20 +73,20 @@ std::string advice_on_batch(const TrainOptions& o, const RunSetup& setup,
 
 }  // namespace
 
-std::vector<std::string> plan_advice(const TrainOptions& o, const RunSetup& setup,
+std::vector<std::string> plan_advice(const TrainConfig& o, const RunSetup& setup,
                                      const DeviceProfile& profile, const MemoryChoice& choice) {
   if (!profile.gpu) return {};
   std::vector<std::string> all;
   const auto add = [&](std::string text) {
     if (!text.empty()) all.push_back(std::move(text));
   };
-  if (size_of(setup.precision.dtype) == 2) add(advice_on_width(setup.config, o.tp));
+  if (size_of(setup.precision.dtype) == 2) add(advice_on_width(setup.config, o.parallel.tp));
   // In a pipeline larger micro-batches are fewer, which its ranks wait for.
   if (!setup.pipeline) add(advice_on_batch(o, setup, profile, choice));
   return all;
 }
 
-std::string unusual_rate(const TrainOptions& o, double rate) {
+std::string unusual_rate(const TrainConfig& o, double rate) {
   // AdamW's step is about the learning rate itself, Adafactor's is about the rate times the
   // weight's magnitude, and SGD's is the rate times the gradient.
   struct Usual {
@@ -98,10 +98,10 @@ std::string unusual_rate(const TrainOptions& o, double rate) {
                              {OptimizerKind::adafactor, 1e-5, 1e-1},
                              {OptimizerKind::muon, 1e-6, 1e-1},
                              {OptimizerKind::sgd, 1e-4, 1}};
-  const auto* const found = std::ranges::find(usual, o.optimizer, &Usual::optimizer);
+  const auto* const found = std::ranges::find(usual, o.optimizer.kind, &Usual::optimizer);
   if (rate == 0 || (rate >= found->low && rate <= found->high)) return {};
   return fmt::format("--lr {:g} is unusually {} for {}: usual is {:g} to {:g}; {}", rate,
-                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer),
+                     rate < found->low ? "small" : "large", name_in(optimizers, o.optimizer.kind),
                      found->low, found->high,
                      rate < found->low ? "the model may learn nothing" : "the loss may diverge");
 }

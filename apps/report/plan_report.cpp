@@ -26,13 +26,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// The note on the machine comes first for people, and last for programs.
-void say_report(const TrainOptions& o, Report report, const std::string& note) {
+void say_report(const TrainConfig& o, Report report, const std::string& note) {
   Report noted;
   if (!note.empty()) noted.row("note", note, {{"note", note}});
   report.figures += noted.figures;
   // JSON is in ASCII, which printable() leaves unchanged.
-  say(o.json ? to_json(report.figures).dump(2, ' ', true, Json::error_handler_t::replace) + "\n"
-             : noted.text + report.text);
+  say(o.planning.json
+          ? to_json(report.figures).dump(2, ' ', true, Json::error_handler_t::replace) + "\n"
+          : noted.text + report.text);
 }
 
 /// True for a GPU that is not in this machine.
@@ -50,31 +51,32 @@ struct Target {
 
 /// Refuses folders of tokens that were made with another tokenizer than the model's, as a run does.
 /// A plan may name data that are on another machine.
-void require_data_made_for(const TrainOptions& o) {
-  const bool folder = !preset(o.model) && fs::is_directory(o.model);
-  const auto tokenizer = !o.tokenizer_dir.empty() ? load_tokenizer(o.tokenizer_dir)
-                         : folder                 ? find_tokenizer(o.model)
-                                                  : nullptr;
+void require_data_made_for(const TrainConfig& o) {
+  const bool folder = !preset(o.model.name) && fs::is_directory(o.model.name);
+  const auto tokenizer = !o.data.tokenizer_dir.empty() ? load_tokenizer(o.data.tokenizer_dir)
+                         : folder                      ? find_tokenizer(o.model.name)
+                                                       : nullptr;
   if (tokenizer == nullptr) return;
-  const std::string whose =
-      o.tokenizer_dir.empty() ? "--model " + o.model : "--tokenizer-dir " + o.tokenizer_dir;
+  const std::string whose = o.data.tokenizer_dir.empty()
+                                ? "--model " + o.model.name
+                                : "--tokenizer-dir " + o.data.tokenizer_dir;
   const auto check = [&](const std::string& flag, const std::vector<std::string>& names) {
     for (const std::string& name : names)
       if (fs::exists(name)) require_made_with(flag, find_data(flag, {name}), *tokenizer, whose);
   };
-  check("--data", o.data);
-  check("--val-data", o.val_data);
+  check("--data", o.data.train);
+  check("--val-data", o.data.val);
 }
 
-Target find_target(const TrainOptions& o) {
+Target find_target(const TrainConfig& o) {
   std::string note;
   std::optional<DeviceProfile> other;
-  if (!o.probe.empty()) {
-    other = load_profile(o.probe);
-  } else if (!o.device_profile.empty()) {
-    other = known_profile(o.device_profile);
-  } else if (o.gpu_memory && o.device != DeviceKind::cuda &&
-             choose_device(o.device) == DeviceKind::cpu) {
+  if (!o.planning.probe.empty()) {
+    other = load_profile(o.planning.probe);
+  } else if (!o.planning.device_profile.empty()) {
+    other = known_profile(o.planning.device_profile);
+  } else if (o.memory.gpu && o.machine.device != DeviceKind::cuda &&
+             choose_device(o.machine.device) == DeviceKind::cpu) {
     other = known_profile("3090");
     note = "there is no GPU here: times are those of an RTX 3090; --device-profile names others";
   }
@@ -84,18 +86,18 @@ Target find_target(const TrainOptions& o) {
       fail("planning for another machine needs --model, or --vocab-size with a shape of your own",
            ErrorKind::usage);
     auto setup = resolve_shape(o, other->gpu, other->capability, other->name);
-    if (!o.data.empty() && !o.seq_len && has_pairs(find_data("--data", o.data)))
+    if (!o.data.train.empty() && !o.batch.seq_len && has_pairs(find_data("--data", o.data.train)))
       note += fmt::format(
           "{}sequences of {} tokens are assumed, and pairs may need fewer: give "
           "--seq-len",
           note.empty() ? "" : "; ", setup.trainer.seq_len);
     return {std::move(*other), std::move(setup), note,
-            o.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
+            o.planning.probe.empty() ? "by rates that are assumed" : "by the rates of the probe"};
   }
-  const DeviceKind kind = choose_device(o.device);
-  const Precision precision = resolve_precision(o.precision, kind);
+  const DeviceKind kind = choose_device(o.machine.device);
+  const Precision precision = resolve_precision(o.machine.precision, kind);
   DeviceProfile profile = profile_at_hand(kind, precision);
-  RunSetup setup = knows_shape(o) && o.data.empty()
+  RunSetup setup = knows_shape(o) && o.data.train.empty()
                        ? resolve_shape(o, profile.gpu, profile.capability, profile.name)
                        : resolve(o);
   setup.precision = precision;
@@ -106,14 +108,14 @@ Target find_target(const TrainOptions& o) {
                      "FILE plans by them)"};
 }
 
-std::string time_line(const StepTime& t, const TrainOptions& o, const RunSetup& setup) {
+std::string time_line(const StepTime& t, const TrainConfig& o, const RunSetup& setup) {
   const double tokens =
-      static_cast<double>(o.batch_size) * static_cast<double>(setup.trainer.seq_len);
+      static_cast<double>(o.batch.size) * static_cast<double>(setup.trainer.seq_len);
   return fmt::format(
       "{:.2f} s a step, {:.0f} tokens/s: forward {:.2f}, backward {:.2f}, recompute {:.2f}, update "
       "{:.2f}, stall {:.2f}{}",
       t.total(), tokens / t.total(), t.forward, t.backward, t.recompute, t.update, t.stall,
-      o.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
+      o.parallel.tp > 1 ? fmt::format(", other shards {:.2f}", t.tensor) : std::string());
 }
 
 /// Names the blocks whose state or inputs leave the device, and those whose gradients do.
@@ -157,21 +159,21 @@ Json plan_json(const Plan& plan, bool timed) {
 
 }  // namespace
 
-Report plan_report(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+Report plan_report(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
                    const Planned& planned) {
   const MemoryChoice& choice = planned.chosen.choice;
   const MemoryPlan& memory = planned.chosen.memory;
   const StepTime& time = planned.chosen.time;
-  const Budgets budgets = budgets_of(o, profile);
+  const Budgets budgets = budgets_of(o.memory, o.parallel, profile);
   Report report = model_report(profile, setup.config, setup.precision);
   report.row("batch",
-             fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch_size,
+             fmt::format("{} sequences x {} tokens in micro-batches of {}", o.batch.size,
                          setup.trainer.seq_len, choice.micro_batch),
-             {{"batch_size", o.batch_size}, {"seq_len", setup.trainer.seq_len}});
+             {{"batch_size", o.batch.size}, {"seq_len", setup.trainer.seq_len}});
   report.row("device", profile.name);
   report.text += fmt::format("\n{:<24} {:>14} {:>10}\n",
                              fmt::format("{} memory{}", profile.gpu ? "GPU" : "host",
-                                         setup.pipeline || o.tp > 1 ? ", rank 0" : ""),
+                                         setup.pipeline || o.parallel.tp > 1 ? ", rank 0" : ""),
                              "bytes", "GiB");
   const auto bytes_row = [&](const std::string& name, std::size_t bytes) {
     if (bytes > 0)
@@ -188,13 +190,14 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   if (profile.gpu) {
     report.text += "host memory\n";
     bytes_row(fmt::format("state{}{}", choice.rests_inputs() ? ", inputs" : "",
-                          o.async_save ? ", checkpoint" : ""),
+                          o.checkpoint.async_save ? ", checkpoint" : ""),
               memory.host);
     if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
     bytes_row("process (estimate)", budgets.host_reserve);
     bytes_row("together", memory.host + budgets.host_reserve);
-    if (o.host_memory || !in_any_host(profile)) bytes_row("allowed", budgets.host_allowed);
-    if (const std::int64_t ranks = ranks_of_node(o); ranks > 1 && memory.host > 0)
+    if (o.memory.host || !in_any_host(profile)) bytes_row("allowed", budgets.host_allowed);
+    if (const std::int64_t ranks = ranks_of_node(o.planning, o.parallel);
+        ranks > 1 && memory.host > 0)
       bytes_row(fmt::format("{} ranks of a machine", ranks),
                 static_cast<std::size_t>(ranks) * (memory.host + budgets.host_reserve));
   }
@@ -206,9 +209,9 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
   // A plan for one rank with the whole model does not tell how long a pipeline takes.
   const bool timed = !setup.pipeline;
   report.row("flags", to_flags(choice), {{"chosen", plan_json(planned.chosen, timed)}});
-  if (!o.state_home.empty())
-    report.row("state file", state_file_text(o.state_home, memory.file,
-                                             planned_mesh(o).size() > 1 ? " of rank 0" : ""));
+  if (!o.memory.state_home.empty())
+    report.row("state file", state_file_text(o.memory.state_home, memory.file,
+                                             o.parallel.mesh().size() > 1 ? " of rank 0" : ""));
   if (profile.gpu && (choice.streams() || choice.rests_inputs()))
     report.row("streaming", streaming_line(choice, time, setup.config.n_layer));
   if (timed) report.row("predicted", time_line(time, o, setup));
@@ -229,12 +232,12 @@ Report plan_report(const TrainOptions& o, const RunSetup& setup, const DevicePro
 
 /// Divides the host memory of this machine between the ranks that would share it, as a run does. A
 /// GPU that is not in this machine may be in any host.
-void divide_host_memory(const TrainOptions& o, DeviceProfile& profile) {
+void divide_host_memory(const TrainConfig& o, DeviceProfile& profile) {
   if (profile.gpu && !in_any_host(profile))
-    profile.host_memory /= static_cast<std::size_t>(ranks_of_node(o));
+    profile.host_memory /= static_cast<std::size_t>(ranks_of_node(o.planning, o.parallel));
 }
 
-void print_plan(const TrainOptions& o) {
+void print_plan(const TrainConfig& o) {
   require_ranks(o);
   Target target = find_target(o);
   require_effects(o, target.setup);
@@ -247,13 +250,14 @@ void print_plan(const TrainOptions& o) {
   if (target.setup.pipeline)
     pipeline = report_pipeline(o, target.setup, target.profile, task.interconnect, planned.chosen);
   write_schedule(o, target.setup, pipeline.costs);
-  const std::int64_t replicas = o.dp.value_or(1);
-  WholeRun run{
-      .command = training_command(o, replicas * o.pp * o.tp, to_flags(planned.chosen.choice)),
-      .steps = o.steps,
-      .step_seconds = replicas > 1 ? predict_ranks(task, replicas, share_of(o)).seconds
+  const std::int64_t replicas = o.parallel.dp.value_or(1);
+  WholeRun run{.command = training_command(o, replicas * o.parallel.pp * o.parallel.tp,
+                                           to_flags(planned.chosen.choice)),
+               .steps = o.batch.steps,
+               .step_seconds = replicas > 1
+                                   ? predict_ranks(task, replicas, o.sequences_of_replica()).seconds
                                    : planned.chosen.time.total(),
-      .rates = target.rates};
+               .rates = target.rates};
   if (target.setup.pipeline) {
     run.step_seconds = pipeline.seconds;
     run.rates = "forward and backward alone, " + run.rates;
@@ -265,73 +269,75 @@ void print_plan(const TrainOptions& o) {
     report.append(pipeline.report, "pipeline");
   else
     report.append(scaling_report(o, task));
-  if (o.tp > 1)
+  if (o.parallel.tp > 1)
     report.append(tensor_report(o, target.setup, target.profile, planned.chosen.choice), "tensor");
   report.figures += whole_run.figures;
   say_report(o, report, target.note);
 }
 
-void print_cluster_plan(const TrainOptions& o, const GivenAxes& given) {
+void print_cluster_plan(const TrainConfig& o, const GivenAxes& given) {
   if (!knows_shape(o))
     fail("--gpus needs --model, or --vocab-size with a shape of your own", ErrorKind::usage);
-  if (o.scaling || !o.schedule_svg.empty() || !o.schedule_csv.empty())
+  if (o.planning.scaling || !o.planning.schedule_svg.empty() || !o.planning.schedule_csv.empty())
     fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
          ErrorKind::usage);
-  if (o.pipeline && !o.pipeline->file.empty())
+  if (o.parallel.pipeline && !o.parallel.pipeline->file.empty())
     fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks",
-                     o.pipeline->file),
+                     o.parallel.pipeline->file),
          ErrorKind::usage);
-  if (o.cpu_blocks.value_or(0) > 0)
+  if (o.memory.cpu_blocks.value_or(0) > 0)
     fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
          ErrorKind::usage);
-  if (!o.state_home.empty())
+  if (!o.memory.state_home.empty())
     fail("--gpus gives CPUs no share of the updates; --state-home is for one way",
          ErrorKind::usage);
-  if (o.speculative_blocks != 0)
+  if (o.memory.speculative_blocks != 0)
     fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
-  if (o.layer_major() || o.host_blocks || o.cpu_tables)
+  if (o.parallel.layer_major() || o.memory.host_blocks || o.memory.cpu_tables)
     fail(fmt::format("--gpus does not try {}; plan it with --dp and --tp",
-                     o.layer_major() ? "--pipeline layer-major"
-                     : o.host_blocks ? "--host-blocks"
-                                     : "--cpu-tables"),
+                     o.parallel.layer_major() ? "--pipeline layer-major"
+                     : o.memory.host_blocks   ? "--host-blocks"
+                                              : "--cpu-tables"),
          ErrorKind::usage);
-  if (o.cuda_graph) fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
+  if (o.machine.cuda_graph)
+    fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
   // Finds the machine and the model as if nothing were divided.
-  TrainOptions alone = without_parallelism(o);
+  TrainConfig alone = o;
+  alone.parallel = o.parallel.alone();
   require_data_made_for(o);
-  alone.data.clear();
+  alone.data.train.clear();
   Target target = find_target(alone);
   require_effects(o, target.setup);
-  if (!target.profile.gpu && o.probe.empty())
+  if (!target.profile.gpu && o.planning.probe.empty())
     target.note = fmt::format(
         "no card is named, so this plans for {} computers like this one, by their CPUs; name a "
         "card with --device-profile ({}), or a machine with --probe FILE",
-        o.gpus, fmt::join(known_profiles(), ", "));
+        o.planning.gpus, fmt::join(known_profiles(), ", "));
   const auto axis = [](bool is_given, std::int64_t value) {
     return is_given ? std::optional(value) : std::nullopt;
   };
   const ClusterTask task{.options = o,
-                         .pp = axis(given.pp, o.pp),
-                         .tp = axis(given.tp, o.tp),
-                         .zero = axis(given.zero, o.zero),
+                         .pp = axis(given.pp, o.parallel.pp),
+                         .tp = axis(given.tp, o.parallel.tp),
+                         .zero = axis(given.zero, o.parallel.zero),
                          .profile = target.profile,
                          .precision = target.setup.precision,
                          .config = target.setup.config,
                          .seq_len = target.setup.trainer.seq_len,
-                         .gpus = o.gpus,
-                         .top = o.top};
+                         .gpus = o.planning.gpus,
+                         .top = o.planning.top};
   const ClusterPlan plan = plan_cluster(task);
   Report report = cluster_report(task, plan);
   if (!plan.candidates.empty())
-    report.append(
-        whole_run_report({.command = training_command(o, o.gpus, to_flags(plan.candidates[0], o)),
-                          .steps = o.steps,
-                          .step_seconds = plan.candidates[0].time.total(),
-                          .rates = target.rates}));
+    report.append(whole_run_report(
+        {.command = training_command(o, o.planning.gpus, to_flags(plan.candidates[0], o)),
+         .steps = o.batch.steps,
+         .step_seconds = plan.candidates[0].time.total(),
+         .rates = target.rates}));
   say_report(o, report, target.note);
   if (plan.candidates.empty())
-    fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many", o.gpus,
-                     to_flags(*plan.nearest, o), plan.excess),
+    fail(fmt::format("--gpus {}: nothing fits; the nearest is {}, {} bytes too many",
+                     o.planning.gpus, to_flags(*plan.nearest, o), plan.excess),
          ErrorKind::usage);
 }
 

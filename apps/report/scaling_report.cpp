@@ -16,11 +16,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t max_predicted = 1 << 16;
 
-std::int64_t ranks_of(const TrainOptions& o) {
-  return o.dp.value_or(1);
+std::int64_t ranks_of(const TrainConfig& o) {
+  return o.parallel.dp.value_or(1);
 }
-std::int64_t rank_batch(const TrainOptions& o) {
-  return o.batch_size / ranks_of(o);
+std::int64_t rank_batch(const TrainConfig& o) {
+  return o.batch.size / ranks_of(o);
 }
 
 Figures communication_figures(const Communication& c) {
@@ -74,66 +74,66 @@ Figures scaling_row(const ScalingRow& row) {
 
 }  // namespace
 
-void require_ranks(const TrainOptions& o) {
+void require_ranks(const TrainConfig& o) {
   const std::int64_t ranks = ranks_of(o);
-  if (o.scaling && o.pipelined())
+  if (o.planning.scaling && o.parallel.pipelined())
     fail("--scaling predicts data parallelism alone; leave --pp and --pipeline out",
          ErrorKind::usage);
-  if (o.scaling && o.tp > 1)
+  if (o.planning.scaling && o.parallel.tp > 1)
     fail("--scaling predicts data parallelism alone; leave --tp out", ErrorKind::usage);
   if (ranks > max_predicted)
     fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, max_predicted),
          ErrorKind::usage);
-  if (o.batch_size % ranks != 0)
+  if (o.batch.size % ranks != 0)
     fail(fmt::format(
              "--batch-size {} is not divisible by --dp {}: {} * {} = {}; give a multiple of "
              "{}",
-             o.batch_size, ranks, o.batch_size / ranks, ranks, o.batch_size / ranks * ranks, ranks),
+             o.batch.size, ranks, o.batch.size / ranks, ranks, o.batch.size / ranks * ranks, ranks),
          ErrorKind::usage);
 }
 
-ScalingTask scaling_task(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+ScalingTask scaling_task(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
                          const Plan& chosen) {
   const DType working = setup.precision.dtype;
   // Counts all state on one rank; the rows of the table divide what the ranks of a job share.
-  const Mesh replica{.pp = static_cast<int>(o.pp), .tp = static_cast<int>(o.tp)};
+  const Mesh replica{.pp = static_cast<int>(o.parallel.pp), .tp = static_cast<int>(o.parallel.tp)};
   MemoryChoice once = chosen.choice;  // without second copies of any state
   once.speculative_blocks = 0;
   const MemoryPlan held = plan_state(o, setup, once, profile.workspace, {replica});
   // Subtracts weights and gradients like the planner, so that one rank's time equals the plan's.
-  const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.tp));
+  const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.parallel.tp));
   const double gradient_and_weight =
       parameters * (chosen.choice.gradient_bytes() + static_cast<double>(size_of(working)));
   const auto file = static_cast<double>(held.file);
-  return {
-      .config = setup.config,
-      .choice = chosen.choice,
-      .work = {.seq_len = setup.trainer.seq_len,
-               .dtype = working,
-               .resident_state =
-                   std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight) +
-                   (profile.gpu ? 0 : file),
-               .streamed_state = static_cast<double>(held.visiting_state),
-               .cpu_state = static_cast<double>(held.cpu_state) + (profile.gpu ? file : 0),
-               .file_state = file,
-               .shards = shards_of(o, profile),
-               .dropout = setup.trainer.drops_attention(),
-               .orthogonalizes = o.optimizer == OptimizerKind::muon},
-      .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
-                                   held.visiting_state + held.cpu_state) +
-               file,
-      .profile = profile,
-      .interconnect = interconnect_of(o, profile),
-      .traffic = traffic_of(Decoder(setup.config, {.size = static_cast<int>(o.tp)}).parameters(),
-                            chosen.choice, working, o, profile.gpu)};
+  return {.config = setup.config,
+          .choice = chosen.choice,
+          .work = {.seq_len = setup.trainer.seq_len,
+                   .dtype = working,
+                   .resident_state =
+                       std::max(0.0, static_cast<double>(held.high_water) - gradient_and_weight) +
+                       (profile.gpu ? 0 : file),
+                   .streamed_state = static_cast<double>(held.visiting_state),
+                   .cpu_state = static_cast<double>(held.cpu_state) + (profile.gpu ? file : 0),
+                   .file_state = file,
+                   .shards = shards_of(o.planning, o.parallel, profile),
+                   .dropout = setup.trainer.drops_attention(),
+                   .orthogonalizes = o.optimizer.kind == OptimizerKind::muon},
+          .state = static_cast<double>(held.by_use[static_cast<std::size_t>(MemoryUse::state)] +
+                                       held.visiting_state + held.cpu_state) +
+                   file,
+          .profile = profile,
+          .interconnect = interconnect_of(o.planning, o.parallel, profile),
+          .traffic = traffic_of(
+              Decoder(setup.config, {.size = static_cast<int>(o.parallel.tp)}).parameters(),
+              chosen.choice, working, o.parallel, profile.gpu)};
 }
 
-Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
+Report scaling_report(const TrainConfig& o, const ScalingTask& task) {
   const std::int64_t ranks = ranks_of(o);
   Report report;
   if (ranks > 1) {
-    const ScalingRow row = predict_row(task, ranks, rank_batch(o), o.batch_size);
-    report.text = communication_text(row, o.tp > 1);
+    const ScalingRow row = predict_row(task, ranks, rank_batch(o), o.batch.size);
+    report.text = communication_text(row, o.parallel.tp > 1);
     Figures figures = communication_figures(row.weak.communication);
     figures += {{"ranks", ranks},
                 {"batch_per_rank", rank_batch(o)},
@@ -142,7 +142,7 @@ Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
                 {"efficiency", row.efficiency}};
     report.figures += {{"communication", to_json(figures)}};
   }
-  if (!o.scaling) return report;
+  if (!o.planning.scaling) return report;
   const Interconnect& joined = task.interconnect;
   const Link beyond = joined.among(joined.ranks_per_node + 1, task.work.shards.ranks);
   report.figures += {{"link", link_json(joined.link)},
@@ -150,13 +150,13 @@ Report scaling_report(const TrainOptions& o, const ScalingTask& task) {
                      {"ranks_per_node", joined.ranks_per_node}};
   std::vector<Figures> rows;
   for (const std::int64_t count : rank_counts(ranks))
-    rows.push_back(scaling_row(predict_row(task, count, rank_batch(o), o.batch_size)));
+    rows.push_back(scaling_row(predict_row(task, count, rank_batch(o), o.batch.size)));
   report.table("scaling", rows,
                fmt::format("predicted for data parallelism{}: up to {} ranks {} each; more: {}\n"
                            "{:38} | {:<44} | {} for all ranks\n",
                            task.traffic.zero ? fmt::format(" with ZeRO-{}", task.traffic.zero) : "",
                            joined.ranks_per_node, spell(joined.link), spell(beyond), "",
-                           fmt::format("{} sequences for each rank", rank_batch(o)), o.batch_size));
+                           fmt::format("{} sequences for each rank", rank_batch(o)), o.batch.size));
   return report;
 }
 

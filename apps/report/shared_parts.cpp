@@ -76,10 +76,10 @@ std::string state_file_text(const std::string& folder, std::size_t bytes,
                      folder);
 }
 
-std::string training_command(const TrainOptions& o, std::int64_t ranks, const std::string& flags) {
+std::string training_command(const TrainConfig& o, std::int64_t ranks, const std::string& flags) {
   std::string program = "train_gpt2";
   if (ranks > 1)
-    program = ranks <= o.ranks_per_node
+    program = ranks <= o.planning.ranks_per_node
                   ? fmt::format("scripts/launch -n {} train_gpt2", ranks)
                   : fmt::format("scripts/launch -n {} --hostfile HOSTS train_gpt2", ranks);
   return program + o.asked + " " + flags;

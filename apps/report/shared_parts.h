@@ -41,7 +41,7 @@ std::string state_file_text(const std::string& folder, std::size_t bytes, const 
 
 /// Returns the command that trains by the plan's `flags`. On several nodes HOSTS stands for
 /// the file of their names.
-std::string training_command(const TrainOptions& options, std::int64_t ranks,
+std::string training_command(const TrainConfig& options, std::int64_t ranks,
                              const std::string& flags);
 
 /// Reports on the run in two rows: how long it takes, and its command.

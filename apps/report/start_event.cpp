@@ -29,9 +29,9 @@ Json model_of(const RunSetup& setup) {
           {"weights_from", folder.empty() ? Json(nullptr) : Json(folder.string())}};
 }
 
-Json values_of(TrainOptions options) {
+Json values_of(TrainConfig options) {
   CommandLine line("train_gpt2", "");
-  declare_options(line, options);
+  declare_config(line, options);
   return line.values();
 }
 
@@ -57,17 +57,17 @@ nlohmann::json shape_of(DecoderConfig c) {
 
 }  // namespace
 
-nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
+nlohmann::json run_identity(const TrainConfig& o, const RunSetup& setup) {
   // The layout of the state is no part of a run's identity.
   const OptimizerKind optimizer =
-      o.optimizer == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer;
+      o.optimizer.kind == OptimizerKind::adamw8bit ? OptimizerKind::adamw : o.optimizer.kind;
   Json identity{{"model", shape_of(setup.config)},
                 {"optimizer", name_in(optimizers, optimizer)},
                 {"precision", name_of(setup.precision)},
                 {"data", fingerprint(*setup.data.train)},
                 {"data_checksum", setup.data.train->checksum()},
-                {"data_order", name_in(data_orders, o.data_order)},
-                {"batch_size", o.batch_size},
+                {"data_order", name_in(data_orders, o.data.order)},
+                {"batch_size", o.batch.size},
                 {"seq_len", setup.trainer.seq_len},
                 {"seed", o.seed}};
   if (const LoraConfig& lora = setup.config.lora; lora.rank > 0)
@@ -79,12 +79,12 @@ nlohmann::json run_identity(const TrainOptions& o, const RunSetup& setup) {
   return identity;
 }
 
-Json start_event(const TrainOptions& decided, const RunSetup& setup, const StartFacts& facts) {
+Json start_event(const TrainConfig& decided, const RunSetup& setup, const StartFacts& facts) {
   return {{"version", 1},
           {"program", std::string("Sluice ") + version()},
           {"step", facts.step},
           {"skipped_batches", facts.skipped_batches},
-          {"steps", decided.steps},
+          {"steps", decided.batch.steps},
           {"model", model_of(setup)},
           {"parameters", setup.config.parameter_count()},
           {"options", values_of(decided)},
@@ -98,7 +98,7 @@ Json start_event(const TrainOptions& decided, const RunSetup& setup, const Start
           {"threads", cpu::threads()},
           {"ranks", facts.mesh.size()},
           {"mesh", {{"dp", facts.mesh.dp}, {"pp", facts.mesh.pp}, {"tp", facts.mesh.tp}}},
-          {"zero", decided.zero},
+          {"zero", decided.parallel.zero},
           {"run", Json(run_identity(decided, setup))}};
 }
 

@@ -28,8 +28,7 @@ std::string amount_of(const TokenSource& tokens, bool packed) {
 
 }  // namespace
 
-void print_start_table(const TrainOptions& options, const RunSetup& setup,
-                       const StartFacts& facts) {
+void print_start_table(const TrainConfig& options, const RunSetup& setup, const StartFacts& facts) {
   const DecoderConfig& c = setup.config;
   const auto row = [](const char* name, const std::string& text) {
     say(fmt::format("{:<12} {}\n", name, text));
@@ -45,7 +44,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   for (const std::string& note : notes_on(c))
     row("", note);
   if (const DropoutConfig& dropout = setup.trainer.dropout;
-      !options.dropout && dropout != DropoutConfig())
+      !options.model.dropout && dropout != DropoutConfig())
     row("dropout", fmt::format("{} of tokens, {} in attention, {} of branches, as config.json has "
                                "it (--dropout)",
                                dropout.embedding, dropout.attention, dropout.residual));
@@ -53,34 +52,35 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
   if (c.lora.int8_base) row("base", int8_base_text);
   row("data",
       fmt::format("{}: {}{}, {} for validation", setup.data_name,
-                  amount_of(*setup.data.train, options.pack),
+                  amount_of(*setup.data.train, options.data.pack),
                   setup.tokenizer ? fmt::format(" ({})", setup.tokenizer->kind()) : std::string(),
-                  setup.data.val ? amount_of(*setup.data.val, options.pack) : "none"));
+                  setup.data.val ? amount_of(*setup.data.val, options.data.pack) : "none"));
   for (const std::string& note : setup.data.notes)
     row("", note);
   row("batch",
       fmt::format("{} sequences x {} tokens in micro-batches of {}, {} steps ({} tokens{})",
-                  options.batch_size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
-                  options.steps,
-                  format_count(static_cast<double>(options.batch_size) *
+                  options.batch.size, setup.trainer.seq_len, facts.plan.choice.micro_batch,
+                  options.batch.steps,
+                  format_count(static_cast<double>(options.batch.size) *
                                static_cast<double>(setup.trainer.seq_len) *
-                               static_cast<double>(options.steps)),
+                               static_cast<double>(options.batch.steps)),
                   setup.data.train->in_rows() ? ", with padding" : ""));
-  if (options.lr_batch)
-    row("rate",
-        fmt::format("{:.3g}, scaled from batches of {} to those of {} ({})", setup.schedule.rate,
-                    *options.lr_batch, options.batch_size,
-                    name_in(rate_scalings, options.lr_scaling.value_or(RateScaling::sqrt))));
-  if (options.steps > 0 && options.warmup_steps > options.steps)
+  if (options.optimizer.lr_batch)
+    row("rate", fmt::format("{:.3g}, scaled from batches of {} to those of {} ({})",
+                            setup.schedule.rate, *options.optimizer.lr_batch, options.batch.size,
+                            name_in(rate_scalings,
+                                    options.optimizer.lr_scaling.value_or(RateScaling::sqrt))));
+  if (options.batch.steps > 0 && options.optimizer.warmup_steps > options.batch.steps)
     row("rate", fmt::format("reaches {:.3g} of {:.3g}: its warm-up of {} steps (--warmup-steps) is "
                             "longer than the run",
-                            setup.schedule.at(options.steps - 1), setup.schedule.rate,
-                            options.warmup_steps));
+                            setup.schedule.at(options.batch.steps - 1), setup.schedule.rate,
+                            options.optimizer.warmup_steps));
   const Mesh& mesh = facts.mesh;
   if (mesh.size() > 1)
-    row("ranks", fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
-                             mesh.size(), mesh.dp, mesh.pp, mesh.tp, share_of(options),
-                             mesh.dp < mesh.size() ? " replica" : "", divided_by(options.zero)));
+    row("ranks",
+        fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
+                    mesh.size(), mesh.dp, mesh.pp, mesh.tp, options.sequences_of_replica(),
+                    mesh.dp < mesh.size() ? " replica" : "", divided_by(options.parallel.zero)));
   const std::string device =
       setup.device == DeviceKind::cpu
           ? fmt::format("cpu, {} threads", cpu::threads())
@@ -88,7 +88,7 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                 (facts.device_code.empty() ? std::string() : ", code for " + facts.device_code);
   row("machine", fmt::format("{}, {}{}, {} {:.0f} GFLOP/s", device, name_of(setup.precision),
                              setup.precision.wgmma_attention ? ", attention by tma" : "",
-                             options.peak_tflops ? "100 % MFU is" : "matrix products",
+                             options.log.peak_tflops ? "100 % MFU is" : "matrix products",
                              facts.matmul_flops / 1e9));
   const MemoryPlan& memory = facts.plan.memory;
   row("memory",
@@ -97,22 +97,22 @@ void print_start_table(const TrainOptions& options, const RunSetup& setup,
                       ? fmt::format(" on the GPU, {} in host memory", format_bytes(memory.host))
                       : std::string()));
   row("", to_flags(facts.plan.choice));
-  if (!options.state_home.empty())
+  if (!options.memory.state_home.empty())
     row("state file",
-        state_file_text(options.state_home, facts.plan.files,
+        state_file_text(options.memory.state_home, facts.plan.files,
                         mesh.size() > 1 ? fmt::format(" of {} ranks", mesh.size()) : ""));
   row("output", facts.output.string());
   row("checkpoints",
       fmt::format("{} (--save-every), the newest {} are kept", facts.saves, facts.keep));
-  if (options.verbose) {
+  if (options.log.verbose) {
     row("options", (facts.output / "config.toml").string());
     row("log", (facts.output / "log.jsonl").string());
   }
   if (!facts.note.empty()) row("note", facts.note);
-  if (facts.step >= options.steps && options.steps > 0)
+  if (facts.step >= options.batch.steps && options.batch.steps > 0)
     say(fmt::format("nothing to do: {} of {} steps are done; raise --steps to go on\n", facts.step,
-                    options.steps));
-  if (options.steps == 0)
+                    options.batch.steps));
+  if (options.batch.steps == 0)
     say(fmt::format("nothing is trained with --steps 0{}\n",
                     setup.data.val ? "; the model is evaluated as it is" : ""));
 }

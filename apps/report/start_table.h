@@ -6,7 +6,7 @@
 #include <string>
 
 #include "apps/plan/planner.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
@@ -28,7 +28,7 @@ struct StartFacts {
 
 /// Prints the decisions as aligned rows on stdout. Sizes are those of the whole model and of the
 /// whole job; memory is this rank's.
-void print_start_table(const TrainOptions& options, const RunSetup& setup, const StartFacts& facts);
+void print_start_table(const TrainConfig& options, const RunSetup& setup, const StartFacts& facts);
 
 /// Prints how many steps are done, and the last losses, if this start has computed any.
 void print_done(std::int64_t step, std::int64_t steps, std::optional<double> loss,

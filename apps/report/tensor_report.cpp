@@ -19,10 +19,10 @@ std::string span_of(const std::vector<int>& ranks) {
 }
 
 /// The stages of the pipeline, or the model as one. The shards of a stage all exchange the same.
-std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
+std::vector<Figures> traffic_rows(const TrainConfig& o, const RunSetup& setup,
                                   const DeviceProfile& profile, const MemoryChoice& choice) {
-  const Mesh mesh = planned_mesh(o);
-  const Shards shards = shards_of(o, profile);
+  const Mesh mesh = o.parallel.mesh();
+  const Shards shards = shards_of(o.planning, o.parallel, profile);
   const StepWork work{
       .batch = choice.micro_batch,
       .seq_len = setup.trainer.seq_len,
@@ -30,7 +30,7 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
       .shards = shards,
       .dropout = setup.trainer.drops_attention(),
       .splits_backward = setup.pipeline && splits_backward(setup.pipeline->schedule)};
-  const std::int64_t micro_batches = share_of(o) / choice.micro_batch;
+  const std::int64_t micro_batches = o.sequences_of_replica() / choice.micro_batch;
   const Stash stash = setup.pipeline ? setup.pipeline->stash : Stash::graph;
   const auto kind = [](const TensorTraffic::Kind& k) {
     return Json{{"operations", k.operations}, {"bytes", k.bytes}};
@@ -50,8 +50,8 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
                                  .seq_len = setup.trainer.seq_len,
                                  .dtype = setup.precision.dtype,
                                  .micro_batches = micro_batches,
-                                 .orthogonalizes = o.optimizer == OptimizerKind::muon,
-                                 .owners = o.zero > 0 ? mesh.dp : 1});
+                                 .orthogonalizes = o.optimizer.kind == OptimizerKind::muon,
+                                 .owners = o.parallel.zero > 0 ? mesh.dp : 1});
       const PartTime time = predict_part(setup.config, part, choice, work, profile);
       const bool twice = stash == Stash::input && part.last < setup.config.n_layer;
       exposed += static_cast<double>(micro_batches) *
@@ -88,27 +88,29 @@ std::vector<Figures> traffic_rows(const TrainOptions& o, const RunSetup& setup,
 }
 
 /// The ranks of the first replica. Those with equal shares of the model are one row.
-std::vector<Figures> shard_rows(const TrainOptions& o, const RunSetup& setup,
+std::vector<Figures> shard_rows(const TrainConfig& o, const RunSetup& setup,
                                 const DeviceProfile& profile, const MemoryChoice& choice) {
-  const Budgets budgets = budgets_of(o, profile);
+  const Budgets budgets = budgets_of(o.memory, o.parallel, profile);
   const auto shares = [&](int rank) {
-    const DecoderShard shard(setup.config, rank, static_cast<int>(o.tp));
+    const DecoderShard shard(setup.config, rank, static_cast<int>(o.parallel.tp));
     return std::pair(shard.heads.end - shard.heads.begin,
                      shard.vocabulary.end - shard.vocabulary.begin);
   };
   std::vector<Figures> rows;
-  for (int rank = 0; rank < static_cast<int>(o.tp);) {
+  for (int rank = 0; rank < static_cast<int>(o.parallel.tp);) {
     const auto [heads, vocabulary] = shares(rank);
     std::int64_t parameters = 0;
     for (const Parameter& parameter :
-         Decoder(setup.config, {.rank = rank, .size = static_cast<int>(o.tp)}).parameters())
+         Decoder(setup.config, {.rank = rank, .size = static_cast<int>(o.parallel.tp)})
+             .parameters())
       parameters += element_count(parameter.shape);
     const MemoryPlan memory =
-        plan_memory(o, setup, choice, profile.workspace, {planned_mesh(o), rank});
+        plan_memory(o, setup, choice, profile.workspace, {o.parallel.mesh(), rank});
     const std::size_t excess = budgets.device_excess(memory.high_water);
     // Evenly divided sizes are the same on all ranks; remainders go to the first ranks.
     std::vector<int> ranks;
-    for (; rank < static_cast<int>(o.tp) && shares(rank) == std::pair(heads, vocabulary); ++rank)
+    for (; rank < static_cast<int>(o.parallel.tp) && shares(rank) == std::pair(heads, vocabulary);
+         ++rank)
       ranks.push_back(rank);
     rows.push_back(
         {{"ranks", ranks, {"ranks", 10, span_of(ranks)}},
@@ -127,9 +129,9 @@ std::vector<Figures> shard_rows(const TrainOptions& o, const RunSetup& setup,
 
 }  // namespace
 
-Report tensor_report(const TrainOptions& o, const RunSetup& setup, const DeviceProfile& profile,
+Report tensor_report(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile,
                      const MemoryChoice& choice) {
-  const auto& [ranks, link, divide_tokens] = shards_of(o, profile);
+  const auto& [ranks, link, divide_tokens] = shards_of(o.planning, o.parallel, profile);
   const std::size_t sum = message_bytes(setup, choice.micro_batch);
   Report report{.text = "\n"};
   report.row("tensor",

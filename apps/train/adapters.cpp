@@ -15,64 +15,64 @@ namespace {
 }
 
 /// Refuses options for adapters where none are asked for, or that an existing adapter decides.
-void require_request(const TrainOptions& o) {
-  const char* const given = o.lora_alpha              ? "--lora-alpha"
-                            : !o.lora_targets.empty() ? "--lora-targets"
-                            : o.lora_dropout          ? "--lora-dropout"
-                            : o.int8_base             ? "--int8-base"
-                                                      : nullptr;
-  if (o.adapter.empty() && !o.lora_rank && given != nullptr)
+void require_request(const TrainConfig& o) {
+  const char* const given = o.adapter.alpha              ? "--lora-alpha"
+                            : !o.adapter.targets.empty() ? "--lora-targets"
+                            : o.adapter.dropout          ? "--lora-dropout"
+                            : o.adapter.int8_base        ? "--int8-base"
+                                                         : nullptr;
+  if (o.adapter.folder.empty() && !o.adapter.rank && given != nullptr)
     refuse(fmt::format("{} is for adapters: give --lora-rank too", given));
-  if (o.adapter.empty()) return;
-  const char* const decided = o.lora_rank               ? "--lora-rank"
-                              : o.lora_alpha            ? "--lora-alpha"
-                              : !o.lora_targets.empty() ? "--lora-targets"
-                                                        : nullptr;
+  if (o.adapter.folder.empty()) return;
+  const char* const decided = o.adapter.rank               ? "--lora-rank"
+                              : o.adapter.alpha            ? "--lora-alpha"
+                              : !o.adapter.targets.empty() ? "--lora-targets"
+                                                           : nullptr;
   if (decided != nullptr)
-    refuse(fmt::format("{}: --adapter {} decides it; leave it out", decided, o.adapter));
+    refuse(fmt::format("{}: --adapter {} decides it; leave it out", decided, o.adapter.folder));
 }
 
 /// Returns the option that asks for adapters.
-std::string asked_by(const TrainOptions& o) {
-  return o.adapter.empty() ? fmt::format("--lora-rank {}", o.lora_rank.value_or(0))
-                           : fmt::format("--adapter {}", o.adapter);
+std::string asked_by(const TrainConfig& o) {
+  return o.adapter.folder.empty() ? fmt::format("--lora-rank {}", o.adapter.rank.value_or(0))
+                                  : fmt::format("--adapter {}", o.adapter.folder);
 }
 
 /// Refuses what cannot be combined with adapters.
-void require_alone(const TrainOptions& o) {
+void require_alone(const TrainConfig& o) {
   const std::string flag = asked_by(o);
-  if (o.sequence_parallel)
+  if (o.parallel.sequence_parallel)
     refuse(fmt::format("{} cannot go with --sequence-parallel: adapters read all tokens", flag));
-  if (o.host_blocks.value_or(0) > 0 || o.cpu_tables)
+  if (o.memory.host_blocks.value_or(0) > 0 || o.memory.cpu_tables)
     refuse(fmt::format("{} cannot go with {}: weights that are not trained stay on the GPU", flag,
-                       o.cpu_tables ? "--cpu-tables" : "--host-blocks"));
+                       o.memory.cpu_tables ? "--cpu-tables" : "--host-blocks"));
 }
 
 }  // namespace
 
-void resolve_adapters(const TrainOptions& o, DecoderConfig& config) {
+void resolve_adapters(const TrainConfig& o, DecoderConfig& config) {
   require_request(o);
-  if (!o.lora_rank && o.adapter.empty()) return;
+  if (!o.adapter.rank && o.adapter.folder.empty()) return;
   require_alone(o);
-  if (!o.adapter.empty()) {
-    config.lora = read_adapter(o.adapter, config).lora;
-    config.lora.dropout = o.lora_dropout.value_or(config.lora.dropout);
+  if (!o.adapter.folder.empty()) {
+    config.lora = read_adapter(o.adapter.folder, config).lora;
+    config.lora.dropout = o.adapter.dropout.value_or(config.lora.dropout);
   } else {
-    const auto rank = static_cast<double>(*o.lora_rank);
+    const auto rank = static_cast<double>(*o.adapter.rank);
     config.lora = {
-        .rank = *o.lora_rank,
-        .alpha = o.lora_alpha.value_or(2 * rank),
-        .dropout = o.lora_dropout.value_or(0),
-        .targets = lora_targets(config, o.lora_targets.empty() ? "all" : o.lora_targets)};
+        .rank = *o.adapter.rank,
+        .alpha = o.adapter.alpha.value_or(2 * rank),
+        .dropout = o.adapter.dropout.value_or(0),
+        .targets = lora_targets(config, o.adapter.targets.empty() ? "all" : o.adapter.targets)};
   }
-  config.lora.int8_base = o.int8_base;
+  config.lora.int8_base = o.adapter.int8_base;
   require_lora_fits(config, asked_by(o));
-  if (config.lora.dropout > 0 && o.tp > 1)
+  if (config.lora.dropout > 0 && o.parallel.tp > 1)
     refuse(
         fmt::format("--tp {}: ranks would drop other columns than one process, and the adapters' "
                     "dropout is {}; give --lora-dropout 0",
-                    o.tp, config.lora.dropout));
-  if (config.lora.dropout > 0 && o.cuda_graph)
+                    o.parallel.tp, config.lora.dropout));
+  if (config.lora.dropout > 0 && o.machine.cuda_graph)
     refuse(
         fmt::format("--cuda-graph would draw the same numbers in every step, and the adapters' "
                     "dropout is {}; leave it out",
@@ -96,14 +96,14 @@ std::unique_ptr<FrozenWeights> make_frozen(Decoder& model, const std::vector<Dec
   return std::make_unique<FrozenWeights>(model, parts, device, dtype);
 }
 
-void load_start(const TrainOptions& o, const RunSetup& setup, FrozenWeights* frozen,
+void load_start(const TrainConfig& o, const RunSetup& setup, FrozenWeights* frozen,
                 ParameterSpace& space) {
   if (frozen == nullptr) return load_weights(setup.model_folder, setup.config, space);
   frozen->load(setup.model_folder, setup.config);
-  if (o.adapter.empty())
+  if (o.adapter.folder.empty())
     space.initialize(o.seed);
   else
-    load_adapter(o.adapter, space);
+    load_adapter(o.adapter.folder, space);
 }
 
 }  // namespace sluice

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "models/decoder/decoder.h"
 #include "models/lora/frozen_weights.h"
 #include "optim/space/parameter_space.h"
@@ -13,7 +13,7 @@ struct RunSetup;
 
 /// Gives the model the low-rank adapters that --lora-rank or --adapter asks for. Throws Error
 /// (usage) for targets, ranks and other options that do not go with them.
-void resolve_adapters(const TrainOptions& options, DecoderConfig& config);
+void resolve_adapters(const TrainConfig& options, DecoderConfig& config);
 
 /// Checks the headers of the model's weights, if it has some. Adapters need a model with weights.
 void check_model_weights(const RunSetup& setup);
@@ -25,7 +25,7 @@ std::unique_ptr<FrozenWeights> make_frozen(Decoder& model, const std::vector<Dec
 
 /// Fills a training's weights from the model's folder and the adapters' folder. New adapters get
 /// random values. `frozen`: what make_frozen() has made.
-void load_start(const TrainOptions& options, const RunSetup& setup, FrozenWeights* frozen,
+void load_start(const TrainConfig& options, const RunSetup& setup, FrozenWeights* frozen,
                 ParameterSpace& space);
 
 }  // namespace sluice

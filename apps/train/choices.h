@@ -4,31 +4,23 @@
 #include <string>
 
 #include "apps/cli/choice.h"
+#include "apps/cli/machine.h"
 #include "apps/data/tokens/sampler.h"
 #include "engine/ops/linear/mlp.h"
 #include "kernels/base/dtype.h"
-#include "optim/muon_rule.h"
-#include "optim/schedule.h"
+#include "optim/optimizer_config.h"
 #include "optim/space/state_layout.h"
-#include "parallel/comm/device_backend.h"
-#include "parallel/pipeline/executor.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/parallel_config.h"
 
 namespace sluice {
 
 // The values of train_gpt2's flags that take one of several words, with these words.
 
-enum class OptimizerKind : std::uint8_t { adamw, adamw8bit, adafactor, muon, sgd };
 inline constexpr Choices<OptimizerKind, 5> optimizers{{{"adamw", OptimizerKind::adamw},
                                                        {"adamw8bit", OptimizerKind::adamw8bit},
                                                        {"adafactor", OptimizerKind::adafactor},
                                                        {"muon", OptimizerKind::muon},
                                                        {"sgd", OptimizerKind::sgd}}};
-/// True if the update rule needs each matrix as a whole.
-constexpr bool takes_whole_tensors(OptimizerKind kind) {
-  return kind == OptimizerKind::adafactor || kind == OptimizerKind::muon;
-}
-
 inline constexpr Choices<MuonScale, 2> muon_scales{
     {{"shape", MuonScale::shape}, {"rms", MuonScale::rms}}};
 
@@ -36,15 +28,12 @@ inline constexpr Choices<MuonScale, 2> muon_scales{
 enum class Offload : std::uint8_t { off, all };
 inline constexpr Choices<Offload, 2> offloads{{{"off", Offload::off}, {"all", Offload::all}}};
 
-/// The instructions with which a GPU computes 16-bit attention.
-enum class AttentionKernel : std::uint8_t { mma, tma };
 inline constexpr Choices<AttentionKernel, 2> attention_kernels{
     {{"mma", AttentionKernel::mma}, {"tma", AttentionKernel::tma}}};
 
 inline constexpr Choices<GpuExchange, 2> communications{
     {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
 
-enum class RateScaling : std::uint8_t { sqrt, linear };
 inline constexpr Choices<RateScaling, 2> rate_scalings{
     {{"sqrt", RateScaling::sqrt}, {"linear", RateScaling::linear}}};
 inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
@@ -72,22 +61,8 @@ inline constexpr Choices<ScheduleName, 6> pipelines{
      {"zb-h1", ScheduleName::zero_bubble_h1},
      {"layer-major", ScheduleName::layer_major}}};
 
-/// A pipeline's schedule: one by name, or a CSV file with the actions of each rank.
-struct PipelineOption {
-  ScheduleName schedule = ScheduleName::one_forward_one_backward;
-  std::string file{};  ///< empty: by name
-
-  bool is(ScheduleName name) const { return file.empty() && schedule == name; }
-  std::string text() const {
-    return file.empty() ? std::string(name_in(pipelines, schedule)) : file;
-  }
-};
-
-/// The checkpoint that a run resumes from: the newest one of --output, none, or `path`.
-struct ResumeOption {
-  enum class From : std::uint8_t { newest, nothing, path };
-  From from = From::newest;
-  std::string path{};  ///< a checkpoint or a run's folder
-};
+inline std::string to_string(const PipelineSchedule& schedule) {
+  return schedule.file.empty() ? std::string(name_in(pipelines, schedule.name)) : schedule.file;
+}
 
 }  // namespace sluice

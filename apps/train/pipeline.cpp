@@ -15,12 +15,13 @@
 namespace sluice {
 namespace {
 
-Schedule scheduled(const TrainOptions& o, std::int64_t layers, int micro_batches) {
-  const int ranks = static_cast<int>(o.pp);
-  const int virtual_stages = static_cast<int>(o.layer_major() ? layers : o.virtual_stages);
-  const PipelineOption asked = o.schedule();
+Schedule scheduled(const TrainConfig& o, std::int64_t layers, int micro_batches) {
+  const int ranks = static_cast<int>(o.parallel.pp);
+  const int virtual_stages =
+      static_cast<int>(o.parallel.layer_major() ? layers : o.parallel.virtual_stages);
+  const PipelineSchedule asked = o.parallel.schedule();
   const std::string& name = asked.file;
-  if (name.empty()) return make_schedule(asked.schedule, ranks, virtual_stages, micro_batches);
+  if (name.empty()) return make_schedule(asked.name, ranks, virtual_stages, micro_batches);
   if (!std::filesystem::is_regular_file(name))
     fail(fmt::format(
              "--pipeline {} is neither gpipe, 1f1b, interleaved, layer-major, layer-split or zb-h1 "
@@ -74,37 +75,38 @@ std::vector<DecoderPart> PipelinePlan::parts_of(int rank) const {
   return mine;
 }
 
-std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
-                                                  const DecoderConfig& config,
+std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const DecoderConfig& config,
                                                   std::int64_t micro_batch, DeviceKind device) {
-  if (!o.pipelined()) {
+  if (!o.parallel.pipelined()) {
     const auto refuse = [](const std::string& flag) {
       fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
     };
-    if (o.virtual_stages > 1) refuse(fmt::format("--virtual-stages {}", o.virtual_stages));
-    if (o.pipeline_split != BlockSplit()) refuse("--pipeline-split " + to_string(o.pipeline_split));
-    if (o.stashed() != Stash::graph)
-      refuse(fmt::format("--stash {}", name_in(stashes, o.stashed())));
-    if (o.max_stash) refuse("--max-stash " + spell_bytes(*o.max_stash));
+    if (o.parallel.virtual_stages > 1)
+      refuse(fmt::format("--virtual-stages {}", o.parallel.virtual_stages));
+    if (o.parallel.split != "blocks") refuse("--pipeline-split " + o.parallel.split);
+    if (o.parallel.stashed() != Stash::graph)
+      refuse(fmt::format("--stash {}", name_in(stashes, o.parallel.stashed())));
+    if (o.parallel.max_stash) refuse("--max-stash " + spell_bytes(*o.parallel.max_stash));
     return nullptr;
   }
-  if (o.virtual_stages > 1 && !o.schedule().is(ScheduleName::interleaved))
-    fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}", o.virtual_stages,
-                     o.schedule().text()),
+  if (o.parallel.virtual_stages > 1 && !o.parallel.schedule().is(ScheduleName::interleaved))
+    fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}",
+                     o.parallel.virtual_stages, to_string(o.parallel.schedule())),
          ErrorKind::usage);
-  if (o.layer_major() && o.pp > 1)
+  if (o.parallel.layer_major() && o.parallel.pp > 1)
     fail(
         fmt::format("--pipeline layer-major has all layers on one rank: leave out --pp {}, or take "
                     "gpipe, 1f1b, interleaved or zb-h1",
-                    o.pp),
+                    o.parallel.pp),
         ErrorKind::usage);
-  if (o.layer_major() && o.pipeline_split != BlockSplit())
+  if (o.parallel.layer_major() && o.parallel.split != "blocks")
     fail(fmt::format("--pipeline layer-major has a stage for each block: leave out "
                      "--pipeline-split {}",
-                     to_string(o.pipeline_split)),
+                     o.parallel.split),
          ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
-  plan->schedule = scheduled(o, config.n_layer, static_cast<int>(share_of(o) / micro_batch));
+  plan->schedule =
+      scheduled(o, config.n_layer, static_cast<int>(o.sequences_of_replica() / micro_batch));
   const bool add_messages = !has_messages(plan->schedule);
   if (add_messages) plan->schedule = lower(plan->schedule);
   try {
@@ -117,16 +119,17 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& o,
              "earlier",
          ErrorKind::usage);
   }
-  plan->parts = split_blocks(config, plan->schedule.stages, o.pipeline_split);
+  plan->parts = split_blocks(config, plan->schedule.stages, parse_block_split(o.parallel.split));
   plan->rank_of_stage = rank_of_stage(plan->schedule);
-  plan->layer_major = o.layer_major();
-  plan->stash = o.stashed();
-  if (o.max_stash && plan->stash != Stash::input)
+  plan->layer_major = o.parallel.layer_major();
+  plan->stash = o.parallel.stashed();
+  if (o.parallel.max_stash && plan->stash != Stash::input)
     fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
-                     spell_bytes(*o.max_stash)),
+                     spell_bytes(*o.parallel.max_stash)),
          ErrorKind::usage);
-  plan->max_stashed = o.max_stash;
-  if (!o.max_stash && o.layer_major() && plan->stash == Stash::input && device == DeviceKind::cuda)
+  plan->max_stashed = o.parallel.max_stash;
+  if (!o.parallel.max_stash && o.parallel.layer_major() && plan->stash == Stash::input &&
+      device == DeviceKind::cuda)
     plan->max_stashed = 0;
   return plan;
 }

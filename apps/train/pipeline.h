@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/ranks.h"
 #include "models/decoder/generate.h"
 #include "models/decoder/parallelize.h"
@@ -31,7 +31,7 @@ struct PipelinePlan {
 
 /// Returns none if the options ask for no pipeline. Throws Error (usage) unless the schedule is
 /// proved to run to its end.
-std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainOptions& options,
+std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& options,
                                                   const DecoderConfig& config,
                                                   std::int64_t micro_batch, DeviceKind device);
 

@@ -24,106 +24,106 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void resolve_model(const TrainOptions& o, RunSetup& setup) {
+void resolve_model(const TrainConfig& o, RunSetup& setup) {
   DecoderConfig& config = setup.config;
-  if (o.model.empty()) {
-    config.n_layer = o.n_layer;
-    config.n_head = o.n_head;
-    config.n_embd = o.n_embd;
-    config.n_positions = o.context.value_or(128);
+  if (o.model.name.empty()) {
+    config.n_layer = o.model.n_layer;
+    config.n_head = o.model.n_head;
+    config.n_embd = o.model.n_embd;
+    config.n_positions = o.model.context.value_or(128);
     config.vocab_size = 0;  // set below from the tokenizer
-  } else if (const auto known = preset(o.model)) {
+  } else if (const auto known = preset(o.model.name)) {
     config = *known;
-    config.n_positions = o.context.value_or(config.n_positions);
-  } else if (fs::is_directory(o.model) || is_gguf_name(o.model)) {
-    require_model_folder(o.model);
-    setup.model_folder = o.model;
+    config.n_positions = o.model.context.value_or(config.n_positions);
+  } else if (fs::is_directory(o.model.name) || is_gguf_name(o.model.name)) {
+    require_model_folder(o.model.name);
+    setup.model_folder = o.model.name;
     config = read_config(setup.model_folder / "config.json");
-    shorten_context(config, o.context);
+    shorten_context(config, o.model.context);
   } else {
     const auto all = preset_names();
-    const auto near = nearest_names(o.model, {all.begin(), all.end()}, 3);
+    const auto near = nearest_names(o.model.name, {all.begin(), all.end()}, 3);
     fail(fmt::format("--model '{}' is neither a folder nor a published shape with random weights; "
                      "the nearest are {} (--help lists all)",
-                     excerpt(o.model), fmt::join(near, ", ")),
+                     excerpt(o.model.name), fmt::join(near, ", ")),
          ErrorKind::usage);
   }
-  const bool plain = o.bias && !o.activation;
+  const bool plain = o.model.bias && !o.model.activation;
   if (!plain && (!setup.model_folder.empty() || config.family != Family::gpt2))
     fail(fmt::format("{} is for a GPT-2 with random weights; --model {} decides it",
-                     o.bias ? "--activation" : "--bias", o.model),
+                     o.model.bias ? "--activation" : "--bias", o.model.name),
          ErrorKind::usage);
-  if (!o.bias) leave_out_biases(config);
-  config.activation = o.activation.value_or(config.activation);
+  if (!o.model.bias) leave_out_biases(config);
+  config.activation = o.model.activation.value_or(config.activation);
   resolve_adapters(o, config);
   setup.trainer.dropout = dropout_of(o, config);
 }
 
 /// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
 /// folder of prepared data, the requested kind.
-std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainOptions& o, const RunSetup& setup,
+std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainConfig& o, const RunSetup& setup,
                                              const DataInput& data) {
   const auto require_kind = [&](std::unique_ptr<Tokenizer> tokenizer, const fs::path& from) {
-    if (o.tokenizer && tokenizer->kind() != name_in(tokenizers, *o.tokenizer))
+    if (o.data.tokenizer && tokenizer->kind() != name_in(tokenizers, *o.data.tokenizer))
       fail(
           fmt::format("{} holds a tokenizer of kind {}, --tokenizer asks for {}; leave --tokenizer "
                       "out to take that of the folder",
-                      from.string(), tokenizer->kind(), name_in(tokenizers, *o.tokenizer)),
+                      from.string(), tokenizer->kind(), name_in(tokenizers, *o.data.tokenizer)),
           ErrorKind::usage);
     return tokenizer;
   };
-  if (!o.tokenizer_dir.empty())
-    return require_kind(load_tokenizer(o.tokenizer_dir), o.tokenizer_dir);
+  if (!o.data.tokenizer_dir.empty())
+    return require_kind(load_tokenizer(o.data.tokenizer_dir), o.data.tokenizer_dir);
   if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder)) {
-    auto found = data.text || o.tokenizer ? load_tokenizer(setup.model_folder)
-                                          : find_tokenizer(setup.model_folder);
+    auto found = data.text || o.data.tokenizer ? load_tokenizer(setup.model_folder)
+                                               : find_tokenizer(setup.model_folder);
     if (found == nullptr) return nullptr;
     return require_kind(std::move(found), setup.model_folder);
   }
   if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
     return require_kind(load_tokenizer(folder), folder);
   if (!data.text) return nullptr;
-  const auto known = preset(o.model);
-  if (!o.tokenizer && known && known->family != Family::gpt2)
+  const auto known = preset(o.model.name);
+  if (!o.data.tokenizer && known && known->family != Family::gpt2)
     fail(fmt::format("--model {} with random weights needs --tokenizer-dir with a tokenizer.json; "
                      "--tokenizer bytes works without files",
-                     o.model),
+                     o.model.name),
          ErrorKind::usage);
-  if (o.tokenizer == TokenizerKind::bpe)
+  if (o.data.tokenizer == TokenizerKind::bpe)
     fail(
         "the bpe tokenizer needs --tokenizer-dir with a tokenizer.json; --tokenizer bytes works "
         "without files",
         ErrorKind::usage);
-  if (o.tokenizer == TokenizerKind::gpt2 || (!o.tokenizer && known))
+  if (o.data.tokenizer == TokenizerKind::gpt2 || (!o.data.tokenizer && known))
     fail(fmt::format("the gpt2 tokenizer needs --tokenizer-dir with vocab.json and merges.txt (or "
                      "encoder.json and vocab.bpe); --tokenizer bytes works without files{}",
-                     !o.model.empty() && fs::is_directory(o.model)
+                     !o.model.name.empty() && fs::is_directory(o.model.name)
                          ? fmt::format("; --model {0} is a shape with random weights, and the "
                                        "folder here is --model {0}/",
-                                       o.model)
+                                       o.model.name)
                          : ""),
          ErrorKind::usage);
-  if (o.tokenizer == TokenizerKind::chars)
+  if (o.data.tokenizer == TokenizerKind::chars)
     return std::make_unique<CharTokenizer>(characters_of(*data.text));
   return std::make_unique<ByteTokenizer>();
 }
 
 /// Returns the flag that decided where the tokenizer is from.
-std::string origin_of_tokenizer(const TrainOptions& o, const RunSetup& setup,
-                                const fs::path& data) {
-  if (!o.tokenizer_dir.empty()) return "--tokenizer-dir " + o.tokenizer_dir;
-  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder)) return "--model " + o.model;
+std::string origin_of_tokenizer(const TrainConfig& o, const RunSetup& setup, const fs::path& data) {
+  if (!o.data.tokenizer_dir.empty()) return "--tokenizer-dir " + o.data.tokenizer_dir;
+  if (!setup.model_folder.empty() && has_tokenizer(setup.model_folder))
+    return "--model " + o.model.name;
   return data.empty() ? "this run" : "--data " + data.string();
 }
 
-void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
+void resolve_vocabulary(const TrainConfig& o, RunSetup& setup) {
   DecoderConfig& config = setup.config;
-  if (o.model.empty())
+  if (o.model.name.empty())
     config.vocab_size =
-        o.vocab_size.value_or(setup.tokenizer ? setup.tokenizer->vocab_size() : 50257);
-  else if (o.vocab_size && *o.vocab_size != config.vocab_size)
-    fail(fmt::format("--vocab-size {} contradicts --model {}, which has {}", *o.vocab_size, o.model,
-                     config.vocab_size),
+        o.model.vocab_size.value_or(setup.tokenizer ? setup.tokenizer->vocab_size() : 50257);
+  else if (o.model.vocab_size && *o.model.vocab_size != config.vocab_size)
+    fail(fmt::format("--vocab-size {} contradicts --model {}, which has {}", *o.model.vocab_size,
+                     o.model.name, config.vocab_size),
          ErrorKind::usage);
   if (setup.tokenizer && setup.tokenizer->vocab_size() > config.vocab_size)
     fail(fmt::format("the {} tokenizer has {} tokens, the model only {}; raise --vocab-size or "
@@ -133,25 +133,25 @@ void resolve_vocabulary(const TrainOptions& o, RunSetup& setup) {
   validate(config);
 }
 
-void resolve_batch(const TrainOptions& o, RunSetup& setup) {
+void resolve_batch(const TrainConfig& o, RunSetup& setup) {
   auto& trainer = setup.trainer;
-  trainer.batch_size = o.batch_size;
+  trainer.batch_size = o.batch.size;
   const auto& train = setup.data.train;
-  trainer.seq_len = o.seq_len.value_or(train && train->in_rows() ? train->row() - 1
-                                                                 : setup.config.longest_sequence());
+  trainer.seq_len = o.batch.seq_len.value_or(
+      train && train->in_rows() ? train->row() - 1 : setup.config.longest_sequence());
   require_length(setup.config, trainer.seq_len, fmt::format("--seq-len {}", trainer.seq_len));
-  const std::int64_t dp = o.dp.value_or(1), share = o.batch_size / dp;
-  if (o.batch_size % dp != 0)
+  const std::int64_t dp = o.parallel.dp.value_or(1), share = o.batch.size / dp;
+  if (o.batch.size % dp != 0)
     fail(fmt::format("--batch-size {} is not divisible by --dp {}: {} * {} = {}; every rank has as "
                      "many sequences as the others, so give a multiple of {}",
-                     o.batch_size, dp, share, dp, share * dp, dp),
+                     o.batch.size, dp, share, dp, share * dp, dp),
          ErrorKind::usage);
-  if (o.micro_batch) {
-    const std::int64_t rows = *o.micro_batch;
+  if (o.batch.micro_batch) {
+    const std::int64_t rows = *o.batch.micro_batch;
     if (share % rows != 0)
       fail(fmt::format(
                "{} is not divisible by --micro-batch {}: {} * {} = {}; give a divisor, or auto",
-               dp > 1 ? fmt::format("--batch-size {} / --dp {} = {}", o.batch_size, dp, share)
+               dp > 1 ? fmt::format("--batch-size {} / --dp {} = {}", o.batch.size, dp, share)
                       : fmt::format("--batch-size {}", share),
                rows, share / rows, rows, share / rows * rows),
            ErrorKind::usage);
@@ -162,7 +162,8 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
     constexpr std::int64_t enough_tokens = 8192;
     std::int64_t rows = share;
     // A pipeline of 4 x pp micro-batches is busy for four fifths of the time.
-    const std::int64_t most = o.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.pp)) : share;
+    const std::int64_t most =
+        o.parallel.pipelined() ? std::max<std::int64_t>(1, share / (4 * o.parallel.pp)) : share;
     const auto divides = [&] {
       return share % rows == 0 && divides_tokens(o, rows, trainer.seq_len);
     };
@@ -174,39 +175,41 @@ void resolve_batch(const TrainOptions& o, RunSetup& setup) {
   }
   if (!divides_tokens(o, trainer.micro_batch, trainer.seq_len))
     fail(fmt::format("--sequence-parallel: {} of {} x {} = {} tokens does not divide by --tp {}",
-                     o.micro_batch ? "a micro-batch" : "a batch", trainer.micro_batch,
-                     trainer.seq_len, trainer.micro_batch * trainer.seq_len, o.tp),
+                     o.batch.micro_batch ? "a micro-batch" : "a batch", trainer.micro_batch,
+                     trainer.seq_len, trainer.micro_batch * trainer.seq_len, o.parallel.tp),
          ErrorKind::usage);
-  trainer.grad_clip = o.grad_clip;
-  trainer.graphs = o.cuda_graph;
+  trainer.grad_clip = o.optimizer.grad_clip;
+  trainer.graphs = o.machine.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
-  trainer.spikes = {
-      .loss = o.skip_loss_spike, .gradient_norm = o.skip_grad_spike, .window = o.spike_window};
+  trainer.spikes = {.loss = o.guard.loss_spike,
+                    .gradient_norm = o.guard.gradient_spike,
+                    .window = o.guard.window};
 }
 
 /// Refuses data with too little text for one batch or for one validation sequence.
-void require_data(const TrainOptions& o, RunSetup& setup) {
+void require_data(const TrainConfig& o, RunSetup& setup) {
   const auto& trainer = setup.trainer;
-  const std::int64_t needed = o.batch_size * trainer.seq_len + 1;
+  const std::int64_t needed = o.batch.size * trainer.seq_len + 1;
   const TokenSource& train = *setup.data.train;
-  if (train.in_rows() && train.size() < o.batch_size * train.row())
+  if (train.in_rows() && train.size() < o.batch.size * train.row())
     fail(fmt::format("{} has {} {}; give more pairs, or a --batch-size of so many at most",
-                     setup.data_name, train.size() / train.row(), o.pack ? "sequences" : "pairs"),
+                     setup.data_name, train.size() / train.row(),
+                     o.data.pack ? "sequences" : "pairs"),
          ErrorKind::usage);
   if (!train.in_rows() && train.size() < needed)
     fail(fmt::format("{} has {} training tokens; one batch of {} x {} needs {}; use more text, a "
                      "smaller --batch-size or a shorter --seq-len",
-                     setup.data_name, train.size(), o.batch_size, trainer.seq_len, needed),
+                     setup.data_name, train.size(), o.batch.size, trainer.seq_len, needed),
          ErrorKind::usage);
   if (setup.data.val && setup.data.val->size() < trainer.seq_len + 1) {
-    if (!o.val_data.empty())
-      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.val_data.front(),
+    if (!o.data.val.empty())
+      fail(fmt::format("{} has {} tokens; validation needs at least {}", o.data.val.front(),
                        setup.data.val->size(), trainer.seq_len + 1),
            ErrorKind::usage);
     setup.data.val = nullptr;
   }
-  if (o.eval_train && !setup.data.val)
+  if (o.evaluation.eval_train && !setup.data.val)
     fail(
         "--eval-train: training data is evaluated beside validation data, of which there is none; "
         "give --val-data",
@@ -214,26 +217,26 @@ void require_data(const TrainOptions& o, RunSetup& setup) {
 }
 
 /// Refuses options and models that tensor parallelism cannot divide between ranks.
-void require_tensor_parallel(const TrainOptions& o, const DecoderConfig& config) {
-  if (o.tp == 1 && o.sequence_parallel)
+void require_tensor_parallel(const TrainConfig& o, const DecoderConfig& config) {
+  if (o.parallel.tp == 1 && o.parallel.sequence_parallel)
     fail("--sequence-parallel is for ranks that divide the matrices: give --tp too",
          ErrorKind::usage);
-  if (o.tp == 1) return;
-  require_divisible(config, static_cast<int>(o.tp));
+  if (o.parallel.tp == 1) return;
+  require_divisible(config, static_cast<int>(o.parallel.tp));
   const auto refuse = [&](const std::string& what, const char* why, const char* instead) {
     fail(fmt::format("{} cannot go with --tp {}: {}, which --tp divides between ranks; use {}",
-                     what, o.tp, why, instead),
+                     what, o.parallel.tp, why, instead),
          ErrorKind::usage);
   };
-  if (o.optimizer == OptimizerKind::adafactor)
+  if (o.optimizer.kind == OptimizerKind::adafactor)
     refuse("--optimizer adafactor", "it needs the sums of whole rows and columns", "adamw");
-  const bool narrow = o.optimizer == OptimizerKind::adamw8bit;
-  if (narrow || o.state_layout == StateLayout::int8)
+  const bool narrow = o.optimizer.kind == OptimizerKind::adamw8bit;
+  if (narrow || o.memory.state_layout == StateLayout::int8)
     refuse(narrow ? "--optimizer adamw8bit" : "--state-layout int8",
            "it has a scale for every 256 elements of a row", "--state-layout bf16mv");
 }
 
-void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
+void resolve_pipeline(const TrainConfig& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch, setup.device);
   if (!setup.pipeline || !setup.pipeline->max_stashed || setup.device != DeviceKind::cpu) return;
   const PipelinePlan& plan = *setup.pipeline;
@@ -242,49 +245,49 @@ void resolve_pipeline(const TrainOptions& o, RunSetup& setup) {
     const int rank = plan.rank_of_stage[stage];
     const int inputs = plan.inputs[static_cast<std::size_t>(rank)];
     if (static_cast<std::size_t>(inputs) * each <= *plan.max_stashed) continue;
-    fail(
-        fmt::format(
-            "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
-            "{} in all, and on the CPU they have nowhere else to rest; use another "
-            "--pipeline or a smaller --micro-batch",
-            spell_bytes(*o.max_stash), rank, inputs, each, static_cast<std::size_t>(inputs) * each),
-        ErrorKind::usage);
+    fail(fmt::format(
+             "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
+             "{} in all, and on the CPU they have nowhere else to rest; use another "
+             "--pipeline or a smaller --micro-batch",
+             spell_bytes(*o.parallel.max_stash), rank, inputs, each,
+             static_cast<std::size_t>(inputs) * each),
+         ErrorKind::usage);
   }
 }
 
-void resolve_schedule(const TrainOptions& o, RunSetup& setup) {
+void resolve_schedule(const TrainConfig& o, RunSetup& setup) {
   const double usual = setup.config.lora.rank > 0    ? 2e-4
                        : !setup.model_folder.empty() ? 5e-5
-                       : o.model.empty()             ? 1e-3
+                       : o.model.name.empty()        ? 1e-3
                                                      : 3e-4;
   RateSchedule& schedule = setup.schedule;
-  schedule.kind = o.lr_schedule;
-  schedule.rate = o.lr.value_or(usual) * rate_factor(o);
-  schedule.final_rate = o.min_lr.value_or(schedule.rate / 10);
-  schedule.warmup = o.warmup_steps;
-  schedule.updates = o.steps;
+  schedule.kind = o.optimizer.schedule;
+  schedule.rate = o.optimizer.lr.value_or(usual) * lr_factor(o.optimizer, o.batch.size);
+  schedule.final_rate = o.optimizer.min_lr.value_or(schedule.rate / 10);
+  schedule.warmup = o.optimizer.warmup_steps;
+  schedule.updates = o.batch.steps;
 }
 
 }  // namespace
 
-SequenceSampler sampler_of(const TrainOptions& o, const RunSetup& setup) {
+SequenceSampler sampler_of(const TrainConfig& o, const RunSetup& setup) {
   const TokenSource& train = *setup.data.train;
-  return {o.data_order, o.seed, train.size(), o.batch_size, setup.trainer.seq_len, train.row()};
+  return {o.data.order, o.seed, train.size(), o.batch.size, setup.trainer.seq_len, train.row()};
 }
 
-EvaluationBatches validation_batches(const TrainOptions& o, const RunSetup& setup) {
-  return {*setup.data.val, o.val_steps * o.batch_size, setup.trainer.seq_len};
+EvaluationBatches validation_batches(const TrainConfig& o, const RunSetup& setup) {
+  return {*setup.data.val, o.evaluation.val_steps * o.batch.size, setup.trainer.seq_len};
 }
 
-EvaluationBatches training_batches(const TrainOptions& o, const RunSetup& setup) {
+EvaluationBatches training_batches(const TrainConfig& o, const RunSetup& setup) {
   return {*setup.data.train, validation_batches(o, setup).sequences(), setup.trainer.seq_len};
 }
 
-bool divides_tokens(const TrainOptions& o, std::int64_t rows, std::int64_t seq_len) {
-  return !o.sequence_parallel || rows * seq_len % o.tp == 0;
+bool divides_tokens(const TrainConfig& o, std::int64_t rows, std::int64_t seq_len) {
+  return !o.parallel.sequence_parallel || rows * seq_len % o.parallel.tp == 0;
 }
 
-void resolve_memory(const TrainOptions& o, RunSetup& setup) {
+void resolve_memory(const TrainConfig& o, RunSetup& setup) {
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   resolve_pipeline(o, setup);
@@ -293,9 +296,9 @@ void resolve_memory(const TrainOptions& o, RunSetup& setup) {
 namespace {
 
 /// Takes the kernel of --attention if `has` it: the device, or one that is not present.
-void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
+void resolve_attention(const TrainConfig& o, RunSetup& setup, bool has,
                        const std::string& device_name) {
-  if (o.attention == AttentionKernel::mma) return;
+  if (o.machine.attention == AttentionKernel::mma) return;
   const std::int64_t width = setup.config.width_of_head();
   const auto refuse = [](const std::string& reason) {
     fail(fmt::format("--attention tma {}; leave it out", reason), ErrorKind::usage);
@@ -315,58 +318,60 @@ void resolve_attention(const TrainOptions& o, RunSetup& setup, bool has,
 }
 
 /// Refuses a trace file that the run reads as data.
-void require_trace_apart(const TrainOptions& o, const DataFiles& data, const DataFiles& val) {
+void require_trace_apart(const TrainConfig& o, const DataFiles& data, const DataFiles& val) {
   for (const DataFiles* const files : {&data, &val}) {
     std::vector<fs::path> inputs = files->tokens;
     inputs.insert(inputs.end(), files->val_tokens.begin(), files->val_tokens.end());
     for (const TextFile& text : files->texts)
       inputs.push_back(text.path);
-    require_not_input("--trace", o.trace, inputs);
+    require_not_input("--trace", o.log.trace, inputs);
   }
 }
 
 }  // namespace
 
-DropoutConfig dropout_of(const TrainOptions& o, const DecoderConfig& config) {
-  const auto chosen = [&](auto own, double read) { return own.value_or(o.dropout.value_or(read)); };
-  return {.embedding = chosen(o.embedding_dropout, config.dropout.embedding),
-          .attention = chosen(o.attention_dropout, config.dropout.attention),
-          .residual = o.dropout.value_or(config.dropout.residual)};
+DropoutConfig dropout_of(const TrainConfig& o, const DecoderConfig& config) {
+  const auto chosen = [&](auto own, double read) {
+    return own.value_or(o.model.dropout.value_or(read));
+  };
+  return {.embedding = chosen(o.model.embedding_dropout, config.dropout.embedding),
+          .attention = chosen(o.model.attention_dropout, config.dropout.attention),
+          .residual = o.model.dropout.value_or(config.dropout.residual)};
 }
 
-RunSetup resolve(const TrainOptions& o) {
+RunSetup resolve(const TrainConfig& o) {
   RunSetup setup;
-  setup.device = choose_device(o.device);
-  setup.precision = resolve_precision(o.precision, setup.device);
-  const auto names = o.data.empty() ? std::vector{shipped_text()} : o.data;
+  setup.device = choose_device(o.machine.device);
+  setup.precision = resolve_precision(o.machine.precision, setup.device);
+  const auto names = o.data.train.empty() ? std::vector{shipped_text()} : o.data.train;
   DataFiles files = find_data("--data", names);
-  DataFiles val_files = o.val_data.empty() ? DataFiles() : find_data("--val-data", o.val_data);
-  if (!o.trace.empty()) require_trace_apart(o, files, val_files);
+  DataFiles val_files = o.data.val.empty() ? DataFiles() : find_data("--val-data", o.data.val);
+  if (!o.log.trace.empty()) require_trace_apart(o, files, val_files);
   resolve_model(o, setup);
   check_model_weights(setup);
-  require_streams_once(files, val_files, planned_mesh(o).size());
+  require_streams_once(files, val_files, o.parallel.mesh().size());
   setup.data_name = files.name;
-  const DataInput data(std::move(files), o.text);
-  const DataInput val(std::move(val_files), o.text);
+  const DataInput data(std::move(files), o.data.text);
+  const DataInput val(std::move(val_files), o.data.text);
   setup.tokenizer = resolve_tokenizer(o, setup, data);
   if (setup.tokenizer) {
-    require_special(*setup.tokenizer, o.text.special);
+    require_special(*setup.tokenizer, o.data.text.special);
     const std::string whose = origin_of_tokenizer(o, setup, data.files.folder);
     require_made_with("--data", data.files, *setup.tokenizer, whose);
     require_made_with("--val-data", val.files, *setup.tokenizer, whose);
   }
   setup.can_sample = setup.tokenizer != nullptr;
   resolve_vocabulary(o, setup);
-  if (o.attention != AttentionKernel::mma) {
+  if (o.machine.attention != AttentionKernel::mma) {
     const bool gpu = setup.device == DeviceKind::cuda;
     const DeviceInfo info =
         gpu ? make_runtime(setup.device)->info() : DeviceInfo{.name = "the CPU"};
     resolve_attention(o, setup, info.wgmma_attention, info.name);
   }
-  setup.data =
-      open_dataset(data, o.val_data.empty() ? nullptr : &val, o.text, setup.tokenizer.get(),
-                   setup.config.vocab_size,
-                   {.given = o.seq_len, .most = setup.config.longest_sequence(), .pack = o.pack});
+  setup.data = open_dataset(
+      data, o.data.val.empty() ? nullptr : &val, o.data.text, setup.tokenizer.get(),
+      setup.config.vocab_size,
+      {.given = o.batch.seq_len, .most = setup.config.longest_sequence(), .pack = o.data.pack});
   require_tensor_parallel(o, setup.config);
   resolve_batch(o, setup);
   require_data(o, setup);
@@ -380,15 +385,15 @@ std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch) {
          size_of(setup.precision.dtype);
 }
 
-bool knows_shape(const TrainOptions& o) {
-  return !o.model.empty() || o.vocab_size;
+bool knows_shape(const TrainConfig& o) {
+  return !o.model.name.empty() || o.model.vocab_size;
 }
 
-RunSetup resolve_shape(const TrainOptions& o, bool gpu, int capability,
+RunSetup resolve_shape(const TrainConfig& o, bool gpu, int capability,
                        const std::string& device_name) {
   RunSetup setup;
   setup.device = gpu ? DeviceKind::cuda : DeviceKind::cpu;
-  setup.precision = resolve_precision(o.precision, gpu, capability, device_name);
+  setup.precision = resolve_precision(o.machine.precision, gpu, capability, device_name);
   resolve_model(o, setup);
   resolve_vocabulary(o, setup);
   resolve_attention(o, setup, capability == 90, device_name);

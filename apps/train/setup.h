@@ -7,8 +7,8 @@
 #include "apps/cli/machine.h"
 #include "apps/data/dataset.h"
 #include "apps/data/tokens/sampler.h"
+#include "apps/train/config.h"
 #include "apps/train/model_layouts.h"
-#include "apps/train/options.h"
 #include "apps/train/trainer.h"
 #include "models/decoder/config.h"
 #include "models/text/tokenizer.h"
@@ -47,35 +47,35 @@ struct RunSetup {
   }
 };
 
-RunSetup resolve(const TrainOptions& options);
+RunSetup resolve(const TrainConfig& options);
 
 /// Resolves again everything that depends on memory options; `options` may differ only in those.
 /// If it throws, `setup` must be resolved again with other options before it is used.
-void resolve_memory(const TrainOptions& options, RunSetup& setup);
+void resolve_memory(const TrainConfig& options, RunSetup& setup);
 
 /// Returns the probabilities of dropout: those of the flags, else of the model's config.json.
-DropoutConfig dropout_of(const TrainOptions& options, const DecoderConfig& config);
+DropoutConfig dropout_of(const TrainConfig& options, const DecoderConfig& config);
 
 /// Returns the order in which the run reads its training data.
-SequenceSampler sampler_of(const TrainOptions& options, const RunSetup& setup);
+SequenceSampler sampler_of(const TrainConfig& options, const RunSetup& setup);
 
 /// Returns the validation batches: the first sequences of the validation data, as many as fill
 /// --val-steps batches of --batch-size. They do not depend on how ranks divide the work.
-EvaluationBatches validation_batches(const TrainOptions& options, const RunSetup& setup);
+EvaluationBatches validation_batches(const TrainConfig& options, const RunSetup& setup);
 /// Returns at most as many sequences of the training data (--eval-train).
-EvaluationBatches training_batches(const TrainOptions& options, const RunSetup& setup);
+EvaluationBatches training_batches(const TrainConfig& options, const RunSetup& setup);
 
 /// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
-bool divides_tokens(const TrainOptions& options, std::int64_t rows, std::int64_t seq_len);
+bool divides_tokens(const TrainConfig& options, std::int64_t rows, std::int64_t seq_len);
 
 /// Returns the bytes that a pipeline stage sends to the next stage for `micro_batch` sequences.
 std::size_t message_bytes(const RunSetup& setup, std::int64_t micro_batch);
 
 /// Does what resolve() does, but looks at no data; for planning. `gpu` and `capability` (ten times
 /// major plus minor) describe the device that is planned for.
-RunSetup resolve_shape(const TrainOptions& options, bool gpu, int capability,
+RunSetup resolve_shape(const TrainConfig& options, bool gpu, int capability,
                        const std::string& device_name);
 /// Returns true if the options alone decide the model's shape.
-bool knows_shape(const TrainOptions& options);
+bool knows_shape(const TrainConfig& options);
 
 }  // namespace sluice

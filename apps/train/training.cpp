@@ -15,14 +15,14 @@
 namespace sluice {
 namespace {
 
-SpaceOptions space_options(const TrainOptions& o, const MemoryChoice& choice,
+SpaceOptions space_options(const TrainConfig& o, const MemoryChoice& choice,
                            const HostMemory& host) {
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
                        .cpu_tables = choice.cpu_tables,
                        .host = host,
-                       .whole_tensors = takes_whole_tensors(o.optimizer)};
+                       .whole_tensors = takes_whole_tensors(o.optimizer.kind)};
   options.residency.resize(Decoder::section_of(0), Residency::device);
   std::ranges::copy(residency_of(choice), std::back_inserter(options.residency));
   return options;
@@ -44,23 +44,29 @@ SumOverRanks sum_over(CommunicatorGroup* group, const DevicePtr& device, const R
   };
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, const RunSetup& setup,
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& o, const RunSetup& setup,
                                           ParameterSpace& space, int places, const Ranks& ranks,
                                           CommunicatorGroup* group) {
-  if (o.optimizer == OptimizerKind::sgd)
-    return make_sgd(space, {.momentum = o.beta1, .weight_decay = o.weight_decay}, places);
+  if (o.optimizer.kind == OptimizerKind::sgd)
+    return make_sgd(
+        space, {.momentum = o.optimizer.beta1, .weight_decay = o.optimizer.weight_decay}, places);
   // Unlike the paper, the rate is not scaled by the weights: GPT-2's start out small, so that an
   // AdamW --lr would become fifty times smaller (200 steps at 1e-3: loss 4.5 instead of 2.6).
-  if (o.optimizer == OptimizerKind::adafactor)
-    return make_adafactor(space, {.weight_decay = o.weight_decay, .scale_by_weights = false});
-  if (o.optimizer == OptimizerKind::muon) {
-    MuonOptions options = muon_options(o, setup.schedule.rate / rate_factor(o));
+  if (o.optimizer.kind == OptimizerKind::adafactor)
+    return make_adafactor(space,
+                          {.weight_decay = o.optimizer.weight_decay, .scale_by_weights = false});
+  if (o.optimizer.kind == OptimizerKind::muon) {
+    MuonOptions options =
+        muon_options(o.optimizer, setup.schedule.rate / lr_factor(o.optimizer, o.batch.size));
     options.sum = sum_over(group, space.device(), ranks, space.options().zero());
     return make_muon(space, options, places);
   }
-  return make_adamw(
-      space, {.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.eps, .weight_decay = o.weight_decay},
-      places);
+  return make_adamw(space,
+                    {.beta1 = o.optimizer.beta1,
+                     .beta2 = o.optimizer.beta2,
+                     .epsilon = o.optimizer.eps,
+                     .weight_decay = o.optimizer.weight_decay},
+                    places);
 }
 
 /// Returns the parameters of this rank's stages, or of all of the model without a pipeline.
@@ -77,12 +83,12 @@ ModelLayouts::Shards layouts_of(const RunSetup& setup, const MemoryChoice& choic
   return setup.layouts->of(setup.config, choice.narrow_gradients, shards);
 }
 
-BucketPlan::Options bucket_options(const TrainOptions& o, const RunSetup& setup, int ranks) {
+BucketPlan::Options bucket_options(const TrainConfig& o, const RunSetup& setup, int ranks) {
   return {.ranks = ranks,
-          .bucket_bytes = bucket_bytes(o, setup.device == DeviceKind::cuda),
+          .bucket_bytes = o.parallel.bucket_bytes(setup.device == DeviceKind::cuda),
           .wide_bytes = size_of(accumulator_of(setup.precision.dtype)),
-          .whole_tensors = takes_whole_tensors(o.optimizer),
-          .by_section = o.zero == 2};
+          .whole_tensors = takes_whole_tensors(o.optimizer.kind),
+          .by_section = o.parallel.zero == 2};
 }
 
 /// Returns a number of ranks that gives the same buckets as all replicas. The parts of a bucket are
@@ -93,9 +99,9 @@ int for_buckets(const Mesh& mesh) {
 
 /// Returns the parameters of the first shard, as this rank's buckets must be cut; none: they need
 /// not be like others. Ranks that divide matrices update the same ones together.
-std::vector<Parameter> like_parameters(const TrainOptions& o, const RunSetup& setup,
+std::vector<Parameter> like_parameters(const TrainConfig& o, const RunSetup& setup,
                                        const Mesh& mesh, int rank) {
-  if (o.optimizer != OptimizerKind::muon || mesh.tp == 1 || mesh.shard(rank) == 0) return {};
+  if (o.optimizer.kind != OptimizerKind::muon || mesh.tp == 1 || mesh.shard(rank) == 0) return {};
   Decoder first(setup.config, {.size = mesh.tp});
   std::vector<Parameter> parameters = parameters_of(first, setup.pipeline.get(), mesh.stage(rank));
   for (Parameter& parameter : parameters)
@@ -104,9 +110,9 @@ std::vector<Parameter> like_parameters(const TrainOptions& o, const RunSetup& se
 }
 
 std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameters,
-                                         const TrainOptions& o, const RunSetup& setup,
+                                         const TrainConfig& o, const RunSetup& setup,
                                          const MemoryChoice& choice, const Ranks& ranks) {
-  const int parts = o.zero > 0 ? ranks.mesh.dp : for_buckets(ranks.mesh);
+  const int parts = o.parallel.zero > 0 ? ranks.mesh.dp : for_buckets(ranks.mesh);
   return setup.bucket_plans->of({.stage = ranks.stage(),
                                  .shard = ranks.shard(),
                                  .narrow_gradients = choice.narrow_gradients,
@@ -116,10 +122,10 @@ std::shared_ptr<const BucketPlan> divide(const std::vector<Parameter>& parameter
 
 /// Restricts the optimizer state (--zero 1 and 2) and the gradients (--zero 2) to the ranges that
 /// this rank owns.
-SpaceOptions owned_space(SpaceOptions options, const TrainOptions& o, const BucketPlan& bucket_plan,
+SpaceOptions owned_space(SpaceOptions options, const TrainConfig& o, const BucketPlan& bucket_plan,
                          const Ranks& ranks) {
-  if (o.zero > 0 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
-  options.shard_gradients = o.zero == 2 && ranks.mesh.dp > 1;
+  if (o.parallel.zero > 0 && ranks.mesh.dp > 1) options.owned = bucket_plan.owned(ranks.replica());
+  options.shard_gradients = o.parallel.zero == 2 && ranks.mesh.dp > 1;
   return options;
 }
 
@@ -132,7 +138,7 @@ Trainer::Options trainer_options(const RunSetup& setup, const MemoryChoice& choi
 
 }  // namespace
 
-Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
+Exchanges largest_exchanges(const TrainConfig& options, const RunSetup& setup,
                             const MemoryChoice& choice, const Mesh& mesh) {
   const std::size_t wide = size_of(accumulator_of(setup.precision.dtype));
   const std::size_t narrow = size_of(setup.precision.dtype);
@@ -162,7 +168,7 @@ Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
     Decoder model(setup.config, {.rank = mesh.shard(part), .size = mesh.tp});
     const SpaceLayout layout(parameters_of(model, setup.pipeline.get(), mesh.stage(part)),
                              {.narrow_gradients = choice.narrow_gradients});
-    if (options.optimizer == OptimizerKind::muon)
+    if (options.optimizer.kind == OptimizerKind::muon)
       for (const NewtonSchulz& iteration : muon_iterations(layout, setup.precision.dtype))
         bytes.tensor = std::max(bytes.tensor, static_cast<std::size_t>(iteration.sums().largest));
     const std::vector<Parameter> first = like_parameters(options, setup, mesh, part);
@@ -195,11 +201,11 @@ namespace {
 
 /// Returns the sizes of a checkpoint's files, which are those of a single rank with the whole
 /// model.
-std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainOptions& options,
+std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainConfig& options,
                                                             const RunSetup& setup,
                                                             const MemoryChoice& choice) {
-  TrainOptions without_copy = options;
-  without_copy.async_save = false;
+  TrainConfig without_copy = options;
+  without_copy.checkpoint.async_save = false;
   RunSetup whole = setup.without_data();
   whole.pipeline = nullptr;
   MemoryChoice on_device = choice;  // without a pipeline, no weights stream
@@ -221,12 +227,12 @@ std::optional<ModelNorm> make_norm(ParameterSpace& space, const Ranks& ranks,
 }
 
 std::unique_ptr<Pipeline> make_pipeline(Decoder& model, ParameterSpace& space, const Ranks& ranks,
-                                        const TrainOptions& options, const RunSetup& setup,
+                                        const TrainConfig& options, const RunSetup& setup,
                                         const MemoryChoice& choice, const HostMemory& host) {
   if (!setup.pipeline) return nullptr;
   const bool gpu = setup.device == DeviceKind::cuda;
   const std::size_t element = size_of(accumulator_of(setup.precision.dtype));
-  std::size_t bytes = bucket_bytes(options, gpu);
+  std::size_t bytes = options.parallel.bucket_bytes(gpu);
   // The table is exchanged through the buffers made for messages between stages on GPUs.
   if (gpu) bytes = std::min(bytes, boundary_bytes(setup, choice));
   return std::make_unique<Pipeline>(
@@ -241,15 +247,16 @@ std::unique_ptr<CommunicatorGroup> make_group(const Ranks& ranks, bool scratch) 
 
 }  // namespace
 
-Training::Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+Training::Training(const TrainConfig& options, const RunSetup& setup, const MemoryChoice& choice,
                    const DevicePtr& device, const HostMemory& host, Ranks among)
     : ranks(std::move(among)),
       plan(setup.pipeline),
       tensor(make_group(ranks, setup.device == DeviceKind::cpu)),
-      model(setup.config, {.rank = ranks.shard(),
-                           .size = ranks.mesh.tp,
-                           .group = tensor.get(),
-                           .divides_tokens = options.sequence_parallel && ranks.mesh.tp > 1}),
+      model(setup.config,
+            {.rank = ranks.shard(),
+             .size = ranks.mesh.tp,
+             .group = tensor.get(),
+             .divides_tokens = options.parallel.sequence_parallel && ranks.mesh.tp > 1}),
       whole(layouts_of(setup, choice, 1)),
       parameters(parameters_of(model, plan.get(), ranks.stage())),
       bucket_plan(divide(parameters, options, setup, choice, ranks)),
@@ -261,7 +268,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
       norm(make_norm(space, ranks, model.tied_table(), plan.get(),
                      *layouts_of(setup, choice, ranks.mesh.tp))),
       parallel(space, *optimizer, *bucket_plan, *ranks.dp_device, *ranks.dp_host, *ranks.control,
-               {.overlap = options.overlap,
+               {.overlap = options.parallel.overlap,
                 .scratch = setup.device == DeviceKind::cpu,
                 .reports_loss = ranks.shard() == 0,
                 .norm = norm ? &*norm : nullptr}),
@@ -284,7 +291,7 @@ Training::Training(const TrainOptions& options, const RunSetup& setup, const Mem
     speculation.emplace(space, *optimizer);
     trainer.set_speculation(&*speculation);
   }
-  copy.wanted = options.async_save && !options.no_save;
+  copy.wanted = options.checkpoint.async_save && !options.checkpoint.no_save;
   if (!copy.wanted || ranks.rank() > 0) return;
   std::tie(copy.weights, copy.optimizer) = bytes_of_checkpoint(options, setup, choice);
   const DevicePtr& place = setup.device == DeviceKind::cuda ? host.ordinary : device;
@@ -307,27 +314,28 @@ void Training::require_equal_copies(std::string_view when) {
     sluice::require_equal_copies(space, model.tied_table(), ranks.shard(), *ranks.control, when);
 }
 
-std::vector<std::int32_t> sample_prompt(const TrainOptions& o, const RunSetup& setup) {
+std::vector<std::int32_t> sample_prompt(const TrainConfig& o, const RunSetup& setup) {
   if (!setup.tokenizer) return {0};
   const Tokenizer& tokenizer = *setup.tokenizer;
-  if (!o.prompt.empty()) {
+  if (!o.evaluation.prompt.empty()) {
     std::vector<std::int32_t> ids = tokenizer.begin_of_text();
-    std::ranges::copy(encode(tokenizer, o.prompt, o.text.special), std::back_inserter(ids));
+    std::ranges::copy(encode(tokenizer, o.evaluation.prompt, o.data.text.special),
+                      std::back_inserter(ids));
     return ids;
   }
   if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
   return {tokenizer.encode("\n").front()};
 }
 
-std::string sample_text(const TrainOptions& o, const RunSetup& setup, Training& training,
+std::string sample_text(const TrainConfig& o, const RunSetup& setup, Training& training,
                         std::int64_t step) {
   const Sampling sampling{.temperature = 0.8,
                           .top_k = 200,
                           .seed = o.seed + static_cast<std::uint64_t>(step),
                           .vocabulary = setup.tokenizer->vocab_size()};
-  const auto made = training.sample(sample_prompt(o, setup),
-                                    {.max_tokens = o.sample_tokens, .sampling = sampling});
-  return o.prompt + setup.tokenizer->decode(made);
+  const auto made = training.sample(
+      sample_prompt(o, setup), {.max_tokens = o.evaluation.sample_tokens, .sampling = sampling});
+  return o.evaluation.prompt + setup.tokenizer->decode(made);
 }
 
 }  // namespace sluice

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-Exchanges largest_exchanges(const TrainOptions& options, const RunSetup& setup,
+Exchanges largest_exchanges(const TrainConfig& options, const RunSetup& setup,
                             const MemoryChoice& choice, const Mesh& mesh);
 
 /// Returns the most bytes that a pipeline stage sends to the next one at a time: for a micro-batch,
@@ -26,7 +26,7 @@ std::size_t boundary_bytes(const RunSetup& setup, const MemoryChoice& choice);
 /// allocated. The same code runs on the real device and, for the plan, on `meta`.
 struct Training {
   /// `host` holds what the choice does not keep on the device.
-  Training(const TrainOptions& options, const RunSetup& setup, const MemoryChoice& choice,
+  Training(const TrainConfig& options, const RunSetup& setup, const MemoryChoice& choice,
            const DevicePtr& device, const HostMemory& host, Ranks among = single_rank());
 
   /// Continues `prompt`. All ranks call it together.
@@ -69,11 +69,11 @@ struct Training {
 };
 
 /// Returns the tokens of the prompt from which a sample starts.
-std::vector<std::int32_t> sample_prompt(const TrainOptions& options, const RunSetup& setup);
+std::vector<std::int32_t> sample_prompt(const TrainConfig& options, const RunSetup& setup);
 
 /// Returns the prompt and its continuation by the model, made of tokens that the tokenizer knows.
 /// All ranks call it together.
-std::string sample_text(const TrainOptions& options, const RunSetup& setup, Training& training,
+std::string sample_text(const TrainConfig& options, const RunSetup& setup, Training& training,
                         std::int64_t step);
 
 }  // namespace sluice

@@ -7,90 +7,93 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void decide_memory(TrainOptions& o, const MemoryChoice& choice) {
+void decide_memory(TrainConfig& o, const MemoryChoice& choice) {
   const bool streams = choice.streams();
-  o.micro_batch = choice.micro_batch;
-  o.head_chunk = choice.head_chunk;
-  o.recompute = to_string(choice.recompute);
-  o.state_layout = choice.layout;
-  o.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;
-  o.offload.reset();
-  if (!streams) o.offload = Offload::off;
-  o.speculative_blocks = choice.speculative_blocks;
-  o.resident_blocks.reset();
-  o.cpu_blocks.reset();
-  o.host_blocks.reset();
-  if (o.layer_major()) o.host_blocks = choice.host_blocks;
-  o.cpu_tables = choice.cpu_tables;
-  o.stream_chunk.reset();
-  o.staging_chunks.reset();
+  o.batch.micro_batch = choice.micro_batch;
+  o.memory.head_chunk = choice.head_chunk;
+  o.memory.recompute = to_string(choice.recompute);
+  o.memory.state_layout = choice.layout;
+  o.memory.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;
+  o.memory.offload.reset();
+  if (!streams) o.memory.offload = Offload::off;
+  o.memory.speculative_blocks = choice.speculative_blocks;
+  o.memory.resident_blocks.reset();
+  o.memory.cpu_blocks.reset();
+  o.memory.host_blocks.reset();
+  if (o.parallel.layer_major()) o.memory.host_blocks = choice.host_blocks;
+  o.memory.cpu_tables = choice.cpu_tables;
+  o.memory.stream_chunk.reset();
+  o.memory.staging_chunks.reset();
   if (streams) {
-    o.resident_blocks = choice.resident_blocks;
-    o.cpu_blocks = choice.cpu_blocks;
-    o.staging_chunks = choice.staging.places;
+    o.memory.resident_blocks = choice.resident_blocks;
+    o.memory.cpu_blocks = choice.cpu_blocks;
+    o.memory.staging_chunks = choice.staging.places;
   }
   // The chunk size matters even if nothing streams, since sizes are rounded up to it.
-  if (streams || choice.staging.chunk != Staging().chunk) o.stream_chunk = choice.staging.chunk;
+  if (streams || choice.staging.chunk != Staging().chunk)
+    o.memory.stream_chunk = choice.staging.chunk;
 }
 
-void decide_model(TrainOptions& o, const RunSetup& setup) {
-  o.n_layer = setup.config.n_layer;
-  o.n_head = setup.config.n_head;
-  o.n_embd = setup.config.n_embd;
-  o.vocab_size = setup.config.vocab_size;
-  o.context = setup.config.n_positions;
-  o.seq_len = setup.trainer.seq_len;
+void decide_model(TrainConfig& o, const RunSetup& setup) {
+  o.model.n_layer = setup.config.n_layer;
+  o.model.n_head = setup.config.n_head;
+  o.model.n_embd = setup.config.n_embd;
+  o.model.vocab_size = setup.config.vocab_size;
+  o.model.context = setup.config.n_positions;
+  o.batch.seq_len = setup.trainer.seq_len;
   const DropoutConfig& dropout = setup.trainer.dropout;
-  o.dropout = dropout.residual;
-  if (dropout.attention != dropout.residual) o.attention_dropout = dropout.attention;
-  if (dropout.embedding != dropout.residual) o.embedding_dropout = dropout.embedding;
-  if (o.data.empty()) o.data = {setup.data_name};
-  o.tokenizer.reset();
-  if (setup.tokenizer) o.tokenizer = value_in(tokenizers, setup.tokenizer->kind());
+  o.model.dropout = dropout.residual;
+  if (dropout.attention != dropout.residual) o.model.attention_dropout = dropout.attention;
+  if (dropout.embedding != dropout.residual) o.model.embedding_dropout = dropout.embedding;
+  if (o.data.train.empty()) o.data.train = {setup.data_name};
+  o.data.tokenizer.reset();
+  if (setup.tokenizer) o.data.tokenizer = value_in(tokenizers, setup.tokenizer->kind());
 }
 
 /// A run restarted from its own configuration resumes from the newest checkpoint, and must not skip
 /// batches a second time.
-void decide_start(TrainOptions& o, const fs::path& output) {
+void decide_start(TrainConfig& o, const fs::path& output) {
   std::error_code ignored;
-  const bool of_another =
-      o.resume.from == ResumeOption::From::path &&
-      !fs::equivalent(fs::path(o.resume.path).parent_path(), output / "checkpoints", ignored);
+  const bool of_another = o.checkpoint.resume.from == ResumeOption::From::path &&
+                          !fs::equivalent(fs::path(o.checkpoint.resume.path).parent_path(),
+                                          output / "checkpoints", ignored);
   if (of_another) return;
-  o.resume = {};
-  o.skip_batches = 0;
+  o.checkpoint.resume = {};
+  o.data.skip_batches = 0;
 }
 
 }  // namespace
 
-TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
-                             const MemoryChoice& choice, const fs::path& output,
-                             std::string_view exchange) {
-  TrainOptions o = asked;
+TrainConfig decided_options(const TrainConfig& asked, const RunSetup& setup,
+                            const MemoryChoice& choice, const fs::path& output,
+                            std::string_view exchange) {
+  TrainConfig o = asked;
   decide_model(o, setup);
   decide_memory(o, choice);
   decide_start(o, output);
-  o.lr = setup.schedule.rate;
-  o.min_lr.reset();
-  if (o.lr_schedule != ScheduleKind::constant) o.min_lr = setup.schedule.final_rate;
-  o.precision = kind_of(setup.precision);
-  o.device = setup.device;
-  o.threads = cpu::threads();
-  o.bucket_size = bucket_bytes(o, setup.device == DeviceKind::cuda);
-  if (!o.communication && !exchange.empty()) o.communication = value_in(communications, exchange);
-  if (!o.save_every) o.save_every = "5min";
-  if (o.pipelined()) o.pipeline = o.schedule();
-  o.output = output.string();
-  o.rank_files.clear();
-  o.inject.clear();
-  o.plan = o.quiet = o.verbose = false;
+  o.optimizer.lr = setup.schedule.rate;
+  o.optimizer.min_lr.reset();
+  if (o.optimizer.schedule != ScheduleKind::constant)
+    o.optimizer.min_lr = setup.schedule.final_rate;
+  o.machine.precision = kind_of(setup.precision);
+  o.machine.device = setup.device;
+  o.machine.threads = cpu::threads();
+  o.parallel.bucket_size = o.parallel.bucket_bytes(setup.device == DeviceKind::cuda);
+  if (!o.parallel.communication && !exchange.empty())
+    o.parallel.communication = value_in(communications, exchange);
+  if (!o.checkpoint.save_every) o.checkpoint.save_every = "5min";
+  if (o.parallel.pipelined()) o.parallel.pipeline = o.parallel.schedule();
+  o.checkpoint.output = output.string();
+  o.parallel.rank_files.clear();
+  o.parallel.inject.clear();
+  o.planning.only = o.log.quiet = o.log.verbose = false;
   return o;
 }
 
-std::string config_text(const TrainOptions& options) {
-  TrainOptions copy = options;
+std::string config_text(const TrainConfig& options) {
+  TrainConfig copy = options;
   CommandLine line("train_gpt2", "");
-  declare_options(line, copy);
+  declare_config(line, copy);
   return line.resolved();
 }
 

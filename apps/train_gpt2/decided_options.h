@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "apps/train/config.h"
 #include "apps/train/memory_choice.h"
-#include "apps/train/options.h"
 #include "apps/train/setup.h"
 
 namespace sluice {
@@ -17,11 +17,11 @@ namespace sluice {
 /// --offload if --resident-blocks implies it. Options that hold for one start of a run alone are
 /// reset: --rank-files, --inject, --plan, --quiet and --verbose; also --resume and --skip-batches,
 /// unless --resume names a checkpoint of another run.
-TrainOptions decided_options(const TrainOptions& asked, const RunSetup& setup,
-                             const MemoryChoice& choice, const std::filesystem::path& output,
-                             std::string_view exchange);
+TrainConfig decided_options(const TrainConfig& asked, const RunSetup& setup,
+                            const MemoryChoice& choice, const std::filesystem::path& output,
+                            std::string_view exchange);
 
 /// Formats the options as a file for --config.
-std::string config_text(const TrainOptions& options);
+std::string config_text(const TrainConfig& options);
 
 }  // namespace sluice

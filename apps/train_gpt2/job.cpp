@@ -32,16 +32,18 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Returns how the ranks that were started divide the work.
-Mesh mesh_of(const TrainOptions& o, int size) {
-  const std::int64_t part = o.pp * o.tp;  // the ranks of a replica
-  const std::int64_t dp = o.dp.value_or(size % part == 0 ? size / part : 1);
+Mesh mesh_of(const TrainConfig& o, int size) {
+  const std::int64_t part = o.parallel.pp * o.parallel.tp;  // the ranks of a replica
+  const std::int64_t dp = o.parallel.dp.value_or(size % part == 0 ? size / part : 1);
   const std::int64_t wanted = dp * part;
   if (wanted == size)
-    return {.dp = static_cast<int>(dp), .pp = static_cast<int>(o.pp), .tp = static_cast<int>(o.tp)};
+    return {.dp = static_cast<int>(dp),
+            .pp = static_cast<int>(o.parallel.pp),
+            .tp = static_cast<int>(o.parallel.tp)};
   std::vector<std::string> flags;
-  if (o.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
-  if (o.pp > 1) flags.push_back(fmt::format("--pp {}", o.pp));
-  if (o.tp > 1) flags.push_back(fmt::format("--tp {}", o.tp));
+  if (o.parallel.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
+  if (o.parallel.pp > 1) flags.push_back(fmt::format("--pp {}", o.parallel.pp));
+  if (o.parallel.tp > 1) flags.push_back(fmt::format("--tp {}", o.parallel.tp));
   const std::string product = fmt::format("{}", fmt::join(flags, " x "));
   if (size == 1)
     fail(fmt::format("{} needs {} ranks, and this process was started alone: scripts/launch -n {} "
@@ -50,7 +52,7 @@ Mesh mesh_of(const TrainOptions& o, int size) {
          ErrorKind::usage);
   if (part > 1)
     fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
-                     o.dp ? "" : ", or a multiple of them", size, wanted, wanted),
+                     o.parallel.dp ? "" : ", or a multiple of them", size, wanted, wanted),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or start {} (-n {})",
                    dp, dp, size, size, dp, dp),
@@ -87,7 +89,7 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 /// parsed only when they have. A faulty value is refused then.
 double start_limit(const std::vector<std::string>& arguments) {
   const std::string flag = "--collective-timeout";
-  double seconds = TrainOptions().collective_timeout;
+  double seconds = TrainConfig().parallel.collective_timeout;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string text;
     if (arguments[i].starts_with(flag + "="))
@@ -157,10 +159,10 @@ Job::Job(int argc, const char* const* argv)
   if (!world_.note().empty()) say_note(world_.note());
 }
 
-void Job::choose_folder(const TrainOptions& o, Communicator& local) {
-  folder_is_ours_ = o.rank_files.empty();
+void Job::choose_folder(const TrainConfig& o, Communicator& local) {
+  folder_is_ours_ = o.parallel.rank_files.empty();
   const bool first_here = local.rank() == 0;
-  std::string mine = o.rank_files;
+  std::string mine = o.parallel.rank_files;
   if (folder_is_ours_ && first_here) mine = new_folder(local.size());
   folder_ = local.share_text(mine, 0, "rank files");
   if (folder_is_ours_) return;
@@ -198,22 +200,22 @@ void Job::end_launcher_if_needed() {
   }).detach();
 }
 
-void Job::start(TrainOptions& o) {
-  const Injection injection = parse_injection(o.inject);
+void Job::start(TrainConfig& o) {
+  const Injection injection = parse_injection(o.parallel.inject);
   mesh_ = mesh_of(o, size());
-  o.dp = mesh_.dp;
-  communication_ = {.timeout = o.collective_timeout,
-                    .checked = o.checked,
+  o.parallel.dp = mesh_.dp;
+  communication_ = {.timeout = o.parallel.collective_timeout,
+                    .checked = o.parallel.checked,
                     .together = std::make_shared<Progress>()};
-  gpu_exchange_ = o.communication;
+  gpu_exchange_ = o.parallel.communication;
   // Signature checks stay on for now: --checked is itself an option in which ranks could differ.
   control_ = world_.communicator(
-      nullptr, {.timeout = o.collective_timeout, .together = communication_.together});
-  int threads = static_cast<int>(o.threads);
+      nullptr, {.timeout = o.parallel.collective_timeout, .together = communication_.together});
+  int threads = static_cast<int>(o.machine.threads);
   if (size() > 1) {
     require_same_program(*control_);
     Communicator local(world_.local(), nullptr,
-                       {.name = "this host", .timeout = o.collective_timeout});
+                       {.name = "this host", .timeout = o.parallel.collective_timeout});
     gpu_ = take_gpu(local);
     if (threads == 0) threads = world_.cores();
     choose_folder(o, local);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/cli/machine.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
 #include "engine/device_context.h"
@@ -46,7 +46,7 @@ class Job {
 
   /// Checks --dp, --pp and --tp against the number of ranks, divides the cores among the ranks and
   /// begins to record what they do. Fills in the values that `options` leaves open.
-  void start(TrainOptions& options);
+  void start(TrainConfig& options);
   Communicator& control() { return *control_; }
   /// Returns the replicas, stages and shards; call it after start().
   const Mesh& mesh() const { return mesh_; }
@@ -81,7 +81,7 @@ class Job {
   bool may_report(std::string& message, int exit_code);
 
  private:
-  void choose_folder(const TrainOptions& options, Communicator& local);
+  void choose_folder(const TrainConfig& options, Communicator& local);
   std::vector<RankPlace> places(Communicator& local);
   /// Sees to it that the job ends on all hosts though the network may be down.
   void end_launcher_if_needed();

@@ -107,22 +107,22 @@ bool is_folder_of(const fs::path& run, const fs::path& folder) {
   return fs::equivalent(run / "checkpoints", folder, none);
 }
 
-Search search_for(const TrainOptions& o, const fs::path& output) {
-  if (o.resume.from == ResumeOption::From::nothing) {
+Search search_for(const TrainConfig& o, const fs::path& output) {
+  if (o.checkpoint.resume.from == ResumeOption::From::nothing) {
     if (CheckpointHistory(output / "checkpoints").entries().empty()) return {};
     fail(fmt::format("--output {} holds checkpoints of an earlier run and --resume is never; give "
                      "another --output",
                      output.string()),
          ErrorKind::usage);
   }
-  const std::string& path = o.resume.path;
+  const std::string& path = o.checkpoint.resume.path;
   if (!is_utf8(path))
     fail(fmt::format("--resume {}: the name is not UTF-8, which the run's files could not hold; "
                      "move the run to another folder",
                      path),
          ErrorKind::usage);
   const fs::path run = run_of_resume(path);
-  if (o.resume.from == ResumeOption::From::path && run.empty()) {
+  if (o.checkpoint.resume.from == ResumeOption::From::path && run.empty()) {
     if (!is_checkpoint(path)) fail(no_checkpoint(path), ErrorKind::usage);
     return {.candidates = {{.checkpoint = path, .named = true}}};
   }
@@ -144,11 +144,11 @@ Search search_for(const TrainOptions& o, const fs::path& output) {
 }
 
 /// Decides what resuming from `found` means for the run's folder.
-void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Resumption& found) {
+void decide_folder(const TrainConfig& o, const fs::path& output, bool named, Resumption& found) {
   const CheckpointHistory history(output / "checkpoints", true);
   found.saves.last = history.last_save();
   const std::int64_t before = history.keep() > 0 ? history.keep() : found.manifest.keep;
-  found.keep = o.keep.value_or(before > 0 ? before : 2);
+  found.keep = o.checkpoint.keep.value_or(before > 0 ? before : 2);
   if (found.checkpoint.empty()) return;
   const bool own = is_folder_of(output, folder_of(found.checkpoint));
   if (own) {
@@ -182,20 +182,22 @@ void decide_folder(const TrainOptions& o, const fs::path& output, bool named, Re
 
 }  // namespace
 
-std::unique_ptr<RunFolder> take_folder(const TrainOptions& o, Job& job) {
+std::unique_ptr<RunFolder> take_folder(const TrainConfig& o, Job& job) {
   std::unique_ptr<RunFolder> folder;
   keep_alive(job.control(), "output", [&] {
     if (job.rank() > 0) return;
-    const std::string output = o.output.empty() ? run_of_resume(o.resume.path).string() : o.output;
+    const std::string output = o.checkpoint.output.empty()
+                                   ? run_of_resume(o.checkpoint.resume.path).string()
+                                   : o.checkpoint.output;
     folder = std::make_unique<RunFolder>(output, "train_gpt2");
   });
   return folder;
 }
 
-fs::path path_for_all(const RunFolder* folder, const TrainOptions& o, Job& job) {
+fs::path path_for_all(const RunFolder* folder, const TrainConfig& o, Job& job) {
   const fs::path output =
       job.control().share_text(folder != nullptr ? folder->path().string() : "", 0, "output");
-  if (!o.no_save) require_shared_folder(job.control(), "--output", output);
+  if (!o.checkpoint.no_save) require_shared_folder(job.control(), "--output", output);
   return output;
 }
 
@@ -204,7 +206,7 @@ void Resumption::warn(const std::string& warning) {
   warnings.push_back(warning);
 }
 
-Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& job) {
+Resumption find_checkpoint(const TrainConfig& o, const fs::path& output, Job& job) {
   Resumption found;
   Search mine;
   keep_alive(job.control(), "checkpoints", [&] {
@@ -227,7 +229,7 @@ Resumption find_checkpoint(const TrainOptions& o, const fs::path& output, Job& j
                              search.candidates[i + 1].checkpoint.string()));
     }
   }
-  found.skip_batches = o.skip_batches > 0 ? o.skip_batches : taken.skip_batches;
+  found.skip_batches = o.data.skip_batches > 0 ? o.data.skip_batches : taken.skip_batches;
   keep_alive(job.control(), "checkpoints", [&] {
     if (job.rank() == 0) decide_folder(o, output, taken.named, found);
   });

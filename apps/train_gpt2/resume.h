@@ -11,7 +11,7 @@
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/checkpoint/checkpoint_saver.h"
 #include "apps/output/run_folder.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train_gpt2/job.h"
 #include "optim/schedule.h"
 
@@ -36,18 +36,18 @@ struct Resumption {
 
 /// Returns on rank 0 the folder of the run: --output, else that of the run that --resume names,
 /// else a new one. Returns null on other ranks. All ranks call it together.
-std::unique_ptr<RunFolder> take_folder(const TrainOptions& options, Job& job);
+std::unique_ptr<RunFolder> take_folder(const TrainConfig& options, Job& job);
 
 /// Returns rank 0's folder on all ranks, which call it together. Throws Error (usage) if a run that
 /// saves could not be resumed, since a rank does not see that folder.
-std::filesystem::path path_for_all(const RunFolder* folder, const TrainOptions& options, Job& job);
+std::filesystem::path path_for_all(const RunFolder* folder, const TrainConfig& options, Job& job);
 
 /// Finds the checkpoint to resume from. If --resume names a checkpoint, it is that one. Otherwise
 /// it is looked for in the run that --resume names, or in `output`: the newest complete checkpoint,
 /// or the one that an earlier --resume has named if nothing was saved since. All ranks read the
 /// whole checkpoint and agree on it. Throws Error: usage if --resume names nothing to resume from,
 /// runtime if the checkpoints are damaged. Rank 0 holds the lock of `output`.
-Resumption find_checkpoint(const TrainOptions& options, const std::filesystem::path& output,
+Resumption find_checkpoint(const TrainConfig& options, const std::filesystem::path& output,
                            Job& job);
 
 /// Warns if the next update's learning rate is more than twice what it was to be when the

@@ -76,11 +76,11 @@ std::shared_ptr<FileMemory> open_file(const std::string& folder, const MemoryPla
 
 }  // namespace
 
-Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, Job& job,
+Plan plan_here(const TrainConfig& options, RunSetup& setup, Resumption& found, Job& job,
                std::size_t communication) {
   DeviceProfile profile = profile_at_hand(setup.device, setup.precision, communication);
   const std::string least = agree(profile, job);
-  require_budgets(options, profile, least);
+  require_budgets(options.memory, profile, least);
   auto [planned, warning] = plan_continued(
       options, setup, profile,
       found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
@@ -88,14 +88,15 @@ Plan plan_here(const TrainOptions& options, RunSetup& setup, Resumption& found, 
   Plan& plan = planned.chosen;
   job.require_equal("memory plan", to_flags(plan.choice));
   // Ranks may hold different parts of the state or of the model; then counts this rank's memory.
-  const bool alike = options.zero == 0 && !options.pipelined() && options.tp == 1;
+  const bool alike =
+      options.parallel.zero == 0 && !options.parallel.pipelined() && options.parallel.tp == 1;
   if (!alike)
     plan.memory =
         plan_memory(options, setup, plan.choice, profile.workspace, {job.mesh(), job.rank()});
   for (const std::size_t bytes : job.control().gather_values(plan.memory.file, "state files"))
     plan.files += bytes;
   if (alike) return plan;
-  const Budgets budgets = budgets_of(options, profile);
+  const Budgets budgets = budgets_of(options.memory, options.parallel, profile);
   const std::size_t here =
       budgets.device_excess(plan.memory.high_water) + budgets.host_excess(plan.memory.host);
   const auto all = job.control().gather_values(here, "memory");
@@ -130,15 +131,15 @@ std::size_t driver_used(const DeviceContext& device) {
   return info.memory - info.free_memory;
 }
 
-HostMemory reserve_memory(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
+HostMemory reserve_memory(const TrainConfig& options, const RunSetup& setup, Communicator& ranks,
                           const DevicePtr& device, Plan& plan) {
   device->reserve(plan.memory.high_water);
   HostMemory host = open_host(options, setup, ranks, device, plan);
-  host.file = open_file(options.state_home, plan.memory);
+  host.file = open_file(options.memory.state_home, plan.memory);
   return host;
 }
 
-HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communicator& ranks,
+HostMemory open_host(const TrainConfig& options, const RunSetup& setup, Communicator& ranks,
                      const DevicePtr& device, Plan& plan) {
   HostMemory host = reserve(device, plan.memory);
   bool refused = any_rank(ranks, host.unpinned, "pinned memory");
@@ -148,7 +149,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   const std::int64_t away =
       setup.config.n_layer - plan.choice.resident_blocks - plan.choice.host_blocks;
   const bool speculated = plan.choice.speculative_blocks > 0;
-  std::int64_t visiting = options.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
+  std::int64_t visiting = options.memory.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
   while (refused && (visiting > 0 || plan.choice.speculative_blocks > 0)) {
     Plan other = plan;
     // Gives up speculation first, which keeps a second copy of state; then halves the streamed
@@ -159,7 +160,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
     }
     other.choice.speculative_blocks = 0;
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
-                               {planned_mesh(options), ranks.rank()});
+                               {options.parallel.mesh(), ranks.rank()});
     // Blocks that the CPU updates need staging buffers for gradients and weights in host memory.
     if (any_rank(ranks, other.memory.host > allowed, "pinned memory")) break;
     host = {};
@@ -170,7 +171,7 @@ HostMemory open_host(const TrainOptions& options, const RunSetup& setup, Communi
   std::string text = warning;
   if (speculated && plan.choice.speculative_blocks == 0)
     text += "; no update begins under the backward pass";
-  if (!options.cpu_blocks && plan.choice.cpu_blocks > 0)
+  if (!options.memory.cpu_blocks && plan.choice.cpu_blocks > 0)
     text += fmt::format("; the CPU updates the state of {} of {} blocks where it rests",
                         plan.choice.cpu_blocks, away);
   if (refused)

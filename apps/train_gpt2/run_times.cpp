@@ -16,13 +16,15 @@ constexpr std::int64_t first_steps = 2;
 
 }  // namespace
 
-RunTimes::RunTimes(const TrainOptions& options, Job& job,
+RunTimes::RunTimes(const TrainConfig& options, Job& job,
                    std::shared_ptr<const PipelinePlan> pipeline,
                    Timeline::Clock::time_point started)
-    : pipeline_(std::move(pipeline)), schedule_(options.schedule().text()), mesh_(job.mesh()) {
+    : pipeline_(std::move(pipeline)),
+      schedule_(to_string(options.parallel.schedule())),
+      mesh_(job.mesh()) {
   // Ranks may have been given different files; rank 0's counts.
   const std::string file =
-      job.size() > 1 ? job.control().share_text(options.trace, 0, "trace") : options.trace;
+      job.size() > 1 ? job.control().share_text(options.log.trace, 0, "trace") : options.log.trace;
   if (!pipeline_ && file.empty()) return;
   spans_.emplace(job.control(), job.local_size() == job.size(), started);
   if (pipeline_) times_.emplace(pipeline_->schedule, pipeline_->stash == Stash::input);

@@ -19,7 +19,7 @@ namespace sluice {
 class RunTimes {
  public:
   /// `pipeline` may be null. `started`: when this rank's timeline was made.
-  RunTimes(const TrainOptions& options, Job& job, std::shared_ptr<const PipelinePlan> pipeline,
+  RunTimes(const TrainConfig& options, Job& job, std::shared_ptr<const PipelinePlan> pipeline,
            Timeline::Clock::time_point started);
 
   /// Call it after every step with the spans that this rank recorded.

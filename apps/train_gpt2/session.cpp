@@ -44,7 +44,7 @@ using Json = nlohmann::ordered_json;
 
 class Session {
  public:
-  Session(const TrainOptions& options, RunSetup setup, Job& job);
+  Session(const TrainConfig& options, RunSetup setup, Job& job);
   void run();
 
  private:
@@ -69,7 +69,7 @@ class Session {
   void finish();
   bool due(std::int64_t step, std::int64_t every) const { return every > 0 && step % every == 0; }
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   Job& job_;
   RunSetup setup_;
   CoreUse cores_;
@@ -91,7 +91,7 @@ class Session {
   std::optional<StepPrinter> printer_;
   std::optional<StopRequest> stop_;
   const char* stopped_by_ = nullptr;  ///< the signal's name, once all ranks know of it
-  TrainOptions decided_;              ///< options with all values decided
+  TrainConfig decided_;               ///< options with all values decided
   nlohmann::json identity_;
   std::int64_t step_ = 0, saved_step_ = -1;  ///< updates done, and those of the last checkpoint
   BadSteps bad_steps_;
@@ -99,16 +99,16 @@ class Session {
   std::optional<double> last_loss_, last_val_;  ///< none: this start has computed none
 };
 
-Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
+Session::Session(const TrainConfig& options, RunSetup setup, Job& job)
     : options_(options),
       job_(job),
       setup_(std::move(setup)),
-      cadence_(options.save_every),
+      cadence_(options.checkpoint.save_every),
       folder_(take_folder(options, job)),
       output_(path_for_all(folder_.get(), options, job)),
       attended_(setup_.data.train->attended(setup_.trainer.seq_len)),
-      peak_rate_(options.peak_tflops ? *options.peak_tflops * 1e12
-                                     : measure_matmul_rate(setup_.device, setup_.precision)),
+      peak_rate_(options.log.peak_tflops ? *options.log.peak_tflops * 1e12
+                                         : measure_matmul_rate(setup_.device, setup_.precision)),
       found_(find_checkpoint(options, output_, job)),
       device_(open_device(setup_.device, setup_.precision)),
       links_(job.connect(device_, setup_.pipeline.get())),  // takes GPU memory, so it comes first
@@ -118,17 +118,18 @@ Session::Session(const TrainOptions& options, RunSetup setup, Job& job)
                 job.ranks_on(device_, std::move(links_),
                              largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
-      loader_(*setup_.data.train, sampler_of(options, setup_), options.batch_size,
-              setup_.trainer.seq_len, share_of(options) * job.replica(), share_of(options)),
+      loader_(*setup_.data.train, sampler_of(options, setup_), options.batch.size,
+              setup_.trainer.seq_len, options.sequences_of_replica() * job.replica(),
+              options.sequences_of_replica()),
       decided_(decided_options(options, setup_, plan_.choice, output_, job.exchange())),
       identity_(run_identity(options, setup_)),
-      bad_steps_(options.max_bad_steps),
+      bad_steps_(options.guard.max_bad_steps),
       best_(output_ / "best", job.control()) {
   require_agreement();
   // Nothing is written before all inputs have been read and found good.
   load_or_initialize();
   resume();
-  if (options.skip_batches > 0 && saved_step_ < 0)
+  if (options.data.skip_batches > 0 && saved_step_ < 0)
     fail("--skip-batches is for a run that is resumed, and there is no checkpoint to resume from",
          ErrorKind::usage);
   training_.trainer.spikes().skip_batches(found_.skip_batches);
@@ -157,7 +158,7 @@ void Session::prepare_output() {
     take_up(found_, output_);
     for (const auto& warning : found_.warnings)
       log("warning", {{"message", warning}});
-    decided_.keep = found_.keep;
+    decided_.checkpoint.keep = found_.keep;
     const std::string config = config_text(decided_);
     write_file_durably(output_ / "config.toml", std::as_bytes(std::span(config)));
   });
@@ -186,24 +187,24 @@ void Session::run() {
                          .matmul_flops = peak_rate_,
                          .device_name = device_->runtime().info().name,
                          .device_code = device_->runtime().info().code,
-                         .saves = options_.no_save ? "none" : cadence_.text(),
+                         .saves = options_.checkpoint.no_save ? "none" : cadence_.text(),
                          .keep = found_.keep,
                          .note = cores_.shortage(job_.control(), cpu::threads(), job_.local_size()),
                          .output = output_};
   print_start_table(options_, setup_, facts);
   printer_.emplace(StepPrinter::Options{
       .first_step = step_,
-      .steps = options_.steps,
+      .steps = options_.batch.steps,
       .fits = stdout_is_terminal(),
       .terminal = stdout_redraws(),
       .colours = stdout_has_colours(),
-      .log_every = options_.verbose && !options_.log_every ? 1 : options_.log_every});
-  stop_.emplace(!options_.no_save);
+      .log_every = options_.log.verbose && !options_.log.every ? 1 : options_.log.every});
+  stop_.emplace(!options_.checkpoint.no_save);
   stop_->saved(saved_step_);
   log("start", start_event(decided_, setup_, facts));
   warn(step_, unusual_rate(options_, setup_.schedule.rate));
-  if (step_ == 0 && options_.val_every > 0 && options_.steps > 0) validate_now(0);
-  train_until(options_.steps);
+  if (step_ == 0 && options_.evaluation.val_every > 0 && options_.batch.steps > 0) validate_now(0);
+  train_until(options_.batch.steps);
   finish();
   stop_.reset();
   job_.finish();
@@ -216,7 +217,8 @@ void Session::now(const std::string& doing) {
 
 void Session::train_until(std::int64_t last) {
   while (true) {
-    const auto wishes = stop_->agree(job_.control(), !options_.no_save && cadence_.due_by_time());
+    const auto wishes =
+        stop_->agree(job_.control(), !options_.checkpoint.no_save && cadence_.due_by_time());
     stopped_by_ = wishes.stop;
     if (step_ >= last || stopped_by_ != nullptr) return;
     if (wishes.save) save_now(step_);
@@ -227,10 +229,10 @@ void Session::train_until(std::int64_t last) {
     ++step_;
     record_step(step_, result, watch.milliseconds());
     guard_numbers(step_, result);
-    if (due(step_, options_.check_replicas)) check_replicas();
+    if (due(step_, options_.parallel.check_replicas)) check_replicas();
     if (step_ == last) continue;
-    if (due(step_, options_.val_every)) validate_now(step_);
-    if (due(step_, options_.sample_every)) sample_now(step_);
+    if (due(step_, options_.evaluation.val_every)) validate_now(step_);
+    if (due(step_, options_.evaluation.sample_every)) sample_now(step_);
     if (cadence_.due_by_steps(step_)) save_now(step_);
     report_saves();
   }
@@ -243,7 +245,7 @@ void Session::check_replicas() {
 
 void Session::record_step(std::int64_t step, const TrainStep& result, double milliseconds) {
   const auto tokens =
-      static_cast<double>(options_.batch_size) * static_cast<double>(setup_.trainer.seq_len);
+      static_cast<double>(options_.batch.size) * static_cast<double>(setup_.trainer.seq_len);
   const double rate = tokens / milliseconds * 1e3;
   const double flops = rate * setup_.config.flops_per_token(attended_);
   last_loss_ = result.loss;
@@ -255,7 +257,7 @@ void Session::record_step(std::int64_t step, const TrainStep& result, double mil
                                .tokens_per_second = rate,
                                .mfu = flops / (peak_rate_ * job_.size()),
                                .memory = device_->arena().peak(),
-                               .details = options_.verbose ? spell(result.report) : ""};
+                               .details = options_.log.verbose ? spell(result.report) : ""};
   log("train", train_event(line, result, tokens));
   times_->step(training_.trainer.spans());
   printer_->step(line);
@@ -281,24 +283,24 @@ void Session::validate_now(std::int64_t step) {
   const EvaluationBatches batches = validation_batches(options_, setup_);
   last_val_ = checked_validation(trainer.evaluate(*setup_.data.val, batches), step);
   Validation result{.step = step, .loss = *last_val_};
-  if (options_.eval_train)
+  if (options_.evaluation.eval_train)
     result.train_loss = trainer.evaluate(*setup_.data.train, training_batches(options_, setup_));
   result.milliseconds = watch.milliseconds();
   printer_->print(text_of(result));
   log("val", val_event(result, batches));
-  if (options_.keep_best && best_.improves(*last_val_)) {
+  if (options_.checkpoint.keep_best && best_.improves(*last_val_)) {
     export_to(best_.folder(), best_.record(step));
     printer_->print(fmt::format("best         {}", best_.folder().string()));
   }
 }
 
 void Session::sample_now(std::int64_t step) {
-  if (options_.sample_tokens == 0 || !setup_.tokenizer) return;
+  if (options_.evaluation.sample_tokens == 0 || !setup_.tokenizer) return;
   now(fmt::format("the sample of step {}", step));
   try {
     const std::string text = sample_text(options_, setup_, training_, step);
     printer_->print_sample(step, text);
-    log("sample", {{"step", step}, {"prompt", options_.prompt}, {"text", text}});
+    log("sample", {{"step", step}, {"prompt", options_.evaluation.prompt}, {"text", text}});
   } catch (const Error& error) {  // without it other ranks would go on with another operation
     if (job_.size() > 1 || error.kind() == ErrorKind::numerical) throw;
     warn(step, fmt::format("no sample after step {}: {}", step, error.what()));
@@ -351,14 +353,14 @@ void Session::finish() {
   if (stopped)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
   if (!stopped) bad_steps_.require_some(step_, training_.optimizer->updates());
-  if (!options_.no_save) {
+  if (!options_.checkpoint.no_save) {
     save_now(step_);
     saver_.synchronize(job_.control());
     report_saves();
     saver_.require_saved(job_.control());
   }
   if (!stopped) validate_now(step_);
-  if (!options_.no_save) export_to(output_ / "model");
+  if (!options_.checkpoint.no_save) export_to(output_ / "model");
   if (!stopped) sample_now(step_);  // if it fails, the model is already saved
   log("end", {{"step", step_},
               {"loss", last_loss_ ? Json(*last_loss_) : Json(nullptr)},
@@ -373,25 +375,25 @@ void Session::finish() {
               {"driver_used_bytes",
                setup_.device == DeviceKind::cuda ? Json(driver_used(*device_)) : Json(nullptr)},
               {"stopped_by", stopped ? Json(stopped_by_) : Json(nullptr)}});
-  print_done(step_, options_.steps, last_loss_, last_val_);
+  print_done(step_, options_.batch.steps, last_loss_, last_val_);
   say_always(fmt::format("{}memory       {} planned, {} used by tensors, {} resident at most\n{}",
                          bad_steps_.line(), format_bytes(plan_.memory.peak),
                          format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
                          times_->line()));
-  print_what_next(output_, stopped, !options_.no_save);
+  print_what_next(output_, stopped, !options_.checkpoint.no_save);
 }
 
 }  // namespace
 
-void run_training(TrainOptions options, const std::string& resolved, Job& job) {
+void run_training(TrainConfig options, const std::string& resolved, Job& job) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
-  if (options.plan) {
-    cpu::set_threads(static_cast<int>(options.threads));
+  if (options.planning.only) {
+    cpu::set_threads(static_cast<int>(options.machine.threads));
     return print_plan(options);
   }
-  if (options.quiet && options.verbose)
+  if (options.log.quiet && options.log.verbose)
     fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
-  set_quiet(options.quiet);
+  set_quiet(options.log.quiet);
   job.start(options);
   job.require_equal_options(resolved);
   Session(options, resolve_with_split(options, job), job).run();

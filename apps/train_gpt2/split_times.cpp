@@ -106,29 +106,29 @@ std::string split_by_time(const RunSetup& setup) {
 }
 
 /// Returns the files that each rank reads.
-std::vector<FilesOfFlag> input_files(const TrainOptions& o) {
+std::vector<FilesOfFlag> input_files(const TrainConfig& o) {
   std::vector<FilesOfFlag> all;
-  if (o.data.empty())
+  if (o.data.train.empty())
     all.push_back(files_of("--data", [] { return std::vector<fs::path>{shipped_text()}; }));
   else
-    all.push_back(data_files_of("--data", o.data));
-  if (!o.val_data.empty()) all.push_back(data_files_of("--val-data", o.val_data));
-  all.push_back(model_files_of("--model", o.model));
-  all.push_back(model_files_of("--adapter", o.adapter));
-  all.push_back(model_files_of("--tokenizer-dir", o.tokenizer_dir));
+    all.push_back(data_files_of("--data", o.data.train));
+  if (!o.data.val.empty()) all.push_back(data_files_of("--val-data", o.data.val));
+  all.push_back(model_files_of("--model", o.model.name));
+  all.push_back(model_files_of("--adapter", o.adapter.folder));
+  all.push_back(model_files_of("--tokenizer-dir", o.data.tokenizer_dir));
   return all;
 }
 
 }  // namespace
 
-RunSetup resolve_with_split(TrainOptions& options, Job& job) {
+RunSetup resolve_with_split(TrainConfig& options, Job& job) {
   if (job.size() > 1) {
     std::vector<FilesOfFlag> files;
     keep_alive(job.control(), "files", [&] { files = input_files(options); });
     require_same_files(job.control(), files);
   }
-  const bool by_time = options.pipelined() && options.pipeline_split.by == BlockSplit::By::time;
-  if (by_time) options.pipeline_split = {};  // until it is known
+  const bool by_time = options.parallel.pipelined() && options.parallel.split == "time";
+  if (by_time) options.parallel.split = "blocks";  // until it is known
   RunSetup setup;
   keep_alive(job.control(), "data", [&] {
     setup = resolve(options);
@@ -138,7 +138,7 @@ RunSetup resolve_with_split(TrainOptions& options, Job& job) {
   });
   if (!by_time) return setup;
   const std::string split = job.rank() == 0 ? split_by_time(setup) : std::string();
-  options.pipeline_split = parse_block_split(job.control().share_text(split, 0, "split"));
+  options.parallel.split = job.control().share_text(split, 0, "split");
   setup.pipeline = plan_pipeline(options, setup.config, setup.trainer.micro_batch, setup.device);
   return setup;
 }

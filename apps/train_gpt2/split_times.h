@@ -1,6 +1,6 @@
 #pragma once
 
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "apps/train/setup.h"
 #include "apps/train_gpt2/job.h"
 
@@ -10,6 +10,6 @@ namespace sluice {
 /// also measures how long a block, the embedding and the head take on this machine, in separate
 /// memory, and replaces `time` by the number of blocks per stage. All ranks use rank 0's
 /// measurements.
-RunSetup resolve_with_split(TrainOptions& options, Job& job);
+RunSetup resolve_with_split(TrainConfig& options, Job& job);
 
 }  // namespace sluice

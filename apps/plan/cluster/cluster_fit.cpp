@@ -14,7 +14,7 @@ constexpr std::int64_t max_counted = 1 << 16;
 
 /// Returns a smaller number of micro-batches that needs nearly the same memory as all: under these
 /// schedules a rank holds no more of them at a time, and each further one adds only its token ids.
-std::int64_t few_micro_batches(const ParallelConfig& candidate) {
+std::int64_t few_micro_batches(const ClusterCandidate& candidate) {
   const bool bounded = candidate.pipeline == ScheduleName::one_forward_one_backward ||
                        candidate.pipeline == ScheduleName::interleaved;
   if (!bounded) return candidate.micro_batches;
@@ -23,22 +23,22 @@ std::int64_t few_micro_batches(const ParallelConfig& candidate) {
 }
 
 /// Returns all micro-batches if they can be counted quickly, else few_micro_batches().
-std::int64_t counted_micro_batches(const ParallelConfig& candidate) {
+std::int64_t counted_micro_batches(const ClusterCandidate& candidate) {
   const bool quick =
       candidate.mesh.pp * candidate.virtual_stages * candidate.micro_batches <= max_counted;
   return quick ? candidate.micro_batches : few_micro_batches(candidate);
 }
 
-TrainOptions options_of(const ClusterTask& task, const ParallelConfig& candidate,
-                        std::int64_t micro_batches) {
-  TrainOptions o = options_of(candidate, task.options);
-  o.batch_size = candidate.mesh.dp * candidate.choice.micro_batch * micro_batches;
-  o.state_layout = candidate.choice.layout;
-  o.gradients = candidate.choice.narrow_gradients ? DType::bf16 : DType::f32;
+TrainConfig options_of(const ClusterTask& task, const ClusterCandidate& candidate,
+                       std::int64_t micro_batches) {
+  TrainConfig o = options_of(candidate, task.options);
+  o.batch.size = candidate.mesh.dp * candidate.choice.micro_batch * micro_batches;
+  o.memory.state_layout = candidate.choice.layout;
+  o.memory.gradients = candidate.choice.narrow_gradients ? DType::bf16 : DType::f32;
   return o;
 }
 
-RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
+RunSetup setup_of(const ClusterTask& task, const TrainConfig& o) {
   RunSetup setup = resolve_shape(o, task.profile.gpu, task.profile.capability, task.profile.name);
   setup.precision = task.precision;
   setup.layouts = task.layouts;
@@ -48,17 +48,17 @@ RunSetup setup_of(const ClusterTask& task, const TrainOptions& o) {
 /// Returns the ranks whose memory has to be counted. If blocks are divided evenly, the ends of a
 /// pipeline need the most: the first stage holds the most micro-batches, the last has the head. Of
 /// all shards, shard 0 needs the most.
-std::vector<int> counted_ranks(const Mesh& mesh, const TrainOptions& o) {
+std::vector<int> counted_ranks(const Mesh& mesh, const TrainConfig& o) {
   std::vector<int> ranks{0};
   for (int place = 1; place < mesh.pp; ++place)
-    if (place + 1 == mesh.pp || o.pipeline_split != BlockSplit())
+    if (place + 1 == mesh.pp || o.parallel.split != "blocks")
       ranks.push_back(mesh.rank(0, place, 0));
   return ranks;
 }
 
 /// Returns the bytes of rank 0's weights and gradients, which stay on the device, if `replicas`
 /// divide the gradients.
-double weights_and_gradients(const ClusterTask& task, const ParallelConfig& candidate,
+double weights_and_gradients(const ClusterTask& task, const ClusterCandidate& candidate,
                              const RunSetup& setup, int replicas) {
   Decoder model(task.config, {.size = candidate.mesh.tp});
   const std::vector<DecoderPart> parts = setup.pipeline
@@ -73,7 +73,7 @@ double weights_and_gradients(const ClusterTask& task, const ParallelConfig& cand
          frozen_bytes(model, parts, dtype);
 }
 
-void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOptions& o,
+void add_time(const ClusterTask& task, ClusterCandidate& candidate, const TrainConfig& o,
               const RunSetup& setup) {
   MemoryChoice bare = candidate.choice;
   bare.micro_batch = 1;
@@ -86,14 +86,14 @@ void add_time(const ClusterTask& task, ParallelConfig& candidate, const TrainOpt
   candidate.time =
       predict_candidate(task, candidate, std::max(0.0, state), static_cast<double>(held.host));
   candidate.tokens_per_second =
-      static_cast<double>(task.options.batch_size * task.seq_len) / candidate.time.total();
+      static_cast<double>(task.options.batch.size * task.seq_len) / candidate.time.total();
 }
 
 }  // namespace
 
-std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
-  const TrainOptions o = options_of(task, candidate, counted_micro_batches(candidate));
-  const Budgets budgets = budgets_of(o, task.profile);
+std::size_t count_memory(const ClusterTask& task, ClusterCandidate& candidate) {
+  const TrainConfig o = options_of(task, candidate, counted_micro_batches(candidate));
+  const Budgets budgets = budgets_of(o.memory, o.parallel, task.profile);
   const RunSetup setup = setup_of(task, o);
   candidate.memory = {};
   std::size_t most = 0;
@@ -108,18 +108,19 @@ std::size_t count_memory(const ClusterTask& task, ParallelConfig& candidate) {
   return most;
 }
 
-std::size_t least_excess(const ClusterTask& task, const ParallelConfig& candidate) {
-  const TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
+std::size_t least_excess(const ClusterTask& task, const ClusterCandidate& candidate) {
+  const TrainConfig o = options_of(task, candidate, few_micro_batches(candidate));
   const RunSetup setup = setup_of(task, o);
   validate_memory_flags(o, setup, task.profile);
   const double least =
       weights_and_gradients(task, candidate, setup, candidate.zero > 1 ? candidate.mesh.dp : 1);
-  return budgets_of(o, task.profile).device_excess(static_cast<std::size_t>(least));
+  return budgets_of(o.memory, o.parallel, task.profile)
+      .device_excess(static_cast<std::size_t>(least));
 }
 
-ClusterFit fit_candidate(const ClusterTask& task, ParallelConfig candidate) {
-  TrainOptions o = options_of(task, candidate, few_micro_batches(candidate));
-  o.cpu_blocks = 0;  // with many GPUs in a host, each has few CPU cores
+ClusterFit fit_candidate(const ClusterTask& task, ClusterCandidate candidate) {
+  TrainConfig o = options_of(task, candidate, few_micro_batches(candidate));
+  o.memory.cpu_blocks = 0;  // with many GPUs in a host, each has few CPU cores
   const RunSetup setup = setup_of(task, o);
   const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(candidate.mesh, o));
   if (!attempt.plan) {

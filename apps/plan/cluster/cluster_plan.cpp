@@ -25,21 +25,22 @@ bool divides(const DecoderConfig& config, std::int64_t ranks) {
 /// A schedule's name (none: no pipeline) and the number of virtual stages per rank.
 using Form = std::pair<std::optional<ScheduleName>, std::int64_t>;
 
-std::vector<Form> schedules_of(const TrainOptions& o, std::int64_t layers, int ranks) {
+std::vector<Form> schedules_of(const TrainConfig& o, std::int64_t layers, int ranks) {
   constexpr auto one_f_one_b = ScheduleName::one_forward_one_backward;
   constexpr auto interleaved = ScheduleName::interleaved;
   if (ranks == 1) return {{std::nullopt, 1}};
-  if (o.pipeline && !o.pipeline->is(interleaved)) return {{o.pipeline->schedule, 1}};
+  if (o.parallel.pipeline && !o.parallel.pipeline->is(interleaved))
+    return {{o.parallel.pipeline->name, 1}};
   std::vector<Form> forms;
-  if (!o.pipeline) forms.push_back({one_f_one_b, 1});
-  if (o.virtual_stages > 1) return {{interleaved, o.virtual_stages}};
+  if (!o.parallel.pipeline) forms.push_back({one_f_one_b, 1});
+  if (o.parallel.virtual_stages > 1) return {{interleaved, o.parallel.virtual_stages}};
   for (std::int64_t each = 2; each * ranks <= layers; ++each)
     if (layers % (each * ranks) == 0) forms.push_back({interleaved, each});
   return forms;
 }
 
 std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t share) {
-  if (const auto given = task.options.micro_batch)
+  if (const auto given = task.options.batch.micro_batch)
     return share % *given == 0 ? std::vector{*given} : std::vector<std::int64_t>();
   const std::int64_t most = task.profile.gpu ? max_tokens : max_tokens_of_cpu;
   std::vector<std::int64_t> sizes;
@@ -49,10 +50,11 @@ std::vector<std::int64_t> micro_batches_of(const ClusterTask& task, std::int64_t
   return sizes;
 }
 
-StagePlaces places_of(const ClusterTask& task, const ParallelConfig& candidate) {
+StagePlaces places_of(const ClusterTask& task, const ClusterCandidate& candidate) {
   const int stages = candidate.mesh.pp * static_cast<int>(candidate.virtual_stages);
-  StagePlaces places{.parts = split_blocks(task.config, stages, task.options.pipeline_split),
-                     .stash = task.options.stashed()};
+  StagePlaces places{
+      .parts = split_blocks(task.config, stages, parse_block_split(task.options.parallel.split)),
+      .stash = task.options.parallel.stashed()};
   for (int stage = 0; stage < stages; ++stage)
     places.rank_of_stage.push_back(stage % candidate.mesh.pp);
   return places;
@@ -65,42 +67,44 @@ std::vector<DecoderPart> parts_at(const StagePlaces& places, int place) {
   return parts;
 }
 
-std::int64_t share_of(const ClusterTask& task, const ParallelConfig& candidate) {
-  return task.options.batch_size / candidate.mesh.dp;
+std::int64_t share_of(const ClusterTask& task, const ClusterCandidate& candidate) {
+  return task.options.batch.size / candidate.mesh.dp;
 }
 
-StepWork work_of(const ClusterTask& task, const ParallelConfig& candidate, double resident,
+StepWork work_of(const ClusterTask& task, const ClusterCandidate& candidate, double resident,
                  double streamed) {
-  const Interconnect joined = interconnect_of(task.options, task.profile);
+  const Interconnect joined =
+      interconnect_of(task.options.planning, task.options.parallel, task.profile);
   return {.batch = share_of(task, candidate),
           .seq_len = task.seq_len,
           .dtype = task.precision.dtype,
           .resident_state = resident,
           .streamed_state = streamed,
           .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
-                     task.options.sequence_parallel},
+                     task.options.parallel.sequence_parallel},
           .dropout = dropout_of(task.options, task.config).attention > 0,
-          .orthogonalizes = task.options.optimizer == OptimizerKind::muon,
+          .orthogonalizes = task.options.optimizer.kind == OptimizerKind::muon,
           .splits_backward = candidate.pipeline == ScheduleName::zero_bubble_h1};
 }
 
-Traffic traffic_at(const ClusterTask& task, const ParallelConfig& candidate,
+Traffic traffic_at(const ClusterTask& task, const ClusterCandidate& candidate,
                    const std::vector<DecoderPart>& parts) {
   Traffic traffic =
       traffic_of(Decoder(task.config, {.size = candidate.mesh.tp}).parameters(parts),
-                 candidate.choice, task.precision.dtype, task.options, task.profile.gpu);
+                 candidate.choice, task.precision.dtype, task.options.parallel, task.profile.gpu);
   traffic.zero = candidate.zero;
   return traffic;
 }
 
-ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& candidate,
+ClusterTime without_pipeline(const ClusterTask& task, const ClusterCandidate& candidate,
                              double resident, double streamed) {
-  const ScalingTask one{.config = task.config,
-                        .choice = candidate.choice,
-                        .work = work_of(task, candidate, resident, streamed),
-                        .profile = task.profile,
-                        .interconnect = interconnect_of(task.options, task.profile),
-                        .traffic = traffic_at(task, candidate, {{0, task.config.n_layer}})};
+  const ScalingTask one{
+      .config = task.config,
+      .choice = candidate.choice,
+      .work = work_of(task, candidate, resident, streamed),
+      .profile = task.profile,
+      .interconnect = interconnect_of(task.options.planning, task.options.parallel, task.profile),
+      .traffic = traffic_at(task, candidate, {{0, task.config.n_layer}})};
   const RanksTime time = predict_ranks(one, candidate.mesh.dp, share_of(task, candidate));
   const StepTime& step = time.compute;
   return {.compute = step.forward + step.backward + step.recompute + step.tensor,
@@ -112,52 +116,51 @@ ClusterTime without_pipeline(const ClusterTask& task, const ParallelConfig& cand
 
 }  // namespace
 
-std::string to_flags(const ParallelConfig& candidate, const TrainOptions& o) {
+std::string to_flags(const ClusterCandidate& candidate, const TrainConfig& o) {
   std::string flags = fmt::format("--dp {} --pp {} --tp {}", candidate.mesh.dp, candidate.mesh.pp,
                                   candidate.mesh.tp);
   if (candidate.mesh.pp > 1) {
     flags += fmt::format(" --pipeline {}", name_in(pipelines, *candidate.pipeline));
     if (candidate.virtual_stages > 1)
       flags += fmt::format(" --virtual-stages {}", candidate.virtual_stages);
-    if (o.pipeline_split != BlockSplit())
-      flags += " --pipeline-split " + to_string(o.pipeline_split);
-    if (o.stash) flags += fmt::format(" --stash {}", name_in(stashes, *o.stash));
-    if (o.max_stash) flags += " --max-stash " + spell_bytes(*o.max_stash);
+    if (o.parallel.split != "blocks") flags += " --pipeline-split " + o.parallel.split;
+    if (o.parallel.stash) flags += fmt::format(" --stash {}", name_in(stashes, *o.parallel.stash));
+    if (o.parallel.max_stash) flags += " --max-stash " + spell_bytes(*o.parallel.max_stash);
   }
-  if (o.sequence_parallel) flags += " --sequence-parallel";
+  if (o.parallel.sequence_parallel) flags += " --sequence-parallel";
   return flags + fmt::format(" --zero {} ", candidate.zero) + to_flags(candidate.choice);
 }
 
-TrainOptions options_of(const ParallelConfig& candidate, const TrainOptions& options) {
-  TrainOptions o = options;
-  o.dp = candidate.mesh.dp;
-  o.pp = candidate.mesh.pp;
-  o.tp = candidate.mesh.tp;
-  o.zero = candidate.zero;
-  o.micro_batch = candidate.choice.micro_batch;
-  o.pipeline.reset();
-  if (candidate.pipeline) o.pipeline = {.schedule = *candidate.pipeline};
-  o.virtual_stages = candidate.virtual_stages;
+TrainConfig options_of(const ClusterCandidate& candidate, const TrainConfig& options) {
+  TrainConfig o = options;
+  o.parallel.dp = candidate.mesh.dp;
+  o.parallel.pp = candidate.mesh.pp;
+  o.parallel.tp = candidate.mesh.tp;
+  o.parallel.zero = candidate.zero;
+  o.batch.micro_batch = candidate.choice.micro_batch;
+  o.parallel.pipeline.reset();
+  if (candidate.pipeline) o.parallel.pipeline = {.name = *candidate.pipeline};
+  o.parallel.virtual_stages = candidate.virtual_stages;
   if (candidate.mesh.pp > 1) return o;
-  const TrainOptions usual;
-  o.pipeline_split = usual.pipeline_split;
-  o.stash = usual.stash;
-  o.max_stash = usual.max_stash;
+  const TrainConfig usual;
+  o.parallel.split = usual.parallel.split;
+  o.parallel.stash = usual.parallel.stash;
+  o.parallel.max_stash = usual.parallel.max_stash;
   return o;
 }
 
 std::vector<Mesh> meshes_of(const ClusterTask& task) {
-  const TrainOptions& o = task.options;
+  const TrainConfig& o = task.options;
   if (task.tp) require_divisible(task.config, static_cast<int>(*task.tp));
   std::vector<Mesh> meshes;
   for (std::int64_t tp = 1; tp <= std::min(task.gpus, task.config.n_head); ++tp) {
     if (task.gpus % tp != 0 || !divides(task.config, tp)) continue;
-    if (task.tp ? tp != *task.tp : tp > o.ranks_per_node) continue;
-    if (tp == 1 && o.sequence_parallel) continue;
+    if (task.tp ? tp != *task.tp : tp > o.planning.ranks_per_node) continue;
+    if (tp == 1 && o.parallel.sequence_parallel) continue;
     const std::int64_t rest = task.gpus / tp;
     for (std::int64_t pp = 1; pp <= std::min(rest, task.config.n_layer); ++pp) {
       if (rest % pp != 0 || (task.pp && pp != *task.pp)) continue;
-      if (o.dp && rest / pp != *o.dp) continue;
+      if (o.parallel.dp && rest / pp != *o.parallel.dp) continue;
       meshes.push_back({.dp = static_cast<int>(rest / pp),
                         .pp = static_cast<int>(pp),
                         .tp = static_cast<int>(tp)});
@@ -166,20 +169,20 @@ std::vector<Mesh> meshes_of(const ClusterTask& task) {
   return meshes;
 }
 
-std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh) {
-  const TrainOptions& o = task.options;
-  if (o.batch_size % mesh.dp != 0) return {};
-  const std::int64_t share = o.batch_size / mesh.dp, layers = task.config.n_layer;
+std::vector<ClusterCandidate> candidates_of(const ClusterTask& task, const Mesh& mesh) {
+  const TrainConfig& o = task.options;
+  if (o.batch.size % mesh.dp != 0) return {};
+  const std::int64_t share = o.batch.size / mesh.dp, layers = task.config.n_layer;
   std::vector<std::int64_t> zeros{0, 1, 2};
   if (mesh.dp == 1) zeros = {0};
   if (task.zero) zeros = {*task.zero};
-  std::vector<ParallelConfig> candidates;
+  std::vector<ClusterCandidate> candidates;
   for (const auto& [schedule, each] : schedules_of(o, layers, mesh.pp))
     for (const std::int64_t rows : micro_batches_of(task, share)) {
       const std::int64_t count = share / rows;
-      if (o.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
+      if (o.parallel.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
       // The interleaved schedule takes micro-batches in groups of the number of ranks.
-      const bool wanted = o.virtual_stages > 1;
+      const bool wanted = o.parallel.virtual_stages > 1;
       if (each > 1 && count % mesh.pp != 0 && !wanted) continue;
       if (mesh.pp > 1 && (count > max_micro_batches || each * mesh.pp * count > max_forwards))
         continue;
@@ -206,9 +209,10 @@ struct Computing {
   std::vector<Cover> covers{};  ///< by place
 };
 
-Computing computing_of(const ClusterTask& task, const ParallelConfig& candidate, double resident,
+Computing computing_of(const ClusterTask& task, const ClusterCandidate& candidate, double resident,
                        double streamed) {
-  const Interconnect joined = interconnect_of(task.options, task.profile);
+  const Interconnect joined =
+      interconnect_of(task.options.planning, task.options.parallel, task.profile);
   Computing all{.places = places_of(task, candidate),
                 .covers = std::vector<Cover>(static_cast<std::size_t>(candidate.mesh.pp))};
   auto& [time, places, covers] = all;
@@ -249,9 +253,10 @@ Computing computing_of(const ClusterTask& task, const ParallelConfig& candidate,
 }
 
 /// Adds what replicas exchange, the update and the traffic of the state.
-ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candidate,
+ClusterTime with_replicas(const ClusterTask& task, const ClusterCandidate& candidate,
                           const Computing& computing, double resident, double streamed) {
-  const Interconnect joined = interconnect_of(task.options, task.profile);
+  const Interconnect joined =
+      interconnect_of(task.options.planning, task.options.parallel, task.profile);
   auto [time, places, covers] = computing;
   const auto blocks_of = [](const DecoderPart& part) { return part.last - part.first; };
   const std::int64_t blocks = std::ranges::max(places.parts | std::views::transform(blocks_of));
@@ -294,7 +299,7 @@ ClusterTime with_replicas(const ClusterTask& task, const ParallelConfig& candida
 
 }  // namespace
 
-ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
+ClusterTime predict_candidate(const ClusterTask& task, const ClusterCandidate& candidate,
                               double resident, double streamed) {
   if (candidate.mesh.pp == 1) return without_pipeline(task, candidate, resident, streamed);
   return with_replicas(task, candidate, computing_of(task, candidate, resident, streamed), resident,
@@ -302,10 +307,10 @@ ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& can
 }
 
 std::vector<double> predict_without_state(const ClusterTask& task,
-                                          const std::vector<ParallelConfig>& candidates) {
+                                          const std::vector<ClusterCandidate>& candidates) {
   std::vector<double> seconds;
   std::optional<Computing> computing;
-  for (const ParallelConfig& candidate : candidates) {
+  for (const ClusterCandidate& candidate : candidates) {
     if (candidate.mesh.pp == 1) {
       seconds.push_back(without_pipeline(task, candidate, 0, 0).total());
       continue;

@@ -13,7 +13,7 @@ namespace sluice {
 
 /// A request for the best ways to train on `gpus` GPUs, with the values that flags fix.
 struct ClusterTask {
-  TrainOptions options;  ///< --dp, --micro-batch, --recompute and others fix their values
+  TrainConfig options;  ///< --dp, --micro-batch, --recompute and others fix their values
   std::optional<std::int64_t> pp{}, tp{}, zero{};  ///< none: any; those in `options` are ignored
   DeviceProfile profile;
   Precision precision{};  ///< resolved for these options on one GPU
@@ -39,7 +39,7 @@ struct ClusterTime {
 };
 
 /// One way to train on all GPUs of the cluster.
-struct ParallelConfig {
+struct ClusterCandidate {
   Mesh mesh{};
   std::int64_t zero = 0, micro_batches = 1;
   std::optional<ScheduleName> pipeline{};  ///< none: no pipeline
@@ -51,18 +51,18 @@ struct ParallelConfig {
 };
 
 /// Formats the candidate as flags of `train_gpt2`: everything but the model and the batch.
-std::string to_flags(const ParallelConfig& candidate, const TrainOptions& options);
+std::string to_flags(const ClusterCandidate& candidate, const TrainConfig& options);
 /// Returns the options with those flags applied.
-TrainOptions options_of(const ParallelConfig& candidate, const TrainOptions& options);
+TrainConfig options_of(const ClusterCandidate& candidate, const TrainConfig& options);
 
 struct ClusterPlan {
-  std::vector<ParallelConfig> candidates{};  ///< the best of each mesh, fastest first
-  std::int64_t meshes = 0;                   ///< number of meshes considered
+  std::vector<ClusterCandidate> candidates{};  ///< the best of each mesh, fastest first
+  std::int64_t meshes = 0;                     ///< number of meshes considered
   std::int64_t refused = 0;  ///< meshes that do not divide the batch or contradict a flag
   std::int64_t unfit = 0;    ///< meshes in which nothing fits the budgets
   std::int64_t slower = 0;   ///< meshes skipped: slower than `candidates` at best
-  std::optional<ParallelConfig> nearest{};  ///< set only if nothing fits
-  std::size_t excess = 0;                   ///< bytes by which `nearest` exceeds the budgets
+  std::optional<ClusterCandidate> nearest{};  ///< set only if nothing fits
+  std::size_t excess = 0;                     ///< bytes by which `nearest` exceeds the budgets
 };
 
 /// Returns all meshes with dp x pp x tp = `gpus` that the model and the flags allow, whatever the
@@ -71,19 +71,19 @@ std::vector<Mesh> meshes_of(const ClusterTask& task);
 
 /// Returns the candidates of one mesh: they differ in schedule, ZeRO and micro-batches, recompute
 /// nothing and keep all state on the device in fp32. Empty if the mesh cannot divide the batch.
-std::vector<ParallelConfig> candidates_of(const ClusterTask& task, const Mesh& mesh);
+std::vector<ClusterCandidate> candidates_of(const ClusterTask& task, const Mesh& mesh);
 
 /// Predicts a step of a candidate (Narayanan et al., "Efficient large-scale language model training
 /// on GPU clusters", 2021, section 3). `resident` and `streamed` are bytes of state on rank 0,
 /// undivided by ZeRO. Without a pipeline it calls predict_ranks. With a pipeline it adds to the
 /// simulated time of the stages the sum of the tied table's gradient, the part of the reduction
 /// among replicas that the last backward pass does not hide, and the update.
-ClusterTime predict_candidate(const ClusterTask& task, const ParallelConfig& candidate,
+ClusterTime predict_candidate(const ClusterTask& task, const ClusterCandidate& candidate,
                               double resident, double streamed);
 
 /// Returns the predicted seconds of candidates that differ in --zero alone, without state.
 std::vector<double> predict_without_state(const ClusterTask& task,
-                                          const std::vector<ParallelConfig>& candidates);
+                                          const std::vector<ClusterCandidate>& candidates);
 
 /// Returns the fastest candidates that fit. Like plan_run, uses rounded state only if no mesh fits
 /// without it. Throws Error (usage) if the work cannot be divided on any mesh.

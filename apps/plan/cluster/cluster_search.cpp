@@ -36,7 +36,7 @@ class ClusterPlanner {
            ErrorKind::usage);
     for (auto& [mesh, candidate] : best_)
       plan_.candidates.push_back(std::move(candidate));
-    std::ranges::stable_sort(plan_.candidates, {}, [](const ParallelConfig& candidate) {
+    std::ranges::stable_sort(plan_.candidates, {}, [](const ClusterCandidate& candidate) {
       return candidate.time.total();
     });
     if (plan_.candidates.size() > static_cast<std::size_t>(task_.top))
@@ -51,7 +51,7 @@ class ClusterPlanner {
  private:
   void require_divisible() const {
     const std::int64_t given =
-        task_.options.dp.value_or(1) * task_.pp.value_or(1) * task_.tp.value_or(1);
+        task_.options.parallel.dp.value_or(1) * task_.pp.value_or(1) * task_.tp.value_or(1);
     const std::int64_t rest = task_.gpus / given;
     if (rest * given == task_.gpus) return;
     fail(fmt::format("--gpus {} is not divisible by --dp x --pp x --tp = {}: {} * {} = {}",
@@ -64,7 +64,7 @@ class ClusterPlanner {
 
   struct Candidate {
     Number mesh;
-    ParallelConfig candidate;
+    ClusterCandidate candidate;
     double bound = 0;  ///< lower bound in seconds: without recompute and without state traffic
   };
 
@@ -100,7 +100,7 @@ class ClusterPlanner {
       begin = end;
     }
     const auto compute = [&](std::span<Candidate> group) {
-      std::vector<ParallelConfig> alike;
+      std::vector<ClusterCandidate> alike;
       for (const Candidate& one : group)
         alike.push_back(one.candidate);
       const std::vector<double> seconds = predict_without_state(task_, alike);
@@ -124,18 +124,18 @@ class ClusterPlanner {
     enum class Fate { open, refused, unfit };
     std::vector<Fate> fates(meshes.size(), Fate::refused);
     for (Number mesh = 0; mesh < meshes.size(); ++mesh)
-      for (ParallelConfig& candidate : candidates_of(task_, meshes[mesh])) {
+      for (ClusterCandidate& candidate : candidates_of(task_, meshes[mesh])) {
         candidate.choice.layout = form.layout;
         candidate.choice.narrow_gradients = form.narrow_gradients;
         candidates.push_back({mesh, std::move(candidate)});
         fates[mesh] = Fate::open;
       }
     const std::int64_t threads =
-        task_.options.threads > 0 ? task_.options.threads : cpu::available_cores();
+        task_.options.machine.threads > 0 ? task_.options.machine.threads : cpu::available_cores();
     compute_bounds(candidates, threads);
     if (candidates.empty() && !meshes.empty())
       why_ = fmt::format("--batch-size {} cannot be divided between any of its meshes",
-                         task_.options.batch_size);
+                         task_.options.batch.size);
     std::ranges::stable_sort(candidates, {}, &Candidate::bound);
     too_large_.clear();
     std::vector<std::int64_t> tried(meshes.size(), 0);
@@ -205,7 +205,7 @@ class ClusterPlanner {
     bool counted = true;
   };
   /// Tries to fit the candidate; does not count the memory of one that cannot fit.
-  Trial trial_of(const ParallelConfig& candidate) const {
+  Trial trial_of(const ClusterCandidate& candidate) const {
     if (const std::size_t excess = least_excess(task_, candidate); excess > 0)
       return {.fit = {.candidate = candidate, .excess = excess}, .counted = false};
     return {.fit = fit_candidate(task_, candidate)};
@@ -273,11 +273,11 @@ class ClusterPlanner {
 
   const ClusterTask& task_;
   ClusterPlan plan_;
-  std::map<Number, ParallelConfig> best_;
+  std::map<Number, ClusterCandidate> best_;
   /// The smallest micro-batch of each kind that did not fit; larger ones do not fit either.
   std::map<Kind, std::int64_t> too_large_;
   std::vector<ClusterFit> uncounted_;  ///< `excess` is a lower bound
-  std::optional<ParallelConfig> nearest_;
+  std::optional<ClusterCandidate> nearest_;
   std::size_t nearest_excess_ = 0;
   std::string why_;  ///< reason why a mesh was refused
 };

@@ -40,25 +40,29 @@ Link Interconnect::between(std::int64_t from, std::int64_t to) const {
                ranks_per_node);
 }
 
-Interconnect interconnect_of(const TrainOptions& o, const DeviceProfile& profile) {
+Interconnect interconnect_of(const PlanConfig& planning, const ParallelConfig& parallel,
+                             const DeviceProfile& profile) {
   Interconnect all{.link = {profile.link_bandwidth, profile.link_latency},
-                   .network = {parse_bandwidth("--network-bandwidth", o.network_bandwidth),
-                               o.network_latency * 1e-6},
-                   .ranks_per_node = o.ranks_per_node,
-                   .rings = profile.gpu && o.communication != GpuExchange::staged};
-  if (!o.link_bandwidth.empty())
-    all.link.bandwidth = parse_bandwidth("--link-bandwidth", o.link_bandwidth);
-  if (o.link_latency) all.link.latency = *o.link_latency * 1e-6;
+                   .network = {parse_bandwidth("--network-bandwidth", planning.network_bandwidth),
+                               planning.network_latency * 1e-6},
+                   .ranks_per_node = planning.ranks_per_node,
+                   .rings = profile.gpu && parallel.communication != GpuExchange::staged};
+  if (!planning.link_bandwidth.empty())
+    all.link.bandwidth = parse_bandwidth("--link-bandwidth", planning.link_bandwidth);
+  if (planning.link_latency) all.link.latency = *planning.link_latency * 1e-6;
   return all;
 }
 
-std::int64_t ranks_of_node(const TrainOptions& o) {
-  return std::min(o.dp.value_or(1) * o.pp * o.tp, o.ranks_per_node);
+std::int64_t ranks_of_node(const PlanConfig& planning, const ParallelConfig& parallel) {
+  return std::min(std::int64_t{parallel.mesh().size()}, planning.ranks_per_node);
 }
 
-Shards shards_of(const TrainOptions& o, const DeviceProfile& profile) {
-  return {o.tp, interconnect_of(o, profile).among_neighbours(o.tp, planned_mesh(o).size()),
-          o.sequence_parallel};
+Shards shards_of(const PlanConfig& planning, const ParallelConfig& parallel,
+                 const DeviceProfile& profile) {
+  return {parallel.tp,
+          interconnect_of(planning, parallel, profile)
+              .among_neighbours(parallel.tp, parallel.mesh().size()),
+          parallel.sequence_parallel};
 }
 
 double all_gather_seconds(double bytes, std::int64_t ranks, const Link& link) {

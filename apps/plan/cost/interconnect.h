@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 
 namespace sluice {
 
@@ -36,10 +36,11 @@ struct Interconnect {
 };
 
 /// Takes the links from the options, else from the profile.
-Interconnect interconnect_of(const TrainOptions& options, const DeviceProfile& profile);
+Interconnect interconnect_of(const PlanConfig& planning, const ParallelConfig& parallel,
+                             const DeviceProfile& profile);
 
 /// Returns how many ranks of the job share a machine.
-std::int64_t ranks_of_node(const TrainOptions& options);
+std::int64_t ranks_of_node(const PlanConfig& planning, const ParallelConfig& parallel);
 
 /// The tensor-parallel ranks and the link between them.
 struct Shards {
@@ -47,7 +48,8 @@ struct Shards {
   Link link{};
   bool divide_tokens = false;  ///< --sequence-parallel
 };
-Shards shards_of(const TrainOptions& options, const DeviceProfile& profile);
+Shards shards_of(const PlanConfig& planning, const ParallelConfig& parallel,
+                 const DeviceProfile& profile);
 
 /// Returns the seconds of an all-gather of `bytes` over all ranks together. An all-reduce takes
 /// twice as long: see predict_communication in scaling.h.

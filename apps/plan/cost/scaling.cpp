@@ -100,11 +100,11 @@ Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice&
 }
 
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
-                   DType working, const TrainOptions& options, bool gpu) {
+                   DType working, const ParallelConfig& parallel, bool gpu) {
   Traffic traffic = traffic_of(parameters, choice, working);
-  traffic.bucket = static_cast<double>(bucket_bytes(options, gpu));
-  traffic.zero = options.zero;
-  traffic.overlap = options.overlap;
+  traffic.bucket = static_cast<double>(parallel.bucket_bytes(gpu));
+  traffic.zero = parallel.zero;
+  traffic.overlap = parallel.overlap;
   return traffic;
 }
 

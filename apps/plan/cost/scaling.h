@@ -27,7 +27,7 @@ Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice&
 Traffic traffic_of(const DecoderConfig& config, const MemoryChoice& choice, DType working);
 /// The same, sent as the flags say (--zero, --overlap, --bucket-size). `gpu`: of a run on a GPU.
 Traffic traffic_of(const std::vector<Parameter>& parameters, const MemoryChoice& choice,
-                   DType working, const TrainOptions& options, bool gpu);
+                   DType working, const ParallelConfig& parallel, bool gpu);
 
 /// Seconds of computation that can hide communication.
 struct Cover {

@@ -117,7 +117,8 @@ TEST_CASE("an empty text is a value, and nothing else is", "[flags]") {
   CHECK(given.path == "p");
   CHECK(given.list == std::vector<std::string>{"x", "y"});
   CHECK(given.number == 7);
-  CHECK(given.line.repeated({}) == " --text '' --path p --list x --list y --number 7");
+  CHECK(given.line.repeated({CommandLine::Role::training}) ==
+        " --text '' --path p --list x --list y --number 7");
   for (const char* const flag :
        {"--path", "--list", "--number", "--seed", "--maybe", "--choice", "--output", "--config"}) {
     INFO(flag);

@@ -1,4 +1,4 @@
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "tests/support/catch.h"
 
 // Flags become enums, sizes and optionals when the command line is read, and these become the same
@@ -8,12 +8,12 @@ namespace sluice::test::typed_flags_test {
 namespace {
 
 struct Parsed {
-  TrainOptions options{};
+  TrainConfig options{};
   CommandLine line{"test", ""};
 
   explicit Parsed(std::vector<const char*> flags) {
     flags.insert(flags.begin(), "test");
-    declare_options(line, options);
+    declare_config(line, options);
     check(line.parse(static_cast<int>(flags.size()), flags.data()), "no --help");
   }
   /// Returns the value of a flag in the --config file of these options; "" where it has none.
@@ -67,51 +67,51 @@ TEST_CASE("a flag is written as it can be read again", "[options]") {
 }
 
 TEST_CASE("auto is no value", "[options]") {
-  const TrainOptions usual = Parsed({}).options;
-  CHECK_FALSE(usual.precision);
-  CHECK_FALSE(usual.micro_batch);
-  CHECK_FALSE(usual.pipeline);
-  CHECK(usual.resume.from == ResumeOption::From::newest);
-  const TrainOptions o = Parsed({"--precision", "auto", "--micro-batch", "auto", "--save-every",
-                                 "auto", "--recompute", "auto", "--resume", "auto"})
-                             .options;
-  CHECK_FALSE(o.precision);
-  CHECK_FALSE(o.micro_batch);
-  CHECK_FALSE(o.save_every);
-  CHECK_FALSE(o.recompute);
-  CHECK_FALSE(o.pipeline);
-  CHECK(o.resume.from == ResumeOption::From::newest);
+  const TrainConfig usual = Parsed({}).options;
+  CHECK_FALSE(usual.machine.precision);
+  CHECK_FALSE(usual.batch.micro_batch);
+  CHECK_FALSE(usual.parallel.pipeline);
+  CHECK(usual.checkpoint.resume.from == ResumeOption::From::newest);
+  const TrainConfig o = Parsed({"--precision", "auto", "--micro-batch", "auto", "--save-every",
+                                "auto", "--recompute", "auto", "--resume", "auto"})
+                            .options;
+  CHECK_FALSE(o.machine.precision);
+  CHECK_FALSE(o.batch.micro_batch);
+  CHECK_FALSE(o.checkpoint.save_every);
+  CHECK_FALSE(o.memory.recompute);
+  CHECK_FALSE(o.parallel.pipeline);
+  CHECK(o.checkpoint.resume.from == ResumeOption::From::newest);
 }
 
 TEST_CASE("words become their values", "[options]") {
-  const TrainOptions o =
+  const TrainConfig o =
       Parsed({"--precision", "fp16", "--device", "cpu", "--optimizer", "sgd", "--pipeline",
               "interleaved", "--resume", "never", "--stash", "input", "--micro-batch", "7"})
           .options;
-  CHECK(o.precision == PrecisionName::fp16);
-  CHECK(o.device == DeviceKind::cpu);
-  CHECK(o.optimizer == OptimizerKind::sgd);
-  REQUIRE(o.pipeline);
-  CHECK(o.pipeline->is(ScheduleName::interleaved));
-  CHECK_FALSE(o.pipeline->is(ScheduleName::one_forward_one_backward));
-  CHECK(o.resume.from == ResumeOption::From::nothing);
-  CHECK(o.resume.path.empty());
-  CHECK(o.stash == Stash::input);
-  CHECK(o.micro_batch == 7);
+  CHECK(o.machine.precision == PrecisionName::fp16);
+  CHECK(o.machine.device == DeviceKind::cpu);
+  CHECK(o.optimizer.kind == OptimizerKind::sgd);
+  REQUIRE(o.parallel.pipeline);
+  CHECK(o.parallel.pipeline->is(ScheduleName::interleaved));
+  CHECK_FALSE(o.parallel.pipeline->is(ScheduleName::one_forward_one_backward));
+  CHECK(o.checkpoint.resume.from == ResumeOption::From::nothing);
+  CHECK(o.checkpoint.resume.path.empty());
+  CHECK(o.parallel.stash == Stash::input);
+  CHECK(o.batch.micro_batch == 7);
 
-  const TrainOptions paths = Parsed({"--pipeline", "1f1b.csv", "--resume", "never/"}).options;
-  CHECK(paths.pipeline->file == "1f1b.csv");
-  CHECK_FALSE(paths.pipeline->is(ScheduleName::one_forward_one_backward));
-  CHECK(paths.resume.from == ResumeOption::From::path);
-  CHECK(paths.resume.path == "never/");
+  const TrainConfig paths = Parsed({"--pipeline", "1f1b.csv", "--resume", "never/"}).options;
+  CHECK(paths.parallel.pipeline->file == "1f1b.csv");
+  CHECK_FALSE(paths.parallel.pipeline->is(ScheduleName::one_forward_one_backward));
+  CHECK(paths.checkpoint.resume.from == ResumeOption::From::path);
+  CHECK(paths.checkpoint.resume.path == "never/");
 }
 
 TEST_CASE("sizes and counts have their least value", "[options]") {
-  CHECK(Parsed({"--gpu-memory", "1MiB"}).options.gpu_memory == 1u << 20);
-  CHECK(Parsed({"--max-stash", "1KiB"}).options.max_stash == 1u << 10);
-  CHECK(Parsed({"--bucket-size", "4KiB"}).options.bucket_size == 4u << 10);
-  CHECK(Parsed({"--micro-batch", "1"}).options.micro_batch == 1);
-  CHECK(Parsed({"--speculative-blocks", "0"}).options.speculative_blocks == 0);
+  CHECK(Parsed({"--gpu-memory", "1MiB"}).options.memory.gpu == 1u << 20);
+  CHECK(Parsed({"--max-stash", "1KiB"}).options.parallel.max_stash == 1u << 10);
+  CHECK(Parsed({"--bucket-size", "4KiB"}).options.parallel.bucket_size == 4u << 10);
+  CHECK(Parsed({"--micro-batch", "1"}).options.batch.micro_batch == 1);
+  CHECK(Parsed({"--speculative-blocks", "0"}).options.memory.speculative_blocks == 0);
   require_refused("--gpu-memory", "1023KiB", "1MiB");
   require_refused("--max-stash", "1023", "1KiB");
   require_refused("--bucket-size", "4095", "4KiB");

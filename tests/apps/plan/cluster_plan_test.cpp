@@ -31,10 +31,11 @@ ClusterTask task_of(const std::string& flags, std::int64_t gpus) {
   ClusterTask task{.options = parsed(shape + flags), .profile = machine(true), .gpus = gpus};
   task.profile.link_bandwidth = 1e9;
   task.profile.link_latency = 1e-6;
-  task.options.network_bandwidth = "1GB";
-  task.options.ranks_per_node = 2;
-  const RunSetup setup = resolve_shape(without_parallelism(task.options), true,
-                                       task.profile.capability, task.profile.name);
+  task.options.planning.network_bandwidth = "1GB";
+  task.options.planning.ranks_per_node = 2;
+  TrainConfig alone = task.options;
+  alone.parallel = alone.parallel.alone();
+  const RunSetup setup = resolve_shape(alone, true, task.profile.capability, task.profile.name);
   task.config = setup.config;
   task.precision = setup.precision;
   task.seq_len = setup.trainer.seq_len;
@@ -46,7 +47,7 @@ double fastest(const ClusterTask& task) {
   for (const StatePrecision& form : precision_candidates(task.options, task.precision.dtype)) {
     double best = std::numeric_limits<double>::infinity();
     for (const Mesh& mesh : meshes_of(task))
-      for (ParallelConfig& candidate : candidates_of(task, mesh)) {
+      for (ClusterCandidate& candidate : candidates_of(task, mesh)) {
         candidate.choice.layout = form.layout;
         candidate.choice.narrow_gradients = form.narrow_gradients;
         if (const ClusterFit fit = fit_candidate(task, candidate); fit.fits)
@@ -64,8 +65,8 @@ std::string mesh_text(const Mesh& mesh) {
 }
 
 /// Returns the memory of replica 0's largest rank, counted with the flags that a plan prints.
-std::size_t counted(const ClusterTask& task, const ParallelConfig& candidate) {
-  TrainOptions o = parsed(shape + to_flags(candidate, task.options));
+std::size_t counted(const ClusterTask& task, const ClusterCandidate& candidate) {
+  TrainConfig o = parsed(shape + to_flags(candidate, task.options));
   const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
   std::size_t most = 0;
   for (int rank = 0; rank < candidate.mesh.pp * candidate.mesh.tp; ++rank)
@@ -82,7 +83,7 @@ const std::string on_cpu =
 
 TEST_CASE("meshes are all products that the model allows", "[cluster]") {
   ClusterTask task = task_of("", 1);
-  task.options.ranks_per_node = 8;
+  task.options.planning.ranks_per_node = 8;
   for (task.gpus = 1; task.gpus <= 48; ++task.gpus) {
     CAPTURE(task.gpus);
     std::set<std::string> found, all;
@@ -104,12 +105,12 @@ TEST_CASE("meshes are all products that the model allows", "[cluster]") {
     return text;
   };
   task.gpus = 8;
-  task.options.ranks_per_node = 2;
+  task.options.planning.ranks_per_node = 2;
   CHECK(list() == "8 x 1 x 1; 4 x 2 x 1; 2 x 4 x 1; 4 x 1 x 2; 2 x 2 x 2; 1 x 4 x 2; ");
   // Beyond a node only where it is asked for.
   task.tp = 4;
   CHECK(list() == "2 x 1 x 4; 1 x 2 x 4; ");
-  task.options.dp = 2;
+  task.options.parallel.dp = 2;
   CHECK(list() == "2 x 1 x 4; ");
   task.pp = 2;
   CHECK(list().empty());
@@ -123,7 +124,7 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
   const auto candidates = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2});
   std::set<std::string> kinds;
   std::set<std::int64_t> rows;
-  for (const ParallelConfig& candidate : candidates) {
+  for (const ClusterCandidate& candidate : candidates) {
     rows.insert(candidate.choice.micro_batch);
     CHECK(candidate.micro_batches * candidate.choice.micro_batch == 8);
     kinds.insert(fmt::format("{}{}{}", name_in(pipelines, *candidate.pipeline),
@@ -138,7 +139,7 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
   task.zero = 1;
   REQUIRE(candidates_of(task, {.dp = 2, .pp = 2, .tp = 2}).size() == 1);
   CHECK(candidates_of(task, {.dp = 8, .pp = 1, .tp = 1}).empty());
-  const ParallelConfig candidate = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2})[0];
+  const ClusterCandidate candidate = candidates_of(task, {.dp = 2, .pp = 2, .tp = 2})[0];
   CHECK_THAT(to_flags(candidate, task.options),
              Contains("--dp 2 --pp 2 --tp 2 --pipeline gpipe --zero 1 --micro-batch 4"));
 }
@@ -146,7 +147,7 @@ TEST_CASE("ways share a batch evenly, and flags fix what they say", "[cluster]")
 TEST_CASE("the chosen way is the fastest of all, and its memory what is counted", "[cluster]") {
   for (const std::int64_t gpus : {1, 2, 4, 8}) {
     std::size_t most = 0;
-    for (const ParallelConfig& candidate : plan_cluster(task_of(plenty, gpus)).candidates)
+    for (const ClusterCandidate& candidate : plan_cluster(task_of(plenty, gpus)).candidates)
       most = std::max(most, candidate.memory.high_water + machine(true).context);
     for (const int percent : {100, 85}) {
       if (!in_form(2, {percent, gpus % 3})) continue;
@@ -162,11 +163,11 @@ TEST_CASE("the chosen way is the fastest of all, and its memory what is counted"
             static_cast<std::int64_t>(plan.candidates.size()) + plan.unfit + plan.slower);
       for (std::size_t i = 1; i < plan.candidates.size(); ++i)
         CHECK(plan.candidates[i - 1].time.total() <= plan.candidates[i].time.total());
-      for (const ParallelConfig& candidate : plan.candidates) {
+      for (const ClusterCandidate& candidate : plan.candidates) {
         INFO(to_flags(candidate, task.options));
         CHECK(counted(task, candidate) == candidate.memory.high_water);
         CHECK(candidate.memory.high_water + task.profile.context <=
-              budgets_of(task.options, task.profile).device_allowed);
+              budgets_of(task.options.memory, task.options.parallel, task.profile).device_allowed);
       }
       // Looking for fewer finds the same.
       task.top = 2;
@@ -195,8 +196,8 @@ TEST_CASE("pipelines of many micro-batches are counted to the byte", "[cluster]"
         task.zero = 0;
         const ClusterPlan plan = plan_cluster(task);
         REQUIRE(plan.candidates.size() == 1);
-        const ParallelConfig& candidate = plan.candidates[0];
-        TrainOptions o = options_of(candidate, task.options);
+        const ClusterCandidate& candidate = plan.candidates[0];
+        TrainConfig o = options_of(candidate, task.options);
         const RunSetup setup = resolve_shape(o, true, task.profile.capability, task.profile.name);
         std::size_t most = 0;
         for (int rank = 0; rank < candidate.mesh.pp; ++rank)
@@ -240,8 +241,8 @@ TEST_CASE("a plan of a cluster agrees with the plans of its parts", "[cluster]")
   // One GPU: plan's own choice and time.
   ClusterTask alone = task_of(plenty, 1);
   const ClusterPlan plan = plan_cluster(alone);
-  TrainOptions o = alone.options;
-  o.dp = 1;
+  TrainConfig o = alone.options;
+  o.parallel.dp = 1;
   const RunSetup setup = resolve_shape(o, true, alone.profile.capability, alone.profile.name);
   const Plan chosen = plan_run(o, setup, alone.profile).chosen;
   REQUIRE(plan.candidates.size() == 1);
@@ -288,7 +289,7 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
       task.profile.link_bandwidth = rate;
       std::ostringstream network;
       network << static_cast<std::int64_t>(rate);
-      task.options.network_bandwidth = network.str();
+      task.options.planning.network_bandwidth = network.str();
       const ClusterTime time = plan_cluster(task).candidates[0].time;
       CHECK(time.total() <= before);
       if (fixed) {

@@ -17,7 +17,7 @@ struct Continued {
 };
 
 Continued go_on(const std::string& flags, const RecordedChoice& record) {
-  const TrainOptions options = parsed(flags);
+  const TrainConfig options = parsed(flags);
   const DeviceProfile profile = machine(true);
   RunSetup setup = resolve_shape(options, true, profile.capability, profile.name);
   const ContinuedPlan plan = plan_continued(options, setup, profile, record);

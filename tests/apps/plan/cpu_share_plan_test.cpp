@@ -14,7 +14,7 @@ const std::string shape = small_shape +
                           " --state-layout split --gradients fp32";
 
 Plan plan_anywhere(double host_rate, const std::string& wishes) {
-  const TrainOptions options = parsed(shape + wishes);
+  const TrainConfig options = parsed(shape + wishes);
   DeviceProfile profile = machine(true);
   profile.host_rate = host_rate;
   // Slow enough that copies are waited for.

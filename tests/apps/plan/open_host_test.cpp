@@ -32,8 +32,8 @@ Opened open_and_train(std::size_t limit, std::size_t host_left,
   const auto device = std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(1, limit),
                                                       std::size_t{64} << 20);
   const RunSetup setup = task.setup(DeviceKind::cuda);
-  TrainOptions options = task.options();
-  options.cpu_blocks = wish;
+  TrainConfig options = task.options();
+  options.memory.cpu_blocks = wish;
   const std::size_t workspace = device->runtime().workspace_bytes();
   Plan plan;
   plan.choice =

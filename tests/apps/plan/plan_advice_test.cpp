@@ -9,7 +9,7 @@ namespace sluice::test::plan_advice_test {
 namespace {
 
 std::vector<std::string> advice(const std::string& flags, bool gpu = true) {
-  const TrainOptions options = parsed(flags);
+  const TrainConfig options = parsed(flags);
   const DeviceProfile profile = machine(gpu);
   RunSetup setup = resolve_shape(options, gpu, profile.capability, profile.name);
   const Planned planned = plan_run(options, setup, profile);

@@ -139,7 +139,7 @@ std::vector<PlanCase> all_cases() {
 
 /// A case as options, setup and choice.
 struct Planned {
-  TrainOptions options;
+  TrainConfig options;
   RunSetup setup;
   MemoryChoice choice;
   TrainingTask task;
@@ -157,7 +157,7 @@ struct Planned {
       task.stash = "auto";
     }
     options = task.options();
-    options.sample_tokens = c.sample;
+    options.evaluation.sample_tokens = c.sample;
     choice = offloaded(task.resident(c.layout, c.micro_batch),
                        std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
     choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
@@ -182,8 +182,9 @@ struct Planned {
       training.trainer.step(step, task.batch(step));
       if (setup.data.val)
         training.trainer.evaluate(*setup.data.val, validation_batches(options, setup));
-      if (options.sample_tokens > 0)
-        training.sample(sample_prompt(options, setup), {.max_tokens = options.sample_tokens});
+      if (options.evaluation.sample_tokens > 0)
+        training.sample(sample_prompt(options, setup),
+                        {.max_tokens = options.evaluation.sample_tokens});
     }
     training.optimizer->synchronize();
   }

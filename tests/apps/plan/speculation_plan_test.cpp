@@ -19,7 +19,7 @@ const std::string shape = small_shape +
 
 /// Copies at so many bytes a second, and a CPU that updates nothing unless it is told to.
 Plan plan_with(double copies, const std::string& wishes, std::size_t host = 1 << 30) {
-  const TrainOptions options = parsed(shape + budget(1 << 30, host, true) + wishes);
+  const TrainConfig options = parsed(shape + budget(1 << 30, host, true) + wishes);
   DeviceProfile profile = machine(true);
   profile.host_rate = 0;
   profile.to_device_rate = profile.to_host_rate = copies;
@@ -87,7 +87,7 @@ TEST_CASE("no plan takes longer for early updates that may be", "[planner]") {
   for (const double copies : {1e9, 2e9, rate, 5e9})
     for (const double host_rate : {0.0, 1e9, 5e9, 2e10, 1e12}) {
       const auto plan_for = [&](const std::string& wishes) {
-        const TrainOptions options = parsed(shape + budget(1 << 30, 1 << 30, true) + wishes);
+        const TrainConfig options = parsed(shape + budget(1 << 30, 1 << 30, true) + wishes);
         DeviceProfile profile = machine(true);
         profile.host_rate = host_rate;
         profile.to_device_rate = profile.to_host_rate = copies;
@@ -105,7 +105,7 @@ TEST_CASE("no plan takes longer for early updates that may be", "[planner]") {
 
 TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]") {
   const auto at = [](const std::string& number, const std::string& device) {
-    const TrainOptions options = parsed(
+    const TrainConfig options = parsed(
         "--model gpt2-large --seq-len 1024 --batch-size 64 --micro-batch 4 --recompute block "
         "--state-layout split --gradients fp32 --resident-blocks 4 --stream-chunk 4194304 "
         "--staging-chunks 4 --cpu-blocks 0 --head-chunk 1024 --host-memory 64GiB "
@@ -119,8 +119,7 @@ TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]
   const Plan roomy = at("auto", "11GiB");
   CHECK(roomy.choice.speculative_blocks > 0);
   // The memory of the fixed flags without speculative updates, which need a few bytes more.
-  const std::size_t reserve =
-      budgets_of(parsed("--gpu-memory 11GiB"), known_profile("3090")).device_reserve;
+  const std::size_t reserve = budgets_of({}, {}, known_profile("3090")).device_reserve;
   const std::string least = std::to_string(at("0", "11GiB").memory.high_water + reserve);
   CHECK_THAT(error_message([&] { at("19", least); }), Contains("too many"));
   CHECK(at("auto", least).choice.speculative_blocks == 0);
@@ -129,7 +128,7 @@ TEST_CASE("early updates that may be are no reason to refuse a plan", "[planner]
 TEST_CASE("early updates that must be are in the plan, or it is refused", "[planner]") {
   const std::size_t least = need_of(plan_with(rate, blocks(0)), true).host;
   const auto with_cpu = [](const std::string& wishes, std::size_t host) {
-    const TrainOptions options = parsed(shape + budget(1 << 30, host, true) + wishes);
+    const TrainConfig options = parsed(shape + budget(1 << 30, host, true) + wishes);
     DeviceProfile profile = machine(true);
     profile.host_rate = 1e12;
     profile.to_device_rate = profile.to_host_rate = rate / 10;

@@ -126,7 +126,7 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
                      (ranks - 1) * elements_of(five_heads, 0, static_cast<int>(ranks)).whole);
   }
   // Each is what the planner's count says of a rank.
-  const TrainOptions options =
+  const TrainConfig options =
       parsed(flags.substr(flags.find("--precision")) + "--tp 4 --recompute none");
   const RunSetup setup = resolve_shape(options, false, 0, "test");
   const DeviceProfile profile = machine(false);
@@ -135,7 +135,7 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
   REQUIRE(shards.size() == 2);
   for (const Json& shard : shards)
     for (const int rank : shard.at("ranks"))
-      CHECK(plan_memory(options, setup, choice, profile.workspace, {planned_mesh(options), rank})
+      CHECK(plan_memory(options, setup, choice, profile.workspace, {options.parallel.mesh(), rank})
                 .high_water == shard.at("device_bytes"));
 }
 

@@ -11,7 +11,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/processor.h"
 #include "apps/data/tokens/token_source.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "tests/support/byte_model_folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/error_message.h"
@@ -42,9 +42,9 @@ const std::string train = bin +
 
 /// Parses a file of options as train_gpt2 does.
 std::string refusal_of(const std::string& file) {
-  TrainOptions options;
+  TrainConfig options;
   CommandLine line("train_gpt2", "");
-  declare_options(line, options);
+  declare_config(line, options);
   const std::vector<const char*> argv{"train_gpt2", "--config", file.c_str()};
   return error_message([&] { line.parse(static_cast<int>(argv.size()), argv.data()); });
 }
@@ -182,22 +182,22 @@ TEST_CASE("a file of options is a regular file of a sensible size", "[row19]") {
 TEST_CASE("every text of an option is read back as it was, or stands in no file", "[row19]") {
   const TempDir in;
   const auto written = [&](const std::string& prompt) {
-    TrainOptions options;
-    options.prompt = prompt;
+    TrainConfig options;
+    options.evaluation.prompt = prompt;
     CommandLine line("train_gpt2", "");
-    declare_options(line, options);
+    declare_config(line, options);
     return line.resolved();
   };
   const auto read_back = [&](const std::string& text) {
     write_file(in.path() / "config.toml", text);
-    TrainOptions options;
+    TrainConfig options;
     CommandLine line("train_gpt2", "");
-    declare_options(line, options);
+    declare_config(line, options);
     const std::string file = (in.path() / "config.toml").string();
     const std::vector<const char*> argv{"train_gpt2", "--config", file.c_str()};
     line.parse(static_cast<int>(argv.size()), argv.data());
     CHECK(line.resolved() == text);  // nothing else has changed, steps among it
-    return options.prompt;
+    return options.evaluation.prompt;
   };
   CHECK_THAT(written("a\nsteps=777"), Contains("# give as a flag") && !Contains("\nsteps=777"));
   CHECK_THAT(written("a\rsteps=777"), Contains("# give as a flag"));

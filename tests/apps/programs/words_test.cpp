@@ -5,7 +5,7 @@
 #include "apps/cli/parse/meant.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 #include "tests/support/catch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/fixture.h"
@@ -22,9 +22,9 @@ const std::vector<std::string> programs{"train_gpt2", "plan",  "generate", "prep
 
 /// Returns the message of train_gpt2 about these arguments.
 std::string said_of(const std::string& arguments) {
-  TrainOptions options;
+  TrainConfig options;
   CommandLine line("train_gpt2", "");
-  declare_options(line, options);
+  declare_config(line, options);
   Arguments all{"train_gpt2"};
   for (const std::string& word : words(arguments))
     all.push_back(word);

@@ -206,8 +206,8 @@ TEST_CASE("the memory of every rank is planned to the byte", "[ranks][plan][thre
       task.config.n_layer = 3;
       task.batch_size = 8;  // two micro-batches for each
       task.zero = zero;
-      TrainOptions options = task.options();
-      options.dp = 4;
+      TrainConfig options = task.options();
+      options.parallel.dp = 4;
       const MemoryChoice choice = task.resident();
       on_ranks(4, task, choice, DeviceKind::cpu, [&](const Ranks& ranks, const DevicePtr& device) {
         TrainingRun run(task, choice, device, {}, ranks);

@@ -51,7 +51,7 @@ TrainingTask task_for(std::int64_t heads) {
 std::vector<Operations> operations_of(const TrainingTask& task, const MemoryChoice& choice) {
   std::mutex mutex;
   std::map<int, std::shared_ptr<Counter>> counters;
-  std::vector<Operations> by_rank(static_cast<std::size_t>(planned_mesh(task.options()).size()));
+  std::vector<Operations> by_rank(static_cast<std::size_t>(task.options().parallel.mesh().size()));
   const auto run = [&](const Ranks& ranks, const DevicePtr& device) {
     TrainingRun training(task, choice, device, {}, ranks);
     training.step();
@@ -141,7 +141,7 @@ TEST_CASE("shards send each other what plans say, and nothing else",
     if (row.key_value_heads > 0 || row.dp == 1) task.optimizer = "muon";
     const MemoryChoice choice = choice_of(row, task, StateLayout::fp32);
     const auto seen = operations_of(task, choice);
-    const Mesh mesh = planned_mesh(task.options());
+    const Mesh mesh = task.options().parallel.mesh();
     for (int rank = 0; rank < mesh.size(); ++rank) {
       CAPTURE(rank);
       Operations found = seen[static_cast<std::size_t>(rank)];

@@ -218,8 +218,8 @@ TEST_CASE("the log begins with the model and every option by name") {
 
 TEST_CASE("values that a configuration cannot hold are left out of it as comments") {
   for (const char* prompt : {"a # b", "a\nb", "it's \"so\""}) {
-    TrainOptions options;
-    options.prompt = prompt;
+    TrainConfig options;
+    options.evaluation.prompt = prompt;
     const std::string text = config_text(options);
     CHECK(value_of(text, "prompt") == "absent");
     CHECK_THAT(text, Contains("# give as a flag"));

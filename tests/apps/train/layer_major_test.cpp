@@ -40,7 +40,7 @@ MemoryChoice resting(MemoryChoice choice, std::int64_t blocks, bool tables = fal
 
 /// Trains as the ranks of the task, and returns what each has afterwards.
 std::vector<RunBits> train_each(const TrainingTask& task, const MemoryChoice& choice) {
-  std::vector<RunBits> made(static_cast<std::size_t>(planned_mesh(task.options()).size()));
+  std::vector<RunBits> made(static_cast<std::size_t>(task.options().parallel.mesh().size()));
   on_mesh(task, choice, DeviceKind::cuda, [&](const Ranks& ranks, const DevicePtr& device) {
     TrainingRun run(task, choice, device, {}, ranks);
     for (int step = 0; step < 4; ++step)

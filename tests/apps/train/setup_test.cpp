@@ -32,39 +32,40 @@ TEST_CASE("a run without --min-lr ends at a tenth of the rate") {
 }
 
 TEST_CASE("what divides a run over ranks can be taken out of its flags") {
-  TrainOptions options = parsed(
+  TrainConfig options = parsed(
       "--dp 2 --pp 4 --tp 2 --zero 1 --pipeline interleaved --virtual-stages 2 "
       "--pipeline-split 1,1,1,1 --stash input --max-stash 3GiB");
-  options.sequence_parallel = true;
-  const TrainOptions alone = without_parallelism(options);
-  const TrainOptions usual;
-  CHECK(alone.dp == 1);
-  CHECK(alone.pp == 1);
-  CHECK(alone.tp == 1);
-  CHECK(alone.zero == 0);
-  CHECK_FALSE(alone.pipeline);
-  CHECK(alone.virtual_stages == usual.virtual_stages);
-  CHECK(alone.pipeline_split == usual.pipeline_split);
-  CHECK(alone.stash == usual.stash);
-  CHECK(alone.max_stash == usual.max_stash);
-  CHECK(alone.sequence_parallel == usual.sequence_parallel);
-  CHECK_FALSE(alone.pipelined());
+  options.parallel.sequence_parallel = true;
+  TrainConfig alone = options;
+  alone.parallel = options.parallel.alone();
+  const TrainConfig usual;
+  CHECK(alone.parallel.dp == 1);
+  CHECK(alone.parallel.pp == 1);
+  CHECK(alone.parallel.tp == 1);
+  CHECK(alone.parallel.zero == 0);
+  CHECK_FALSE(alone.parallel.pipeline);
+  CHECK(alone.parallel.virtual_stages == usual.parallel.virtual_stages);
+  CHECK(alone.parallel.split == usual.parallel.split);
+  CHECK(alone.parallel.stash == usual.parallel.stash);
+  CHECK(alone.parallel.max_stash == usual.parallel.max_stash);
+  CHECK(alone.parallel.sequence_parallel == usual.parallel.sequence_parallel);
+  CHECK_FALSE(alone.parallel.pipelined());
 }
 
 TEST_CASE("a learning rate for another batch size is scaled by the ratio or its root") {
-  TrainOptions options;
-  options.model = "gpt2";
-  options.batch_size = 64;
-  options.lr = 1e-4;
+  TrainConfig options;
+  options.model.name = "gpt2";
+  options.batch.size = 64;
+  options.optimizer.lr = 1e-4;
   const auto rate = [&] { return resolve_shape(options, false, 0, "a CPU").schedule.rate; };
   CHECK(rate() == 1e-4);
-  options.lr_batch = 16;
+  options.optimizer.lr_batch = 16;
   CHECK(rate() == Approx(2e-4).epsilon(1e-12));
-  options.lr_scaling = RateScaling::linear;
+  options.optimizer.lr_scaling = RateScaling::linear;
   CHECK(rate() == Approx(4e-4).epsilon(1e-12));
-  options.lr_batch = 256;
+  options.optimizer.lr_batch = 256;
   CHECK(rate() == Approx(2.5e-5).epsilon(1e-12));
-  options.lr_batch.reset();
+  options.optimizer.lr_batch.reset();
   CHECK_THAT(error_message(rate), Contains("--lr-batch"));
 }
 

@@ -55,8 +55,8 @@ HostMemory with_file(HostMemory host, const TempDir& folder, std::uint64_t bytes
 /// Returns the memory that is planned for two updates.
 MemoryPlan plan_of(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
                    std::size_t workspace, const TempDir& folder) {
-  TrainOptions options = task.options();
-  options.state_home = folder.path().string();
+  TrainConfig options = task.options();
+  options.memory.state_home = folder.path().string();
   return plan_memory(options, task.setup(kind, choice), choice, workspace);
 }
 

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/options.h"
+#include "apps/train/config.h"
 
 namespace sluice::test {
 
 /// Parses options as train_gpt2 does; if a flag is given twice the last one counts.
-inline TrainOptions parsed(const std::string& flags) {
+inline TrainConfig parsed(const std::string& flags) {
   std::map<std::string, std::string> values;
   std::istringstream text(flags);
   for (std::string flag, value; text >> flag >> value;)
@@ -18,9 +18,9 @@ inline TrainOptions parsed(const std::string& flags) {
   std::vector<const char*> arguments{"test"};
   for (const auto& [flag, value] : values)
     arguments.insert(arguments.end(), {flag.c_str(), value.c_str()});
-  TrainOptions options;
+  TrainConfig options;
   CommandLine line("test", "");
-  declare_options(line, options);
+  declare_config(line, options);
   // Catch2 cannot be used here, since the ranks of a test are threads.
   check(line.parse(static_cast<int>(arguments.size()), arguments.data()), "no --help");
   return options;

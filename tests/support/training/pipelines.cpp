@@ -18,7 +18,7 @@ namespace sluice::test {
 
 void on_mesh(const TrainingTask& task, const MemoryChoice& choice, DeviceKind kind,
              const RankOfMesh& body, const MeshOptions& mesh_options) {
-  const Mesh mesh = planned_mesh(task.options());
+  const Mesh mesh = task.options().parallel.mesh();
   run_on_threads(mesh.size(), [&](std::unique_ptr<Transport> made) {
     const ThreadCount one(1);
     const std::shared_ptr<Transport> transport(std::move(made));
@@ -104,8 +104,8 @@ RunBits train_pipelined(const TrainingTask& task, const MemoryChoice& choice, st
 std::vector<std::string> unplanned_memory(const TrainingTask& task, const MemoryChoice& choice) {
   RunSetup setup = task.setup(DeviceKind::cpu, choice);
   // More batches of validation than the plan counts: what they need was in it all the same.
-  TrainOptions options = task.options();
-  options.val_steps = 1 << 20;
+  TrainConfig options = task.options();
+  options.evaluation.val_steps = 1 << 20;
   const std::int64_t tokens =
       by_form(6, 18) * EvaluationBatches::rows_for(task.seq_len) * task.seq_len;
   setup.data.val = tokens_in_memory(random_ids(

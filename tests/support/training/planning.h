@@ -34,7 +34,7 @@ inline DeviceProfile machine(bool gpu) {
 }
 
 inline Planned plan(const std::string& flags, bool gpu) {
-  const TrainOptions options = parsed(flags);
+  const TrainConfig options = parsed(flags);
   const DeviceProfile profile = machine(gpu);
   return plan_run(options, resolve_shape(options, gpu, profile.capability, profile.name), profile);
 }

@@ -24,25 +24,25 @@ HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMem
 
 }  // namespace
 
-TrainOptions TrainingTask::options() const {
-  TrainOptions o = parsed(fmt::format(
+TrainConfig TrainingTask::options() const {
+  TrainConfig o = parsed(fmt::format(
       "--optimizer {} --bucket-size {} --pipeline-split {} --stash {}{}", optimizer, bucket_size,
       pipeline_split, stash, pipeline.empty() ? "" : " --pipeline " + pipeline));
-  o.n_layer = config.n_layer;
-  o.n_head = config.n_head;
-  o.n_embd = config.n_embd;
-  o.batch_size = batch_size;
-  o.seq_len = seq_len;
-  o.grad_clip = grad_clip;
-  o.dropout = dropout;
-  o.sample_tokens = 0;
-  o.zero = zero;
-  o.overlap = overlap;
-  o.dp = dp;
-  o.pp = pp;
-  o.tp = tp;
-  o.sequence_parallel = sequence_parallel;
-  o.virtual_stages = virtual_stages;
+  o.model.n_layer = config.n_layer;
+  o.model.n_head = config.n_head;
+  o.model.n_embd = config.n_embd;
+  o.batch.size = batch_size;
+  o.batch.seq_len = seq_len;
+  o.optimizer.grad_clip = grad_clip;
+  o.model.dropout = dropout;
+  o.evaluation.sample_tokens = 0;
+  o.parallel.zero = zero;
+  o.parallel.overlap = overlap;
+  o.parallel.dp = dp;
+  o.parallel.pp = pp;
+  o.parallel.tp = tp;
+  o.parallel.sequence_parallel = sequence_parallel;
+  o.parallel.virtual_stages = virtual_stages;
   return o;
 }
 

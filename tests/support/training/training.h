@@ -33,7 +33,7 @@ struct TrainingTask {
   bool sequence_parallel = false;
   std::string pipeline{}, pipeline_split = "blocks", stash = "graph";
 
-  TrainOptions options() const;
+  TrainConfig options() const;
   RunSetup setup(DeviceKind kind) const;
   /// Includes the pipeline, if there is one, for the micro-batch size of `choice`.
   RunSetup setup(DeviceKind kind, const MemoryChoice& choice) const;

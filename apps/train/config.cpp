@@ -1,0 +1,333 @@
+#include "apps/train/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "apps/output/output_file.h"
+#include "apps/output/run_folder.h"
+#include "apps/trace/trace_file.h"
+#include "models/decoder/config.h"
+
+namespace sluice {
+
+namespace {
+
+void declare_pipeline(CommandLine& line, TrainConfig& o) {
+  line.add_parsed(
+      "--pipeline",
+      "gpipe, 1f1b (default), interleaved, layer-major, layer-split, zb-h1, or a CSV file with a "
+      "row for each rank",
+      [&o](const std::string& text) {
+        const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
+        o.parallel.pipeline.reset();
+        if (known != pipelines.end())
+          o.parallel.pipeline = {.name = known->value};
+        else if (!text.empty())
+          o.parallel.pipeline = {.file = text};
+      },
+      [&o] { return o.parallel.pipeline ? to_string(*o.parallel.pipeline) : ""; });
+}
+
+void declare_resume(CommandLine& line, TrainConfig& o) {
+  using From = ResumeOption::From;
+  line.add_parsed(
+      "--resume",
+      "auto (newest checkpoint of --output), never, a run's folder (its newest), or a checkpoint",
+      [&o](const std::string& text) {
+        o.checkpoint.resume = text == "auto"    ? ResumeOption()
+                              : text == "never" ? ResumeOption{.from = From::nothing}
+                                                : ResumeOption{.from = From::path, .path = text};
+      },
+      [&o] {
+        return o.checkpoint.resume.from == From::nothing ? "never" : o.checkpoint.resume.path;
+      },
+      "auto");
+}
+
+}  // namespace
+
+void declare_config(CommandLine& line, TrainConfig& o) {
+  using Role = CommandLine::Role;
+  const double infinity = std::numeric_limits<double>::max();
+  line.group("Model");
+  line.add("--model", o.model.name,
+           fmt::format("A Hugging Face folder, or a published shape with random weights: {}",
+                       fmt::join(preset_names(), ", ")));
+  line.add("--n-layer", o.model.n_layer, "Blocks of a shape of your own", 1);
+  line.add("--n-head", o.model.n_head, "Attention heads", 1);
+  line.add("--n-embd", o.model.n_embd, "Width; a multiple of --n-head", 1);
+  line.add("--vocab-size", o.model.vocab_size, "Vocabulary; default: the tokenizer's", 1);
+  line.add("--context", o.model.context, "Longest sequence; crops that of a loaded model", 1);
+  line.add("--bias", o.model.bias, "Biases in layers and norms of a GPT-2 with random weights");
+  line.add_choice("--activation", o.model.activation,
+                  "Of such a GPT-2's MLP, by its name in config.json; default gelu_new",
+                  activations);
+
+  line.group("Data");
+  line.add(
+      "--data", o.data.train,
+      "Text files, .jsonl, .gz of them, folders, patterns, - for standard input; .bin of token "
+      "ids or prepare_data's folder");
+  line.add("--val-data", o.data.val, "The same, for validation; default: a tenth of the text");
+  line.add_choice("--tokenizer", o.data.tokenizer, "How text becomes tokens", tokenizers);
+  line.add("--tokenizer-dir", o.data.tokenizer_dir,
+           "Folder with tokenizer.json, or vocab.json + merges.txt");
+  line.add(
+      "--pack", o.data.pack,
+      "Puts as many pairs (prepare_data --pairs) into each sequence as fit, by default of 1024 "
+      "tokens; attention and positions stay within a pair");
+  line.add_choice("--data-order", o.data.order, "Order of the training sequences", data_orders);
+  declare_text_options(line, o.data.text);
+
+  line.group("Batch and length");
+  line.add("--batch-size", o.batch.size, "Sequences per update", 1, 1 << 24);
+  line.role(Role::memory);
+  line.add_or_auto("--micro-batch", o.batch.micro_batch,
+                   "Sequences computed at a time, or auto: what suits", 1);
+  line.role(Role::training);
+  line.add("--seq-len", o.batch.seq_len,
+           "Tokens per sequence; default: the context, or what pairs need", 1);
+  line.add("--steps", o.batch.steps, "Updates", 0, std::int64_t{1} << 40);
+
+  line.group("Optimizer");
+  line.add_choice("--optimizer", o.optimizer.kind,
+                  "Update rule; adamw8bit: adamw with --state-layout int8", optimizers);
+  line.add("--lr", o.optimizer.lr,
+           "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder, 2e-4 for "
+           "adapters",
+           0, infinity);
+  line.add_choice("--muon-scale", o.optimizer.muon_scale,
+                  "Muon's steps: by sqrt(outputs / inputs) (shape, the default), or as large as "
+                  "AdamW's (rms)",
+                  muon_scales);
+  line.add("--muon-lr", o.optimizer.muon_lr,
+           "Rate of the matrices that Muon updates; default 0.02, with --muon-scale rms that of "
+           "--lr",
+           0, infinity);
+  line.add("--muon-momentum", o.optimizer.muon_momentum, "Muon's momentum; default 0.95", 0,
+           0.9999999);
+  line.add("--lr-batch", o.optimizer.lr_batch,
+           "Batch size that --lr is for; the rate is scaled from it to --batch-size", 1, 1 << 24);
+  line.add_choice(
+      "--lr-scaling", o.optimizer.lr_scaling,
+      "How: by the root of the batches' ratio (sqrt, the default) or by the ratio (linear)",
+      rate_scalings);
+  line.add("--min-lr", o.optimizer.min_lr,
+           "Rate at the end of the schedule; default a tenth of --lr", 0, infinity);
+  line.add("--warmup-steps", o.optimizer.warmup_steps, "Updates until the rate is full");
+  line.add_choice("--lr-schedule", o.optimizer.schedule, "Shape of the rate after warm-up",
+                  rate_schedules);
+  // A beta of 1 would make the bias correction divide by zero.
+  line.add("--beta1", o.optimizer.beta1, "AdamW's first decay; SGD's momentum", 0, 0.9999999);
+  line.add("--beta2", o.optimizer.beta2, "AdamW's second decay", 0, 0.9999999);
+  line.add("--eps", o.optimizer.eps, "AdamW's epsilon, outside the root", 0, 1);
+  line.add("--weight-decay", o.optimizer.weight_decay,
+           "Decoupled; on tensors of two or more dimensions", 0, infinity);
+  line.add("--grad-clip", o.optimizer.grad_clip, "Bound on the global gradient norm; 0: none", 0,
+           infinity);
+  line.add("--dropout", o.model.dropout,
+           "Probability, everywhere that GPT-2 has it; default: the model's config.json, or 0", 0,
+           0.999);
+  line.add("--attention-dropout", o.model.attention_dropout,
+           "Probability for attention's weights; default: --dropout", 0, 0.999);
+  line.add("--embedding-dropout", o.model.embedding_dropout,
+           "Probability for embedded tokens; default: --dropout", 0, 0.999);
+
+  line.group("Adapters");
+  line.add("--lora-rank", o.adapter.rank,
+           "Train low-rank adapters of this rank (LoRA) and leave the model's weights as they are",
+           1);
+  line.add("--lora-alpha", o.adapter.alpha,
+           "What adapters compute is multiplied by this over the rank; default: twice the rank", 0,
+           infinity);
+  line.add("--lora-targets", o.adapter.targets,
+           "Matrices that get one: attention, mlp, all (the default), or ends of names between "
+           "commas: q_proj,v_proj");
+  line.add("--lora-dropout", o.adapter.dropout, "Probability for what adapters read; default 0", 0,
+           0.999);
+  line.add("--adapter", o.adapter.folder,
+           "Train on from the adapters of this folder, in PEFT's form");
+  line.add("--int8-base", o.adapter.int8_base,
+           "Keep the matrices of the model's blocks in 8 bits while adapters are trained");
+
+  line.group("Machine");
+  line.add_choice("--precision", o.machine.precision,
+                  "Arithmetic; master weights stay fp32. auto: fp32 on the CPU, 16 bits on a GPU",
+                  precisions);
+  line.add_choice("--device", o.machine.device, "Where to compute", devices);
+  line.add_choice(
+      "--attention", o.machine.attention,
+      "A GPU's attention kernel in 16 bits; tma (with wgmma, on an H100 or H200, without "
+      "dropout) computes the forward pass up to 9 % faster",
+      attention_kernels);
+  line.add(
+      "--cuda-graph", o.machine.cuda_graph,
+      "Give a GPU whole passes instead of kernels one by one; for one rank without dropout, with "
+      "all state on the GPU");
+  line.add("--threads", o.machine.threads, "CPU threads; 0: all cores", 0, 4096);
+
+  line.group("Memory");
+  line.add_size("--gpu-memory", o.memory.gpu,
+                "Budget, such as 11GiB or 11G; default: what the GPU has free");
+  line.add_size("--host-memory", o.memory.host,
+                "Budget for the whole process, such as 16GiB; default: what the machine has");
+  line.add("--state-home", o.memory.state_home,
+           "Folder on a disk, for the optimizer state that leaves the GPU's memory or, on the CPU, "
+           "does not fit into --host-memory; it rests in an unnamed file there, and the CPU "
+           "updates it");
+  line.add("--head-chunk", o.memory.head_chunk,
+           "Tokens whose logits exist at a time; default: 1024, on a GPU up to 8192 if they fit", 1,
+           std::int64_t{1} << 30);
+  line.role(Role::memory);
+  line.add_or_auto("--recompute", o.memory.recompute,
+                   "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
+                   "block*12,gelu+ln");
+  line.add_choice("--state-layout", o.memory.state_layout,
+                  "How master weights and moments are stored", state_layouts);
+  line.add_choice("--gradients", o.memory.gradients,
+                  "Dtype in which matrices' gradients are summed", gradient_types);
+  line.add_choice(
+      "--offload", o.memory.offload,
+      "Optimizer state in host memory (with --state-home: on a disk): what does not fit, none, or "
+      "all blocks'",
+      offloads);
+  line.add(
+      "--resident-blocks", o.memory.resident_blocks,
+      "Blocks, from the lowest, whose state stays on the GPU (with --state-home also: in the CPU's "
+      "memory); default: as many as fit");
+  line.add("--cpu-blocks", o.memory.cpu_blocks,
+           "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
+           "as save time");
+  line.add("--host-blocks", o.memory.host_blocks,
+           "Blocks, from the highest, whose weights and gradients rest in host memory with their "
+           "state and visit the GPU, with --pipeline layer-major; default: as few as fit");
+  line.add(
+      "--cpu-tables", o.memory.cpu_tables,
+      "The CPU updates the embeddings and the vocabulary head too, and their state rests in "
+      "host memory, beside --host-blocks; default: if nothing else fits, unless --host-blocks is "
+      "given");
+  line.add_or_auto(
+      "--speculative-blocks", o.memory.speculative_blocks,
+      "Blocks at most, from the highest whose state visits the GPU, updated under the backward "
+      "pass already, and again in steps that clip; auto: as many as save time. Takes a second copy "
+      "of their state in host memory",
+      0);
+  line.add("--stream-chunk", o.memory.stream_chunk,
+           "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
+           std::int64_t{1} << 30);
+  line.add("--staging-chunks", o.memory.staging_chunks,
+           "Chunks that may be on their way; default: 4, or 2 where memory is short", 1, 64);
+  line.role(Role::planning);
+  line.add("--plan", o.planning.only, "Print the memory plan and stop");
+
+  line.role(Role::ranks);
+  line.group("Ranks (of scripts/launch, mpirun or srun)");
+  line.add("--dp", o.parallel.dp,
+           "Replicas of the model that share each batch; default: all that --pp and --tp leave", 1);
+  line.add("--pp", o.parallel.pp, "Ranks among which each replica's blocks are divided (pipeline)",
+           1, 4096);
+  line.add("--tp", o.parallel.tp,
+           "Ranks that divide the matrices of each stage (tensor parallelism)", 1, 1024);
+  line.add("--sequence-parallel", o.parallel.sequence_parallel,
+           "The ranks of --tp divide the tokens too, where they would all hold the same");
+  declare_pipeline(line, o);
+  line.add("--virtual-stages", o.parallel.virtual_stages, "Stages on each rank, for interleaved", 1,
+           1024);
+  line.add(
+      "--pipeline-split", o.parallel.split,
+      "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1");
+  line.add_choice("--stash", o.parallel.stash,
+                  "What a stage keeps of a micro-batch: all that backward needs (auto, but for "
+                  "layer-major), or "
+                  "its input alone",
+                  stashes);
+  line.add_size(
+      "--max-stash", o.parallel.max_stash,
+      "With --stash input: a rank's inputs beyond this rest in host memory; default: none "
+      "rest there, or all if layer-major",
+      std::size_t{1} << 10);
+  line.add("--zero", o.parallel.zero,
+           "Each replica keeps a part of the optimizer state (1), and of the gradients (2)", 0, 2);
+  line.role(Role::training);
+  line.add_size("--bucket-size", o.parallel.bucket_size,
+                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB",
+                std::size_t{4} << 10);
+  line.add_choice("--communication", o.parallel.communication,
+                  "How GPUs exchange; auto: NCCL where each rank has one of its own",
+                  communications);
+  line.add("--overlap", o.parallel.overlap, "Reduce gradients while the rest of backward runs");
+  line.add("--check-replicas", o.parallel.check_replicas,
+           "Compare the ranks' weights every this many steps; 0: never");
+  line.add("--checked", o.parallel.checked,
+           "Compare the ranks' operations with each other, one by one");
+  line.add("--collective-timeout", o.parallel.collective_timeout,
+           "Seconds after which an operation that some rank does not join ends the job", 1, 1e6);
+  line.add_output("--rank-files", o.parallel.rank_files,
+                  "Folder for what each rank was doing; default: a temporary one",
+                  [](const std::string& folder) { require_folder_name("--rank-files", folder); });
+  line.add(
+      "--inject", o.parallel.inject,
+      "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|abort|segfault|throw|"
+      "memory|skip|mismatch|count|type|slow");
+
+  line.group("Run");
+  line.add_output("--output", o.checkpoint.output, "Folder of the run; default runs/<time>",
+                  require_run_or_new);
+  add_trace(line, o.log.trace, "Write when what ran on the device to this file, for Perfetto");
+  line.add_or_auto(
+      "--save-every", o.checkpoint.save_every,
+      "Checkpoint every so many steps, or so often: 500, 10min; 0: only at the end; auto: every "
+      "5min, or more rarely where saving takes long");
+  line.add("--no-save", o.checkpoint.no_save,
+           "Save and export nothing at the end, to try how fast a run is");
+  line.add("--async-save", o.checkpoint.async_save,
+           "Train on while a copy of a checkpoint, in host memory, is being written");
+  line.add("--keep", o.checkpoint.keep,
+           "Checkpoints kept; default: as the run that goes on, else 2", 1);
+  declare_resume(line, o);
+  line.add("--val-every", o.evaluation.val_every,
+           "Validate every this many steps; 0: only at the end");
+  line.add("--val-steps", o.evaluation.val_steps,
+           "Batches of --batch-size sequences per validation, from the beginning of the data", 1,
+           std::int64_t{1} << 30);
+  line.add("--eval-train", o.evaluation.eval_train,
+           "With each validation, also compute the loss of as many sequences of the training data");
+  line.add("--keep-best", o.checkpoint.keep_best,
+           "Keep the model with the lowest validation loss in OUTPUT/best");
+  line.add("--sample-every", o.evaluation.sample_every,
+           "Sample every this many steps; 0: only at the end");
+  line.add("--sample-tokens", o.evaluation.sample_tokens, "Tokens of a sample; 0: no samples");
+  line.add_text("--prompt", o.evaluation.prompt, "Text that samples continue");
+  line.add("--log-every", o.log.every,
+           "Print a line every this many steps; default: about 50 lines, on a terminal one line "
+           "that is drawn over. log.jsonl has every step",
+           1);
+  line.add("--peak-tflops", o.log.peak_tflops,
+           "TFLOP/s of one rank of which MFU is the share, as in a data sheet; default: those of a "
+           "matrix product, measured at the start. It changes no plan",
+           1e-6, 1e6);
+  line.add("--quiet", o.log.quiet, "Print errors, warnings and how the run ended alone");
+  line.add("--verbose", o.log.verbose, "Print every step, and what its time went to");
+  line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
+  line.add("--max-bad-steps", o.guard.max_bad_steps,
+           "Stop (exit code 3) after this many skipped updates in a row", 1);
+  line.add("--skip-loss-spike", o.guard.loss_spike,
+           "Skip updates whose loss is this many standard deviations above the mean; 0: none", 0,
+           infinity);
+  line.add("--skip-grad-spike", o.guard.gradient_spike, "The same for the gradient norm", 0,
+           infinity);
+  line.add("--spike-window", o.guard.window,
+           "Updates that mean and deviation are taken of; before as many are done none is skipped",
+           2, 4096);
+  line.add("--skip-batches", o.data.skip_batches,
+           "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
+           std::int64_t{1} << 40);
+  line.allow_config_file();
+}
+
+}  // namespace sluice
