@@ -55,7 +55,7 @@ def mpich(hosts, ranks, _):
             "-launcher-exec", hosts.agent, "-f", hostfile(hosts, ranks, "{host}:{ranks}\n")]
 
 
-# Two nodes without accounts. The daemons' logs are in the shared folder.
+# Two nodes without accounts, which say that they have GPUs. The daemons' logs are in the shared folder.
 SLURM_CONF = """ClusterName=twohosts
 SlurmctldHost=hosta({hosta})
 SlurmUser=root
@@ -76,8 +76,9 @@ SlurmdPidFile={folder}/local/slurmd.pid
 SlurmdSpoolDir={folder}/local
 SlurmdLogFile={folder}/shared/slurm/slurmd.%n.log
 TmpFS={folder}/local
-NodeName=hosta NodeAddr={hosta} CPUs=2
-NodeName=hostb NodeAddr={hostb} CPUs=2
+GresTypes=gpu
+NodeName=hosta NodeAddr={hosta} CPUs=2 Gres=gpu:2
+NodeName=hostb NodeAddr={hostb} CPUs=2 Gres=gpu:2
 PartitionName=all Nodes=hosta,hostb Default=YES State=UP
 """
 
@@ -86,6 +87,7 @@ def start_slurm(hosts):
     (hosts.folder / "shared/slurm").mkdir()
     conf = hosts.folder / "shared/slurm/slurm.conf"
     conf.write_text(SLURM_CONF.format(folder=hosts.folder, **ADDRESSES))
+    conf.with_name("gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
     hosts.environment = {"SLURM_CONF": str(conf), "OMPI_MCA_btl": "tcp,self",
                          "OMPI_MCA_btl_tcp_if_include": NETWORK}
     hosts.start("hosta", ["slurmctld", "-D"])

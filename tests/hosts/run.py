@@ -8,6 +8,7 @@ import re
 import sys
 
 import faults
+import guide
 import jobs
 import packages
 import training
@@ -46,6 +47,8 @@ def all_names():
     for launcher, meshes in launchers_of(lambda name: True):
         yield from (jobs.name_of(launcher, mesh) for mesh in meshes)
     yield jobs.WITHOUT_PMIX
+    yield guide.EVERY_BLOCK
+    yield from guide.SECTIONS
     yield from (faults.name_of(fault) for fault in faults.FAULTS)
 
 
@@ -55,6 +58,7 @@ def prepare(names, cache):
     needs = {launcher.needs for launcher, _ in launchers_of(names)} - {""}
     if names(jobs.WITHOUT_PMIX):
         needs.add("slurm")
+    needs |= {guide.needs(section) for name, section in guide.SECTIONS.items() if names(name)} - {""}
     for name in sorted(needs):
         packages.get(cache, name)
     if "mpich" in needs and (cache / "mpich").exists():
@@ -79,6 +83,14 @@ def run_all(names, build, cache, folder):
         else:
             wrong = jobs.run_without_pmix(build / "bin", folder, cache)
             report.judge(jobs.WITHOUT_PMIX, wrong)
+    if names(guide.EVERY_BLOCK):
+        report.judge(guide.EVERY_BLOCK, guide.check_blocks())
+    for name, section in guide.SECTIONS.items():
+        missing = guide.missing(section, cache)
+        if names(name) and missing:
+            report.say("skipped", name, missing)
+        elif names(name):
+            report.judge(name, guide.run_section(section, build / "bin", folder, cache))
     for fault in faults.FAULTS:
         if names(faults.name_of(fault)):
             report.judge(faults.name_of(fault), faults.run_fault(fault, build / "bin", folder))

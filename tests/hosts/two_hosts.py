@@ -40,14 +40,18 @@ echo ready
 while :; do sleep 1000 & wait; done
 """
 
-# In ssh's place: AGENT [OPTIONS] HOST COMMAND... Like ssh it hands on no variables.
+# In ssh's place: AGENT [OPTIONS] HOST COMMAND... Like ssh it hands on no variables. {root} is a folder that
+# has the same path on both hosts, mostly /.
 AGENT = r"""#!/bin/sh
-while case $1 in -*) true ;; *) false ;; esac; do shift; done
+while case $1 in -*) true ;; *) false ;; esac; do
+  case $1 in -o) shift ;; esac
+  shift
+done
 host=$1
 shift
 pid=$(cat "{folder}/$host.pid") || exit 255
 exec nsenter --target "$pid" --net --uts --ipc --mount --wd=/ \
-  env -i HOME="$HOME" PATH=/usr/bin:/bin:/usr/sbin:/sbin TMPDIR="{folder}/local" sh -c "$*"
+  chroot "{root}" env -i HOME="$HOME" PATH=/usr/bin:/bin:/usr/sbin:/sbin TMPDIR="{folder}/local" sh -c "$*"
 """
 
 APART = UNSHARE + ["--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--net"]
@@ -116,7 +120,7 @@ class TwoHosts:
             self._boot(host)
         self._connect()
         self.agent = self.folder / "agent"
-        self.agent.write_text(AGENT.format(folder=self.folder))
+        self.agent.write_text(AGENT.format(folder=self.folder, root="/"))
         self.agent.chmod(0o755)
         return self
 
@@ -166,9 +170,9 @@ class TwoHosts:
         return ["nsenter", f"--target={self.init[host]}", "--net", "--uts", "--ipc", "--mount",
                 "--wd=.", "env", f"TMPDIR={self.folder}/local"] + [str(word) for word in command]
 
-    def start(self, host, command):
+    def start(self, host, command, stdin=subprocess.DEVNULL):
         """Starts `command` on the host; its stdout and stderr together go to a pipe."""
-        process = subprocess.Popen(self.inside(host, command), stdin=subprocess.DEVNULL, text=True,
+        process = subprocess.Popen(self.inside(host, command), stdin=stdin, text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    cwd=self.folder / "shared",
                                    env={**os.environ, **self.environment})
@@ -179,6 +183,14 @@ class TwoHosts:
         """Runs a short command on the host, which must succeed, and returns what it prints."""
         return subprocess.run(self.inside(host, command), check=True, text=True,
                               stdout=subprocess.PIPE, timeout=LIMIT).stdout
+
+    def instead_of_ssh(self, root=""):
+        """Lets the command `ssh` on both hosts reach the other one, in the folder `root` of it."""
+        agent = self.folder / "agent-ssh"
+        agent.write_text(AGENT.format(folder=self.folder, root=root or "/"))
+        agent.chmod(0o755)
+        for host in NAMES:
+            self.check(host, ["mount", "--bind", agent, f"{root}/usr/bin/ssh"])
 
     def processes(self, host, program=""):
         """The living processes on the host, but its init, as {pid: name}; those of one program's name."""
