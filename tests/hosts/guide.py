@@ -16,12 +16,13 @@ from two_hosts import LIMIT, NAMES, NETWORK, TwoHosts, wait_until
 
 PAGE = packages.SOURCE / "docs/guide/on-a-cluster.md"
 # Sections that need hosts of their own kind. All others are run before each of them.
+MESSAGES = "## 7. What messages mean"
 SLURM, SSH, KUBERNETES = "3. Slurm", "4. Hosts with ssh", "5. Kubernetes"
 
 # Commands that nothing runs, and why. No other block or command of the guide is left out.
 NOT_RUN = {
     "docker build --target cuda -t registry.example/sluice-cuda .":
-        "there is no Docker here; `scripts/test systems` runs the steps of the Dockerfile",
+        "there is no Docker here; `scripts/test images` runs the steps of the Dockerfile",
     "docker push registry.example/sluice-cuda": "there is no registry",
     "kubectl apply -f job.yaml": "there is no Kubernetes; container.py runs the commands of the containers",
     "kubectl logs -f job/gpt2-xl-launcher": "there is no Kubernetes",
@@ -124,6 +125,38 @@ def check_blocks():
     return f"the guide has no commands in {missing}" if missing else ""
 
 
+def words_found(message, fragments):
+    """The most words of fragments that follow each other in a message too, from any of them on."""
+    most = 0
+    for first in range(len(fragments)):
+        place = words = 0
+        for fragment in fragments[first:]:
+            place = message.find(fragment, place)
+            if place < 0:
+                break
+            place += len(fragment)
+            words += len(fragment.split())
+        most = max(most, words)
+    return most
+
+
+def check_messages():
+    """The programs' messages in the guide's table are those of the sources: three words or more of each are in a
+    text there, beside values. Messages of others begin with the name and a colon."""
+    files = [*packages.SOURCE.glob("apps/**/*.cpp"), *packages.SOURCE.glob("parallel/**/*.cpp"),
+             packages.SOURCE / "scripts/launch"]
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    sources = re.sub(r'"\s*\n\s*"', "", sources).replace("\\\n", "")  # a text over several lines
+    texts = [[part.strip(" :;,'$") for part in re.split(r"\{[^}]*\}|\$\w+|%s|error: ", text) if len(part.strip()) > 1]
+             for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', sources)]
+    page = PAGE.read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]*)` \|", page[page.index(MESSAGES):], re.MULTILINE)
+    for message in messages:
+        if not any(words_found(message, text) >= 3 for text in texts):
+            return f"no program says '{message}'"
+    return "" if messages else "the table of messages is empty"
+
+
 class Reader:
     """Types the guide's commands on hosta, in a folder that both hosts see."""
 
@@ -221,7 +254,7 @@ def missing(section, cache):
     return packages.missing(cache, needs(section))
 
 
-def run_section(section, bin_folder, folder, cache):
+def run_section(section, bin_folder, folder, cache, image, image_environment):
     """Returns what is wrong with the commands of a section, or nothing."""
     with hosts_for(section, folder, cache) as hosts:
         try:
@@ -239,11 +272,11 @@ def run_section(section, bin_folder, folder, cache):
                 else:
                     require_shown(block.lines, output)
             if section == KUBERNETES:
-                container.run_job(reader)
+                container.run_job(reader, image, image_environment)
         except (Wrong, ValueError, KeyError) as wrong:
             return f"{type(wrong).__name__}: {wrong}"
     return ""
 
 
-EVERY_BLOCK = "guide: every block is run or listed"
+CHECKS = {"guide: every block is run or listed": check_blocks, "guide: every message is a program's": check_messages}
 SECTIONS = {f"guide: {section}": section for section in (SLURM, SSH, KUBERNETES)}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""run.py [--list] [--build FOLDER] [NAME]: trains on two hosts that are namespaces of this machine, with the
-programs of build/simt, and makes faults between them. NAME is a regular expression for the names that
---list prints. Exit codes: 0 passed, 1 failed, 77 skipped, 2 wrong use."""
+"""run.py [--list] [--build FOLDER] [--image FOLDER] [NAME]: trains on two hosts that are namespaces of this
+machine, with the programs of build/simt, and makes faults between them. NAME is a regular expression for the
+names that --list prints. Exit codes: 0 passed, 1 failed, 77 skipped, 2 wrong use."""
 import argparse
 import pathlib
 import re
@@ -47,7 +47,7 @@ def all_names():
     for launcher, meshes in launchers_of(lambda name: True):
         yield from (jobs.name_of(launcher, mesh) for mesh in meshes)
     yield jobs.WITHOUT_PMIX
-    yield guide.EVERY_BLOCK
+    yield from guide.CHECKS
     yield from guide.SECTIONS
     yield from (faults.name_of(fault) for fault in faults.FAULTS)
 
@@ -66,7 +66,7 @@ def prepare(names, cache):
     return ""
 
 
-def run_all(names, build, cache, folder):
+def run_all(names, build, cache, folder, image, image_environment):
     report = Report()
     one_process = training.losses_of_one_process(build / "bin", folder / "one")
     others = {}  # the losses of each mesh
@@ -83,14 +83,15 @@ def run_all(names, build, cache, folder):
         else:
             wrong = jobs.run_without_pmix(build / "bin", folder, cache)
             report.judge(jobs.WITHOUT_PMIX, wrong)
-    if names(guide.EVERY_BLOCK):
-        report.judge(guide.EVERY_BLOCK, guide.check_blocks())
+    for name, check in guide.CHECKS.items():
+        if names(name):
+            report.judge(name, check())
     for name, section in guide.SECTIONS.items():
         missing = guide.missing(section, cache)
         if names(name) and missing:
             report.say("skipped", name, missing)
         elif names(name):
-            report.judge(name, guide.run_section(section, build / "bin", folder, cache))
+            report.judge(name, guide.run_section(section, build / "bin", folder, cache, image, image_environment))
     for fault in faults.FAULTS:
         if names(faults.name_of(fault)):
             report.judge(faults.name_of(fault), faults.run_fault(fault, build / "bin", folder))
@@ -101,6 +102,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--build", type=pathlib.Path, default=packages.SOURCE / "build/simt")
+    parser.add_argument("--image", help="a folder with the image in which the guide's Kubernetes job runs")
+    parser.add_argument("--image-env", action="append", default=[], help="NAME=VALUE that the image sets")
     parser.add_argument("name", nargs="?", default="")
     options = parser.parse_args()
 
@@ -118,7 +121,8 @@ def main():
         if wrong:
             print(f"FAILED   MPICH: {wrong}")
             return 1
-    return run_all(names, build, cache, two_hosts.in_a_machine_of_its_own())
+    image_environment = dict(setting.split("=", 1) for setting in options.image_env)
+    return run_all(names, build, cache, two_hosts.in_a_machine_of_its_own(), options.image, image_environment)
 
 
 sys.exit(main())
